@@ -307,7 +307,7 @@ def compared(
     mean = phases * hosts
     down = sum(b[0] - a[0] for a, b in pairs(first, last)) / mean
     up = sum(b[1] - a[1] for a, b in pairs(first, last)) / mean
-    computing_seconds = sum(each["steps"] for each in within) * options.step_seconds / mean
+    computing_seconds = len(within) * options.step_seconds / mean
     processor_seconds = sum(each["processor_seconds_before"] for each in within) / mean
     return {
         "computing": round(sum(each["seconds"] for each in within) / (hosts * seconds), 4),
@@ -322,8 +322,7 @@ def compared(
         ],
         # Above 1: this machine was too busy for the pace, and the steps took longer.
         "pace": round(
-            sum(each["seconds"] for each in within)
-            / max(1e-9, sum(each["steps"] for each in within) * options.step_seconds),
+            sum(each["seconds"] for each in within) / max(1e-9, len(within) * options.step_seconds),
             3,
         ),
         "down": round(down),

@@ -16,8 +16,8 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
   10 s from the claim to the record, on any machine that can do it in less, until there is a file
   `"hurry": FILE`. Half of it are the steps, so that a worker may be stopped in the middle.
 - A machine of a certain speed, by steps: with `"step_seconds": 0.5` each inner step of a path takes
-  so long; `"steps_taken": FILE` says of each phase how many it was, how long they took, and how
-  long a processor worked for this process before them.
+  so long; `"steps_taken": FILE` says of each how long it took, and how long a processor worked for
+  this process before the first of a phase.
 - Only some kinds of tasks: `"kinds": ["train", "outer"]`.
 - A sign of uploads: `"uploading": FILE` is there while an object is sent to a bucket.
 """
@@ -164,8 +164,8 @@ class StepPace:
 
     Args:
       step_seconds: of each.
-      steps_taken: a file; a line of JSON for each phase: its steps, their seconds, and how long a
-        processor worked for this process between them and the steps before.
+      steps_taken: a file; a line of JSON for each step: its seconds, when it ended, and how long a
+        processor worked for this process between it and the phase before, if it begins one.
     """
 
     def __init__(self, step_seconds: float, steps_taken: Path):
@@ -178,22 +178,24 @@ class StepPace:
 
         def paced_phase(state: Any, batches: Any, rates: Any, *rest: Any, **settings: Any) -> Any:
             on_step, began = settings.pop("on_step"), time.monotonic()
-            between = time.process_time() - self._processor_seconds
+            ended, between = began, time.process_time() - self._processor_seconds
 
             def stepped(step: int, loss: Any) -> None:
+                nonlocal ended, between
                 on_step(step, loss)
                 until = began + (step - settings.get("taken", 0)) * self._step_seconds
                 time.sleep(max(0.0, until - time.monotonic()))
+                now = time.monotonic()
+                taken = {
+                    "seconds": now - ended,
+                    "processor_seconds_before": between,
+                    "at": time.time(),
+                }
+                with self._steps_taken.open("a") as file:
+                    print(json.dumps(taken), file=file)
+                ended, between = now, 0.0
 
             result = run_phase(state, batches, rates, *rest, on_step=stepped, **settings)
-            taken = {
-                "steps": len(result.losses),
-                "seconds": time.monotonic() - began,
-                "processor_seconds_before": between,
-                "at": time.time(),
-            }
-            with self._steps_taken.open("a") as file:
-                print(json.dumps(taken), file=file)
             self._processor_seconds = time.process_time()
             return result
 
