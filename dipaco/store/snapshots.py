@@ -5,13 +5,19 @@ silently, and reports the damage that it does find in long texts and from thread
 its files are stored beside them and compared first (`Objects.folder`); then the digest of the
 restored tree is compared with the recorded one, and its structure with the one asked for. Orbax
 cannot write to `s3://`: it writes to a local folder, which is stored like any object.
+
+Small leaves are written side by side, as one array for each type. Sixty arrays of 16 kB take Orbax
+35 ms of processor time to write and 28 ms to read, three of the same bytes 17 and 7 ms; and
+TensorStore leaves about a kilobyte of memory behind for each array that is written.
 """
 
 import errno
 import logging
+import math
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +30,7 @@ from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
+SMALL_BYTES = 256 << 10  # leaves of fewer are put together
 BESIDES_BYTES = 256 << 10  # what Orbax writes beside the values
 LATE_SECONDS = 300.0  # less than Orbax waits: a timeout before it is a wall clock that was set
 
@@ -38,7 +45,7 @@ def save_snapshot(objects: Objects, name: str, state: Any, *, is_sent: bool = Tr
     def write(folder: Path) -> None:
         _check_room(folder.parent, trees.num_bytes(leaves))
         with _checkpointer() as checkpointer:
-            checkpointer.save(folder.absolute(), leaves)
+            checkpointer.save(folder.absolute(), _joined(leaves))
 
     began = time.monotonic()
     try:
@@ -63,17 +70,18 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
     folder = objects.folder(name)
     wanted, structure = jax.tree.flatten(like)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like_leaves = {f"{i:04d}": leaf for i, leaf in enumerate(wanted)}
     template = {
-        f"{i:04d}": jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
-        for i, leaf in enumerate(wanted)
+        array: jax.ShapeDtypeStruct(shape, dtype, sharding=here)
+        for array, (shape, dtype) in _array_shapes(like_leaves).items()
     }
     try:
         with _checkpointer() as checkpointer:
-            leaves = checkpointer.restore(folder.absolute(), template)
+            arrays = checkpointer.restore(folder.absolute(), template)
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         problem = str(error).partition("\n")[0][:200]
         raise ObjectDamaged(file=folder, name=name, problem=problem) from error
-    leaves = {key: np.asarray(leaf) for key, leaf in leaves.items()}
+    leaves = _apart({name: np.asarray(array) for name, array in arrays.items()}, like_leaves)
     if trees.digest(leaves) != digest:
         problem = f"its digest is {trees.digest(leaves)}, not {digest}"
         raise ObjectDamaged(file=folder, name=name, problem=problem)
@@ -103,6 +111,54 @@ def _check_room(folder: Path, num_bytes: int) -> None:
 def _named_leaves(state: Any) -> dict[str, np.ndarray]:
     """Leaves by number; the structure is the optimiser's, and comes back from a template."""
     return {f"{i:04d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+
+
+def _arrays_of(leaves: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Which leaves are in which array that is written."""
+    arrays: dict[str, list[str]] = {}
+    for name, leaf in leaves.items():
+        dtype = np.dtype(leaf.dtype)
+        is_small = math.prod(leaf.shape) * dtype.itemsize < SMALL_BYTES
+        arrays.setdefault(f"small_{dtype.name}" if is_small else name, []).append(name)
+    return arrays
+
+
+def _array_shapes(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Shape and type of each array."""
+    return {
+        array: (
+            leaves[array].shape
+            if array in leaves
+            else (sum(math.prod(leaves[name].shape) for name in names),),
+            leaves[names[0]].dtype,
+        )
+        for array, names in _arrays_of(leaves).items()
+    }
+
+
+def _joined(leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays that are written."""
+    return {
+        array: leaves[array]
+        if array in leaves
+        else np.concatenate([leaves[name].reshape(-1) for name in names])
+        for array, names in _arrays_of(leaves).items()
+    }
+
+
+def _apart(arrays: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The leaves in these arrays; `like` has their shapes."""
+    leaves: dict[str, np.ndarray] = {}
+    for array, names in _arrays_of(like).items():
+        if array in like:
+            leaves[array] = arrays[array]
+            continue
+        start = 0
+        for name in names:
+            size = math.prod(like[name].shape)
+            leaves[name] = arrays[array][start : start + size].reshape(like[name].shape)
+            start += size
+    return {name: leaves[name] for name in like}
 
 
 def _quiet() -> None:

@@ -1,10 +1,12 @@
 """Path snapshots by Orbax: saved and loaded bit for bit; damage that Orbax misses is found."""
 
+import json
 import shutil
 import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
-from dipaco.store.snapshots import load_snapshot, save_snapshot
+from dipaco.store.snapshots import SMALL_BYTES, load_snapshot, save_snapshot
 
 OPTIMIZER = adamw(InnerSettings())
 NAME = "snapshots/modular/0003/000002-1"
@@ -53,6 +55,29 @@ def copy(saved, tmp_path):
 def assert_equal(one, other):
     assert jax.tree.structure(one) == jax.tree.structure(other)
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_small_leaves_are_side_by_side_and_come_back_in_their_shapes(objects):
+    rng = np.random.default_rng(1)
+    large = rng.normal(size=(SMALL_BYTES // 16, 4)).astype(np.float32)  # just not small
+    state = [
+        *(rng.normal(size=shape).astype(np.float32) for shape in ((3, 2), (), (0, 4), (5,))),
+        large,
+        *(rng.normal(size=shape).astype(jnp.bfloat16) for shape in ((2, 2), (7,))),
+        np.int32(5),
+        large[:-1],
+    ]
+    receipt = save_snapshot(objects, NAME, state)
+    assert_equal(load_snapshot(objects, receipt, jax.eval_shape(lambda: state)), state)
+    written = json.loads((objects.folder(NAME) / "_METADATA").read_text())
+    names = [each["key_metadata"][0]["key"] for each in written["tree_metadata"].values()]
+    assert sorted(names) == ["0004", "small_bfloat16", "small_float32", "small_int32"]
+
+
+def test_leaves_of_other_shapes_but_as_many_values_are_refused(objects):
+    receipt = save_snapshot(objects, NAME, {"a": np.ones((2, 3), np.float32)})
+    with pytest.raises(ObjectDamaged):
+        load_snapshot(objects, receipt, {"a": np.ones((3, 2), np.float32)})
 
 
 def test_a_state_comes_back_bit_for_bit_in_its_structure(copy):
