@@ -7,7 +7,6 @@ a machine stand in for another. TLS 1.3. What a peer may do is checked on its si
 """
 
 import asyncio
-import collections
 import contextlib
 import secrets
 import socket
@@ -24,6 +23,7 @@ from dipaco.swarm.network import addresses, x509
 from dipaco.swarm.network.addresses import TLS, SocketAddress
 from dipaco.swarm.network.credentials import SKEW_SECONDS, Credential
 from dipaco.swarm.network.streams import CONNECT_SECONDS, STREAM_BYTES, StreamHandler
+from dipaco.swarm.network.unproven import Unproven
 
 HANDSHAKE_SECONDS = 10.0
 MAX_HANDSHAKES = 256  # at a time; of more, the oldest is given up
@@ -48,7 +48,7 @@ class Tls:
         # Also those that are closing: the ends of TLS say goodbye to each other.
         self._open: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._handshakes: collections.deque[asyncio.Timeout] = collections.deque()
+        self._handshakes = Unproven(MAX_HANDSHAKES)
 
     @classmethod
     async def start(
@@ -182,22 +182,13 @@ class Tls:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        async with asyncio.timeout(HANDSHAKE_SECONDS) as limit:
-            self._handshakes.append(limit)
-            if len(self._handshakes) > MAX_HANDSHAKES:
-                first = self._handshakes.popleft()
-                if not first.expired():
-                    first.reschedule(0)  # times out now
-            try:
-                transport, _ = await loop.connect_accepted_socket(
-                    lambda: protocol,
-                    connection,
-                    ssl=self._answering,
-                    ssl_handshake_timeout=2 * HANDSHAKE_SECONDS,  # `limit` is sooner
-                )
-            finally:
-                with contextlib.suppress(ValueError):
-                    self._handshakes.remove(limit)
+        async with self._handshakes.one(HANDSHAKE_SECONDS):
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._answering,
+                ssl_handshake_timeout=2 * HANDSHAKE_SECONDS,  # `one` is sooner
+            )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 

@@ -15,7 +15,6 @@ unpickled.
 """
 
 import asyncio
-import collections
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
@@ -38,6 +37,7 @@ from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
 from dipaco.swarm.network.relay import RELAY, FarEnd, Relay, pass_on
 from dipaco.swarm.network.streams import Transport
+from dipaco.swarm.network.unproven import Unproven
 
 REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
 REPLY_BYTES = 4 << 20  # likewise
@@ -114,7 +114,7 @@ class Wire:
         self._handlers: dict[str, tuple[type[msgspec.Struct], RequestHandler]] = {}
         self.transport: Transport | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
-        self._unknown: collections.deque[asyncio.Timeout] = collections.deque()
+        self._unknown = Unproven(MAX_UNKNOWN)
         self._names: dict[str, str] = {}  # address -> the session that answered there last
         self.register(HELLO, _Hello, _greet)
 
@@ -310,17 +310,8 @@ class Wire:
 
     async def _first_header(self, reader: asyncio.StreamReader) -> _Header:
         """The header of a peer that is not authenticated yet."""
-        async with asyncio.timeout(HEADER_SECONDS) as limit:
-            self._unknown.append(limit)
-            if len(self._unknown) > MAX_UNKNOWN:
-                first = self._unknown.popleft()
-                if not first.expired():
-                    first.reschedule(0)  # times out now
-            try:
-                return await _read_header(reader, REQUEST_BYTES)
-            finally:
-                with contextlib.suppress(ValueError):
-                    self._unknown.remove(limit)
+        async with self._unknown.one(HEADER_SECONDS):
+            return await _read_header(reader, REQUEST_BYTES)
 
     async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
         certificate = self.verifier.check(header.seal, header.envelope)
