@@ -114,15 +114,23 @@ def make_loop(grammars, steps):
     )
 
 
-def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars):
+def assert_same_in_steps_of_one_token(grammars, schemas, max_new_tokens, num_reused):
+    """Asks for a text of each schema, drawn in blocks of one step and of eight. Returns the texts,
+    and how many blocks either took.
+    """
     warm = SamplingSettings(temperature=1.0)
-    schemas = (SCHEMA, None, SCHEMA, SCHEMA)
     texts, logprobs, blocks, later = {}, {}, {}, {}
     for steps in (1, 8):
         loop = make_loop(grammars, steps)
         streams = [
             loop.submit(
-                request(max_new_tokens=40, schema=each, seed=seed, sampling=warm, num_logprobs=1)
+                request(
+                    max_new_tokens=max_new_tokens,
+                    schema=each,
+                    seed=seed,
+                    sampling=warm,
+                    num_logprobs=1,
+                )
             )
             for seed, each in enumerate(schemas)
         ]
@@ -136,12 +144,19 @@ def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars
         turn = loop.submit(request((5, 9, 2, *texts[steps][2], 7), max_new_tokens=8))
         run_until_idle(loop)
         later[steps] = ids(turn)
-        assert loop.stats().num_prompts_reused == len(schemas)  # three have one prompt
+        assert loop.stats().num_prompts_reused == num_reused
     assert texts[1] == texts[8]
     assert later[1] == later[8]
     np.testing.assert_allclose(logprobs[1], logprobs[8], atol=1e-5)
+    return texts[8], blocks
+
+
+def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars):
+    texts, blocks = assert_same_in_steps_of_one_token(
+        grammars, (SCHEMA, None, SCHEMA, SCHEMA), 40, num_reused=4
+    )  # three have one prompt
     for seed in (0, 2, 3):
-        assert json.loads(grammars.text(texts[8][seed]))["on"] == 17
+        assert json.loads(grammars.text(texts[seed]))["on"] == 17
     assert blocks[8] < blocks[1] / 1.5
 
 
@@ -156,29 +171,8 @@ STRING = json.dumps(
 
 
 def test_a_long_string_is_drawn_ahead_and_what_the_grammar_does_not_know_is_drawn_again(grammars):
-    warm = SamplingSettings(temperature=1.0)
-    texts, logprobs, blocks, later = {}, {}, {}, {}
-    for steps in (1, 8):
-        loop = make_loop(grammars, steps)
-        streams = [
-            loop.submit(
-                request(max_new_tokens=56, schema=STRING, seed=seed, sampling=warm, num_logprobs=1)
-            )
-            for seed in range(3)
-        ]
-        blocks[steps] = 0
-        while loop.run_once():
-            blocks[steps] += 1
-        made = [read(stream)[0] for stream in streams]
-        texts[steps] = [[token.id for token in tokens] for tokens in made]
-        logprobs[steps] = [token.logprob for tokens in made for token in tokens]
-        turn = loop.submit(request((5, 9, 2, *texts[steps][2], 7), max_new_tokens=8))
-        run_until_idle(loop)
-        later[steps] = ids(turn)
-    assert texts[1] == texts[8]
-    assert later[1] == later[8]
-    np.testing.assert_allclose(logprobs[1], logprobs[8], atol=1e-5)
-    for tokens in texts[8]:
+    texts, blocks = assert_same_in_steps_of_one_token(grammars, [STRING] * 3, 56, num_reused=3)
+    for tokens in texts:
         found = json.loads(grammars.text(tokens))
         assert 16 <= len(found["name"]) <= 32
         assert found["on"] == 1

@@ -153,7 +153,7 @@ class Contest:
         return Measured(load, tokens / max(cpu_seconds, 0.01))
 
     def rounds(self, at_once: int, num_requests: int, number: int) -> dict[str, list[Measured]]:
-        """Loads of each server, a round after another; whoever begins changes. One that fails is
+        """Loads of each server, a round after another, beginning with another. One that fails is
         not asked again.
 
         Raises:
