@@ -1,15 +1,16 @@
 """What gradients that are one step late cost in loss: one path of the swarm's storm by plain AdamW,
-and by the oracle of delayed updates, on the same rows in the same order.
+by the oracle of delayed updates, and by the same without its prediction, on the same rows in the
+same order.
 
     python tools/bench_delayed.py --steps 300
     python tools/bench_delayed.py --steps 300 --d-model 224        a path of a million values
 
 No volunteers are needed: the steps of a swarm with `--delayed-updates` are those of the oracle
 (`swarm_storm.py`). Compared are the mean losses of the last tenth of the steps, for each learning
-rate, and for each `beta1` of the delayed steps (a late gradient acts as more momentum; Mitliagkas
-et al. 2016, arXiv 1605.09774); plain steps have the first. All begin with the same modules, and
-have the same rows: with `--documents` enough for all steps none comes twice. The last line is one
-JSON object.
+rate. A late gradient is at the parameters that the step between was predicted to give; without the
+prediction, at those before that step, as in ZeRO-Offload. All begin with the same modules, and have
+the same rows: with `--documents` enough for all steps none comes twice. The last line is one JSON
+object.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from swarm_storm import CONFIG
 
 from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.optimizer import learning_rates
-from dipaco.inner.step import gradient_function, make_update, path_loss
+from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 from dipaco.topology import assemble
@@ -45,14 +46,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--d-model", type=int, default=32)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3], metavar="RATE")
-    parser.add_argument("--beta1", type=float, nargs="+", default=[0.9, 0.5], metavar="B")
     parser.add_argument("--documents", type=int, default=4000, help="of the toy corpus")
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
     with scratch(options.folder, "bench-delayed-") as folder:
         run = prepared(folder, options)
         with contextlib.closing(run.ledger):
-            answer = [one for rate in options.rates for one in compared(run, rate, options)]
+            answer = [compared(run, rate, options) for rate in options.rates]
     print(json.dumps(answer))
 
 
@@ -72,28 +72,24 @@ def prepared(folder: Path, options: argparse.Namespace) -> Run:
     return open_run(folder / "run")
 
 
-def compared(run: Run, rate: float, options: argparse.Namespace) -> list[dict[str, Any]]:
+def compared(run: Run, rate: float, options: argparse.Namespace) -> dict[str, Any]:
     """Mean losses of the last tenth of the steps; prints a line for each."""
-    first, *others = options.beta1
-    plain = loss_at_end(run, rate, first, options.steps, late=0)
-    print(f"rate {rate:g}, beta1 {first}: plain {plain:.4f}", flush=True)
-    found = []
-    for beta1 in (first, *others):
-        delayed = loss_at_end(run, rate, beta1, options.steps, late=1)
-        ratio = delayed / plain
-        print(f"rate {rate:g}, beta1 {beta1}: delayed {delayed:.4f} ({ratio - 1:+.1%})", flush=True)
-        found.append(
-            {"rate": rate, "beta1": beta1, "plain": plain, "delayed": delayed, "ratio": ratio}
-        )
+    plain = loss_at_end(run, rate, options.steps, late=0)
+    print(f"rate {rate:g}: plain {plain:.4f}", flush=True)
+    found: dict[str, Any] = {"rate": rate, "plain": plain}
+    for way, is_predicted in (("delayed", True), ("delayed, without prediction", False)):
+        found[way] = loss_at_end(run, rate, options.steps, late=1, is_predicted=is_predicted)
+        print(f"rate {rate:g}: {way} {found[way]:.4f} ({found[way] / plain - 1:+.1%})", flush=True)
     return found
 
 
-def loss_at_end(run: Run, rate: float, beta1: float, num_steps: int, *, late: int) -> float:
+def loss_at_end(
+    run: Run, rate: float, num_steps: int, *, late: int, is_predicted: bool = True
+) -> float:
     """The mean loss of the last tenth of so many steps; `late` is the delay after the first."""
     inner = dataclasses.replace(
         run.config.inner,
         learning_rate=rate,
-        beta1=beta1,
         steps=num_steps,
         warmup_steps=num_steps // 20,
     )
@@ -107,8 +103,9 @@ def loss_at_end(run: Run, rate: float, beta1: float, num_steps: int, *, late: in
         return gradient(parts, run.programs.place_batch(batches.at(step)))
 
     steps = [(step, rates[step], late if step else 0) for step in range(num_steps)]
+    predict = make_prediction(inner) if is_predicted else lambda state, rate: state.parts
     taken = delayed_steps(
-        run.programs.place(parts, None, 0), steps, gradient_of, make_update(inner)
+        run.programs.place(parts, None, 0), steps, gradient_of, make_update(inner), predict
     )
     losses = [float(metrics.loss) for _, metrics in taken]
     return float(np.mean(losses[-max(1, num_steps // 10) :]))

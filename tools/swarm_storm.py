@@ -460,7 +460,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
 
     from dipaco.algorithm.delayed_updates import delayed_steps
     from dipaco.inner.optimizer import learning_rates
-    from dipaco.inner.step import gradient_function, make_update, path_loss
+    from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
     from dipaco.topology import assemble
     from dipaco.workers.row_plans import batches_for
 
@@ -471,7 +471,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
     swarm_losses = run.ledger.progress.losses("modular")[path]
     delay_of = {one.step: one.delay for one in run.ledger.swarms.steps("modular", path)}
     gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
-    update = make_update(inner)
+    update_and_predict = make_update(inner), make_prediction(inner)
     for phase in range(arm.phases):
         # Every phase begins with what the run has; within it, nothing comes from the swarm.
         parts = assemble({m: run.parameters("modular", m, phase) for m in modules}, modules)
@@ -488,7 +488,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
             for step, rate in zip(range(first, end), rates, strict=True)
         ]
         if any(delay for _, _, delay in steps):
-            for taken, metrics in delayed_steps(state, steps, gradient_of, update):
+            for taken, metrics in delayed_steps(state, steps, gradient_of, *update_and_predict):
                 state = taken
                 losses.append(float(metrics.loss))
         else:

@@ -2,7 +2,8 @@
 
 The gradient of step t is at the parameters of step t - 1, so machines that exchange gradients can
 compute those of the next step meanwhile: one-step delayed parameter update (Ren et al. 2021,
-ZeRO-Offload, arXiv 2101.06840, section 5.2).
+ZeRO-Offload, arXiv 2101.06840, section 5.2). It is not taken there as they are, but where the step
+that is not known yet is predicted to lead (Chen et al. 2018, SpecTrain, arXiv 1809.02839).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ def delayed_steps(
     steps: Iterable[tuple[int, Any, int]],
     gradient_of: GradientOf,
     update: Callable[[PathState, Any, Any], PathState],
+    predict: Callable[[PathState, Any], Any],
 ) -> Iterator[tuple[PathState, Any]]:
     """Yields the state after each step, and the step's loss.
 
@@ -28,9 +30,11 @@ def delayed_steps(
         the newest parameters, as in the first step, which has no other.
       gradient_of: see `GradientOf`.
       update: (state, gradient, learning rate) -> state, which leaves the first as it was.
+      predict: (state, learning rate of the step from there) -> the parameters after that step, as
+        far as they can be told without its gradient.
     """
-    before = state.parts
+    predicted = state.parts
     for step, rate, delay in steps:
-        gradient, loss = gradient_of(step, before if delay else state.parts)
-        before, state = state.parts, update(state, gradient, rate)
+        gradient, loss = gradient_of(step, predicted if delay else state.parts)
+        predicted, state = predict(state, rate), update(state, gradient, rate)
         yield state, loss

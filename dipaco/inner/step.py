@@ -145,6 +145,23 @@ def make_update(
     return jax.jit(lambda state, gradient, rate: _descend(optimizer, state, gradient, rate))
 
 
+def make_prediction(
+    settings: InnerSettings,
+) -> Callable[[PathState, jax.Array], Any]:
+    """Compiles `predict(state, learning_rate) -> parts`: where a step whose gradient is not known
+    yet is expected to lead, that of the running mean of gradients (SpecTrain, arXiv 1809.02839).
+    """
+    optimizer = adamw(settings)
+
+    def predict(state: PathState, rate: jax.Array) -> Any:
+        seen = optax.tree.get(state.optimizer, "count")
+        unbiased = 1.0 / (1.0 - settings.beta1 ** jnp.maximum(seen, 1))
+        mean = jax.tree.map(lambda leaf: unbiased * leaf, optax.tree.get(state.optimizer, "mu"))
+        return _descend(optimizer, state, mean, rate).parts
+
+    return jax.jit(predict)
+
+
 def _descend(
     optimizer: optax.GradientTransformation,
     state: PathState,

@@ -13,7 +13,7 @@ from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw, learning_rates
 from dipaco.inner.state import fresh
-from dipaco.inner.step import gradient_function, make_step, make_update
+from dipaco.inner.step import gradient_function, make_prediction, make_step, make_update
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
@@ -73,18 +73,20 @@ def plain_states(count):
 
 @functools.cache
 def delayed_programs():
-    return jax.jit(gradient_function(loss_of, INNER)), make_update(INNER)
+    """Gradient, update, prediction."""
+    gradient = jax.jit(gradient_function(loss_of, INNER))
+    return gradient, make_update(INNER), make_prediction(INNER)
 
 
 def delayed_states(delays):
     """Those of plain AdamW whose gradients are as late as that, in one process."""
-    gradient, update = delayed_programs()
+    gradient, *update_and_predict = delayed_programs()
     steps = [(number, RATES[number], delay) for number, delay in enumerate(delays)]
     taken = delayed_steps(
         jax.device_put(first_state()),
         steps,
         lambda step, parts: gradient(parts, batch_of(step)),
-        update,
+        *update_and_predict,
     )
     return [first_state(), *(jax.device_get(state) for state, _ in taken)]
 

@@ -28,7 +28,12 @@ class WorkLease(NamedTuple):
     within_seconds: float = 0.0
     ask_again_seconds: float = MAX_ASK_SECONDS  # where there are no blocks
     step: int = -1  # of the blocks
-    lineage: str = ""  # of the state that their gradients are at
+    lineage: str = ""  # of the state that their gradients are computed from
+    learning_rate: float = 0.0  # of the step after that state; 0: the blocks are of it
+
+    def of(self, rows: StepRows) -> "WorkLease":
+        """The same blocks, as rows of that step."""
+        return self._replace(step=rows.step, lineage=rows.lineage, learning_rate=rows.learning_rate)
 
 
 def lease_rows(
@@ -43,12 +48,10 @@ def lease_rows(
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}
             lease = lease_work(rows.ledger, able, member, say, only_free=True)
             if lease.blocks:
-                return lease._replace(step=rows.step, lineage=rows.lineage)
+                return lease.of(rows)
     for rows in among[:1]:
         lease = lease_work(rows.ledger, members, member, say)
-        if lease.blocks:
-            return lease._replace(step=rows.step, lineage=rows.lineage)
-        return lease
+        return lease.of(rows) if lease.blocks else lease
     return WorkLease()
 
 

@@ -28,7 +28,7 @@ class GroupMember:
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
     last_poll: PollRequest | None = None
-    bases: tuple[str, ...] = ()  # lineages of states whose parameters it has, as it said last
+    bases: tuple[str, ...] = ()  # lineages of states from which it can compute, as it said last
     counted: int = 0  # blocks that went into a step
     # Too slow for what is left of this step, since when; None = it is not.
     parked_since: tuple[int, float] | None = None
@@ -65,7 +65,7 @@ class GroupMember:
         return self.last_poll is not None and self.last_poll.position == position
 
     def holds(self, lineage: str) -> bool:
-        """Whether it has the parameters of that state."""
+        """Whether it can compute rows from that state."""
         poll = self.last_poll
         return lineage in self.bases or (
             poll is not None and lineage in (poll.lineage, poll.before)

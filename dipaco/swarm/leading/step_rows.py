@@ -1,7 +1,7 @@
 """The rows of one step, while peers compute them: who has which, and what is summed.
 
 With delayed updates the rows of two steps are open at once: those of the step that the group takes
-now, and of the next, whose gradients are at the state that the group is at now.
+now, and of the next, whose gradients are at the parameters that this step is predicted to give.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,10 @@ class StepRows:
     Args:
       step: its number.
       targets: of each block, as the leader counts them.
-      lineage: of the state that the gradients are at.
-      parts: the parameters of that state.
+      lineage: of the state that the gradients are computed from: before the step, or one step
+        earlier.
+      learning_rate: of the step between, where it is one step earlier; else 0.
+      parts: the parameters that the gradients are at.
       batch: the rows themselves.
     """
 
@@ -30,11 +32,13 @@ class StepRows:
         targets: Sequence[float],
         *,
         lineage: str = "",
+        learning_rate: float = 0.0,
         parts: Any = None,
         batch: Mapping[str, np.ndarray] | None = None,
     ):
         self.step, self.targets = step, tuple(targets)
-        self.lineage, self.parts, self.batch = lineage, parts, batch or {}
+        self.lineage, self.learning_rate = lineage, learning_rate
+        self.parts, self.batch = parts, batch or {}
         self.ledger = BlockLedger(step, len(self.targets))
         self.losses: dict[int, float] = {}  # block -> loss, as its peer says
         self.departed_sum: np.ndarray | None = None  # of members that left in order
@@ -42,7 +46,7 @@ class StepRows:
         self.failed: set[str] = set()  # members, in a round of this step
 
     def at(self, lineage: str, parts: Any) -> "StepRows":
-        """The same rows, to be computed at another state: none is done yet."""
+        """The same rows, to be computed at the state before their step: none is done yet."""
         return StepRows(self.step, self.targets, lineage=lineage, parts=parts, batch=self.batch)
 
     def problem_with(self, done: BlockResult) -> str:

@@ -188,7 +188,7 @@ class ClosedStep(PeerMessage):
     codec: str
     learning_rate: float
     loss: float
-    delay: int = 0  # by so many steps its gradients' parameters are older than those it changed
+    delay: int = 0  # its gradients were computed from the state so many steps before
 
 
 class GroupState(Positioned):
@@ -223,7 +223,7 @@ class PollRequest(Positioned):
     bytes_down: int
     up_bytes_per_second: float
     down_bytes_per_second: float
-    before: str = ""  # lineage of the state before, where I still have its parameters
+    before: str = ""  # lineage of the state before, where I can still compute rows from it
 
 
 # --- work ------------------------------------------------------------------------------------
@@ -242,13 +242,13 @@ class WorkRequest(PeerMessage):
     """What I have computed, and whether I want more. Reply: `WorkReply`."""
 
     step: int  # of the rows in `done`
-    lineage: str  # of the state that their gradients are at
+    lineage: str  # of the state that their gradients are computed from
     done: tuple[BlockResult, ...]
     wants_more: bool
     sum_is_lost: bool = False  # give what was in my sum to others
     for_last_leader: bool = False  # `done` was computed for it: accept all of it, or nothing
     block_seconds: float = 0.0  # that a block took me whose step was over before; 0 = none
-    bases: tuple[str, ...] = ()  # lineages of the states whose parameters I have
+    bases: tuple[str, ...] = ()  # lineages of the states that I can compute rows from
 
 
 class WorkReply(PeerMessage):
@@ -259,7 +259,8 @@ class WorkReply(PeerMessage):
     within_seconds: float
     ask_again_seconds: float = 1.0  # where there are no blocks
     step: int = -1  # of the rows
-    lineage: str = ""  # of the state that their gradients are to be at
+    lineage: str = ""  # of the state that their gradients are computed from
+    learning_rate: float = 0.0  # of the step after that state; 0: the rows are of it
     is_parked: bool = False  # a block takes you longer than the others need for all that is left
 
 

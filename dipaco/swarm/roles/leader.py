@@ -6,9 +6,10 @@ compute them, and the round is held again without it. So each step is that of on
 whichever peers come and go.
 
 With delayed updates (ZeRO-Offload, arXiv 2101.06840, section 5.2) peers compute the rows of the
-next step while those of this one are averaged. The gradients of a step are then at the parameters
-that the step before it changed. The first step of a phase, and of a backbone that has only the
-newest state, is not late. `ClosedStep.delay` says which it was.
+next step while those of this one are averaged. The gradients of a step are then not at the
+parameters that the step before it gave, but at those that it was predicted to give (SpecTrain,
+arXiv 1809.02839). The first step of a phase, and of a backbone that has only the newest state, is
+not late. `ClosedStep.delay` says which it was.
 """
 
 import time
@@ -164,7 +165,7 @@ class Leader:
         """
         here, started = self._holder, time.monotonic()
         assert here.state is not None
-        self._begin_step(batch, next_batch)
+        await self._begin_step(batch, learning_rate, next_batch)
         self._published.publish(step=here.step, lineage=here.lineage, is_open=True, plan=None)
         while True:
             if not await self._all_rows_summed(should_stop):
@@ -198,16 +199,17 @@ class Leader:
         self._published.publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
         return StepOutcome(closed, blocks_by_peer, plan.targets, time.monotonic() - started)
 
-    def _begin_step(
+    async def _begin_step(
         self,
         batch: Mapping[str, np.ndarray],
+        learning_rate: float,
         next_batch: Mapping[str, np.ndarray] | None,
     ) -> None:
         here, group, targets_of = self._holder, self.group, self._compute.targets_of_blocks
         assert here.state is not None
-        now = here.lineage, here.state.parts
+        predicted = None if next_batch is None else await here.predicted(learning_rate)
         if not self._has_gone_on:
-            lineage, parts = here.before or now
+            lineage, parts = here.before or (here.lineage, here.state.parts)
             group.begin_step(
                 here.step,
                 targets_of(batch),
@@ -221,8 +223,9 @@ class Leader:
             group.next_rows = StepRows(
                 here.step + 1,
                 targets_of(next_batch),
-                lineage=now[0],
-                parts=now[1],
+                lineage=here.lineage,
+                learning_rate=learning_rate,
+                parts=predicted,
                 batch=next_batch,
             )
 

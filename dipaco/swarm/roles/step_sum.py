@@ -14,8 +14,8 @@ class StepSum:
     """The sum of one step."""
 
     step: int
-    lineage: str  # of the state that the gradients are at
-    parts: Any  # its parameters
+    lineage: str  # of the state that the gradients are computed from
+    parts: Any  # the parameters that they are at
     total: Any | None = None
     summed: dict[int, BlockResult] = dataclasses.field(default_factory=dict)  # blocks in `total`
     pending: dict[int, tuple[Any, BlockResult]] = dataclasses.field(default_factory=dict)

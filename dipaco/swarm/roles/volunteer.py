@@ -159,7 +159,7 @@ class Volunteer(Peer):
             self._sums[kept.step] = kept
 
     def _is_wanted(self, kept: StepSum) -> bool:
-        is_here = self.holder.parts_at(kept.lineage) is not None
+        is_here = kept.lineage in self.holder.lineages
         others = self._sums.get(kept.step)
         return is_here and kept.step >= self.holder.step and not (others and others.summed)
 
@@ -342,8 +342,8 @@ class Volunteer(Peer):
                     asked.pending.pop(one.block, None)
         if reply is None or not reply.blocks:
             return reply, []
-        mine = self._sum_of(reply)
-        if mine is None:
+        mine = await self._sum_of(reply)
+        if mine is None or leaders != self._leaders_lost:
             return None, []  # that step is over
         if not mine.summed.keys().isdisjoint(reply.blocks):
             self._discard_sum(mine.step)  # a block would be in it twice
@@ -355,9 +355,9 @@ class Volunteer(Peer):
         ]
         return reply, unpack_rows(content, sizes, settings.length)
 
-    def _sum_of(self, lease: WorkReply) -> StepSum | None:
+    async def _sum_of(self, lease: WorkReply) -> StepSum | None:
         """The sum that leased blocks go into; None where their step is over."""
-        parts = self.holder.parts_at(lease.lineage)
+        parts = await self.holder.parts_for(lease.step, lease.lineage, lease.learning_rate)
         if parts is None or lease.step < self.holder.step:
             return None
         mine = self._sums.get(lease.step)

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState, state_like
-from dipaco.inner.step import make_gradient, make_update, path_loss
+from dipaco.inner.step import make_gradient, make_prediction, make_update, path_loss
 from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.loss import next_is_target
 from dipaco.swarm.errors import BadMessage
@@ -39,7 +39,7 @@ class GroupSettings:
     block_rows: int  # rows in a block
     codec: str = "none"  # of gradients
     state_codec: str = "none"  # of the state that volunteers are given
-    delayed_updates: bool = False  # gradients are at the parameters of one step before
+    delayed_updates: bool = False  # gradients are at predicted parameters, one step late
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -83,7 +83,7 @@ class Compute:
             return ravel_pytree(tree)[0], loss_sum, targets
 
         self._gradient = jax.jit(flat_gradient)
-        self._update = make_update(inner)
+        self._update, self._predict = make_update(inner), make_prediction(inner)
         self.add = jax.jit(jnp.add)
         self._warming, self._is_warm = threading.Lock(), False
 
@@ -114,6 +114,8 @@ class Compute:
             vector, _, _ = self.gradient(state.parts, rows)
             self.add(vector, vector)
             self.step(state, np.asarray(vector), 0.0)
+            if self.settings.delayed_updates:
+                self.predict(state, 0.0)
             self._is_warm = True
 
     def gradient(self, parts: Any, rows: Mapping[str, np.ndarray]) -> tuple[Any, float, float]:
@@ -128,6 +130,10 @@ class Compute:
         """The group's optimiser step, from the mean gradient per target."""
         after = self._update(state, self._unravel(jnp.asarray(mean)), jnp.float32(learning_rate))
         return jax.block_until_ready(after)
+
+    def predict(self, state: PathState, learning_rate: float) -> Any:
+        """The parameters after the next step, as far as they can be told before it is taken."""
+        return jax.block_until_ready(self._predict(state, jnp.float32(learning_rate)))
 
     def rows_of(self, batch: Mapping[str, np.ndarray], block: int) -> dict[str, np.ndarray]:
         """The rows of one block of a step's batch."""

@@ -45,8 +45,10 @@ class StateHolder:
         self.is_exact = True  # the group's to the last bit
         self.losses: list[float] = []  # of the steps of this phase
         self.steps_taken = 0  # with the group, since the state was set
-        # With delayed updates: lineage and parameters of the state before the last step.
+        # With delayed updates: lineage of the state before the last step, and the parameters that
+        # this step was predicted to give.
         self.before: tuple[str, Any] | None = None
+        self._predicted: tuple[tuple[str, float], Any] | None = None
         self._pinned: tuple[StatePosition, PathState] | None = None
         self._pinned_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
@@ -81,24 +83,44 @@ class StateHolder:
         before = () if self.before is None else (self.before[0],)
         return (*((self.lineage,) if self.lineage else ()), *before)
 
-    def parts_at(self, lineage: str) -> Any | None:
-        """The parameters of a state; None where they are not here."""
+    async def parts_for(self, step: int, lineage: str, learning_rate: float) -> Any | None:
+        """The parameters at which the rows of a step are computed; None where they are not here.
+
+        Args:
+          step: of the rows.
+          lineage: of the state that they are computed from: before that step, or one step earlier.
+          learning_rate: of the step between, where it is one step earlier.
+        """
         if self.state is not None and lineage and lineage == self.lineage:
-            return self.state.parts
+            if step == self.step:
+                return self.state.parts
+            return await self.predicted(learning_rate)
         if self.before is not None and lineage == self.before[0]:
             return self.before[1]
         return None
+
+    async def predicted(self, learning_rate: float) -> Any:
+        """The parameters that the next step, at this rate, is predicted to give."""
+        assert self.compute is not None
+        assert self.state is not None
+        known = self.lineage, learning_rate
+        if self._predicted is None or self._predicted[0] != known:
+            parts = await asyncio.to_thread(self.compute.predict, self.state, learning_rate)
+            self._predicted = known, parts
+        return self._predicted[1]
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
         """Takes a step that the group has taken."""
         assert self.compute is not None
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)
-        before = self.lineage, self.state.parts
+        before = None
+        if self.compute.settings.delayed_updates:
+            before = self.lineage, await self.predicted(closed.learning_rate)
         self.state = await asyncio.to_thread(
             self.compute.step, self.state, mean, closed.learning_rate
         )
-        self.before = before if self.compute.settings.delayed_updates else None
+        self.before = before
         self.step, self.lineage = closed.step + 1, closed.after
         self.losses.append(closed.loss)
         self.steps_taken += 1
