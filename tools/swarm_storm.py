@@ -15,14 +15,14 @@ the rows in the ledger, one large batch after the other. Compared are the parame
 every phase and the loss of every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
-machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
-alone: the sum of their own speeds times the time from their first block to their last. `computing`
-is the share of that time in which they computed, and `blocks_in_vain` are blocks that they computed
-and that did not count: of peers that died, and backups. `--megabits` paces their links, and
-`--d-model 224` makes the path one of a million parameters. `--delayed-updates` on: rows of the next
-step are computed while gradients are averaged, and the replay has gradients that are as late as the
-ledger says; both: one storm after the other, with the ratio of their losses (means of the last
-tenth).
+machine. `efficiency` is the rows of volunteers that counted (without those of liars), over those
+that all volunteers could have computed alone: the sum of their own speeds times the time from their
+first block to their last. `computing` is the share of that time in which they computed, and
+`blocks_in_vain` are blocks that they computed and that did not count: of peers that died, and
+backups. `--megabits` paces their links, and `--d-model 224` makes the path one of a million
+parameters. `--delayed-updates` on: rows of the next step are computed while gradients are averaged,
+and the replay has gradients that are as late as the ledger says; both: one storm after the other,
+with the ratio of their losses (means of the last tenth).
 
     python tools/swarm_storm.py --minutes 1 --events 0 --delayed-updates both --megabits 10
 
@@ -532,6 +532,17 @@ def rows_possible_alone(storm: Storm, run: Run) -> float:
     return rows
 
 
+def rows_of_liars(storm: Storm, run: Run) -> int:
+    """Rows that counted before they were found."""
+    blocks = sum(
+        len(of)
+        for one in run.ledger.swarms.steps("modular", 0)
+        for who, of in one.blocks.items()
+        if who.partition("/")[0] in storm.liars
+    )
+    return blocks * storm.options.block_rows
+
+
 def share_of_computing(storm: Storm) -> tuple[float | None, int]:
     """Of the volunteers' time from their first block to their last; and how many blocks they have
     computed.
@@ -579,7 +590,7 @@ def report(storm: Storm) -> dict[str, Any]:
         delays = Counter(one.delay for one in run.ledger.swarms.steps("modular", 0))
         steps, lost, twice = rows_lost_and_twice(run, storm.options.block_rows)
         possible = rows_possible_alone(storm, run)
-        counted = steps * storm.options.batch
+        counted = steps * storm.options.batch - rows_of_liars(storm, run)
         computing, blocks = share_of_computing(storm)
         (status,) = run.ledger.swarms.statuses()
         costs, liars = cost_seconds(storm, run), liars_found(storm, run)
