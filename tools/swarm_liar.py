@@ -1,6 +1,7 @@
-"""Runs a `dipaco` command line as a peer that lies. For `swarm_storm.py`.
+"""Runs a `dipaco` command line as a peer that lies, at the pace of `swarm_slow.py`. For
+`swarm_storm.py`.
 
-    python tools/swarm_liar.py LIE swarm join ...
+    python tools/swarm_liar.py LIE SECONDS FILE swarm join ...
 
 LIE is one of `LIES`: what it adds up for others is 1.01 times what they have sent, or its own
 gradient is negated, 1.01 times what it should be, or that of an earlier step.
@@ -8,8 +9,10 @@ gradient is negated, 1.01 times what it should be, or that of an earlier step.
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from swarm_slow import slow_down
 
 from dipaco.cli.main import main
 from dipaco.swarm.network.codecs import codec_of
@@ -67,4 +70,5 @@ LIES: dict[str, Callable[[], None]] = {
 
 if __name__ == "__main__":
     LIES[sys.argv[1]]()
-    sys.exit(main(sys.argv[2:]))
+    slow_down(float(sys.argv[2]), Path(sys.argv[3]))
+    sys.exit(main(sys.argv[4:]))

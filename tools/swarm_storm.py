@@ -316,7 +316,8 @@ class Storm:
         self.liars[name] = lie
         its_pass = self.folder / f"{name}.pass"
         self.issue(name, its_pass)
-        words = [sys.executable, str(LIAR), lie, "swarm", "join", self.address()]
+        pace = str(self.options.seconds_per_block), str(self.folder / f"{name}.doing")
+        words = [sys.executable, str(LIAR), lie, *pace, "swarm", "join", self.address()]
         self.others.append(self.start([*words, "--token", str(its_pass)], name))
         return True
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, round_number_of
 from dipaco.swarm.training.reducer import Reducer, overlap_mostly
 
@@ -27,7 +27,7 @@ def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_is_not_mixed_with
         reducer = Reducer("bo")
         for count in range(7, 10):
             reducer.begin(plan(round_number_of(900, count)))
-        with pytest.raises(BadMessage, match="over"):
+        with pytest.raises(SwarmRefuses, match="over"):  # it is not told as a bad message
             await reducer.slice_sum(round_number_of(900, 6), 0, 3)
         # Its first round: not over, though its number is smaller than all that are known.
         first = asyncio.ensure_future(reducer.slice_sum(round_number_of(800, 1), 0, 3))

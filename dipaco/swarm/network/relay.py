@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import RelayRequest
+from dipaco.swarm.network.side_by_side import first_of, side_by_side
 
 RELAY = "relay"  # the method
 RELAYED_BYTES = 64 << 10  # at a time
@@ -40,16 +41,10 @@ async def pass_on(
     max_bytes: int,
 ) -> None:
     """Until either end hangs up, or has sent `max_bytes`."""
-    ways = [
-        asyncio.ensure_future(_one_way(reader, far.writer, meter, max_bytes)),
-        asyncio.ensure_future(_one_way(far.reader, writer, meter, max_bytes)),
-    ]
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+    there = _one_way(reader, far.writer, meter, max_bytes)
+    back = _one_way(far.reader, writer, meter, max_bytes)
+    async with side_by_side(there, back) as ways:
+        await first_of(*ways)
 
 
 async def _one_way(

@@ -36,6 +36,7 @@ from dipaco.swarm.network.credentials import (
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
 from dipaco.swarm.network.relay import RELAY, FarEnd, Relay, pass_on
+from dipaco.swarm.network.side_by_side import cancelled, first_of, side_by_side
 from dipaco.swarm.network.streams import Transport
 from dipaco.swarm.network.unproven import Unproven
 
@@ -254,19 +255,13 @@ class Wire:
         signed = msgspec.msgpack.encode(header)
         source = "" if self.transport is None else self.transport.seen_from(writer)
         request = PeerRequest(header.seal.sender, certificate, content, signed, source)
-        handling = asyncio.ensure_future(self._handle(header, envelope, request))
-        hanging_up = asyncio.ensure_future(reader.read(1))
-        try:
-            await asyncio.wait({handling, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+        handled = self._handle(header, envelope, request)
+        async with side_by_side(handled, reader.read(1)) as (handling, hanging_up):
+            await first_of(handling, hanging_up)
             if handling.done():
-                hanging_up.cancel()  # it would take the first byte of what is passed on
-                await asyncio.gather(hanging_up, return_exceptions=True)
+                await cancelled(hanging_up)  # it would take the first byte of what is passed on
                 with contextlib.suppress(OSError):
                     await self._answer(reader, writer, header, *handling.result())
-        finally:
-            for task in (handling, hanging_up):
-                task.cancel()
-            await asyncio.gather(handling, hanging_up, return_exceptions=True)
 
     async def _answer(
         self,

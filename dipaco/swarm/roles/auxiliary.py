@@ -1,7 +1,6 @@
 """An auxiliary: a peer without state that adds up slices of each round, and computes nothing."""
 
-import asyncio
-
+from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.roles.peer import Peer
 
 
@@ -17,17 +16,12 @@ class Auxiliary(Peer):
         Raises:
           SwarmRefuses, SwarmUnreachable.
         """
-        polling = asyncio.ensure_future(self.poll_forever())
-        leaving = asyncio.ensure_future(self._is_leaving.wait())
-        try:
-            done, _ = await asyncio.wait([polling, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if leaving in done:
+        async with side_by_side(self.poll_forever(), self._is_leaving.wait()) as (polling, leaving):
+            await first_of(polling, leaving)
+            has_ended = polling.done()
+            if leaving.done():
                 while self.group_state is not None and self.group_state.plan is not None:
                     await self.wait_for_change(1.0)  # senders wait for its slice
                 await self.send_leave()
-            for task in done - {leaving}:
-                task.result()
-        finally:
-            for task in (polling, leaving):
-                task.cancel()
-            await asyncio.gather(polling, leaving, return_exceptions=True)
+            if has_ended:
+                polling.result()

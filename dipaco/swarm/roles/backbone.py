@@ -29,6 +29,7 @@ from dipaco.swarm.network.messages import (
     StateManifest,
     StatePosition,
 )
+from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.hands import Hands
@@ -292,15 +293,8 @@ class Backbone:
 
     async def _follow(self, peer: Peer) -> None:
         await peer.join()
-        tasks = [
-            asyncio.ensure_future(turn) for turn in (peer.poll_forever(), peer.follow_forever())
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with side_by_side(peer.poll_forever(), peer.follow_forever()) as tasks:
+            await first_of(*tasks)
 
     async def _lead(
         self, work: PhaseWork, taken: queue.SimpleQueue, stop: threading.Event

@@ -23,6 +23,7 @@ from dipaco.swarm.network.messages import (
     WorkReply,
     WorkRequest,
 )
+from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.peer import Peer
@@ -82,21 +83,14 @@ class Volunteer(Peer):
         Raises:
           SwarmRefuses, SwarmUnreachable.
         """
-        tasks = [
-            asyncio.ensure_future(turn)
-            for turn in (self.poll_forever(), self.follow_forever(), self._compute_forever())
-        ]
-        leaving = asyncio.ensure_future(self._is_leaving.wait())
-        try:
-            done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if leaving in done:
+        turns = self.poll_forever(), self.follow_forever(), self._compute_forever()
+        async with side_by_side(self._is_leaving.wait(), *turns) as (leaving, *tasks):
+            await first_of(leaving, *tasks)
+            ended = [task for task in tasks if task.done()]
+            if leaving.done():
                 await self._leave_in_order()
-            for task in done - {leaving}:
+            for task in ended:
                 task.result()
-        finally:
-            for task in (*tasks, leaving):
-                task.cancel()
-            await asyncio.gather(*tasks, leaving, return_exceptions=True)
 
     async def _leave_in_order(self) -> None:
         """Gives the leader what is summed so far."""

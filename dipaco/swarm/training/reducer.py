@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan, is_same_term
 from dipaco.swarm.planning.accusations import NOT_FINITE, TOO_LARGE
@@ -77,12 +77,13 @@ class Reducer:
         waits for the plan, as long as the caller does.
 
         Raises:
+          SwarmRefuses: that round is over. It is no fault: a peer may be slow.
           BadMessage: this peer does not have that slice.
         """
         while round_number not in self._sums:
             known = min(self._sums, default=round_number)
             if is_same_term(round_number, known) and round_number < known:
-                raise BadMessage(problem="that round is over")
+                raise SwarmRefuses(reason="that round is over")
             await self._new_round.wait()
         found = self._sums[round_number]
         if (found.start, found.stop) != (start, stop):

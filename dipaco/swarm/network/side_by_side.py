@@ -1,0 +1,30 @@
+"""Coroutines that run side by side, and end together."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any
+
+
+@contextlib.asynccontextmanager
+async def side_by_side(
+    *turns: Coroutine[Any, Any, Any],
+) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
+    """Runs them as tasks; those that have not ended when the block does are cancelled."""
+    tasks = tuple(asyncio.ensure_future(turn) for turn in turns)
+    try:
+        yield tasks
+    finally:
+        await cancelled(*tasks)
+
+
+async def first_of(*tasks: asyncio.Task[Any]) -> None:
+    """Waits until one of them has ended."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels them and waits until they have ended; what they raise is dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
