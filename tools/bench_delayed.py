@@ -4,13 +4,14 @@ same order.
 
     python tools/bench_delayed.py --steps 300
     python tools/bench_delayed.py --steps 300 --d-model 224        a path of a million values
+    python tools/bench_delayed.py --steps 150 --config configs/quickstart.py       real text
 
 No volunteers are needed: the steps of a swarm with `--delayed-updates` are those of the oracle
 (`swarm_storm.py`). Compared are the mean losses of the last tenth of the steps, for each learning
 rate. A late gradient is at the parameters that the step between was predicted to give; without the
 prediction, at those before that step, as in ZeRO-Offload. All begin with the same modules, and have
-the same rows: with `--documents` enough for all steps none comes twice. The last line is one JSON
-object.
+the same rows: with `--documents` enough for all steps none comes twice. With `--config` it is path
+0 of another run, from its base model. The last line is one JSON object.
 """
 
 import argparse
@@ -37,6 +38,11 @@ from dipaco.runs.run import Run
 from dipaco.topology import assemble
 from dipaco.workers.row_plans import batches_for
 
+SHORT = (
+    *("--set", "phases=1", "--set", "inner.steps=4", "--set", "inner.warmup_steps=2"),
+    *("--set", "baselines=()", "--set", "retention.modules=None"),
+)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -47,6 +53,7 @@ def main() -> None:
     parser.add_argument("--d-model", type=int, default=32)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3], metavar="RATE")
     parser.add_argument("--documents", type=int, default=4000, help="of the toy corpus")
+    parser.add_argument("--config", type=Path, help="model, text and base model of another run")
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
     with scratch(options.folder, "bench-delayed-") as folder:
@@ -58,16 +65,17 @@ def main() -> None:
 
 def prepared(folder: Path, options: argparse.Namespace) -> Run:
     """A run whose text is prepared and routed; four steps of it are trained."""
-    d_model = options.d_model
-    file = folder / "config.py"
-    file.write_text(
-        CONFIG.format(
-            phases=1, steps=4, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
-        ).replace("documents=400", f"documents={options.documents}")
-    )
+    file, d_model = options.config, options.d_model
+    if file is None:
+        file = folder / "config.py"
+        file.write_text(
+            CONFIG.format(
+                phases=1, steps=4, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
+            ).replace("documents=400", f"documents={options.documents}")
+        )
     environment = {**os.environ, "DIPACO_CACHE": str(isolated_cache(folder / "cache"))}
     words = [sys.executable, "-m", "dipaco.cli.main", "train", str(file)]
-    words += ["--run", str(folder / "run")]
+    words += ["--run", str(folder / "run"), *SHORT]
     subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
     return open_run(folder / "run")
 

@@ -99,28 +99,38 @@ def received(objects, content):
     return gradient
 
 
+def outcome_and_bytes(objects, content):
+    """The gradient or why it is refused, and the most memory that was taken meanwhile."""
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    try:
+        outcome = received(objects, content)
+    except (ObjectDamaged, BadEncoding) as error:  # any other is a crash
+        outcome = error
+    return outcome, tracemalloc.get_traced_memory()[1] - before
+
+
 @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_damaged_message_is_refused_or_means_what_was_sent(tmp_path, count):
     objects, sent = Objects(tmp_path), [trees.digest(CODEC.decode(m, LIKE)) for m in MESSAGES]
-    reasons, same, most = set(), [], 0
+    reasons, same, most, most_allowed = set(), [], 0, 20 * trees.num_bytes(module(0))
     tracemalloc.start()
     for seed in range(count):
         dice = random.Random(seed)
         damage, number = DAMAGES[seed % len(DAMAGES)], dice.randrange(len(MESSAGES))
         content = serialised(number)
         damage(content, dice)
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        try:
-            gradient = received(objects, content)
-        except (ObjectDamaged, BadEncoding) as error:  # any other is a crash
-            reasons.add(str(error).rpartition(": ")[2])
-        else:
-            assert trees.digest(gradient) == sent[number], f"{damage.__name__} of seed {seed}"
-            same.append(damage.__name__)
-        most = max(most, tracemalloc.get_traced_memory()[1] - before)
+        outcome, taken = outcome_and_bytes(objects, content)
+        if taken >= most_allowed:  # by other threads of this process: a message does it again
+            outcome, taken = outcome_and_bytes(objects, content)
+        most = max(most, taken)
+        if isinstance(outcome, Exception):
+            reasons.add(str(outcome).rpartition(": ")[2])
+            continue
+        assert trees.digest(outcome) == sent[number], f"{damage.__name__} of seed {seed}"
+        same.append(damage.__name__)
     tracemalloc.stop()
-    assert most < 20 * trees.num_bytes(module(0))
+    assert most < most_allowed
     # A digit is replaced by itself, zeros by zeros, a message by its own end.
     assert len(same) < count / 10, same
     assert len(reasons) > 10

@@ -38,7 +38,7 @@ def run():
         model=MODEL,
         topology=grid(part_names(MODEL), ({side}, {side})),
         data=dataclasses.replace(QUICKSTART.data, vocab_size=VOCABULARY, length=LENGTH),
-        routing=RoutingConfig(),
+        routing=RoutingConfig({routing}),
         base=BaseSettings(steps=2, steps_per_phase=2),
         phases=1,
         inner=InnerSettings(steps=2, batch_size=2, learning_rate=1e-3, warmup_steps=1),
@@ -58,6 +58,7 @@ def make_run(folder: Path, *, side: int = 2, width: int = 256) -> None:
     config = CONFIG.format(
         configs=str(HOME / "configs"),
         side=side,
+        routing="" if side < 8 else 'kind="random"',  # else some of 256 shards have no document
         width=width,
         d_ff=4 * width,
         vocabulary=8192 if large else 2048,
