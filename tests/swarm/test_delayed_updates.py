@@ -250,6 +250,65 @@ def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(has_both
     run(scenario)
 
 
+class MissesTheLastBoard(Volunteer):
+    """Of the leader that dies; and it fetches the state only when the next one has led for long."""
+
+    def _apply(self, state):
+        if state.leader.startswith("back/") and state.step > 1:
+            self.leader.add_backbones(state.backbones)
+            return
+        super()._apply(state)
+
+    async def _fetch_state(self):
+        if self.group_state.leader.startswith("second"):
+            await until(lambda: self.behind & {*self._sums[2].summed} if 2 in self._sums else 0)
+        await super()._fetch_state()
+
+    def on_leader_lost(self):
+        super().on_leader_lost()
+        self._kept = {}  # it has none of the step
+
+    behind = frozenset()  # blocks that the next leader leased while it was behind
+
+    async def _sum_of(self, lease):
+        if self.group_state.leader.startswith("second") and (lease.step, self.holder.step) == (
+            2,
+            1,
+        ):
+            self.behind |= set(lease.blocks)
+        return await super()._sum_of(lease)
+
+
+def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same_parameters(monkeypatch):
+    monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
+
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.3)
+            bo = await group.join("bo", kind=MissesTheLastBoard, slow=0.2)
+            await until(lambda: bo.holder.step == 0)
+            for _ in range(2):
+                await group.step()
+            assert bo.holder.step == 1
+            before, set_state = group.holder.before, type(group.holder).set_state
+
+            def keep(holder, *state, **more):
+                set_state(holder, *state, **more)
+                if holder is group.holder:
+                    holder.before = before
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(type(group.holder), "set_state", keep)
+                await group.new_leader()
+            for _ in range(2):
+                await group.step()
+            assert not group.leader.group.banned, group.said
+            assert bo.behind & set(group.outcomes[2].blocks_by_peer[bo.wire.name])
+            assert_replayed(group)
+
+    run(scenario)
+
+
 def offer_the_newest_state(group):
     """A newcomer fetches it; else an older one, and means, so that it has the state before, too."""
     group.leader._service._offered = None

@@ -344,3 +344,57 @@ def mean_difference(a, b):
 
 def size_of(state):
     return sum(len(state.chunk(number)) for number in range(state.num_chunks))
+
+
+def test_a_newcomer_fetches_a_new_state_and_not_every_mean_since_an_old_one():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            await group.step()
+            bo = await group.join("bo")
+            await until(lambda: bo.holder.step == group.holder.step)
+            for _ in range(5):
+                await group.step()
+            cy = await group.join("cy")
+            await until(lambda: cy.holder.step == group.holder.step)
+            assert cy.holder.steps_taken == 0
+
+    run(scenario)
+
+
+def test_a_state_that_a_slow_peer_still_fetches_stays_the_one_that_is_offered():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            bo = await group.join("bo", kind=FetchesForLong)
+            await until(lambda: bo.is_fetching)
+            for _ in range(5):
+                await group.step()
+            cy = await group.join("cy")
+            await until(lambda: cy.holder.step == group.holder.step)
+            assert cy.holder.steps_taken == 5
+            bo.may_go_on.set()
+            await until(lambda: bo.holder.step == group.holder.step)
+            assert bo.holder.steps_taken == 5
+
+    run(scenario)
+
+
+class FetchesForLong(Volunteer):
+    """It knows which state it fetches, and has it when it may."""
+
+    is_fetching = False
+
+    async def _fetch_state(self):
+        self.may_go_on = asyncio.Event()
+        fetch = StateDownload.fetch
+
+        async def slowly(download, manifest):
+            if download._holder is self.holder:
+                self.is_fetching = True
+                await self.may_go_on.wait()
+            return await fetch(download, manifest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StateDownload, "fetch", slowly)
+            await super()._fetch_state()

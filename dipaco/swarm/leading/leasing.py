@@ -29,7 +29,7 @@ class WorkLease(NamedTuple):
     ask_again_seconds: float = MAX_ASK_SECONDS  # where there are no blocks
     step: int = -1  # of the blocks
     lineage: str = ""  # of the state that their gradients are computed from
-    learning_rate: float = 0.0  # of the step after that state; 0: the blocks are of it
+    learning_rate: float | None = None  # of the step after that state; None: the blocks are of it
 
     def of(self, rows: StepRows) -> "WorkLease":
         """The same blocks, as rows of that step."""

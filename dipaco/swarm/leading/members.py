@@ -64,6 +64,11 @@ class GroupMember:
     def is_at(self, position: StatePosition) -> bool:
         return self.last_poll is not None and self.last_poll.position == position
 
+    def has_come_to(self, position: StatePosition) -> bool:
+        """Whether it has that state, or a later one of the same phase."""
+        poll = self.last_poll
+        return poll is not None and poll.origin == position.origin and poll.step >= position.step
+
     def holds(self, lineage: str) -> bool:
         """Whether it can compute rows from that state."""
         poll = self.last_poll

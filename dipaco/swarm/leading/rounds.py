@@ -172,7 +172,7 @@ class Rounds:
         here = self._holder
         if member.is_at(here.position) or not member.join_request.holds_state:
             return True
-        return here.before is not None and member.holds(here.before[0])
+        return here.before is not None and member.holds(here.before.lineage)
 
     def _address(self, name: str) -> str:
         if name == self._wire.name:

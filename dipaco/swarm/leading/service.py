@@ -47,6 +47,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 # (member, plan with its blocks, its sum, parameters, batch) -> whether the sum may count
 AcceptsDeparted = Callable[[GroupMember, RoundPlan, np.ndarray, Any, Any], Awaitable[bool]]
+MOST_MEANS = 3  # that a newcomer fetches, where a newer state could be offered as well
 WAITING_SECONDS = 5.0  # a volunteer that waits for a leader asks more often than that
 
 
@@ -80,6 +81,7 @@ class LeaderService:
         self.backbones: tuple[str, ...] = ()  # addresses
         self.overview: Callable[[], RunOverview] = RunOverview
         self._offered: StateManifest | None = None
+        self._fetching: set[str] = set()  # members that it was offered to
         self._waiting: dict[
             str, float
         ] = {}  # volunteers that asked while this did not lead -> when
@@ -265,20 +267,30 @@ class LeaderService:
         self._member(request)
         codec_of(body.codec)
         here, offered = self._holder, self._offered
-        # A state of some steps ago is still offered while its means are kept: a peer that has begun
-        # to fetch it can finish, and catches up by the means of the steps since.
-        if (
-            offered is None
-            or offered.origin != here.origin
-            or not (
-                self._past_means.can_catch_up_from(offered.step, offered.lineage)
-                or offered.position == here.position
-            )
-        ):
+        if offered is None or not self._is_still_offered(offered):
             here.pin(here.step)
             self._published.publish(pinned_step=here.step)
-            offered = self._offered = self._offer()
+            offered, self._fetching = self._offer(), set()
+        self._offered = offered
+        self._fetching.add(request.sender)
         return await self._with_digests(offered, body.codec), b""
+
+    def _is_still_offered(self, offered: StateManifest) -> bool:
+        """A state of some steps ago is, while its means are kept, to one that has begun to fetch it
+        and to those that come meanwhile: they catch up by the means of the steps since. Others
+        would fetch as many means as steps.
+        """
+        here, position = self._holder, offered.position
+        if position == here.position:
+            return True
+        if offered.origin != here.origin:
+            return False
+        if not self._past_means.can_catch_up_from(offered.step, offered.lineage):
+            return False
+        members = self._group.members
+        fetching = [members[one] for one in self._fetching if one in members]
+        is_new = here.step - offered.step <= MOST_MEANS
+        return is_new or any(not one.has_come_to(position) for one in fetching)
 
     async def _held(self, body: HeldStateRequest, request: PeerRequest) -> PeerReply:
         """Answered by every backbone, whether it leads or not."""

@@ -21,7 +21,7 @@ class StepRows:
       targets: of each block, as the leader counts them.
       lineage: of the state that the gradients are computed from: before the step, or one step
         earlier.
-      learning_rate: of the step between, where it is one step earlier; else 0.
+      learning_rate: of the step between, where it is one step earlier; else None.
       parts: the parameters that the gradients are at.
       batch: the rows themselves.
     """
@@ -32,7 +32,7 @@ class StepRows:
         targets: Sequence[float],
         *,
         lineage: str = "",
-        learning_rate: float = 0.0,
+        learning_rate: float | None = None,
         parts: Any = None,
         batch: Mapping[str, np.ndarray] | None = None,
     ):

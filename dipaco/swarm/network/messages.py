@@ -260,7 +260,7 @@ class WorkReply(PeerMessage):
     ask_again_seconds: float = 1.0  # where there are no blocks
     step: int = -1  # of the rows
     lineage: str = ""  # of the state that their gradients are computed from
-    learning_rate: float = 0.0  # of the step after that state; 0: the rows are of it
+    learning_rate: float | None = None  # of the step after that state; None: the rows are of it
     is_parked: bool = False  # a block takes you longer than the others need for all that is left
 
 

@@ -37,7 +37,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.progress import RefreshSettings
 from dipaco.swarm.training.slices import decoded_mean
-from dipaco.swarm.training.state_holder import StateHolder
+from dipaco.swarm.training.state_holder import Predicted, StateHolder
 
 
 class StepOutcome(NamedTuple):
@@ -209,24 +209,18 @@ class Leader:
         assert here.state is not None
         predicted = None if next_batch is None else await here.predicted(learning_rate)
         if not self._has_gone_on:
-            lineage, parts = here.before or (here.lineage, here.state.parts)
+            at = here.before or Predicted(here.lineage, None, here.state.parts)
             group.begin_step(
                 here.step,
                 targets_of(batch),
                 takes_over=self._takes_over,
-                lineage=lineage,
-                parts=parts,
                 batch=batch,
+                **at._asdict(),
             )
         self._takes_over = self._has_gone_on = False
-        if next_batch is not None:
+        if next_batch is not None and predicted is not None:
             group.next_rows = StepRows(
-                here.step + 1,
-                targets_of(next_batch),
-                lineage=here.lineage,
-                learning_rate=learning_rate,
-                parts=predicted,
-                batch=next_batch,
+                here.step + 1, targets_of(next_batch), batch=next_batch, **predicted._asdict()
             )
 
     def _begin_again_if_short(self) -> None:

@@ -158,7 +158,7 @@ class Peer:
             known=-1 if known is None else known.number,
             leader="" if known is None else known.leader,
             **holder.position._asdict(),
-            before="" if holder.before is None else holder.before[0],
+            before="" if holder.before is None else holder.before.lineage,
             steps_taken=holder.steps_taken,
             is_exact=holder.is_exact,
             bytes_up=meter.bytes_up,

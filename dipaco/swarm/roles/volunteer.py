@@ -351,7 +351,7 @@ class Volunteer(Peer):
 
     async def _sum_of(self, lease: WorkReply) -> StepSum | None:
         """The sum that leased blocks go into; None where their step is over."""
-        parts = await self.holder.parts_for(lease.step, lease.lineage, lease.learning_rate)
+        parts = await self.holder.parts_for(lease.lineage, lease.learning_rate)
         if parts is None or lease.step < self.holder.step:
             return None
         mine = self._sums.get(lease.step)

@@ -1,7 +1,7 @@
 """A peer's state: held, stepped, given to newcomers; and its slices of rounds, added up."""
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -28,6 +28,16 @@ from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.sum_proof import prove
 
+KEPT_STEPS = 16  # after which no newcomer may fetch a state any more
+
+
+class Predicted(NamedTuple):
+    """Parameters at which rows are computed: those that a step is predicted to give."""
+
+    lineage: str  # of the state before it
+    learning_rate: float | None  # of the step; None: no step, the state itself
+    parts: Any
+
 
 class StateHolder:
     """The state of one peer, and its replies to other peers.
@@ -45,10 +55,10 @@ class StateHolder:
         self.is_exact = True  # the group's to the last bit
         self.losses: list[float] = []  # of the steps of this phase
         self.steps_taken = 0  # with the group, since the state was set
-        # With delayed updates: lineage of the state before the last step, and the parameters that
-        # this step was predicted to give.
-        self.before: tuple[str, Any] | None = None
-        self._predicted: tuple[tuple[str, float], Any] | None = None
+        # With delayed updates: what the last step was predicted to give.
+        self.before: Predicted | None = None
+        self._predicted: Predicted | None = None  # of the next step
+        self._predicting = asyncio.Lock()
         self._pinned: tuple[StatePosition, PathState] | None = None
         self._pinned_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
@@ -75,39 +85,43 @@ class StateHolder:
         self.state = jax.device_put(state)
         self.origin, self.step, self.lineage = position
         self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
-        self.before = None
+        self.before = self._predicted = None
 
     @property
     def lineages(self) -> tuple[str, ...]:
-        """Of the states whose parameters are here, the newest first."""
-        before = () if self.before is None else (self.before[0],)
+        """Of the states from which rows can be computed here, the newest first."""
+        before = () if self.before is None else (self.before.lineage,)
         return (*((self.lineage,) if self.lineage else ()), *before)
 
-    async def parts_for(self, step: int, lineage: str, learning_rate: float) -> Any | None:
-        """The parameters at which the rows of a step are computed; None where they are not here.
+    async def parts_for(self, lineage: str, learning_rate: float | None) -> Any | None:
+        """The parameters at which rows are computed; None where they are not here.
 
         Args:
-          step: of the rows.
-          lineage: of the state that they are computed from: before that step, or one step earlier.
-          learning_rate: of the step between, where it is one step earlier.
+          lineage: of the state that they are computed from.
+          learning_rate: of the step from there, whose outcome is predicted; None: they are computed
+            at that state itself.
         """
+        before = self.before
         if self.state is not None and lineage and lineage == self.lineage:
-            if step == self.step:
-                return self.state.parts
-            return await self.predicted(learning_rate)
-        if self.before is not None and lineage == self.before[0]:
-            return self.before[1]
-        return None
+            at_itself = learning_rate is None
+            return self.state.parts if at_itself else (await self.predicted(learning_rate)).parts
+        is_before = before is not None and before[:2] == (lineage, learning_rate)
+        return before.parts if before is not None and is_before else None
 
-    async def predicted(self, learning_rate: float) -> Any:
-        """The parameters that the next step, at this rate, is predicted to give."""
+    async def predicted(self, learning_rate: float) -> Predicted:
+        """What the next step, at this rate, is predicted to give."""
         assert self.compute is not None
         assert self.state is not None
-        known = self.lineage, learning_rate
-        if self._predicted is None or self._predicted[0] != known:
-            parts = await asyncio.to_thread(self.compute.predict, self.state, learning_rate)
-            self._predicted = known, parts
-        return self._predicted[1]
+        lineage, state = self.lineage, self.state
+        async with self._predicting:
+            known = self._predicted
+            if known is not None and known[:2] == (lineage, learning_rate):
+                return known
+            parts = await asyncio.to_thread(self.compute.predict, state, learning_rate)
+            found = Predicted(lineage, learning_rate, parts)
+            if lineage == self.lineage:
+                self._predicted = found
+            return found
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
         """Takes a step that the group has taken."""
@@ -116,12 +130,14 @@ class StateHolder:
         assert (closed.step, closed.before) == (self.step, self.lineage)
         before = None
         if self.compute.settings.delayed_updates:
-            before = self.lineage, await self.predicted(closed.learning_rate)
+            before = await self.predicted(closed.learning_rate)
         self.state = await asyncio.to_thread(
             self.compute.step, self.state, mean, closed.learning_rate
         )
-        self.before = before
+        self.before, self._predicted = before, None
         self.step, self.lineage = closed.step + 1, closed.after
+        if self._pinned is not None and self.step > self._pinned[0].step + KEPT_STEPS:
+            self._pinned, self._pinned_bytes = None, {}
         self.losses.append(closed.loss)
         self.steps_taken += 1
 
