@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dipaco.control.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.database import Database
 from dipaco.control.history import note_event
+from dipaco.control.newest_sent import NewestSent
 from dipaco.control.queue import add_tasks
 from dipaco.control.reaping import Reaper
 from dipaco.control.retry import retried
@@ -74,6 +75,7 @@ class Rollbacks:
                     )
             database.change("forget_graces", **of)
             database.change("forget_arrivals", **of)
+            NewestSent(database).forget(arm, phase)
             note_event(database, "rollback", reason=f"{arm} to phase {phase}")
             add_tasks(database, due)
         return {table: count for table, count in counts.items() if count}

@@ -7,13 +7,8 @@ from dipaco.config import RunConfig
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters
 from dipaco.routing.config import RerouteConfig, RoutingConfig
-from dipaco.runs.phase_cost import (
-    ADAMW_VALUES,
-    VALUE_BYTES,
-    Circumstances,
-    PhaseCost,
-    phase_cost,
-)
+from dipaco.runs.phase_cost import Circumstances, PhaseCost, phase_cost
+from dipaco.runs.snapshot_cost import ADAMW_VALUES, VALUE_BYTES
 from dipaco.store.retention import RetentionSettings
 
 

@@ -9,7 +9,9 @@ A path stays with its machine, which has its snapshot and its modules as they we
 step a module. A module that has stepped comes whole, or as the contributions of the other paths,
 where these are fewer bytes (`outer.fetch`). The machines work side by side; a phase ends when the
 last module has stepped, which may take as long as `outer.delay` steps without holding up a path.
-Where levels step in turn (`outer.stagger`), a phase is the mean one.
+Where levels step in turn (`outer.stagger`), a phase is the mean one. A snapshot that is sent while
+training goes on (`retention.send_snapshots`) takes none of a phase's seconds but those that do not
+fit into its steps.
 Computing of outer steps, evaluation and questions to the database are left out.
 `tools/bench_links.py` compares with what shaped links carry.
 """
@@ -25,14 +27,15 @@ from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.outer.compress import Codec, codec_named
 from dipaco.outer.config import CodecName
+from dipaco.runs.snapshot_cost import (
+    VALUE_BYTES,
+    sent_share,
+    share_while_training,
+    snapshot_bytes,
+)
 from dipaco.topology import ModuleId
 
-VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
-ADAMW_VALUES = 2  # for each parameter
 WORTH = 0.9  # of a whole module; contributions that are more bytes than that are not fetched
-# Of AdamW's state and what else is in it: Orbax compresses them, the more of them are zeros. It was
-# 0.8 of 0.1 M parameters after few steps, 0.85 to 0.93 of 0.84 M, 0.96 of 10 M.
-SNAPSHOT_SHARE = 0.9
 KINDS = ("modules", "contributions", "snapshots", "outer states")
 
 
@@ -167,11 +170,14 @@ def phase_cost(
     )
     # A path takes these steps while its modules step and travel.
     late_seconds = min(config.outer.delay * given.step_seconds, stepping_seconds + fetching_seconds)
+    # And any while its snapshot travels, as far as it fits in.
+    unsent = Traffic(0.0, snapshot_bytes(config, codec) * share_while_training(config, phases))
+    behind_seconds = given.transfer_seconds(unsent.times(most), unsent.times(paths))
     seconds = (
         computing_seconds
         + given.transfer_seconds(of_machine(most), of_machine(paths / machines).times(machines))
         + stepping_seconds
-        - late_seconds
+        - min(late_seconds + behind_seconds, computing_seconds)
     )
     stepped = {kind: total(each[kind] for each in of_modules).times(1 / machines) for kind in KINDS}
     return PhaseCost(
@@ -244,10 +250,8 @@ def _training(
     config: RunConfig, machines: int, codec: Codec, phases: Sequence[int], *, steps_elsewhere: bool
 ) -> Callable[[float], dict[str, Traffic]]:
     """Paths that a machine trains in a phase -> kind -> its traffic for that."""
-    size, sizes = num_parameters(config.model), module_parameters(config)
-    arm = config.plan.arm(MODULAR)
-    kept = ADAMW_VALUES + codec.is_lossy + arm.keeps_own  # the last: its own parameters
-    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * kept * _sent_share(config, phases)
+    sizes, arm = module_parameters(config), config.plan.arm(MODULAR)
+    snapshot = snapshot_bytes(config, codec) * sent_share(config, phases)
     sent = sum(
         _steps_share(config, module, phases) * _through(config, module) * sizes[str(module)]
         for module in arm.topology.modules
@@ -340,12 +344,6 @@ def _steps_share(config: RunConfig, module: ModuleId, phases: Sequence[int]) -> 
     """The share of phases at whose end a module steps: all, unless levels step in turn."""
     arm = config.plan.arm(MODULAR)
     return _mean(arm.steps_after(module, phase) for phase in phases)
-
-
-def _sent_share(config: RunConfig, phases: Sequence[int]) -> float:
-    """The share of phases after which snapshots go to the bucket: every n-th, and the last."""
-    every, last = config.retention.send_snapshots_every, config.plan.arm(MODULAR).phases
-    return _mean((phase + 1) % every == 0 or phase + 1 == last for phase in phases)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -7,7 +7,7 @@ from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
-from dipaco.control.sent_snapshots import num_unsent
+from dipaco.control.sent_snapshots import is_last, num_taken_since, num_unsent
 from dipaco.runs.blocked import Grace, situation_of, why
 from dipaco.runs.progress import progress_of, work_left_seconds
 from dipaco.runs.run import Run
@@ -113,14 +113,20 @@ def _unsent_snapshots(run: Run) -> dict[str, int]:
     """Path of the modular arm -> phases that it trains again if its machine is lost; those that
     would lose none are left out.
     """
-    every, arm = run.config.retention.send_snapshots_every, run.plan.arm(MODULAR)
-    if run.objects.remote is None or every == 1:
+    keep, arm, ledger = run.config.retention, run.plan.arm(MODULAR), run.ledger
+    if run.objects.remote is None or keep.usually_unsent == 0:
         return {}
-    unsent = {
-        str(newest.path): num_unsent(arm, newest.path, newest.phase, every)
-        for newest in run.ledger.progress.newest_phases()
-        if newest.arm == MODULAR
-    }
+    # Read first: what is recorded and sent meanwhile only makes the cost look higher.
+    sent = ledger.newest_sent.phases(MODULAR)
+    unsent = {}
+    for each in ledger.progress.newest_phases():
+        if each.arm != MODULAR:
+            continue
+        of = arm, each.path, each.phase
+        if keep.send_snapshots == "before_recording":
+            unsent[str(each.path)] = num_unsent(*of, keep.send_snapshots_every)
+        elif not is_last(*of):
+            unsent[str(each.path)] = num_taken_since(*of, sent.get(each.path))
     return {path: phases for path, phases in unsent.items() if phases}
 
 

@@ -9,7 +9,8 @@ import math
 
 from dipaco.config import RunConfig
 from dipaco.model.config import ModelConfig, num_parameters
-from dipaco.runs.phase_cost import ADAMW_VALUES, VALUE_BYTES, codec_for, module_parameters
+from dipaco.runs.phase_cost import codec_for, module_parameters
+from dipaco.runs.snapshot_cost import ADAMW_VALUES, VALUE_BYTES
 
 OUTER_SIZES = 3  # of a module, while it steps (`outer/step.py`)
 ACTIVATIONS = "activations, roughly"

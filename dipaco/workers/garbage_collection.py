@@ -11,6 +11,8 @@ from dipaco.control.tasks import SLICED, Claim
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
+from dipaco.workers.background_sending import SnapshotSender
+from dipaco.workers.snapshot_sending import sends_while_training
 from dipaco.workers.tasks.prepare_slices import superseded_texts
 from dipaco.workers.tasks.route_slices import superseded_features
 
@@ -30,9 +32,14 @@ def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None)
     return [partial_snapshot.receipt.name]
 
 
-def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
+def collect_after(
+    run: Run,
+    claim: Claim,
+    partial_snapshots: list[str],
+    sender: SnapshotSender | None = None,
+) -> None:
     """Deletes what the facts of this task have superseded: averaged contributions, snapshots and
-    modules of earlier phases, and its own partial snapshots.
+    modules of earlier phases, and its own partial snapshots. What `sender` still needs stays.
     """
     task, objects, keep = claim.task, run.objects, run.config.retention
     if task.kind == "outer":
@@ -42,8 +49,11 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
             objects.delete(name)
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
-        for name in _superseded_snapshots(run, claim):
-            objects.delete(name)
+        if sends_while_training(run, run.plan.arm(task.arm)):
+            _delete_snapshots_here(run, claim, sender)
+        else:
+            for name in _superseded_snapshots(run, claim):
+                objects.delete(name)
     if task.kind in SLICED and not task.arm:
         delete_slices(run)
     for name in partial_snapshots:
@@ -102,6 +112,14 @@ def _given_names(run: Run) -> set[str]:
     base = run.given("base")
     receipts = [*([] if base is None else [base]), *(run.given("modules") or {}).values()]
     return {Receipt(*receipt).name for receipt in receipts}
+
+
+def _delete_snapshots_here(run: Run, claim: Claim, sender: SnapshotSender | None) -> None:
+    """Of the path that the task trained, on this disk; the sender deletes those in the bucket."""
+    task, keep = claim.task, run.config.retention.num_snapshots
+    for name in run.ledger.retention.superseded_snapshots(task.arm, task.path, task.phase, keep):
+        if sender is None or not sender.is_needed_here(name):
+            run.objects.delete_here(name)
 
 
 def _superseded_snapshots(run: Run, claim: Claim) -> list[str]:

@@ -22,6 +22,7 @@ from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.workers.background_sending import SnapshotSender
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.claiming import Claimer
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
@@ -55,6 +56,8 @@ class Worker:
       lease_seconds: without a renewal, after which its tasks may be claimed by others.
       phase_runner: takes the steps of `train` tasks in place of this process (a swarm).
       hosts: of this worker; this process is the first.
+      sender: sends snapshots while training goes on; started by the caller. None = all are sent
+        before they are recorded, or never.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class Worker:
         lease_seconds: float = LEASE_SECONDS,
         phase_runner: PhaseRunner | None = None,
         hosts: Hosts = SINGLE_HOST,
+        sender: SnapshotSender | None = None,
     ):
-        self._phase_runner = phase_runner
+        self._phase_runner, self._sender = phase_runner, sender
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._is_for_base = set(kinds) <= set(FIRST_KINDS)
         if self._is_for_base and run.plan.base.is_averaged:
@@ -215,7 +219,9 @@ class Worker:
         if settles:  # machines share nothing but a bucket: what it has trained is at home here
             self._claimer.own.update(trained_alone(run.plan, facts))
         self._callbacks.task_finished(claim, facts)
-        collect_after(self._run, claim, partial_snapshots)
+        if self._sender is not None:
+            self._sender.recorded(facts)  # first: what is to be sent is not deleted
+        collect_after(self._run, claim, partial_snapshots, self._sender)
 
     def _lose(self, claims: list[Claim]) -> None:
         """At least one claim is lost; gives back the others."""

@@ -28,6 +28,7 @@ from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_program
 from dipaco.store.address import Address
+from dipaco.workers.background_sending import sender_of
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.failing import reason_of
 from dipaco.workers.garbage_collection import clean_up
@@ -151,7 +152,11 @@ def work(
     members, kinds = run.ledger.members, kinds_done_by(hosts, kinds)
     register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)
-    with _last_words(run, name), LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
+    with (
+        _last_words(run, name),
+        LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer,
+        sender_of(run) as sender,
+    ):
         if "train" in kinds:
             callbacks.compare_machines(run.ledger.meta.remember("machine", machine()), machine())
         restore_corpus(run, callbacks.prepare_progressed)
@@ -164,9 +169,12 @@ def work(
             lease_seconds=lease_seconds,
             phase_runner=phase_runner,
             hosts=hosts,
+            sender=sender,
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
+            if sender is not None:
+                sender.finish()
         members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished

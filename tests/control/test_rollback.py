@@ -65,6 +65,19 @@ def test_what_is_set_aside_is_kept_and_listed(finished, plan):
     assert len(kept) == 8
 
 
+def test_snapshots_of_phases_that_are_set_aside_do_not_count_as_sent(finished):
+    sent = finished.newest_sent
+    for path, phase in ((0, 0), (1, 1), (2, 0), (2, 1)):
+        sent.note("modular", path, phase)
+    sent.note("dense", 0, 1)
+    assert sent.phases("modular") == {0: 0, 1: 1, 2: 1}
+    finished.rollbacks.go_back("modular", 1, TRAIN)
+    assert sent.phases("modular") == {0: 0}
+    assert sent.phases("dense") == {0: 1}
+    sent.note("modular", 1, 1)
+    assert sent.phases("modular") == {0: 0, 1: 1}
+
+
 def test_a_rollback_leaves_other_arms_alone(finished):
     def of(arm):
         return [row for row in everything(finished)["modules"] if f"'{arm}'" in row]

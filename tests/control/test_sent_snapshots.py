@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dipaco.control.sent_snapshots import is_sent, num_unsent
+from dipaco.control.sent_snapshots import is_last, is_sent, num_taken_since, num_unsent
 from tests.control.conftest import GRID, arm
 
 
@@ -15,9 +15,17 @@ def test_every_third_and_the_last_are_sent():
     assert all(is_sent(modular, 0, phase, 1) for phase in range(8))
 
 
+def test_what_is_lost_is_counted_from_the_newest_that_is_in_the_bucket():
+    modular = arm("modular", GRID, 8, averaged=True)
+    assert [num_taken_since(modular, 0, 5, sent) for sent in (None, 0, 4, 5)] == [6, 5, 1, 0]
+    assert [is_last(modular, 0, phase) for phase in range(8)] == [False] * 7 + [True]
+
+
 def test_phases_that_a_path_takes_no_part_in_do_not_count():
     sampled = dataclasses.replace(arm("modular", GRID, 12, averaged=True), sampling=0.5)
     for path in range(4):
         taken = [phase for phase in range(12) if path in sampled.paths_in(phase)]
         sent = [is_sent(sampled, path, phase, 2) for phase in taken]
+        since = [num_taken_since(sampled, path, phase, taken[0]) for phase in taken]
+        assert since == list(range(len(taken)))
         assert sent == [n % 2 == 0 or n == len(taken) for n in range(1, len(taken) + 1)]
