@@ -2,6 +2,7 @@
 them.
 """
 
+import dataclasses
 from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
@@ -82,7 +83,6 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
     """Of the config as it is, of what it could be, and of lock-step."""
     cost, lock_step = phase_cost(config, given), lock_step_cost(config, given)
     is_synchronous = config.plan.arm(MODULAR).is_synchronous
-    steps_of_one = config.inner.steps * most_paths(config, given.workers)
     of_base = base_bytes(config, given)
 
     def shares(cost: PhaseCost, longer: int = 1) -> dict[str, float | None]:
@@ -108,7 +108,7 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
         "computing": cost.computing if is_timed else None,
         "run_hours": run_seconds(config, given, cost) / HOUR_SECONDS if is_timed else None,
         "baseline_hours": _baseline_hours(config, given) if is_timed else None,
-        "step_seconds_for_goal": GOAL / (1 - GOAL) * cost.transfer_seconds / steps_of_one,
+        "step_seconds_for_goal": _step_seconds_for_goal(config, given, cost),
         "codecs": [
             {
                 "codec": name,
@@ -128,6 +128,19 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
             **shares(lock_step),
         },
     }
+
+
+def _step_seconds_for_goal(config: RunConfig, given: Circumstances, cost: PhaseCost) -> float:
+    """Of a phase whose computing is `GOAL` of the time."""
+    steps = config.inner.steps * most_paths(config, given.workers)
+
+    def seconds(cost: PhaseCost) -> float:
+        return GOAL / (1 - GOAL) * cost.transfer_seconds / steps
+
+    if config.retention.send_snapshots == "while_training":  # in such steps snapshots have time
+        long = dataclasses.replace(given, step_seconds=seconds(cost))
+        return seconds(phase_cost(config, long))
+    return seconds(cost)
 
 
 def _baseline_hours(config: RunConfig, given: Circumstances) -> float:

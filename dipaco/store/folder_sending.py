@@ -14,6 +14,8 @@ from dipaco.store.fetch_lock import fetch_lock
 from dipaco.store.objects import Objects
 from dipaco.store.verification import DIGESTS, parse_listing
 
+LOCK_SECONDS = 600.0  # the longest wait for another process that sends the same folder
+
 
 def send_folder(
     objects: Objects, name: str, is_in_vain: Callable[[], bool] = lambda: False
@@ -32,7 +34,7 @@ def send_folder(
     """
     folder, remote = objects.place_of(name), objects.remote
     assert remote is not None
-    with fetch_lock(objects.root, name, "send"):
+    with fetch_lock(objects.root, name, "send", LOCK_SECONDS):
         try:
             listing = (folder / DIGESTS).read_bytes()
             if remote.read(f"{name}/{DIGESTS}") == listing:

@@ -121,7 +121,7 @@ class SnapshotSender:
             if not sends_while_training(run, arm):
                 continue
             sent = ledger.newest_sent.phases(arm.name)
-            for folder in sorted((run.objects.root / SNAPSHOTS / arm.name).glob("*")):
+            for folder in sorted((run.objects.root / SNAPSHOTS / arm.name).glob("[0-9]*")):
                 path, every = int(folder.name), run.config.retention.send_snapshots_every
                 of_path = ledger.retention.snapshots(arm.name, path)
                 newest = max((at for at in of_path if is_sent(arm, path, at, every)), default=None)

@@ -155,7 +155,7 @@ def work(
     with (
         _last_words(run, name),
         LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer,
-        sender_of(run) as sender,
+        sender_of(run) if "train" in kinds else contextlib.nullcontext() as sender,
     ):
         if "train" in kinds:
             callbacks.compare_machines(run.ledger.meta.remember("machine", machine()), machine())

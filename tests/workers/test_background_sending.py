@@ -10,6 +10,7 @@ import replay
 from support.memory_bucket import Machines, MemoryBucket
 
 from dipaco.config import MODULAR
+from dipaco.control.queue import LATE_FACTOR
 from dipaco.errors import BadSetting
 from dipaco.runs.status import status_of
 from dipaco.store.errors import StoreRefuses
@@ -294,3 +295,18 @@ def test_modules_must_be_kept_and_the_setting_is_one_of_two():
         RetentionSettings(send_snapshots="while_training", modules=9)
     with pytest.raises(BadSetting, match="before_recording, while_training"):
         RetentionSettings(send_snapshots="later")
+
+
+def test_a_path_is_left_to_the_disk_that_has_its_snapshot_even_while_that_trains_another(laptop):
+    """As with snapshots that are sent seldom; and a backup has a phase more to train."""
+    for name in ("laptop", "other"):
+        laptop.run.ledger.members.join(
+            name, host="here", pid=1, machine="cpu", version="0", life=name
+        )
+    laptop.work_until(1)
+    assert laptop.run.ledger.homes.home_of(MODULAR, 1) == "laptop"
+    claim = laptop.run.ledger.queue.claim("laptop", ["train"])
+    other = worker_of(laptop.on.new("other").run, "other")
+    assert not other.run_once()
+    assert other._claimer._late_factor(1) == LATE_FACTOR + 1
+    laptop.run.ledger.queue.give_back(claim)
