@@ -22,8 +22,8 @@ from dipaco.control.sent_snapshots import is_last, is_sent
 from dipaco.control.tasks import Fact, PathTrained
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.folder_sending import send_folder
 from dipaco.store.layout import SNAPSHOTS, object_of, phase_of_snapshot
+from dipaco.store.sending import send_folder
 from dipaco.store.verification import DIGESTS
 from dipaco.workers.snapshot_sending import sends_while_training
 

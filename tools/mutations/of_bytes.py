@@ -278,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         name="damaged-snapshot-sent",
-        file="dipaco/store/folder_sending.py",
+        file="dipaco/store/sending.py",
         old="                if xxhash.xxh3_128_hexdigest(content) != digest:\n",
         new="                if False:\n",
         breaks="a snapshot that is damaged on the disk is not sent",
