@@ -110,7 +110,7 @@ class SnapshotSender:
         of = arm, snapshot.path, snapshot.phase
         if sends_while_training(run, arm) and is_sent(*of, every):
             with self._changed:
-                self._waiting.pop(snapshot.of_path, None)  # the newest of each path goes last
+                # In the place of an older one of its path, or paths would overtake each other.
                 self._waiting[snapshot.of_path] = snapshot
                 self._changed.notify_all()
 
@@ -138,6 +138,7 @@ class SnapshotSender:
                     self._send(ledger, snapshot)
                 problem = ""
             except (ObjectMissing, ObjectDamaged) as error:
+                problem = ""
                 _log.warning("Not sent: %s, and the path's next one will be. %s", snapshot, error)
             except Exception as error:  # whatever it is, training goes on
                 if str(error) != problem:

@@ -157,6 +157,8 @@ def test_a_slow_link_carries_only_the_newest_snapshot_that_waits(laptop):
     assert laptop.sender.is_needed_here(first.name)
     assert laptop.run.objects.place_of(first.name).is_dir(), "two phases later it is still needed"
     laptop.send_all()
+    whole = [name for name in laptop.bucket.written if name.endswith(DIGESTS)]
+    assert [int(name.split("/")[2]) for name in whole] == [0, 1, 2, 0], "each has its turn"
     assert laptop.bucket.sent(first.path) == [0, 2]
     others = [path for path in range(PATHS) if path != first.path]
     assert [laptop.bucket.sent(path) for path in others] == [[2]] * (PATHS - 1)
