@@ -277,7 +277,6 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 
 def _token(options: argparse.Namespace) -> int:
-    from dipaco.files import translate_os_errors
     from dipaco.runs.opening import reading
     from dipaco.swarm.network.credentials import save_credential
 
@@ -287,9 +286,12 @@ def _token(options: argparse.Namespace) -> int:
     file = options.out or Path(f"{options.name}.pass")
     with reading(options.run) as opened:
         credential = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
-        with translate_os_errors(file):
-            save_credential(credential, file)
-        _allow(opened, credential)
+        save_credential(credential, file)
+        try:
+            _allow(opened, credential)
+        except BaseException:
+            file.unlink(missing_ok=True)  # no backbone would accept it
+            raise
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(credential.certificate.not_after))
         print(f"{file}: {options.name} may take part until {until}. Keep it secret, as a key.")
         addresses = opened.ledger.swarms.addresses()

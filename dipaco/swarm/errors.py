@@ -7,6 +7,10 @@ class BadCredential(DipacoError):
     """The credential cannot be used: {problem}. {remedy}"""
 
 
+class CredentialExists(DipacoError):
+    """{file} is there already, and is left as it is: it may be a credential that {name} uses. Give the new one another name with `--out FILE`, or move the old file away. The old credential stays valid until it expires, or until `dipaco swarm revoke {name}`, which ends all of that name."""
+
+
 class MessageRefused(DipacoError):
     """{sender} was refused: {reason}."""
 

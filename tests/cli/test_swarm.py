@@ -80,6 +80,35 @@ def test_a_credential_that_cannot_be_written_is_an_error_and_on_no_list(tiny, tm
         assert not opened.ledger.swarms.credentials()
 
 
+@pytest.mark.parametrize("out", [None, "diary.txt"])
+def test_a_credential_replaces_no_file_and_only_its_owner_can_read_it(
+    out, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    create_or_open(folder, TOY)[0].ledger.close()
+    words = ["swarm", "token", "--run", str(folder), "--name", "ANA"]
+    kept = tmp_path / "ANA.pass"
+    if out is None:
+        assert main(words) == 0
+        assert kept.stat().st_mode & 0o777 == 0o600
+    else:
+        words += ["--out", out]
+        kept = tmp_path / out
+        kept.write_bytes(b"dear diary")
+    before = kept.read_bytes()
+    with reading(folder) as opened:
+        issued = opened.ledger.swarms.credentials()
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert f"{kept.name} is there already" in error
+    assert "--out FILE" in error
+    assert kept.read_bytes() == before
+    with reading(folder) as opened:
+        assert opened.ledger.swarms.credentials() == issued
+
+
 @pytest.mark.parametrize(
     "listen", ["tls://127.0.0.1:{}", "tcp://127.0.0.1:{}", "/ip4/127.0.0.1/tcp/{}"]
 )

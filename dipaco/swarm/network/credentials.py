@@ -10,6 +10,7 @@ differ by `SKEW_SECONDS`. Nothing is unpickled.
 
 import collections
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +20,8 @@ from typing import Any, Literal
 import msgspec
 
 from dipaco.control.names import check_name
-from dipaco.swarm.errors import BadCredential, MessageRefused
+from dipaco.files import PRIVATE, translate_os_errors
+from dipaco.swarm.errors import BadCredential, CredentialExists, MessageRefused
 from dipaco.swarm.network import x509
 
 SKEW_SECONDS = 120.0
@@ -142,9 +144,23 @@ class Authority:
 
 
 def save_credential(credential: Credential, file: Path) -> None:
-    """Writes a file that its owner alone can read."""
-    file.touch(mode=0o600)
-    file.write_bytes(msgspec.msgpack.encode(credential))
+    """Writes a new file that its owner alone can read.
+
+    Raises:
+      CredentialExists: there is a file of that name; it is left as it is.
+      DiskFull, NotWritable.
+    """
+    with translate_os_errors(file):
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        except FileExistsError as error:
+            raise CredentialExists(file=file, name=credential.certificate.name) from error
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(msgspec.msgpack.encode(credential))
+        except OSError:
+            file.unlink(missing_ok=True)
+            raise
 
 
 def load_credential(file: Path) -> Credential:
