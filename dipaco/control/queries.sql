@@ -958,6 +958,10 @@ SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.w
 WHERE b.arm = :arm AND b.subject IN (:subject, :other) AND w.state = 'here' AND w.is_silent = 0
 ORDER BY w.heartbeat DESC;
 
+-- registered_backbones: those of a path that have not left in order
+SELECT worker FROM swarm_backbones
+WHERE arm = :arm AND subject IN (:subject, :other) ORDER BY worker;
+
 -- swarm_addresses: of the live backbones of all paths
 SELECT b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
 WHERE w.state = 'here' AND w.is_silent = 0 ORDER BY b.worker;

@@ -8,6 +8,7 @@ from dipaco.control.retry import retried
 
 REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
 EVIDENCE = "swarm_evidence"  # likewise, of a session that was found to lie
+OPTIONS = "swarm_options"  # with arm and path: the value of the run that has them
 UNMANNED = "unmanned "
 MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
 PROVED = "proved"  # how the reason begins where one such session is enough
@@ -135,6 +136,29 @@ class Swarms:
             )
 
     @retried
+    def agree_on_options(
+        self, arm: str, path: int, options: dict[str, str]
+    ) -> tuple[dict[str, str], list[str]]:
+        """Records the options that all backbones of a path have in common, unless other ones are
+        recorded and some backbone has not left in order. Returns those that are recorded now, and
+        the backbones.
+        """
+        key = _options_of(arm, path)
+        subjects = {"subject": str(path), "other": _unmanned(path)}
+        with self._database.transaction():
+            rows = self._database.rows("registered_backbones", arm=arm, **subjects)
+            row = self._database.one("get_meta", key=key)
+            if not rows or row is None:
+                self._database.change("change_meta", key=key, value=json.dumps(options))
+                row = None
+        return options if row is None else json.loads(row[0]), [worker for (worker,) in rows]
+
+    def options(self, arm: str, path: int) -> dict[str, str]:
+        """Those that the backbones of a path have in common; empty before there are any."""
+        row = self._database.one("get_meta", key=_options_of(arm, path))
+        return {} if row is None else json.loads(row[0])
+
+    @retried
     def drop_backbone(self, worker: str) -> None:
         with self._database.transaction():
             self._database.change("drop_swarm_backbone", worker=worker)
@@ -201,6 +225,10 @@ class Swarms:
 def _blocks_and_delay(text: str) -> tuple[dict[str, list[int]], int]:
     kept = json.loads(text)
     return (kept[0], kept[1]) if isinstance(kept, list) else (kept, 0)
+
+
+def _options_of(arm: str, path: int) -> str:
+    return f"{OPTIONS}/{arm}/{path}"
 
 
 def _unmanned(path: int) -> str:

@@ -35,5 +35,9 @@ class SwarmRefuses(DipacoError):
     """The swarm does not let this machine take part: {reason}"""
 
 
+class OptionsDiffer(DipacoError):
+    """Backbones of one path need the same options, and {differing}. Backbones of path {path} that are running, or have crashed: {workers}. Give this one the same options. To change them, end those with Ctrl-C first, one that crashed after a start with its `--name` and the old options."""
+
+
 class NoSuchSwarm(DipacoError):
     """No backbone of path {path} is live; there are backbones of these paths: {known}."""

@@ -22,6 +22,7 @@ import numpy as np
 from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
+from dipaco.swarm.errors import OptionsDiffer, SwarmRefuses
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
 from dipaco.swarm.network.messages import (
     HeldStateRequest,
@@ -34,6 +35,7 @@ from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.hands import Hands
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger
+from dipaco.swarm.roles.common_options import agree
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -45,6 +47,7 @@ STATUS_SECONDS = 1.0
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 OVERVIEW_SECONDS = 5.0  # for which what was read of the whole run is said again
 HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
+REFUSED_SECONDS = 5.0  # after which a backbone that was refused tries again to follow
 REFUSALS_SHOWN = 20
 
 
@@ -94,6 +97,7 @@ class Backbone:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         self._is_busy = False  # leads a phase
+        self._is_out = False  # others of the path have other options: it never leads
         self._ends = 0  # the step that the phase ends at
         self._num_steps, self._overview = num_steps, RunOverview()
         self._overview_until = 0.0  # of the monotonic clock
@@ -107,17 +111,24 @@ class Backbone:
         """Listens, and follows the leader of the group.
 
         Raises:
-          CannotListen, ExtraMissing.
+          CannotListen, ExtraMissing, OptionsDiffer.
         """
         if self._identity is not None:
             self._identity.parent.mkdir(parents=True, exist_ok=True)
         self._thread.start()
-        self._do(self._start())
+        try:
+            self._do(self._start())
+        except BaseException:
+            self._end_thread()
+            raise
 
     def close(self, *, is_finished: bool) -> None:
         """Leaves; where the run is finished, the group is ended."""
         with contextlib.suppress(DipacoError, OSError, TimeoutError):
             self._do(self._stop(is_finished))
+        self._end_thread()
+
+    def _end_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10.0)
         if not self._thread.is_alive():
@@ -161,6 +172,8 @@ class Backbone:
     # --- the group's side ----------------------------------------------------------------------
 
     async def _start(self) -> None:
+        with contextlib.closing(self._open_ledger()) as ledger:
+            agree(ledger.swarms, self._place.arm, self._place.path, self._settings)
         compute = Compute(self._settings)
         signer = Signer(self._credential, time.time)
         certificate = self._credential.certificate
@@ -176,7 +189,9 @@ class Backbone:
             announce=self._announce,
         )
         self.address = self._wire.address or ""
-        self._ledger = BackboneLedger(self._open_ledger(), self._place, self.address)
+        self._ledger = BackboneLedger(
+            self._open_ledger(), self._place, self._settings, self.address
+        )
         self._holder = StateHolder(self._wire, compute)
         self._leader = Leader(
             self._wire,
@@ -242,6 +257,7 @@ class Backbone:
             await asyncio.sleep(STATUS_SECONDS)
             with contextlib.suppress(DipacoError):
                 self._read_ledger()
+                self._look_for_other_options()
                 self._look_for_hands()
                 if self._is_busy:
                     self._put_status()
@@ -251,6 +267,15 @@ class Backbone:
                 ):
                     self._leader.stop_leading()  # another has claimed the next phase
 
+    def _look_for_other_options(self) -> None:
+        """Two backbones that started at once may differ: one of them then leads no more."""
+        if not self._is_out:
+            try:
+                self._ledger.check_options()
+            except OptionsDiffer as error:
+                self._is_out = True
+                self._say(f"{error} This backbone does not lead: end it with Ctrl-C")
+
     def _look_for_hands(self) -> None:
         """Leaves the path to plain workers when there are no volunteers, and takes it back when
         some come. A backbone that follows does as the one that leads.
@@ -258,7 +283,7 @@ class Backbone:
         num_hands = self._leader.num_hands()
         if not self._leader.is_leading and self._ledger.is_manned_by_leader():
             num_hands = max(num_hands, 1)
-        is_manned = self._hands.look(num_hands, time.monotonic())
+        is_manned = self._hands.look(num_hands, time.monotonic()) and not self._is_out
         if is_manned == self._is_manned:
             return
         self._ledger.put_backbone(is_manned=is_manned)
@@ -278,9 +303,10 @@ class Backbone:
 
     async def _follow_forever(self) -> None:
         """While this backbone does not lead, it is a peer of the one that does."""
+        said: set[str] = set()
         while True:
             others = tuple(address for address in self._backbones if address != self.address)
-            if self._leader.is_leading or not others:
+            if self._leader.is_leading or self._is_out or not others:
                 await asyncio.sleep(0.2)
                 continue
             peer = Peer(self._wire, others, self._holder, say=self._say)
@@ -288,7 +314,12 @@ class Backbone:
             while not following.done() and not self._leader.is_leading:
                 await asyncio.wait([following], timeout=0.05)
             following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            (ended,) = await asyncio.gather(following, return_exceptions=True)
+            if isinstance(ended, SwarmRefuses):
+                if str(ended) not in said:
+                    said.add(str(ended))
+                    self._say(f"this backbone cannot follow the one that leads: {ended}")
+                await asyncio.sleep(REFUSED_SECONDS)
             await asyncio.sleep(0.2)
 
     async def _follow(self, peer: Peer) -> None:

@@ -13,7 +13,9 @@ from dipaco.swarm.leading.member_status import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
 from dipaco.swarm.network.messages import Helper, PathNeed, RunOverview
 from dipaco.swarm.planning.evidence import Evidence
+from dipaco.swarm.roles import common_options
 from dipaco.swarm.roles.leader import StepOutcome
+from dipaco.swarm.training.compute import GroupSettings
 
 MOST_HELPERS = 1000  # that an overview names
 
@@ -32,18 +34,23 @@ class BackboneLedger:
     Args:
       ledger: a connection of this object's own.
       place: of the backbone.
+      settings: of its group.
       address: where peers reach it.
     """
 
-    def __init__(self, ledger: Ledger, place: BackbonePlace, address: str):
+    def __init__(self, ledger: Ledger, place: BackbonePlace, settings: GroupSettings, address: str):
         self._ledger, self._swarms = ledger, ledger.swarms
-        self._place, self._address = place, address
+        self._place, self._settings, self._address = place, settings, address
 
     def close(self) -> None:
         """It is no backbone any more."""
         with contextlib.suppress(DipacoError):
             self._swarms.drop_backbone(self._place.worker)
         self._ledger.close()
+
+    def check_options(self) -> None:
+        """Raises `OptionsDiffer`: other backbones of the path have other ones."""
+        common_options.check(self._swarms, self._place.arm, self._place.path, self._settings)
 
     def put_backbone(self, *, is_manned: bool) -> None:
         """`is_manned`: it has volunteers; else other workers may take the path."""

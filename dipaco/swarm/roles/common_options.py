@@ -1,0 +1,51 @@
+"""The options of `dipaco swarm start` that all backbones of a path have in common.
+
+Volunteers compute with the settings of the backbone that leads: one with others that led after it
+would refuse them all.
+"""
+
+from dipaco.control.swarms import Swarms
+from dipaco.swarm.errors import OptionsDiffer
+from dipaco.swarm.training.compute import GroupSettings
+
+
+def options_of(settings: GroupSettings) -> dict[str, str]:
+    """Option -> value, as a person reads it."""
+    return {
+        "--block-rows": str(settings.block_rows),
+        "--codec": settings.codec,
+        "--state-codec": settings.state_codec,
+        "--delayed-updates": "on" if settings.delayed_updates else "off",
+    }
+
+
+def agree(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
+    """Records the options of a backbone that starts.
+
+    Raises:
+      OptionsDiffer: other backbones of the path have other ones.
+    """
+    own = options_of(settings)
+    recorded, workers = swarms.agree_on_options(arm, path, own)
+    if differing := _differing(own, recorded):
+        raise OptionsDiffer(differing=differing, path=path, workers=", ".join(workers))
+
+
+def check(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
+    """Of a backbone that runs: two may have started at once.
+
+    Raises:
+      OptionsDiffer: others are recorded than its own.
+    """
+    if differing := _differing(options_of(settings), swarms.options(arm, path)):
+        workers = ", ".join(swarms.backbones(arm, path))
+        raise OptionsDiffer(differing=differing, path=path, workers=workers)
+
+
+def _differing(own: dict[str, str], recorded: dict[str, str]) -> str:
+    """The options that differ, with both values; empty where none does."""
+    return ", ".join(
+        f"`{option}` is {value} here and {recorded[option]} there"
+        for option, value in own.items()
+        if recorded.get(option, value) != value
+    )

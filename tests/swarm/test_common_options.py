@@ -1,0 +1,100 @@
+"""Backbones of one path have the same options: one with others does not start, or never leads."""
+
+import contextlib
+import dataclasses
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
+
+from dipaco.config import MODULAR
+from dipaco.runs.opening import create_or_open
+from dipaco.swarm.errors import OptionsDiffer
+from dipaco.swarm.roles import backbone as backbones
+from dipaco.swarm.roles import common_options
+from tests.support.backbone_rig import backbone_of, issued, until
+from tests.support.swarm_rig import SETTINGS
+from tests.support.tiny_run import TOY
+
+OTHERS = {
+    "`--block-rows` is 4 here and 2 there": {"block_rows": 4},
+    "`--codec` is int8 here and none there": {"codec": "int8"},
+    "`--state-codec` is float16 here and none there": {"state_codec": "float16"},
+    "`--delayed-updates` is on here and off there": {"delayed_updates": True},
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    opened, _ = create_or_open(tmp_path / "run", TOY)
+    yield opened
+    opened.ledger.close()
+
+
+@pytest.fixture
+def credentials(run, monkeypatch):
+    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
+    return issued(run, {"first": "backbone", "second": "backbone"})
+
+
+def test_a_backbone_with_other_options_does_not_start(run, credentials):
+    with contextlib.closing(_Closing(backbone_of(run, 0, "first", credentials["first"]))):
+        for says, other in OTHERS.items():
+            settings = dataclasses.replace(SETTINGS, **other)
+            with pytest.raises(OptionsDiffer, match="have crashed: first") as refused:
+                backbone_of(run, 0, "second", credentials["second"], settings=settings)
+            assert says in str(refused.value)
+        assert list(run.ledger.swarms.backbones(MODULAR, 0)) == ["first"]
+        common_options.agree(run.ledger.swarms, MODULAR, 0, SETTINGS)  # the same
+        common_options.agree(run.ledger.swarms, MODULAR, 1, settings)  # of another path
+
+
+def test_options_change_when_all_have_left_and_not_after_a_crash(run):
+    swarms = run.ledger.swarms
+    other = dataclasses.replace(SETTINGS, codec="int8")
+    common_options.agree(swarms, MODULAR, 0, SETTINGS)
+    swarms.put_backbone("dead", MODULAR, 0, "tcp://127.0.0.1:1", is_manned=False)
+    with pytest.raises(OptionsDiffer, match="dead"):
+        common_options.agree(swarms, MODULAR, 0, other)
+    common_options.check(swarms, MODULAR, 0, SETTINGS)
+    swarms.drop_backbone("dead")
+    common_options.agree(swarms, MODULAR, 0, other)
+    with pytest.raises(OptionsDiffer, match="is none here and int8 there"):
+        common_options.check(swarms, MODULAR, 0, SETTINGS)
+
+
+def test_of_two_that_start_at_once_one_says_so_and_is_given_no_path(run, credentials, monkeypatch):
+    said = []
+    first = backbone_of(run, 0, "first", credentials["first"], say=said.append)
+    with contextlib.closing(_Closing(first)):
+        monkeypatch.setattr(type(first._leader), "num_hands", lambda self: 1)
+        until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_manned=True))
+        run.ledger.swarms.drop_backbone("first")  # as if it was not registered yet
+        other = dataclasses.replace(SETTINGS, block_rows=4)
+        common_options.agree(run.ledger.swarms, MODULAR, 0, other)
+        until(lambda: not first._is_manned)
+    (sentence,) = [one for one in said if "`--block-rows` is 2 here and 4 there" in one]
+    assert "does not lead" in sentence
+
+
+def test_a_backbone_that_is_refused_says_why_in_its_own_terminal(run, credentials, monkeypatch):
+    monkeypatch.setattr(common_options, "options_of", lambda settings: {})  # not found at the start
+    said = []
+    first = backbone_of(run, 0, "first", credentials["first"])
+    with contextlib.closing(_Closing(first)):
+        first._loop.call_soon_threadsafe(first._leader.start_leading)
+        settings = dataclasses.replace(SETTINGS, codec="int8")
+        more = {"settings": settings, "say": said.append}
+        with contextlib.closing(
+            _Closing(backbone_of(run, 0, "second", credentials["second"], **more))
+        ):
+            until(lambda: any("cannot follow" in one for one in said))  # and waits now
+    assert "it trains another config than this group" in next(s for s in said if "cannot" in s)
+
+
+class _Closing:
+    def __init__(self, backbone):
+        self._backbone = backbone
+
+    def close(self):
+        self._backbone.close(is_finished=False)
