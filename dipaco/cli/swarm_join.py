@@ -52,11 +52,14 @@ def run(options: argparse.Namespace) -> int:
 
     keep_freed_memory()
 
-    from dipaco.swarm.network.credentials import load_credential
+    from dipaco.swarm.network.addresses import check_to_join
+    from dipaco.swarm.network.credentials import check_not_expired, load_credential
     from dipaco.swarm.roles.hours import Hours, within_hours
 
     hours = Hours.parse(options.between) if options.between else None
     credential = load_credential(options.token)
+    check_not_expired(credential)
+    check_to_join(options.address)
     if computes:
         if options.device is not None:
             lend_device(options.device)
@@ -91,7 +94,7 @@ async def _until_asked_to_leave(turn: Callable[[asyncio.Event], Awaitable[None]]
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def ask_to_leave() -> None:
-        say("leaving: what was computed goes to the leader. Ctrl-C again leaves at once")
+        say("leaving in order. Ctrl-C again leaves at once")
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)
 

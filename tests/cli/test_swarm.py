@@ -11,6 +11,8 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.cli.main import main
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.runs.rules import Rules, record_of
+from dipaco.swarm.network.credentials import save_credential
+from tests.support.swarm_rig import AUTHORITY
 from tests.support.tiny_run import TOY, TOY_FILE
 
 JOIN = ("join", "tcp://127.0.0.1:1", "--token", "X")
@@ -33,7 +35,7 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*JOIN, "--threads", "0"), "`--threads` is 0. Expected 1 to "),
         ((*JOIN, "--threads", "99999"), "`--threads` is 99999. Expected 1 to "),
         ((*JOIN, "--between", "night"), "`--between` is 'night'. Expected two different times"),
-        ((*JOIN, "--between", "22:00-24:00"), "`--between` is '22:00-24:00'."),
+        ((*JOIN, "--between", "22:00-24:01"), "`--between` is '22:00-24:01'."),
         ((*JOIN, "--between", "07:60-22:00"), "`--between` is '07:60-22:00'."),
         ((*JOIN, "--between", "07:00-07:00"), "`--between` is '07:00-07:00'."),
         (JOIN, "X cannot be read"),
@@ -44,6 +46,30 @@ def test_wrong_values_are_refused_and_nothing_is_begun(words, says, tmp_path, mo
     assert main(["swarm", *[str(folder) if word == "RUN" else word for word in words]]) == 2
     assert says in capsys.readouterr().err
     assert not folder.exists()
+
+
+LIBP2P = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWQ8JRSB9iFSD5vJFdN8nRzmVXN2KQJhGUBuyGZmGMSgWB"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["foo", "tcp://host", "tls://127.0.0.1:1", "tcp://:1", "tcp://h:0", f"{LIBP2P}0", LIBP2P[4:]],
+)
+@pytest.mark.parametrize("verb", ["join", "watch"])
+def test_a_wrong_address_is_refused_before_anything_is_waited_for(verb, address, tmp_path, capsys):
+    token = tmp_path / "a.pass"
+    save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), token)
+    night = () if verb == "watch" else ("--between", "00:00-00:01")
+    assert main(["swarm", verb, address, "--token", str(token), *night]) == 2
+    assert "is not an address of a swarm" in capsys.readouterr().err
+
+
+def test_an_expired_credential_is_refused_before_its_hours_are_waited_for(tmp_path, capsys):
+    token = tmp_path / "a.pass"
+    save_credential(AUTHORITY.issue("ana", "volunteer", time.time() - 200_000, 1.0), token)
+    words = ["swarm", "join", "tcp://127.0.0.1:1", "--token", str(token)]
+    assert main([*words, "--between", "00:00-00:01"]) == 2
+    assert "it has expired, on 20" in capsys.readouterr().err
 
 
 def test_a_run_with_a_path_loss_of_its_own_is_not_trained_by_volunteers(tmp_path, capsys):

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from dipaco.swarm.errors import SwarmUnreachable
 from dipaco.swarm.roles import hours as hours_module
 from dipaco.swarm.roles.hours import Hours, within_hours
 
@@ -15,6 +16,7 @@ EVENING = datetime(2030, 5, 1, 21, 58)
     ("text", "in_them", "out_of_them"),
     [
         ("22:00-07:00", ("22:00", "23:59", "00:00", "06:59"), ("07:00", "12:00", "21:59")),
+        ("22:00-24:00", ("22:00", "23:59"), ("00:00", "21:59")),
         ("9:30-17:00", ("09:30", "16:59"), ("09:29", "17:00", "00:00")),
     ],
 )
@@ -93,6 +95,21 @@ def test_where_the_run_is_over_nothing_is_waited_for(monkeypatch):
 
     _, times = lend(monkeypatch, session)
     assert [what for what, _ in times] == ["begins", "ends"]
+
+
+def test_where_no_backbone_answers_it_is_tried_again_until_and_after_the_hours(monkeypatch):
+    monkeypatch.setattr(hours_module, "AGAIN_SECONDS", 0.001)
+    days = []
+
+    async def session(leave):
+        days.append(1)
+        if len(days) < 12:
+            raise SwarmUnreachable(addresses="tcp://a:1", problem="nobody is there")
+
+    said, times = lend(monkeypatch, session)
+    assert len(days) >= 12
+    assert len({time.day for _, time in times}) > 1, "also on the next day"
+    assert sum("nobody is there" in one and "Trying again" in one for one in said) == 11
 
 
 def test_an_error_of_a_session_is_not_swallowed(monkeypatch):

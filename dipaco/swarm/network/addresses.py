@@ -19,6 +19,11 @@ ANYWHERE = ("0.0.0.0", "::")  # to listen on all of a machine's addresses
 
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})(?:/([0-9a-f]{32}))?")
 
+_LIBP2P = re.compile(
+    r"/(ip4/(\d{1,3}\.){3}\d{1,3}|ip6/[0-9a-fA-F:]+|dns[46]?/[^/\s]+)/(tcp|udp)/\d{1,5}(/[\w-]+)*"
+    r"/p2p/[1-9A-HJ-NP-Za-km-z]{30,}"
+)
+
 
 class SocketAddress(NamedTuple):
     """Where a peer listens."""
@@ -39,6 +44,18 @@ def parse(address: str) -> SocketAddress:
     if found is None or int(found[3]) > LAST_PORT or (found[1] == "tcp" and found[4]):
         raise BadAddress(given=address)
     return SocketAddress(f"{found[1]}://", found[2].strip("[]"), int(found[3]), found[4] or "")
+
+
+def check_to_join(address: str) -> None:
+    """Raises `BadAddress` where no backbone can have it: before a daemon is started for it, or a
+    night is waited for.
+    """
+    if not address.startswith("/"):
+        where = parse(address)
+        if not where.host or not where.port or (where.kind == TLS) != bool(where.fingerprint):
+            raise BadAddress(given=address)
+    elif _LIBP2P.fullmatch(address) is None:
+        raise BadAddress(given=address)
 
 
 def kind_of(address: str) -> str:

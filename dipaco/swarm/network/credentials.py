@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -177,6 +178,15 @@ def load_credential(file: Path) -> Credential:
             problem=f"{file} holds no credential: {error}", remedy=remedy
         ) from error
     return credential
+
+
+def check_not_expired(credential: Credential) -> None:
+    """Raises `BadCredential` where it has, by this machine's clock."""
+    until = credential.certificate.not_after
+    if time.time() > until + SKEW_SECONDS:
+        expired = time.strftime("it has expired, on %Y-%m-%d at %H:%M", time.localtime(until))
+        remedy = "Ask for a new one (`dipaco swarm token`), or set this machine's clock."
+        raise BadCredential(problem=expired, remedy=remedy)
 
 
 class Signer:

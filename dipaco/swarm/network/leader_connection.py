@@ -2,15 +2,18 @@
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Callable
 
 from dipaco.swarm.errors import BadMessage, SwarmUnreachable, TlsRefused
+from dipaco.swarm.network.addresses import TCP, kind_of, parse
 from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
 from dipaco.swarm.network.wire import Wire
 
 GIVE_UP_SECONDS = 600.0  # with a group none of whose backbones answers
+HOPELESS_SECONDS = 30.0  # likewise, where the only one that is known cannot be a backbone
 QUIET_SECONDS = 5.0  # before that is said
 
 
@@ -38,19 +41,23 @@ class LeaderConnection:
           SwarmRefuses: for good.
           TlsRefused: the only backbone that is known is not the one that its address names, and was
             never reached.
-          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`.
+          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`; or for
+            `HOPELESS_SECONDS`, where the only one that is known was never reached, and has a name
+            that no machine has, or hangs up on plain TCP.
         """
         started = replied = time.monotonic()
-        problem, said = "", set()
-        while (silent := time.monotonic() - replied) < GIVE_UP_SECONDS:
+        problem, said, answering, give_up_seconds = "", set(), "", GIVE_UP_SECONDS
+        while (silent := time.monotonic() - replied) < give_up_seconds:
             where = ", ".join(self._backbones)
-            if silent > QUIET_SECONDS and "silent" not in said:
+            is_hopeless = give_up_seconds < GIVE_UP_SECONDS
+            if (silent > QUIET_SECONDS or is_hopeless) and "silent" not in said:
                 said.add("silent")
-                minutes = (GIVE_UP_SECONDS - silent) / 60
-                self._say(f"no answer from {where} yet ({problem}); trying for {minutes:.0f} min")
-            elif time.monotonic() - started > QUIET_SECONDS and not said:
+                left = give_up_seconds - silent
+                until = f"{left / 60:.0f} min" if left > 90 else f"{left:.0f} s"
+                self._say(f"no answer from {where} yet ({problem}); trying for {until}")
+            elif time.monotonic() - started > QUIET_SECONDS and answering and not said:
                 said.add("waits")
-                self._say(f"{where} answers; waiting until the path is given to volunteers")
+                self._say(f"{answering} answers; waiting until the path is given to volunteers")
             for address in list(self._backbones):
                 if address == self._wire.address:
                     continue
@@ -62,9 +69,12 @@ class LeaderConnection:
                     is_only = len(self._backbones) == 1 and not self._is_known
                     if is_only and isinstance(error, TlsRefused):
                         raise  # trying it again would meet the same machine
-                    problem = printable(str(error)) or type(error).__name__
+                    problem = _problem_of(error, address)
+                    give_up_seconds = GIVE_UP_SECONDS
+                    if is_only and _is_hopeless(error, address):
+                        give_up_seconds = HOPELESS_SECONDS
                     continue
-                replied = time.monotonic()
+                replied, answering = time.monotonic(), address
                 self._is_known = True
                 self.add_backbones(info.backbones)
                 if info.leader:
@@ -77,3 +87,15 @@ class LeaderConnection:
         for address in addresses:
             if address not in self._backbones:
                 self._backbones.append(address)
+
+
+def _is_hopeless(error: Exception, address: str) -> bool:
+    """Whether it is likely that the address is wrong, and not that a backbone is away."""
+    is_unknown = isinstance(error, socket.gaierror)
+    return is_unknown or (isinstance(error, ConnectionResetError) and kind_of(address) == TCP)
+
+
+def _problem_of(error: Exception, address: str) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"this machine finds no address for {printable(parse(address).host)}"
+    return printable(str(error)) or type(error).__name__

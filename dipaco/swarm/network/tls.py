@@ -12,7 +12,6 @@ import secrets
 import socket
 import ssl
 import tempfile
-import time
 import weakref
 from collections.abc import Coroutine
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 from dipaco.swarm.errors import BadAddress, BadCredential, TlsRefused
 from dipaco.swarm.network import addresses, x509
 from dipaco.swarm.network.addresses import TLS, SocketAddress
-from dipaco.swarm.network.credentials import SKEW_SECONDS, Credential
+from dipaco.swarm.network.credentials import Credential, check_not_expired
 from dipaco.swarm.network.streams import CONNECT_SECONDS, STREAM_BYTES, StreamHandler
 from dipaco.swarm.network.unproven import Unproven
 
@@ -194,12 +193,9 @@ class Tls:
 
 def _check(credential: Credential) -> None:
     """Raises `BadCredential` where no peer would accept it: the handshake would not say why."""
-    problem, until = "", credential.certificate.not_after
+    check_not_expired(credential)
     if not credential.tls_certificate:
         problem = "it has no certificate for TLS, as an older version made it"
-    elif time.time() > until + SKEW_SECONDS:
-        problem = time.strftime("it has expired, on %Y-%m-%d at %H:%M", time.localtime(until))
-    if problem:
         raise BadCredential(problem=problem, remedy="Ask for a new one (`dipaco swarm token`).")
 
 

@@ -7,8 +7,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from dipaco.errors import BadSetting
+from dipaco.swarm.errors import SwarmUnreachable
 
+AGAIN_SECONDS = 600.0  # before a swarm that did not answer is asked again
 LOOK_SECONDS = 15.0  # between two looks at the clock on the wall: a machine may have been asleep
+DAY_MINUTES = 24 * 60
 HOURS = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
 
 
@@ -22,11 +25,11 @@ class Hours(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Hours":
-        """As in `22:00-07:00`. Raises `BadSetting`."""
+        """As in `22:00-07:00`; they may end at 24:00. Raises `BadSetting`."""
         found = HOURS.fullmatch(text.strip())
         numbers = [int(number) for number in found.groups()] if found else [99] * 4
         begin, end = numbers[0] * 60 + numbers[1], numbers[2] * 60 + numbers[3]
-        is_time = max(numbers[::2]) < 24 and max(numbers[1::2]) < 60
+        is_time = max(numbers[1::2]) < 60 and begin < DAY_MINUTES and end <= DAY_MINUTES
         if not is_time or begin == end:
             expected = "two different times of the day, as in 22:00-07:00"
             raise BadSetting(name="--between", value=text, expected=expected)
@@ -52,7 +55,8 @@ async def within_hours(
     say: Callable[[str], None],
     now: Callable[[], datetime] = datetime.now,
 ) -> None:
-    """Takes part in a session a day, until one ends by itself or `stop` is set.
+    """Takes part in a session a day, until one ends by itself or `stop` is set. After one that ends
+    since no backbone answers, it tries again later.
 
     Args:
       hours: between which.
@@ -79,7 +83,13 @@ async def within_hours(
             if stop.is_set():
                 leave.set()
                 await asyncio.wait([running])
-        await running
+        try:
+            await running
+        except SwarmUnreachable as error:
+            minutes = AGAIN_SECONDS / 60
+            say(f"{error} Trying again in {minutes:.0f} minutes, or when its hours begin")
+            await _is_set(stop, AGAIN_SECONDS)
+            continue
         if not leave.is_set():
             return  # the run is over
 

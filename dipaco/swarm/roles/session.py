@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco.swarm.errors import BadMessage, NoSuchSwarm
+from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
@@ -82,6 +83,7 @@ async def wire_to(
       listens: whether others may dial in.
       meter: of what passes.
     """
+    check_to_join(address)
     signer = Signer(credential, time.time)
     certificate = credential.certificate
     verifier = Verifier(credential.authority, certificate.group, signer.name, time.time)
@@ -161,6 +163,8 @@ class _Visit:
             moving.cancel()
             is_over = running.done()
             if not is_over:
+                if stop.is_set():
+                    self._say("what was computed goes to the leader")
                 self._peer.leave()
             await running
             if moving.done() and not moving.cancelled():

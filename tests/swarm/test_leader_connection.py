@@ -1,0 +1,72 @@
+"""What a peer says, and how long it tries, while no backbone leads."""
+
+import asyncio
+import socket
+
+import pytest
+
+from dipaco.swarm.errors import SwarmUnreachable
+from dipaco.swarm.network import leader_connection
+from dipaco.swarm.network.leader_connection import LeaderConnection
+from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
+
+TLS_ADDRESS = f"tls://nowhere.invalid:4710/{'0' * 32}"
+
+
+class StubWire:
+    """A wire to backbones, each of which replies or raises something."""
+
+    address = None
+
+    def __init__(self, replies):
+        self._replies = replies
+
+    async def ask(self, address, method, body, reply, **more):
+        if isinstance(self._replies[address], Exception):
+            raise self._replies[address]
+        return self._replies[address], b""
+
+
+def found(replies, known, until=lambda said: False):
+    """What `find` says, until it gives up or `until` holds."""
+    said = []
+
+    async def scenario():
+        connection = LeaderConnection(StubWire(replies), known, said.append)
+        finding = asyncio.ensure_future(connection.find("settings", SettingsRequest(computes=True)))
+        while not finding.done() and not until(said):
+            await asyncio.wait([finding], timeout=0.01)
+        if not finding.done():
+            finding.cancel()
+            return
+        await finding
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "problem"),
+    [
+        (TLS_ADDRESS, socket.gaierror(-2, "?"), "finds no address for nowhere.invalid"),
+        ("tcp://a:1", ConnectionResetError("the peer hung up"), "the peer hung up"),
+    ],
+)
+def test_an_address_that_is_likely_wrong_is_said_at_once_and_not_tried_for_long(
+    address, error, problem, monkeypatch
+):
+    monkeypatch.setattr(leader_connection, "HOPELESS_SECONDS", 0.5)
+    with pytest.raises(SwarmUnreachable, match=problem):
+        found({address: error}, (address,))
+    monkeypatch.setattr(leader_connection, "HOPELESS_SECONDS", 40.0)
+    (sentence,) = found({address: error}, (address,), until=lambda said: said)
+    assert problem in sentence
+    assert sentence.endswith(("trying for 40 s", "trying for 39 s"))
+
+
+def test_of_two_backbones_only_the_one_that_answers_is_said_to(monkeypatch):
+    monkeypatch.setattr(leader_connection, "QUIET_SECONDS", 1.0)
+    waits = GroupInfo(leader="", backbones=("tcp://dead:1", "tcp://live:1"))
+    replies = {"tcp://dead:1": ConnectionRefusedError("refused"), "tcp://live:1": waits}
+    (sentence,) = found(replies, tuple(replies), until=lambda said: said)
+    assert sentence == "tcp://live:1 answers; waiting until the path is given to volunteers"
