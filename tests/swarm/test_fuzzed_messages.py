@@ -1,9 +1,8 @@
-"""Every message of the wire, damaged some hundreds of times: each is refused with a sentence or
+"""Every request of the wire, damaged some hundreds of times: each is refused with a sentence or
 means something, none raises an error that a leader does not expect, and the group goes on.
 """
 
 import asyncio
-import math
 import random
 import warnings
 
@@ -15,15 +14,10 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.runs.version import program_version
 from dipaco.swarm.network import messages, wire
 from dipaco.swarm.network.merkle import root_of
+from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 
 TIMES = 200  # each
-VALUES = (
-    *(0, -1, 1, 7, 1 << 31, (1 << 63) - 1, (1 << 64) - 1, -(1 << 63)),
-    *(0.0, -1.0, 1e308, math.nan, math.inf),
-    *("", "root", "../..", "\x00\x1b[2J", "tcp://127.0.0.1:1", "none", "int8", "x" * 5000),
-    *(b"", bytes(33), None, True, [], [0, 1], [1 << 40] * 3, {}, {"": 1}),
-)
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
     "run": messages.RunRequest(),
@@ -64,46 +58,6 @@ BODIES = {
     "relay": messages.RelayRequest(round_number=1, reducer="bo/1"),
     "hello": wire._Hello(),
 }
-
-
-def damaged_fields(body, rng):
-    """A body of the same shape with other values, now and then one field more or less."""
-    fields = msgspec.to_builtins(body, builtin_types=(bytes,))
-    for _ in range(rng.randint(1, 2)):
-        at = fields
-        if fields.get("done") and rng.random() < 0.6:
-            at = fields["done"][0]
-        keys = list(at) or [""]
-        name = rng.choice(keys)
-        what = rng.random()
-        if what < 0.8:
-            at[name] = rng.choice(VALUES)
-        elif what < 0.9:
-            at.pop(name, None)
-        else:
-            at[f"{name}x"] = rng.choice(VALUES)
-    return fields
-
-
-def damaged_bytes(content, rng):
-    """Some bytes are others, or missing, or there twice."""
-    content = bytearray(content)
-    for _ in range(rng.randint(1, 4)):
-        at, what = rng.randrange(len(content) + 1), rng.random()
-        if what < 0.6 and at < len(content):
-            content[at] = rng.randrange(256)
-        elif what < 0.8:
-            del content[at : at + rng.randint(1, 8)]
-        else:
-            content[at:at] = rng.randbytes(rng.randint(1, 8))
-    return bytes(content)
-
-
-def encoded(fields):
-    try:
-        return msgspec.msgpack.encode(fields)
-    except (msgspec.MsgspecError, OverflowError):
-        return b"\xc1"
 
 
 class Written:

@@ -43,6 +43,8 @@ def parse(address: str) -> SocketAddress:
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[3]) > LAST_PORT or (found[1] == "tcp" and found[4]):
         raise BadAddress(given=address)
+    if not may_be_host(found[2]):
+        raise BadAddress(given=address)
     return SocketAddress(f"{found[1]}://", found[2].strip("[]"), int(found[3]), found[4] or "")
 
 
@@ -56,6 +58,15 @@ def check_to_join(address: str) -> None:
             raise BadAddress(given=address)
     elif _LIBP2P.fullmatch(address) is None:
         raise BadAddress(given=address)
+
+
+def may_be_host(name: str) -> bool:
+    """Whether a machine could have that name or address: sockets raise no OSError for others."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in name
 
 
 def kind_of(address: str) -> str:

@@ -13,7 +13,7 @@ import ipaddress
 import re
 
 from dipaco.swarm.errors import BadAddress
-from dipaco.swarm.network.addresses import kind_of
+from dipaco.swarm.network.addresses import LAST_PORT, kind_of, may_be_host
 from dipaco.swarm.network.libp2p import Libp2p
 from dipaco.swarm.network.messages import Ack, DialBackRequest
 from dipaco.swarm.network.wire import PEER_ERRORS, PeerRequest, Wire
@@ -58,6 +58,8 @@ async def _answers(wire: Wire, address: str, newcomer: str) -> bool:
     try:
         async with asyncio.timeout(DIAL_BACK_SECONDS):
             if not kind_of(address) and (found := _LIBP2P.fullmatch(address)) is not None:
+                if not may_be_host(found[2]) or int(found[4]) > LAST_PORT:
+                    raise BadAddress(given=address)
                 # libp2p would use the connection that the newcomer has opened.
                 await check_speaks_libp2p(found[2], int(found[4]))
             await wire.ask(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 
+from dipaco.swarm.errors import BadAddress
 from dipaco.swarm.network.messages import Ack, ChunkRequest, StateManifest, digest
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
@@ -78,7 +79,7 @@ class StateDownload:
                 _, content = await self._wire.ask(
                     donor, "chunk", body, Ack, within_seconds=CHUNK_SECONDS
                 )
-            except PEER_ERRORS:
+            except (*PEER_ERRORS, BadAddress):
                 content = b""
             if digest(content) == known:
                 self._chunks[known] = content

@@ -1,0 +1,241 @@
+"""Every reply that a leader gets, damaged some hundreds of times: none raises an error that it does
+not expect, and none is taken for what it is not.
+"""
+
+import asyncio
+import random
+import types
+import warnings
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
+
+from dipaco.swarm.network import messages, wire
+from dipaco.swarm.network.addresses import parse
+from dipaco.swarm.network.dial_back import reached_address
+from dipaco.swarm.network.merkle import root_of
+from dipaco.swarm.roles.backbone import Backbone
+from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.state_bytes import CHUNK_BYTES
+from dipaco.swarm.training.sum_proof import prove
+from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
+from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, wire_of
+
+TIMES = 200  # each
+EVE_AT = "tcp://127.0.0.1:9"
+
+
+class Answers:
+    """A transport at whose other end is one peer, which damages its replies to one method.
+
+    Args:
+      eve: the wire of that peer.
+      handlers: method -> what it would reply: its request's bytes -> (reply, payload).
+      damaged: the method.
+    """
+
+    address = "tcp://127.0.0.1:1"
+
+    def __init__(self, eve, handlers, damaged, rng):
+        self.eve, self.handlers, self.damaged, self.rng = eve, handlers, damaged, rng
+        self.number = 0
+
+    async def open(self, address):
+        parse(address)
+        reader = asyncio.StreamReader()
+        return reader, Asked(lambda request: reader.feed_data(self.replied(request)) or reader)
+
+    def seen_from(self, writer):
+        return ""
+
+    def now_seen_at(self, host):
+        pass
+
+    def replied(self, content):
+        """The reply to the bytes of a request; with a hang-up where it is damaged beyond that."""
+        header = msgspec.msgpack.decode(content[4:], type=wire._Header)
+        envelope = msgspec.msgpack.decode(header.envelope, type=wire._Envelope)
+        whole, payload = self.handlers[envelope.method](envelope.body)
+        body, damage = msgspec.msgpack.encode(whole), None
+        if envelope.method == self.damaged:
+            damage, self.number = self.number % 3, self.number + 1
+            if damage == 0:
+                body = encoded(damaged_fields(whole, self.rng))
+            elif damage == 1:
+                body = damaged_bytes(body, self.rng)
+            if self.rng.random() < 0.5:
+                payload = self.rng.choice([b"", payload[:-1], self.rng.randbytes(len(payload))])
+        method = "refusal" if damage is not None and self.rng.random() < 0.05 else "reply"
+        sealed = msgspec.msgpack.encode(
+            wire._Envelope(method, body, len(payload), root_of(payload), header.seal.nonce)
+        )
+        answer = msgspec.msgpack.encode(
+            wire._Header(self.eve._signer.seal(sealed, header.seal.sender), sealed)
+        )
+        if damage == 2:
+            answer = damaged_bytes(answer, self.rng)
+        return len(answer).to_bytes(4, "big") + answer + payload
+
+
+class Asked:
+    """Takes a request, and has it replied when it is whole."""
+
+    def __init__(self, reply):
+        self._reply, self._content = reply, b""
+
+    def write(self, content):
+        self._content += content
+
+    async def drain(self):
+        if self._content:
+            self._reply(self._content).feed_eof()
+            self._content = b""
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def rng(request):
+    return random.Random(request.node.name)
+
+
+def run(scenario):
+    with warnings.catch_warnings(action="error"):
+        asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def settled(group, eve):
+    """Eve is a member, as if nothing had happened."""
+    members = group.leader.group
+    members.banned.clear(), members.refusals.clear()
+    group.leader._rounds._unreliable_reducers.clear()
+    if eve.name not in members.members:
+        body = messages.JoinRequest(version="", address=EVE_AT, computes=True, holds_state=True)
+        members.add_member(eve.name, eve._signer._credential.certificate, body)
+
+
+class WithEve:
+    """A group whose leader has no peer but Eve, and reaches her wherever it dials."""
+
+    def __init__(self, damaged, rng, role="volunteer"):
+        self._damaged, self._rng, self._role = damaged, rng, role
+
+    async def __aenter__(self):
+        self.group = await Group().__aenter__()
+        self.eve = await wire_of(issue("eve", self._role), listens=False)
+        self.handlers = {"hello": lambda body: (wire._Greeting("127.0.0.1"), b"")}
+        self.usual = self.group.wire.transport
+        self.group.wire.transport = Answers(self.eve, self.handlers, self._damaged, self._rng)
+        return self
+
+    async def __aexit__(self, *_):
+        self.group.wire.transport = self.usual
+        if _[0] is None:  # the leader goes on
+            await self.group.join("ana")
+            await self.group.step()
+            assert_replayed(self.group)
+        await self.eve.transport.close()
+        await self.group.__aexit__()
+
+
+@pytest.mark.parametrize("damaged", ["slice_mean", "proof", "arrived"])
+def test_damaged_replies_of_a_reducer_do_not_stop_a_round(damaged, rng):
+    async def scenario():
+        async with WithEve(damaged, rng) as it:
+            group, eve, rounds = it.group, it.eve, it.group.leader._rounds
+            count = group.compute.num_values
+            plan = messages.RoundPlan(
+                number=1,
+                step=0,
+                senders=(messages.Sender(name=eve.name, blocks=(0,), targets=46.0),),
+                slices=(messages.Slice(start=0, stop=count, reducer=eve.name, address=EVE_AT),),
+                codec="none",
+                within_seconds=5.0,
+            )
+            reducer = Reducer(eve.name)
+            reducer.begin(plan)
+            total = await reducer.slice_sum(1, 0, count)
+            vector = np.random.default_rng(0).normal(size=count).astype("<f4")
+            reducer.push(total, eve.name, vector.tobytes())
+            proof = lambda body: msgspec.msgpack.decode(body, type=messages.ProofRequest)  # noqa: E731
+            it.handlers |= {
+                "slice_mean": lambda body: (messages.MeanReply(), total.mean),
+                "proof": lambda body: (prove(eve, total, proof(body)), b""),
+                "arrived": lambda body: (messages.ArrivedReply(senders=(eve.name,)), b""),
+            }
+            held = 0
+            for _ in range(TIMES):
+                settled(group, eve)
+                if damaged == "arrived":
+                    waiting = {eve.name: asyncio.get_running_loop().create_future()}
+                    late = await rounds._late_members(plan, waiting, is_early=False)
+                    assert set(late) <= {eve.name}
+                    continue
+                outcome = await rounds.hold(plan)
+                held += bool(outcome.contents)
+                assert outcome.failed or outcome.contents == [total.mean]
+            assert damaged == "arrived" or held < TIMES / 2
+            group.leader.group.remove(eve.name, "it has left")
+
+    run(scenario)
+
+
+def test_damaged_states_of_another_backbone_are_not_taken(rng):
+    async def scenario():
+        async with WithEve("held", rng, role="backbone") as it:
+            group = it.group
+            group.holder.pin(0)
+            packed = await group.holder.pinned_bytes(0, "root", "none")
+            manifest = messages.StateManifest(
+                origin="test",
+                step=0,
+                lineage="root",
+                chunk_bytes=CHUNK_BYTES,
+                digests=(*packed.digests, messages.digest(b"x")),
+                donors=(EVE_AT,),
+                losses=(),
+            )
+            elsewhere = msgspec.structs.replace(manifest, donors=("root", "tcp://a..b:1"))
+            it.handlers |= {
+                "held": lambda body: (rng.choice([manifest, elsewhere]), b""),
+                "chunk": lambda body: (messages.Ack(), rng.choice([b"", b"x"])),
+            }
+            asks = types.SimpleNamespace(
+                _backbones=(EVE_AT,), address="", _wire=group.wire, _holder=group.holder, _say=print
+            )
+            for _ in range(TIMES):
+                group.holder.set_state(first_state(), group.holder.position, [])
+                await Backbone._fetch_held_state(asks, "test", 0, 9)
+                assert group.holder.origin == "test"
+                assert group.holder.step == 0
+
+    run(scenario)
+
+
+def test_a_newcomer_that_answers_damaged_is_taken_for_one_that_is_not_reached(rng):
+    async def scenario():
+        async with WithEve("dial_back", rng) as it:
+            it.handlers["dial_back"] = lambda body: (messages.Ack(), b"")
+            request = wire.PeerRequest(it.eve.name, None, b"", source="127.0.0.1")
+            found = [await reached_address(it.group.wire, EVE_AT, request) for _ in range(TIMES)]
+            assert set(found) == {None, EVE_AT}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["tcp://a..b:1", f"tcp://{'x' * 100}:1", "tcp://\0:1", "/ip4/a..b/tcp/1", "/ip4/::/tcp/99999"],
+)
+def test_an_address_that_no_machine_can_have_is_not_reached(odd):
+    async def scenario():
+        dials = await wire_of(issue("back", "backbone"))
+        request = wire.PeerRequest("eve/00000000", None, b"")
+        assert await reached_address(dials, odd, request) is None
+        await dials.transport.close()
+
+    run(scenario)
