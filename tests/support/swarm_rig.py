@@ -188,15 +188,21 @@ class Group:
             wire, self.holder, say=self.said.append, on_refused=refused, on_banned=banned
         )
 
-    async def join(self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, **more):
+    async def join(
+        self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, credential=None, **more
+    ):
         """One more volunteer, which needs `slow` seconds more for each block."""
         meter, host = LinkMeter(most), self.hosts.get(name)
-        wire = await wire_of(issue(name), listens=listens, meter=meter, host=host)
+        wire = await wire_of(credential or issue(name), listens=listens, meter=meter, host=host)
         holder = StateHolder(
             wire, Slow(self.compute, slow) if not issubclass(kind, Auxiliary) else None
         )
         volunteer = kind(wire, (self.wire.address,), holder, **more)
-        await volunteer.join()
+        try:
+            await volunteer.join()
+        except BaseException:
+            await wire.transport.close()
+            raise
         self.volunteers[name] = volunteer, asyncio.ensure_future(volunteer.run())
         return volunteer
 

@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
+from dipaco.observe.details import details
+from dipaco.runs.opening import create_or_open
+from dipaco.runs.status import status_of
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.credentials import DAY_SECONDS, Authority
@@ -25,6 +28,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import AUTHORITY, Group, assert_replayed, issue, wire_of
+from tests.support.tiny_run import TOY
 
 
 def run(scenario):
@@ -118,6 +122,41 @@ def test_a_bad_gradient_is_refused_and_others_compute_its_rows(alter, why):
             assert_replayed(group)
 
     run(scenario)
+
+
+def test_a_pass_under_which_a_nan_came_three_times_is_locked_and_status_says_why(tmp_path):
+    run_of_group, _ = create_or_open(tmp_path / "run", TOY)
+    swarms, eves = run_of_group.ledger.swarms, issue("eve")
+    serial, until = eves.certificate.serial, eves.certificate.not_after
+    swarms.issue(serial, "eve", "volunteer", until)
+
+    async def scenario():
+        async with Group() as group:
+            members = group.leader.group
+            members._on_banned = lambda certificate, session, reason, evidence: swarms.refuse(
+                certificate.serial, session, reason, evidence
+            )
+            await group.join("ana", slow=0.01)
+            await group.join("bo", slow=0.01)
+            for number in range(1, 4):
+                assert "the credential of eve is locked" not in group.said
+                eve = await group.join("eve", kind=sending(with_a_nan), credential=eves)
+                while eve.wire.name not in members.banned:
+                    assert len(group.outcomes) < 60
+                    await group.step()
+                assert len(swarms.refusals()[serial]) == number
+                await group.kill("eve")
+            assert "the credential of eve is locked" in group.said
+            with pytest.raises(SwarmRefuses, match=r"eve is locked: 3 of its sessions .*NaN"):
+                await group.join("eve", credential=eves)
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+    status = "\n".join(details(status_of(run_of_group)))
+    run_of_group.ledger.close()
+    reason = "the gradient holds a NaN or an infinity"
+    assert f"locked: the credential of eve ({serial}): {'; '.join([reason] * 3)}" in status
 
 
 class Misreports(Volunteer):
