@@ -5,6 +5,11 @@
 
 FILE holds what it is doing (computing, averaging, waiting), when it began and when it last worked,
 the seconds that a block really takes, those of all blocks, and how many these are.
+
+    python tools/swarm_slow.py SECONDS FILE worker ...
+
+Every step of a plain worker takes at least SECONDS. FILE has a line for each: when it began and
+when it ended.
 """
 
 import statistics
@@ -55,6 +60,27 @@ def slow_down(seconds_per_block: float, file: Path) -> None:
     setattr(Volunteer, "_push_slice", noted_push_slice)  # noqa: B010
 
 
+def slow_down_worker(seconds_per_step: float, file: Path) -> None:
+    """Wraps the steps that a plain worker takes."""
+    from dipaco.workers.tasks import train
+
+    run_phase = train.run_phase
+
+    def slow_run_phase(state, batches, rates, step, **settings):
+        def slow_step(*arguments):
+            began = time.time()
+            taken = step(*arguments)
+            time.sleep(max(0.0, seconds_per_step - (time.time() - began)))
+            with file.open("a") as steps:
+                steps.write(f"{began} {time.time()}\n")
+            return taken
+
+        return run_phase(state, batches, rates, slow_step, **settings)
+
+    setattr(train, "run_phase", slow_run_phase)  # noqa: B010
+
+
 if __name__ == "__main__":
-    slow_down(float(sys.argv[1]), Path(sys.argv[2]))
+    slow = slow_down_worker if sys.argv[3] == "worker" else slow_down
+    slow(float(sys.argv[1]), Path(sys.argv[2]))
     sys.exit(main(sys.argv[3:]))

@@ -10,28 +10,37 @@ random, while it computes, or in the middle of an averaging, is stopped and goes
 the leading backbone is killed, and started again; a liar joins (`--liars`: what it adds up is 1.01
 times what it should be, or its own gradient is negated, 1.01 times or an old one); a volunteer
 joins from behind a router (`--routers`: all is then on hosts of `support/hosts.py`, which need
-root, iproute2 and iptables; elsewhere `not_done` says so). Then plain AdamW in this process replays
-the rows in the ledger, one large batch after the other. Compared are the parameters at the end of
-every phase and the loss of every step.
+root, iproute2 and iptables; elsewhere `not_done` says so); a volunteer joins that is 50 times
+slower than the fastest (`--slow`), and stays; all volunteers leave at once (`--desertions`): a
+minute later a plain worker has the path, at the pace of the fastest volunteer, and when it has
+taken a step, new volunteers join. Then plain AdamW in this process replays the rows in the ledger,
+one large batch after the other. Compared are the parameters at the end of every phase and the loss
+of every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
-machine. `efficiency` is the rows of volunteers that counted (without those of liars), over those
-that all volunteers could have computed alone: the sum of their own speeds times the time from their
-first block to their last. `computing` is the share of that time in which they computed, and
-`blocks_in_vain` are blocks that they computed and that did not count: of peers that died, and
-backups. `--megabits` paces their links, and `--d-model 224` makes the path one of a million
-parameters. `--delayed-updates` on: rows of the next step are computed while gradients are averaged,
-and the replay has gradients that are as late as the ledger says; both: one storm after the other,
-with the ratio of their losses (means of the last tenth).
+machine. `efficiency` is the rows of volunteers that counted, over those that all volunteers could
+have computed alone: the sum of their own speeds times the time from their first block to their
+last. So time in which no volunteer is there, and steps of a plain worker (`steps_by_worker`), are
+in neither; nor are rows of liars and of the 50 times slower, so that only what these do to others
+is in it. `slow` says of each of the latter how many of its blocks counted, and whether it was
+parked: one of the two must be. `computing` is the share of the volunteers' time in which they
+computed, and `blocks_in_vain` are blocks that they computed and that did not count: of peers that
+died, and backups. `--megabits` paces their links, and `--d-model 224` makes the path one of a
+million parameters. `--delayed-updates` on: rows of the next step are computed while gradients are
+averaged, and the replay has gradients that are as late as the ledger says; both: one storm after
+the other, with the ratio of their losses (means of the last tenth).
 
     python tools/swarm_storm.py --minutes 1 --events 0 --delayed-updates both --megabits 10
 
 The last line is one JSON object. There `cost_seconds` is, for each kind of event, how much longer
-than the median the two steps from it on took, on average, and `liars` has what was found of each.
+than the median the two steps from it on took, on average; of a desertion, in how many seconds
+nothing was computed: until the worker began, and from its last step until a volunteer began.
+`liars` has what was found of each, `desertions` how each went.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -56,6 +65,10 @@ from dipaco.runs.run import Run
 SLOW = Path(__file__).with_name("swarm_slow.py")
 PUBLIC, BEHIND_A_ROUTER, ROUTER_AT = "public", "joined behind a router", 5  # the sixth event
 LIAR = Path(__file__).with_name("swarm_liar.py")
+JOINED_SLOW, SLOW_AT, TIMES_SLOWER = "joined, 50 times slower", 8, 50.0
+DESERTION = "all leave"
+LEAVE_SECONDS = 60.0  # for a volunteer to leave by Ctrl-C
+HAND_OVER_SECONDS = 240.0  # for a plain worker to have the path, and for volunteers to have it back
 CONFIG = '''"""One path on the toy corpus, for a swarm."""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
@@ -133,6 +146,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=40, help="joins, leaves and deaths")
     parser.add_argument("--liars", type=int, default=4, help="of them, one of each kind in turn")
     parser.add_argument("--routers", type=int, default=1, help="of them, joins behind a router")
+    parser.add_argument("--slow", type=int, default=1, help="of them, joins, 50 times slower")
+    parser.add_argument(
+        "--desertions", type=int, metavar="N",
+        help="of them, all volunteers leave; two minutes each (default: 1 from 5 minutes on)",
+    )  # fmt: skip
     parser.add_argument("--seconds-per-block", type=float, default=0.4, help="of the fastest")
     parser.add_argument("--steps", type=int, help="of a phase; else as fits the minutes")
     parser.add_argument("--phases", type=int, default=2)
@@ -144,11 +162,13 @@ def parse() -> argparse.Namespace:
         "--d-model", type=int, default=32, help="of the path; 224: a million values"
     )
     parser.add_argument("--lease-seconds", type=float, default=5.0)
-    parser.add_argument("--transport", choices=("tcp", "tls", "libp2p"), default="tcp")
+    parser.add_argument("--transport", choices=("tcp", "tls", "libp2p"), default="tls")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="both loss curves, as a picture")
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
+    if options.desertions is None:
+        options.desertions = int(options.minutes >= 5)
     if options.steps is None:
         rate = sum(options.block_rows / (options.seconds_per_block * (1 + i % 3)) for i in
                    range(options.volunteers))  # fmt: skip
@@ -164,7 +184,13 @@ class VolunteerProcess:
     def __init__(self, name: str, process: subprocess.Popen, log: Path, seconds_per_block: float):
         self.name, self.process, self.log = name, process, log
         self.seconds_per_block = seconds_per_block
-        self.is_client = False
+        self.is_client = self.is_slow = False
+
+    def began(self) -> float | None:
+        """When it computed its first block, as `time.time`; None: it has not."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return float(self.log.read_text().split("\n")[1])
+        return None
 
 
 class Storm:
@@ -191,6 +217,10 @@ class Storm:
         self.gone: list[VolunteerProcess] = []
         self.others: list[subprocess.Popen] = []
         self.liars: dict[str, str] = {}  # name -> lie
+        self.liar_processes: list[subprocess.Popen] = []
+        self.slow: list[VolunteerProcess] = []
+        self.steps_of_workers: list[Path] = []  # a file of each, with a line for each step
+        self.desertions: list[dict[str, Any]] = []
         self.happened: list[tuple[str, int]] = []  # an event, and at which step
         self.not_done: dict[str, str] = {}  # event -> why there is none
         self.behind: dict[str, str] = {}  # volunteer -> its host
@@ -229,21 +259,15 @@ class Storm:
         run = open_run(self.run_folder)
         self.wait_for(lambda: bool(run.ledger.swarms.steps("modular", 0)), 900)
         began = time.monotonic()
-        options, total = self.options, self.options.phases * self.options.steps
-        kinds = list(self._events())
-        liars = [(f"joined to lie: {lie}", lambda lie=lie: self.join_liar(lie)) for lie in LIES]
-        for number in range(options.liars):
-            kinds.insert(4 + 2 * number, liars[number % len(liars)])
-        if self.hosts is not None:
-            for number in range(options.routers):
-                kinds.insert(ROUTER_AT + 3 * number, (BEHIND_A_ROUTER, self.join_behind_a_router))
+        total = self.options.phases * self.options.steps
+        schedule = self._schedule(run)
         try:
             while run.ledger.queue.unfinished():
                 self.check_processes()
-                steps = len(run.ledger.swarms.steps("modular", 0))
+                steps = _steps_taken(run)
                 due = (self.events + 1) * total / (self.options.events + 2)
                 if self.events < self.options.events and steps >= due:
-                    name, cause = kinds[self.events % len(kinds)]
+                    name, cause = schedule[self.events]
                     if cause():
                         self.faults[name] += 1
                         self.happened.append((name, steps))
@@ -256,6 +280,23 @@ class Storm:
         finally:
             run.ledger.close()
         self.seconds = self.seconds or time.monotonic() - began
+
+    def _schedule(self, run: Run) -> list[tuple[str, Any]]:
+        """The events, in their order."""
+        options, kinds = self.options, list(self._events())
+        liars = [(f"joined to lie: {lie}", lambda lie=lie: self.join_liar(lie)) for lie in LIES]
+        for number in range(options.liars):
+            kinds.insert(4 + 2 * number, liars[number % len(liars)])
+        if self.hosts is not None:
+            for number in range(options.routers):
+                kinds.insert(ROUTER_AT + 3 * number, (BEHIND_A_ROUTER, self.join_behind_a_router))
+        events = list(itertools.islice(itertools.cycle(kinds), options.events))
+        for number in range(options.slow):
+            events.insert(SLOW_AT + 5 * number, (JOINED_SLOW, self.join_slow))
+        for number in range(options.desertions):
+            at = round((number + 1) * options.events / (options.desertions + 1))
+            events.insert(at, (DESERTION, lambda: self.all_leave(run)))
+        return events[: options.events]
 
     def _events(self) -> Any:
         kill = signal.SIGKILL
@@ -292,17 +333,33 @@ class Storm:
     def join(self, is_client: bool = False) -> VolunteerProcess | None:
         """Starts a volunteer; speeds are 1, 1/2, 1/3 of the fastest in turn."""
         self.number += 1
-        name = f"volunteer-{self.number}"
         seconds = self.options.seconds_per_block * (1 + self.number % 3)
+        volunteer = self._volunteer(f"volunteer-{self.number}", seconds, self.pass_file, is_client)
+        volunteer.is_client = is_client
+        return volunteer
+
+    def _volunteer(
+        self, name: str, seconds: float, its_pass: Path, is_client: bool = False
+    ) -> VolunteerProcess:
         marker = self.folder / f"{name}.doing"
         words = [sys.executable, str(SLOW), str(seconds), str(marker), "swarm", "join"]
-        words += [self.address(), "--token", str(self.pass_file)]
+        words += [self.address(), "--token", str(its_pass)]
         words += ["--client"] if is_client else []
         words += ["--megabits", str(self.options.megabits)] if self.options.megabits else []
         volunteer = VolunteerProcess(name, self.start(words, name), marker, seconds)
-        volunteer.is_client = is_client
         self.volunteers[name] = volunteer
         return volunteer
+
+    def join_slow(self) -> bool:
+        """A volunteer with a credential of its own, by which its blocks are told from others'."""
+        name = f"slow-{len(self.slow) + 1}"
+        its_pass = self.folder / f"{name}.pass"
+        self.issue(name, its_pass)
+        seconds = TIMES_SLOWER * self.options.seconds_per_block
+        volunteer = self._volunteer(name, seconds, its_pass)
+        volunteer.is_slow = True
+        self.slow.append(volunteer)
+        return True
 
     def join_behind_a_router(self) -> bool:
         self.behind[f"volunteer-{self.number + 1}"] = (
@@ -318,8 +375,21 @@ class Storm:
         self.issue(name, its_pass)
         pace = str(self.options.seconds_per_block), str(self.folder / f"{name}.doing")
         words = [sys.executable, str(LIAR), lie, *pace, "swarm", "join", self.address()]
-        self.others.append(self.start([*words, "--token", str(its_pass)], name))
+        self.liar_processes.append(self.start([*words, "--token", str(its_pass)], name))
         return True
+
+    def start_worker(self) -> subprocess.Popen:
+        """A plain worker, which takes a step in the time in which the fastest volunteer would."""
+        options, name = self.options, f"plain-{len(self.steps_of_workers) + 1}"
+        steps = self.folder / f"{name}.steps"
+        seconds = options.seconds_per_block * options.batch / options.block_rows
+        words = [sys.executable, str(SLOW), str(seconds), str(steps), "worker"]
+        words += ["--run", str(self.run_folder), "--name", name]
+        words += ["--lease-seconds", str(options.lease_seconds)]
+        self.steps_of_workers.append(steps)
+        worker = self.start(words, name)
+        self.others.append(worker)
+        return worker
 
     def issue(self, name: str, out: Path) -> None:
         words = ["swarm", "token", "--run", str(self.run_folder), "--name", name, "--out", str(out)]
@@ -377,6 +447,7 @@ class Storm:
         for process in (
             *self.backbones.values(),
             *self.others,
+            *self.liar_processes,
             *(volunteer.process for volunteer in self.volunteers.values()),
         ):
             with contextlib.suppress(ProcessLookupError):
@@ -395,8 +466,11 @@ class Storm:
         while time.monotonic() < deadline:
             running = [one for one in self.volunteers.values() if one.process.poll() is None]
             working = [one for one in running if _doing(one.log)]
-            if len(working) < 2:
+            others = [one for one in working if not one.is_slow]
+            if len(others) < 2:
                 return False  # one must be left
+            if number != signal.SIGKILL or doing is not None:
+                working = others  # one that is very slow always computes, and leaves late
             matching = [one for one in working if doing in (None, _doing(one.log))]
             if matching:
                 victim = self.rng.choice(matching)
@@ -408,17 +482,71 @@ class Storm:
         return False
 
     def stop_for_a_while(self) -> bool:
-        working = [one for one in self.volunteers.values() if _doing(one.log)]
+        working = [one for one in self.volunteers.values() if _doing(one.log) and not one.is_slow]
         if len(working) < 2:
             return False
         victim = self.rng.choice(working)
         victim.process.send_signal(signal.SIGSTOP)
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
-            self.check_processes()
-            time.sleep(0.1)
+        self._holds_within(3, lambda: False)
         victim.process.send_signal(signal.SIGCONT)
         return True
+
+    def all_leave(self, run: Run) -> bool:
+        """Every volunteer leaves by Ctrl-C. When a plain worker has taken a step, or after
+        `HAND_OVER_SECONDS`, as many as the storm began with join.
+        """
+        options, left_at = self.options, time.time()
+        going = list(self.volunteers.values())
+        for process in (*(one.process for one in going), *self.liar_processes):
+            process.send_signal(signal.SIGINT)
+        worker = self.start_worker()
+        steps = self.steps_of_workers[-1]
+        self._see_them_off(going)
+        handed_over = self._holds_within(
+            HAND_OVER_SECONDS, lambda: bool(_lines(steps)) or not run.ledger.queue.unfinished()
+        )
+        if worker.poll() is not None:
+            raise SystemExit(f"the plain worker ended:\n{self.all_logs()}")
+        came = [self.join(is_client=number < options.clients) for number in
+                range(options.volunteers)]  # fmt: skip
+        begins = lambda: [at for one in came if one and (at := one.began()) is not None]  # noqa: E731
+        self._holds_within(
+            HAND_OVER_SECONDS, lambda: bool(begins()) or not run.ledger.queue.unfinished()
+        )
+        worker.terminate()  # it has handed the path back
+        taken = [tuple(map(float, line.split())) for line in _lines(steps)]  # began, ended
+        again_at = min(begins(), default=time.time())
+        worker_began, worker_ended = (taken[0][0], taken[-1][1]) if taken else (again_at, again_at)
+        self.desertions.append(
+            {
+                "handed_over": handed_over,
+                "steps_of_worker": len(taken),
+                "seconds_until_worker": round(worker_began - left_at, 1),
+                "seconds_until_volunteers": round(max(0.0, again_at - worker_ended), 1),
+            }
+        )
+        return True
+
+    def _see_them_off(self, going: list[VolunteerProcess]) -> None:
+        """Waits until they have left; one that only starts may end by the Ctrl-C itself."""
+        for one in going:
+            del self.volunteers[one.name]
+        self._holds_within(
+            LEAVE_SECONDS, lambda: all(one.process.poll() is not None for one in going)
+        )
+        for one in going:
+            if one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
+            self.gone.append(one)
+
+    def _holds_within(self, seconds: float, condition: Any) -> bool:
+        """Waits until a condition holds, at most so long; killed backbones start meanwhile."""
+        deadline = time.monotonic() + seconds
+        while not (holds := condition()) and time.monotonic() < deadline:
+            self.check_processes()
+            time.sleep(0.1)
+        return holds
 
     def kill_leader(self) -> bool:
         if len(self.backbones) < 2:
@@ -431,6 +559,15 @@ class Storm:
             return False
         process.kill()
         return process.wait() == -signal.SIGKILL
+
+
+def _steps_taken(run: Run) -> int:
+    """Up to the last one that the swarm has taken."""
+    return max((one.step + 1 for one in run.ledger.swarms.steps("modular", 0)), default=0)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
 
 
 def _doing(marker: Path) -> str:
@@ -505,43 +642,59 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
     return largest, swarm_losses, losses
 
 
-def rows_lost_and_twice(run: Run, block_rows: int) -> tuple[int, int, int]:
-    """(steps, rows lost, rows twice), by the ledger's record of the peer of each block."""
+def rows_lost_and_twice(run: Run, block_rows: int, by_worker: int) -> tuple[int, int, int]:
+    """(steps of the swarm, rows lost, rows twice), by the ledger's record of the peer of each
+    block. A step that the swarm did not take is lost, unless it is one of `by_worker` that plain
+    workers took.
+    """
     arm, batch = run.plan.arm("modular"), run.config.inner.batch_size
     num_blocks = -(-batch // block_rows)
     steps = {one.step: one for one in run.ledger.swarms.steps("modular", 0)}
-    lost = twice = 0
-    for step in range(arm.total_steps):
+    lost, twice = batch * max(0, arm.total_steps - len(steps) - by_worker), 0
+    for step in steps:
         counted: Counter[int] = Counter()
-        if step in steps:
-            for blocks in steps[step].blocks.values():
-                counted.update(blocks)
+        for blocks in steps[step].blocks.values():
+            counted.update(blocks)
         lost += sum(block_rows for block in range(num_blocks) if not counted[block])
         twice += sum(block_rows * (times - 1) for times in counted.values() if times > 1)
     return len(steps), lost, twice
 
 
-def rows_possible_alone(storm: Storm, run: Run) -> float:
+def rows_possible_alone(storm: Storm) -> float:
     """Rows that all volunteers could have computed in their time, each at its own speed, without
-    waiting for each other.
+    waiting for each other. Without those that are 50 times slower, as in the rows that counted.
     """
     rows = 0.0
-    for volunteer in (*storm.gone, *storm.volunteers.values()):
+    for volunteer in _usual_volunteers(storm):
         with contextlib.suppress(OSError, ValueError):
             _, began, ended, seconds = volunteer.log.read_text().split("\n")[:4]
             rows += (float(ended) - float(began)) / float(seconds) * storm.options.block_rows
     return rows
 
 
-def rows_of_liars(storm: Storm, run: Run) -> int:
-    """Rows that counted before they were found."""
-    blocks = sum(
-        len(of)
-        for one in run.ledger.swarms.steps("modular", 0)
-        for who, of in one.blocks.items()
-        if who.partition("/")[0] in storm.liars
-    )
-    return blocks * storm.options.block_rows
+def _usual_volunteers(storm: Storm) -> list[VolunteerProcess]:
+    """All that took part, without liars and the 50 times slower."""
+    return [one for one in (*storm.gone, *storm.volunteers.values()) if not one.is_slow]
+
+
+def blocks_by_name(run: Run) -> Counter[str]:
+    """Blocks that counted, by the name on the credential."""
+    counted: Counter[str] = Counter()
+    for one in run.ledger.swarms.steps("modular", 0):
+        for who, blocks in one.blocks.items():
+            counted[who.partition("/")[0]] += len(blocks)
+    return counted
+
+
+def what_slow_ones_did(storm: Storm, counted: Counter[str]) -> dict[str, Any]:
+    """Of each that is 50 times slower: one of the two must be."""
+    return {
+        one.name: {
+            "blocks_counted": counted[one.name],
+            "parked": "waits: the others need less" in storm.log_of(one.name),
+        }
+        for one in storm.slow
+    }
 
 
 def share_of_computing(storm: Storm) -> tuple[float | None, int]:
@@ -550,7 +703,7 @@ def share_of_computing(storm: Storm) -> tuple[float | None, int]:
     """
     busy = there = 0.0
     blocks = 0
-    for volunteer in (*storm.gone, *storm.volunteers.values()):
+    for volunteer in _usual_volunteers(storm):
         with contextlib.suppress(OSError, ValueError):
             _, began, ended, _, computing, count = volunteer.log.read_text().split("\n")[:6]
             busy, there = busy + float(computing), there + float(ended) - float(began)
@@ -559,12 +712,19 @@ def share_of_computing(storm: Storm) -> tuple[float | None, int]:
 
 
 def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
-    """Of each kind of event: how much longer than the median the two steps from it on took."""
-    seconds = [one.seconds for one in run.ledger.swarms.steps("modular", 0)]
-    usual, of_kind = float(np.median(seconds)), {}
+    """Of each kind of event: how much longer than the median the two steps from it on took; of a
+    desertion, in how much time nothing was computed.
+    """
+    seconds = {one.step: one.seconds for one in run.ledger.swarms.steps("modular", 0)}
+    usual = float(np.median(list(seconds.values())))
+    of_kind: dict[str, list[float]] = {}
     for name, step in storm.happened:
-        took = seconds[step : step + 2]
-        of_kind.setdefault(name, []).append(sum(took) - usual * len(took))
+        if name != DESERTION:
+            took = [seconds[at] for at in (step, step + 1) if at in seconds]
+            of_kind.setdefault(name, []).append(sum(took) - usual * len(took))
+    for one in storm.desertions:
+        idle = one["seconds_until_worker"] + one["seconds_until_volunteers"]
+        of_kind.setdefault(DESERTION, []).append(idle)
     return {name: round(float(np.mean(each)), 2) for name, each in sorted(of_kind.items())}
 
 
@@ -589,9 +749,13 @@ def report(storm: Storm) -> dict[str, Any]:
     with contextlib.closing(run.ledger):
         difference, ours, plain = replay(run)
         delays = Counter(one.delay for one in run.ledger.swarms.steps("modular", 0))
-        steps, lost, twice = rows_lost_and_twice(run, storm.options.block_rows)
-        possible = rows_possible_alone(storm, run)
-        counted = steps * storm.options.batch - rows_of_liars(storm, run)
+        block_rows = storm.options.block_rows
+        by_worker = sum(len(_lines(file)) for file in storm.steps_of_workers)
+        steps, lost, twice = rows_lost_and_twice(run, block_rows, by_worker)
+        possible = rows_possible_alone(storm)
+        by_name = blocks_by_name(run)
+        unusual = sum(by_name[name] for name in (*storm.liars, *(one.name for one in storm.slow)))
+        counted = steps * storm.options.batch - unusual * block_rows
         computing, blocks = share_of_computing(storm)
         (status,) = run.ledger.swarms.statuses()
         costs, liars = cost_seconds(storm, run), liars_found(storm, run)
@@ -600,12 +764,13 @@ def report(storm: Storm) -> dict[str, Any]:
     answer = {
         "replay_max_difference": difference,
         "loss_max_difference": float(np.max(np.abs(np.array(ours) - np.array(plain)))),
-        "steps": steps,
+        "steps": steps + by_worker,
+        "steps_by_worker": by_worker,
         "rows_twice": twice,
         "rows_lost": lost,
         "efficiency": round(counted / possible, 3) if possible else None,
         "computing": computing,
-        "blocks_in_vain": blocks - counted // storm.options.block_rows,
+        "blocks_in_vain": blocks - counted // block_rows,
         "steps_late": delays[1],
         "loss": float(np.mean(ours[-max(1, len(ours) // 10) :])),
         "faults": dict(storm.faults),
@@ -613,6 +778,8 @@ def report(storm: Storm) -> dict[str, Any]:
         "cost_seconds": costs,
         "not_done": storm.not_done,
         "liars": liars,
+        "slow": what_slow_ones_did(storm, by_name),
+        "desertions": storm.desertions,
         "volunteers": storm.number,
         "seconds": round(storm.seconds, 1),
         "refused": status["refused"],
