@@ -27,7 +27,7 @@ class RetentionSettings:
     between stay on the disk of the machine that made them: if that is lost, the path trains these
     phases again, to the same bits. A run in a folder keeps them all there."""
     send_snapshots: SendSnapshots = "before_recording"
-    """When these snapshots go to the bucket: before the path's phase is recorded, or
+    """When these snapshots go to the bucket: `before_recording` the path's phase, or
     `while_training`, as the path's next phase trains; a recorded phase then means that the snapshot
     is on the disk of the machine that made it, and soon in the bucket. Only the last of a path is
     sent before in either case."""

@@ -478,14 +478,13 @@ def test_the_ledger_says_which_steps_were_late_and_a_saved_phase_goes_on(tmp_pat
     of a phase computes nothing ahead.
     """
     monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
-    monkeypatch.setattr(backbone_rig, "SETTINGS", LATE)
     opened, _ = create_or_open(tmp_path / "run", TOY)
     credentials = backbone_rig.issued(
         opened, {"one": "backbone", "two": "backbone", "ana": "volunteer"}
     )
     state, losses = None, ()
     for name, steps in (("one", 4), ("two", 6)):
-        backbone = backbone_rig.backbone_of(opened, 0, name, credentials[name])
+        backbone = backbone_rig.backbone_of(opened, 0, name, credentials[name], settings=LATE)
         done = threading.Event()
 
         async def lends(address=backbone.address, done=done):
