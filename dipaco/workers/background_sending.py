@@ -14,12 +14,13 @@ included that a killed process sent.
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.sent_snapshots import is_last, is_sent
 from dipaco.control.tasks import Fact, PathTrained
+from dipaco.plural import counted
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import SNAPSHOTS, object_of, phase_of_snapshot
@@ -91,12 +92,12 @@ class SnapshotSender:
         with self._changed:
             return any(each.name == name for each in self._all())
 
-    def finish(self, seconds: float = ENDING_SECONDS) -> None:
+    def finish(self, seconds: float = ENDING_SECONDS, say: Callable[[str], object] = print) -> None:
         """Waits until all is sent, for so long at most."""
         with self._changed:
-            if self._all():
-                number = len(self._all())
-                _log.info("Sending snapshots first: %d, for %.0f s at most.", number, seconds)
+            if unsent := [each for each in self._all() if not self._is_last(each)]:
+                number = counted(len(unsent), "snapshot")
+                say(f"Sending {number} before this worker ends, for {seconds:.0f} s at most")
             self._changed.wait_for(lambda: not self._all(), timeout=seconds)
 
     def _all(self) -> list[UnsentSnapshot]:
@@ -177,8 +178,8 @@ class SnapshotSender:
 
     def _send(self, ledger: Ledger, snapshot: UnsentSnapshot) -> None:
         arm, path, phase, name = snapshot
-        if ledger.retention.snapshots(arm, path).get(phase) != name:
-            return  # trained again elsewhere, which has sent it; or the run went back
+        if self._is_superseded(ledger, snapshot):
+            return
         objects = self._run.objects
         was_sent = send_folder(objects, name, lambda: self._is_in_vain(snapshot))
         if self._is_over:
@@ -192,8 +193,8 @@ class SnapshotSender:
         self._delete_superseded_here(ledger, snapshot)
 
     def _is_superseded(self, ledger: Ledger, snapshot: UnsentSnapshot) -> bool:
-        """Whether the bucket does not need this snapshot after all, which was sent just now: it has
-        a newer one, or the phase was trained again elsewhere.
+        """Whether the bucket does not need this snapshot: it has a newer one, or that of another
+        attempt at this phase, or the run went back.
         """
         arm, path, phase, name = snapshot
         of_path = ledger.retention.snapshots(arm, path)

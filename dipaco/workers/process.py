@@ -174,7 +174,7 @@ def work(
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
             if sender is not None:
-                sender.finish()
+                sender.finish(say=functools.partial(print, flush=True))
         members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished

@@ -216,7 +216,9 @@ def test_a_lost_disk_costs_the_phases_that_the_bucket_does_not_have(begin, tmp_p
 
 def test_a_worker_that_ends_sends_for_a_while_and_says_what_it_leaves(laptop, caplog):
     laptop.work_until(1)
-    laptop.sender.finish(0.01)
+    said = []
+    laptop.sender.finish(0.01, said.append)
+    assert said == [f"Sending {PATHS} snapshots before this worker ends, for 0 s at most"]
     laptop.sender.__exit__(None, None, None)
     assert caplog.text.count("It is on this machine's disk alone") == PATHS
     laptop.bucket.gate.set()
@@ -251,14 +253,16 @@ def test_a_snapshot_that_is_damaged_here_is_not_sent(laptop, caplog):
 def test_a_snapshot_whose_phase_was_trained_again_elsewhere_is_not_left_in_the_bucket(laptop):
     laptop.work_until(1)
     assert laptop.bucket.at_gate.wait(LONG_SECONDS)
-    mine = laptop.sender._current
-    other = f"{mine.name}9"  # of another attempt
+    under_way, waiting, _ = laptop.sender._all()
     database = laptop.run.ledger._database
     with database.transaction():
-        database.change("move_snapshot", arm=MODULAR, path=mine.path, phase=0, name=other)
+        for each in (under_way, waiting):
+            of, other = {"arm": MODULAR, "path": each.path, "phase": 0}, f"{each.name}9"
+            database.change("move_snapshot", **of, name=other)  # of another attempt
     laptop.send_all()
-    assert mine.name not in {object_of(name) for name in laptop.on.content}
-    assert laptop.unsent() == {str(mine.path): 1}
+    assert under_way.name not in {object_of(name) for name in laptop.on.content}
+    assert waiting.name not in {object_of(name) for name in laptop.bucket.written}
+    assert laptop.unsent() == {str(under_way.path): 1, str(waiting.path): 1}
 
 
 def test_only_every_nth_snapshot_is_sent_and_only_its_loss_costs_more(begin, tmp_path):
