@@ -14,15 +14,16 @@ accelerator. Start two, and either may die. `dipaco status --run RUN` shows the 
 """
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dipaco.cli import swarm_join, swarm_watch
-from dipaco.cli.errors import NoSuchCredential, PathNeeded, TransportMismatch
+from dipaco.cli.errors import NoRunToLead, NoSuchCredential, PathNeeded, TransportMismatch
 from dipaco.cli.options import (
     DAY_SECONDS,
     add_database,
@@ -149,12 +150,18 @@ def _start(options: argparse.Namespace) -> int:
     keep_freed_memory()
 
     from dipaco.overrides import load_config
+    from dipaco.swarm.network.addresses import check_to_listen
 
     name = name_of(options.name)
     check_lease(options.lease_seconds)
     check_between("--save-seconds", options.save_seconds, 0, DAY_SECONDS)
     config = load_config(options.config, options.overrides)
     path = _path_of(options.path, config.num_paths)
+    check_to_listen(options.listen, options.announce)
+    rows, batch = options.block_rows, config.inner.batch_size
+    if rows is not None and not 1 <= rows <= batch:
+        expected = f"1 to {batch} (`inner.batch_size`)"
+        raise BadSetting(name="--block-rows", value=rows, expected=expected)
     if config.inner.absent_tokens != "plain":
         raise SettingsDisagree(
             problem=f"`inner.absent_tokens` is {config.inner.absent_tokens}, and volunteers inside "
@@ -261,15 +268,11 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
         problem = f"the path loss is `{opened.rules['path_loss'].name}`, and peers have only ours"
         raise SettingsDisagree(problem=problem)
     config = opened.config
-    batch = config.inner.batch_size
-    rows = options.block_rows or max(1, batch // 32)
-    if not 1 <= rows <= batch:
-        raise BadSetting(name="--block-rows", value=rows, expected=f"1 to {batch}")
     return GroupSettings(
         model=config.model,
         inner=config.inner,
         length=config.data.length,
-        block_rows=rows,
+        block_rows=options.block_rows or max(1, config.inner.batch_size // 32),
         codec=options.codec,
         state_codec=options.state_codec,
         delayed_updates=options.delayed_updates,
@@ -277,14 +280,13 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 
 def _token(options: argparse.Namespace) -> int:
-    from dipaco.runs.opening import reading
     from dipaco.swarm.network.credentials import save_credential
 
     if options.name.startswith(OWN_PREFIX):
         expected = f"a volunteer's name; names with `{OWN_PREFIX}` are the run's own"
         raise BadSetting(name="--name", value=options.name, expected=expected)
     file = options.out or Path(f"{options.name}.pass")
-    with reading(options.run) as opened:
+    with _begun(options) as opened:
         credential = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
         save_credential(credential, file)
         try:
@@ -301,15 +303,26 @@ def _token(options: argparse.Namespace) -> int:
 
 
 def _revoke(options: argparse.Namespace) -> int:
-    from dipaco.runs.opening import reading
-
-    with reading(options.run) as opened:
+    with _begun(options) as opened:
         swarms = opened.ledger.swarms
         if not swarms.revoke(options.name):
             known = sorted({one.name for one in swarms.credentials() if one.role == "volunteer"})
             raise NoSuchCredential(name=options.name, known=", ".join(known) or "no name")
     print(f"All credentials of {options.name} are revoked.")
     return 0
+
+
+@contextlib.contextmanager
+def _begun(options: argparse.Namespace) -> "Generator[Run]":
+    """The run. Raises `NoRunToLead` where there is none."""
+    from dipaco.runs.errors import NoSuchRun
+    from dipaco.runs.opening import reading
+
+    try:
+        with reading(options.run) as opened:
+            yield opened
+    except NoSuchRun as error:
+        raise NoRunToLead(**error.values) from error
 
 
 def _authority(opened: "Run") -> "Authority":

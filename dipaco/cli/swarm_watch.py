@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _watch(address: str, token: Path, every_seconds: float | None) -> int:
-    from dipaco.swarm.errors import SwarmUnreachable
+    from dipaco.swarm.errors import SwarmUnreachable, TlsRefused
     from dipaco.swarm.network.credentials import load_credential, printable
     from dipaco.swarm.roles.session import ask_about_run, wire_to
 
@@ -42,6 +42,8 @@ async def _watch(address: str, token: Path, every_seconds: float | None) -> int:
             try:
                 overview = await ask_about_run(wire, address)
                 say("\n".join(lines_of(overview, credential.certificate.name)))
+            except TlsRefused:
+                raise  # the same machine would answer again
             except (OSError, TimeoutError) as error:
                 problem = printable(str(error)) or type(error).__name__
                 if every_seconds is None:

@@ -11,7 +11,9 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.cli.main import main
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.runs.rules import Rules, record_of
+from dipaco.swarm.errors import TlsRefused
 from dipaco.swarm.network.credentials import save_credential
+from dipaco.swarm.roles import session
 from tests.support.swarm_rig import AUTHORITY
 from tests.support.tiny_run import TOY, TOY_FILE
 
@@ -30,6 +32,20 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*START, "--set", "inner.absent_tokens=masked"), "`inner.absent_tokens` is masked"),
         ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
         ((*START, "--set", "outer.stagger=true"), "`outer.stagger` is True"),
+        ((*START, "--block-rows", "0"), "`--block-rows` is 0. Expected 1 to "),
+        ((*START, "--block-rows", "65000"), "`--block-rows` is 65000. Expected 1 to "),
+        ((*START, "--listen", "tls://host"), "`tls://host` is not an address of a swarm"),
+        ((*START, "--listen", "/ip4/1.2.3.4/tcp/99999"), "`/ip4/1.2.3.4/tcp/99999` is not an"),
+        ((*START, "--listen", "/ip4/1.2.3.4"), "`/ip4/1.2.3.4` is not an address of a swarm"),
+        ((*START, "--announce", "a/b"), "`--announce` is 'a/b'. Expected the name"),
+        ((*START, "--announce", "a.b:4710"), "`--announce` is 'a.b:4710'. Expected the name"),
+        ((*START, "--announce", ""), "`--announce` is ''. Expected the name"),
+        (
+            (*START, "--listen", "tcp://127.0.0.1:0", "--announce", "a.b"),
+            "`--announce` is 'a.b'. Expected that it is left out, or `--listen tls://HOST:PORT`",
+        ),
+        (("token", "--run", "RUN", "--name", "ANA"), "dipaco swarm start CONFIG --run"),
+        (("revoke", "ANA", "--run", "RUN"), "dipaco swarm start CONFIG --run"),
         (("join", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "0"), "`--megabits` is 0.0."),
         (("aux", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "nan"), "`--megabits` is nan."),
         ((*JOIN, "--threads", "0"), "`--threads` is 0. Expected 1 to "),
@@ -39,6 +55,7 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*JOIN, "--between", "07:60-22:00"), "`--between` is '07:60-22:00'."),
         ((*JOIN, "--between", "07:00-07:00"), "`--between` is '07:00-07:00'."),
         (JOIN, "X cannot be read"),
+        (("watch", JOIN[1], "--token", __file__), "holds no credential that `dipaco swarm token`"),
     ],
 )
 def test_wrong_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monkeypatch, capsys):
@@ -64,6 +81,21 @@ def test_a_wrong_address_is_refused_before_anything_is_waited_for(verb, address,
     assert "is not an address of a swarm" in capsys.readouterr().err
 
 
+def test_to_watch_by_a_credential_of_another_run_gives_the_sentence_that_join_gives(
+    tmp_path, monkeypatch, capsys
+):
+    token, address = tmp_path / "a.pass", "tls://127.0.0.1:1/" + "0" * 32
+    save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), token)
+    refused = TlsRefused(address=address, problem="it is not of the run")
+
+    async def ask(wire, address):
+        raise refused
+
+    monkeypatch.setattr(session, "ask_about_run", ask)
+    assert main(["swarm", "watch", address, "--token", str(token)]) == 2
+    assert capsys.readouterr().err.strip() == f"TlsRefused: {refused}"
+
+
 def test_an_expired_credential_is_refused_before_its_hours_are_waited_for(tmp_path, capsys):
     token = tmp_path / "a.pass"
     save_credential(AUTHORITY.issue("ana", "volunteer", time.time() - 200_000, 1.0), token)
@@ -84,7 +116,9 @@ def test_a_run_with_a_path_loss_of_its_own_is_not_trained_by_volunteers(tmp_path
 def test_a_credential_of_a_wrong_validity_is_not_made(days, tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA", "--days", days]
     assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
-    assert f"valid for {float(days)} days" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"valid for {float(days)} days" in error
+    assert "Give more than 0 and at most 36,500" in error
     assert not list(tmp_path.iterdir())
 
 

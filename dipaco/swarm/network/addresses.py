@@ -5,11 +5,12 @@ version 6 stands in brackets, as in a URL.
 """
 
 import contextlib
+import ipaddress
 import re
 import socket
 from typing import NamedTuple
 
-from dipaco.errors import CannotListen
+from dipaco.errors import BadSetting, CannotListen
 from dipaco.swarm.errors import BadAddress
 
 TCP = "tcp://"
@@ -19,6 +20,7 @@ ANYWHERE = ("0.0.0.0", "::")  # to listen on all of a machine's addresses
 
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})(?:/([0-9a-f]{32}))?")
 
+_LIBP2P_LISTEN = re.compile(r"/(ip4|ip6|dns[46]?)/[^/\s]+/(tcp|udp)/\d{1,5}(/[\w-]+)*")
 _LIBP2P = re.compile(
     r"/(ip4/(\d{1,3}\.){3}\d{1,3}|ip6/[0-9a-fA-F:]+|dns[46]?/[^/\s]+)/(tcp|udp)/\d{1,5}(/[\w-]+)*"
     r"/p2p/[1-9A-HJ-NP-Za-km-z]{30,}"
@@ -46,6 +48,36 @@ def parse(address: str) -> SocketAddress:
     if not may_be_host(found[2]):
         raise BadAddress(given=address)
     return SocketAddress(f"{found[1]}://", found[2].strip("[]"), int(found[3]), found[4] or "")
+
+
+def check_to_listen(address: str, announce: str | None) -> None:
+    """Before anything is begun: where a backbone is to listen, and the host that it announces.
+
+    Raises:
+      BadAddress: it is of no kind.
+      BadSetting: what is announced is no host, or there is no TLS.
+    """
+    if not address.startswith("/"):
+        parse(address)
+    elif _LIBP2P_LISTEN.fullmatch(address) is None or int(address.split("/")[4]) > LAST_PORT:
+        raise BadAddress(given=address)
+    if announce is None:
+        return
+    expected = ""
+    if kind_of(address) != TLS:
+        expected = "that it is left out, or `--listen tls://HOST:PORT`: others tell their address"
+    elif not _is_host(announce):
+        expected = "the name or the address of this machine alone, as in swarm.example.org"
+    if expected:
+        raise BadSetting(name="--announce", value=announce, expected=expected)
+
+
+def _is_host(text: str) -> bool:
+    if ":" in text:
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(text).version == 6
+        return False
+    return re.fullmatch(r"[\w.-]+", text) is not None
 
 
 def check_to_join(address: str) -> None:

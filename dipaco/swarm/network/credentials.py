@@ -116,7 +116,7 @@ class Authority:
         """
         check_name(name)
         if not 0 < days <= MAX_DAYS:
-            remedy = f"Take at most {MAX_DAYS:,.0f}."
+            remedy = f"Give more than 0 and at most {MAX_DAYS:,.0f}."
             raise BadCredential(problem=f"it would be valid for {days} days", remedy=remedy)
         private = secrets.token_bytes(32) if not holder else self._key_of(holder)
         public = _private(private).public_key().public_bytes_raw()
@@ -174,9 +174,8 @@ def load_credential(file: Path) -> Credential:
         problem = f"{file} cannot be read: {error.strerror}"
         raise BadCredential(problem=problem, remedy="Give the file that you were sent.") from error
     except msgspec.MsgspecError as error:
-        raise BadCredential(
-            problem=f"{file} holds no credential: {error}", remedy=remedy
-        ) from error
+        problem = f"{file} holds no credential that `dipaco swarm token` has written"
+        raise BadCredential(problem=problem, remedy=remedy) from error
     return credential
 
 
