@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
-from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses
+from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses, SwarmUnreachable
 from dipaco.swarm.network import transport
 from dipaco.swarm.network.credentials import Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
@@ -151,6 +151,20 @@ def test_a_wrong_address_is_refused_with_a_sentence(given):
         pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
     with pytest.raises(BadAddress, match="dipaco swarm start"):
         run(_open(given))
+
+
+def test_where_a_daemon_does_not_start_only_its_reason_is_said(monkeypatch):
+    p2p = pytest.importorskip("hivemind.p2p", reason="the extra `swarm` is not installed")
+    from hivemind.p2p.p2p_daemon import P2PDaemonError
+
+    async def create(**options):
+        raise P2PDaemonError("Daemon failed to start: 2026/11/25 13:57:50 failed to connect")
+
+    monkeypatch.setattr(p2p.P2P, "create", create)
+    given = "/ip4/127.0.0.1/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+    with pytest.raises(SwarmUnreachable) as refused:
+        run(_open(given))
+    assert refused.value.values["problem"] == "failed to connect"
 
 
 async def _open(given):

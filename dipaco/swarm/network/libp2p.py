@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import re
 import socket
 import warnings
@@ -12,6 +13,9 @@ from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import BadAddress, SwarmUnreachable
 from dipaco.swarm.network.addresses import LAST_PORT, cannot_listen
 from dipaco.swarm.network.streams import StreamHandler
+
+# Before what the daemon, a Go program, says: whose failure it is, and when.
+_DAEMON_WORDS = re.compile(r"Daemon failed to start: (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d )?")
 
 PROTOCOL = "dipaco-swarm-4"
 
@@ -70,7 +74,8 @@ class Libp2p:
                 startup_timeout=60.0,
             )
         except P2PDaemonError as error:
-            problem = str(error)[:300]
+            logging.getLogger("asyncio").addFilter(_is_not_of_a_daemon)
+            problem = _DAEMON_WORDS.sub("", str(error))[:300]
             if bootstrap:
                 raise SwarmUnreachable(addresses=", ".join(bootstrap), problem=problem) from error
             raise cannot_listen(listen, problem) from error
@@ -149,3 +154,8 @@ def _identity_of(address: str) -> Any:
         return PeerID.from_base58(identity)
     except ValueError as error:
         raise BadAddress(given=address) from error
+
+
+def _is_not_of_a_daemon(record: logging.LogRecord) -> bool:
+    """False for what asyncio logs of a daemon that did not start and ends after the loop."""
+    return "that handles pid" not in record.getMessage()
