@@ -77,10 +77,13 @@ def lines_of(overview: "RunOverview", own_name: str) -> list[str]:
     for number, one in enumerate(overview.helpers):
         is_own = one.name == own_name
         if number < MOST_ROWS or is_own:
-            marks = ", ".join(["here"] * one.is_here + ["you"] * is_own)
+            now = "not here"
+            if one.is_here:
+                speed = f"{one.samples_per_second:.1f} samples/s"
+                now = f"{speed}, {printable(one.does) or 'here'}"
             lines.append(
                 f"{one.place:4}  {printable(one.name):20} {one.samples:12,} {one.share:6.1%}"
-                f"{'  ' + marks if marks else ''}"
+                f"  {now}{', you' if is_own else ''}"
             )
     if len(overview.helpers) > MOST_ROWS:
         lines.append(f"      {len(overview.helpers)} volunteers in all")

@@ -16,6 +16,8 @@ class VolunteerRecord(NamedTuple):
     steps: int  # of a group, that it had a part in
     paths: tuple[int, ...]
     is_here: bool
+    does: str  # "computes, waits": what each of its machines does now; empty where none is here
+    samples_per_second: float  # of these machines, while they compute
 
 
 def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
@@ -29,9 +31,12 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
     samples: Counter[str] = Counter()
     steps: Counter[str] = Counter()
     paths: dict[str, set[int]] = defaultdict(set)
-    here = set()
+    doing: dict[str, list[str]] = defaultdict(list)  # of each that is here
+    speeds: dict[str, float] = defaultdict(float)
     for swarm in swarms.statuses():
-        here |= {_holder(session) for session in swarm["peers"]}
+        for session, peer in swarm["peers"].items():
+            doing[_holder(session)].append(peer.get("does", ""))
+            speeds[_holder(session)] += peer["samples_per_second"]
         for step in swarms.steps(swarm["arm"], swarm["path"]):
             num_blocks = sum(map(len, step.blocks.values()))
             of_step: Counter[str] = Counter()
@@ -54,7 +59,9 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
             share=samples[name] / total,
             steps=steps[name],
             paths=tuple(sorted(paths[name])),
-            is_here=name in here,
+            is_here=name in doing,
+            does=", ".join(sorted(filter(None, set(doing[name])))) if name in doing else "",
+            samples_per_second=speeds[name],
         )
         for name in ranked
     ]

@@ -149,7 +149,7 @@ def _volunteers(volunteers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if volunteers:
         yield "\nvolunteers, by samples in all sessions:"
     for one in volunteers[:MOST_ROWS]:
-        here = ", here" if one["is_here"] else ""
+        here = f", here: {one['does'] or 'waits'}" if one["is_here"] else ""
         paths = ", ".join(map(str, one["paths"]))
         yield (
             f"  {one['place']}  {one['name']}  {one['samples']:,} samples ({one['share']:.1%}) in "
@@ -171,7 +171,8 @@ def _swarm(swarm: Mapping[str, Any]) -> Iterator[str]:
     )
     for name, peer in swarm["peers"].items():
         yield (
-            f"  {name}  {peer['kind']}  {peer['samples']:,} samples, "
+            f"  {name}  {peer['kind']}, now {peer.get('does', 'unknown')}  "
+            f"{peer['samples']:,} samples, "
             f"{peer['samples_per_second']:.1f}/s, {peer['bytes_up'] / 1e6:.1f} MB up, "
             f"{peer['bytes_down'] / 1e6:.1f} MB down, {peer['seconds'] / 60:.1f} min"
         )

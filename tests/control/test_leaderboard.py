@@ -16,7 +16,10 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
         swarms.put_step("modular", path, GroupStep(number, "s", 1.0, 9.0, 1.0, of))
 
     for path in (0, 1):
-        swarms.put_status("modular", path, "w", {"peers": {"bo/3": {}} if path else {}})
+        computes = {"does": "computes", "samples_per_second": 2.5}
+        waits = {"does": "waits", "samples_per_second": 1.0}
+        peers = {"bo/3": waits, "bo/4": computes, "bo/5": computes}
+        swarms.put_status("modular", path, "w", {"peers": peers if path else {}})
     step(0, 0, ana_1=[0, 1], bo_1=[2], **{"backbone-0_1": [3]})
     step(0, 1, ana_2=[0, 1, 2, 3], bo_2=[])
     step(1, 0, bo_3=[0, 1, 2, 3])
@@ -25,7 +28,9 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
     assert (first.place, first.name, first.samples, first.steps) == (1, "ana", 8 + 16 + 8, 3)
     assert (first.paths, first.is_here) == ((0, 1), False)
     assert (second.place, second.name, second.samples, second.steps) == (2, "bo", 4 + 8, 2)
+    assert (first.does, first.samples_per_second) == ("", 0.0)
     assert second.is_here
+    assert (second.does, second.samples_per_second) == ("computes, waits", 6.0)
     assert first.share + second.share == 1.0
 
 

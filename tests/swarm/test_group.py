@@ -119,6 +119,22 @@ def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_
     assert not group.adopt(group.member("ana"), done(*blocks))
 
 
+def test_status_says_what_each_machine_does_now(group):
+    ana, bo = joined(group), joined(group, "bo")
+    adds = JoinRequest(version="", address="tcp://127.0.0.1:1", computes=False, holds_state=False)
+    group.add_member("cy", issue("cy").certificate, adds)
+
+    def does():
+        return [peer["does"] for peer in group.status()["peers"].values()]
+
+    assert does() == ["waits", "waits", "adds up"]
+    while blocks := group.lease(ana).blocks:
+        assert does() == ["computes", "waits", "adds up"]
+        assert all(group.accept(ana, one) for one in done(*blocks))
+    bo.parked_since = (3, 0.0)
+    assert does() == ["averages", "is parked", "adds up"]
+
+
 def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwhile(group):
     group.begin_step(3, [46.0] * 8, takes_over=True)
     ana, bo = joined(group), joined(group, "bo")

@@ -14,8 +14,10 @@ from dipaco.control.queue import add_tasks
 from dipaco.control.tasks import Task
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm
+from dipaco.swarm.network.messages import Helper, RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
+from dipaco.swarm.roles import session
 from dipaco.swarm.roles.session import SessionConfig, ask_about_run, run_session, wire_to
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import SETTINGS, largest_difference, plain_states
@@ -44,6 +46,7 @@ def both(run, credentials, monkeypatch):
     monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
     monkeypatch.setattr(backbones, "OVERVIEW_SECONDS", 0.05)
     monkeypatch.setattr(paths, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(session, "TELL_SECONDS", 0.05)
     made = [
         backbone_of(run, path, name, credentials[name], num_steps=20)
         for path, name in enumerate(("backbone-0", "backbone-1"))
@@ -108,10 +111,29 @@ def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, 
     assert (helper.name, helper.place, helper.share) == ("ana", 1, 1.0)
     samples = 2 * STEPS * SETTINGS.inner.batch_size
     assert helper.samples <= samples
+    own = [sentence for sentence in said if "this machine" in sentence]
+    assert any("path 1: step" in sentence for sentence in own), said
+    assert any("samples by you in all sessions (100.0%), place 1 of 1" in one for one in own)
     text = "\n".join(lines_of(overview, "ana"))
     assert "path 0: step 4 of 20" in text
     assert f"{helper.samples:,}" in text
     assert "you" in text
+
+
+def test_watch_says_what_the_machines_of_each_volunteer_do_now():
+    ana = Helper(
+        place=1,
+        name="ana",
+        samples=90,
+        share=0.9,
+        is_here=True,
+        does="averages, computes",
+        samples_per_second=12.34,
+    )
+    bo = Helper(place=2, name="bo", samples=10, share=0.1, is_here=False)
+    first, second = lines_of(RunOverview(helpers=(ana, bo)), "bo")[1:]
+    assert first.endswith("90.0%  12.3 samples/s, averages, computes")
+    assert second.endswith("10.0%  not here, you")
 
 
 def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, credentials):

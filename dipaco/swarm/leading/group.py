@@ -361,7 +361,8 @@ class SwarmGroup:
             "target": self._settings.inner.batch_size,
             "samples_per_second": self.progress().samples_per_second,
             "peers": {
-                name: status_of(member, rows) for name, member in sorted(self.members.items())
+                name: status_of(member, rows, self.open_rows)
+                for name, member in sorted(self.members.items())
             },
             "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),
         }

@@ -1,26 +1,49 @@
 """A member of a group, as `dipaco status` and the leader's sentences show it."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from dipaco.control.swarms import PROVED
 from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest
 
 
-def status_of(member: GroupMember, block_rows: int) -> dict[str, Any]:
-    """JSON values."""
+def status_of(
+    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows]
+) -> dict[str, Any]:
+    """JSON values.
+
+    Args:
+      member: of the group.
+      block_rows: rows in a block.
+      open_rows: of this step, and of the next where they are open.
+    """
     kind = kind_of(member.join_request).strip(" ()") or "computes"
     is_parked = member.parked_since is not None
     return {
         "kind": f"{kind}, parked: too slow for these steps" if is_parked else kind,
         "computes": member.join_request.computes,
+        "does": _what_it_does(member, open_rows),
         "samples_per_second": member.blocks_per_second.per_second * block_rows,
         "samples": member.counted * block_rows,
         "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
         "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,
         "seconds": time.monotonic() - member.joined_at,
     }
+
+
+def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows]) -> str:
+    if not member.join_request.computes:
+        return "adds up"
+    if any(rows.ledger.held_by(member.name) for rows in open_rows):
+        return "computes"
+    if member.parked_since is not None:
+        return "is parked"
+    this_step = open_rows[0].ledger
+    is_averaged = this_step.is_complete and member.name in this_step.blocks_by_peer
+    return "averages" if is_averaged else "waits"
 
 
 def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:

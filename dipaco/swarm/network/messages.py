@@ -112,6 +112,8 @@ class Helper(PeerMessage):
     samples: int
     share: float
     is_here: bool
+    does: str = ""  # what its machines do now
+    samples_per_second: float = 0.0  # of these
 
 
 class RunOverview(PeerMessage):

@@ -9,6 +9,7 @@ class Auxiliary(Peer):
 
     samples = 0
     samples_per_second = 0.0
+    does = "adds up"
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called.

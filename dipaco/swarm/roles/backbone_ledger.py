@@ -137,6 +137,8 @@ class BackboneLedger:
                 samples=one.samples,
                 share=one.share,
                 is_here=one.is_here,
+                does=one.does,
+                samples_per_second=one.samples_per_second,
             )
             for one in leaderboard(self._swarms, batch_size)[:MOST_HELPERS]
         )

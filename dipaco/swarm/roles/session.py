@@ -19,10 +19,12 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.roles.own_progress import own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
+TELL_SECONDS = 60.0  # between two sentences about the run and this machine
 ASK_SECONDS = 10.0  # for a backbone to say how the run is
 
 
@@ -158,7 +160,8 @@ class _Visit:
             self.has_joined = True
             running = asyncio.ensure_future(self._peer.run())
             moving = asyncio.ensure_future(self._look_elsewhere(self._peer))
-            tasks += [running, moving]
+            telling = asyncio.ensure_future(self._tell_forever(self._peer))
+            tasks += [running, moving, telling]
             await asyncio.wait([running, stopping, moving], return_when=asyncio.FIRST_COMPLETED)
             moving.cancel()
             is_over = running.done()
@@ -257,6 +260,19 @@ class _Visit:
                 self.moves_to = address
                 return
             seen = target
+
+    async def _tell_forever(self, peer: Volunteer | Auxiliary) -> None:
+        """Says now and then how the run is, and what this machine has done and does."""
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            overview = await self._overview(peer.leader.address or self._config.address)
+            if overview is not None:
+                name = self._wire.name.rpartition("/")[0]
+                self._say(
+                    own_progress(
+                        overview, name, peer.leader.address, peer.samples_per_second, peer.does
+                    )
+                )
 
     async def _overview(self, address: str) -> RunOverview | None:
         """None where there is no answer: it goes on as it is."""

@@ -64,7 +64,7 @@ class Volunteer(Peer):
         self._kept: dict[int, StepSum] = {}  # what was summed for a leader that was lost
         self._leaders_lost = 0
         self._late_seconds = 0.0  # that a block took whose step was over before
-        self._is_parked = False
+        self._is_parked = self._is_computing = False
         # With a codec: what was sent in a round, sent in the step that was taken, and lost of it.
         self._sent: tuple[int, np.ndarray] | None = None
         self._rounded: tuple[ClosedStep, np.ndarray] | None = None
@@ -76,6 +76,17 @@ class Volunteer(Peer):
     def samples_per_second(self) -> float:
         """While it computes; 0: it has not computed a block yet."""
         return self._speed.per_second
+
+    @property
+    def does(self) -> str:
+        """What this machine does now, as the leader's status says it (`member_status`)."""
+        if self._is_computing:
+            return "computes"
+        if self._is_parked:
+            return "is parked"
+        state = self.group_state
+        is_in = state is not None and state.plan is not None and state.plan.step in self._sums
+        return "averages" if is_in else "waits"
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called.
@@ -233,7 +244,9 @@ class Volunteer(Peer):
                 await self.wait_for_change(min(state.refresh_seconds, max(ask_again, 0.01)))
                 continue
             self._note_parked(False)
+            self._is_computing = True
             await self._compute_blocks(reply, rows)
+            self._is_computing = False
 
     def _may_ask(self, state: GroupState) -> bool:
         """Whether there may be rows to compute."""
