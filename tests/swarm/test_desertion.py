@@ -27,6 +27,40 @@ def run(tmp_path):
     opened.ledger.close()
 
 
+def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
+    """One that follows would claim it, and lead it without volunteers, in turn for ever."""
+    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
+    swarms = run.ledger.swarms
+    credential = issued(run, {"back": "backbone", "second": "backbone", "ana": "volunteer"})
+    both = [backbone_of(run, 0, name, credential[name]) for name in ("back", "second")]
+    manned = lambda: set(swarms.backbones(MODULAR, 0, is_manned=True))  # noqa: E731
+    taken = []
+
+    async def session():
+        leaving = asyncio.Event()
+        config = SessionConfig(both[0].address, True, True, None)
+        ending = asyncio.ensure_future(
+            run_session(config, credential["ana"], leaving, lambda sentence: None)
+        )
+        while len(taken) < 2 or not all(one._is_manned for one in both):
+            await asyncio.sleep(0.02)
+        monkeypatch.setattr(hands, "DESERTED_SECONDS", 0.5)
+        leaving.set()
+        await ending
+
+    ana = threading.Thread(target=lambda: asyncio.run(session()), daemon=True)
+    try:
+        ana.start()
+        until(manned)
+        phase = phase_of(both[0], 800, on_step=lambda number, loss: taken.append(number))
+        assert len(phase.losses) < 800
+        assert not manned(), "only a plain worker may claim it now"
+        ana.join(60)
+    finally:
+        for backbone in reversed(both):
+            backbone.close(is_finished=True)
+
+
 def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, monkeypatch):
     monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
     swarms = run.ledger.swarms

@@ -21,3 +21,7 @@ class Hands:
         if num_volunteers > 0:
             self._seen_seconds = now_seconds
         return now_seconds - self._seen_seconds <= DESERTED_SECONDS
+
+    def forget(self) -> None:
+        """The backbone that leads has left the path to plain workers."""
+        self._seen_seconds = -math.inf

@@ -44,6 +44,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
+UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 OVERVIEW_SECONDS = 5.0  # for which what was read of the whole run is said again
 HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
@@ -102,6 +103,7 @@ class Backbone:
         self._num_steps, self._overview = num_steps, RunOverview()
         self._overview_until = 0.0  # of the monotonic clock
         self._hands, self._is_manned = Hands(), False
+        self._is_said_manned, self._unmanned_looks = False, 0  # in the ledger; since when not
         self._refusals: list[dict[str, str]] = []
         self.address = ""
 
@@ -281,13 +283,21 @@ class Backbone:
         some come. A backbone that follows does as the one that leads.
         """
         num_hands = self._leader.num_hands()
-        if not self._leader.is_leading and self._ledger.is_manned_by_leader():
-            num_hands = max(num_hands, 1)
+        if not self._leader.is_leading:
+            if there := self._ledger.is_manned_by_leader():
+                num_hands = max(num_hands, 1)
+            elif there is False:
+                self._hands.forget()
         is_manned = self._hands.look(num_hands, time.monotonic()) and not self._is_out
+        if is_manned != self._is_said_manned:
+            self._ledger.put_backbone(is_manned=is_manned)
+            self._is_said_manned = is_manned
+        # A phase is left when those that follow have seen it: else one of them would claim it.
+        self._unmanned_looks = 0 if is_manned else self._unmanned_looks + 1
+        is_manned = self._unmanned_looks < UNMANNED_LOOKS and (is_manned or self._is_manned)
         if is_manned == self._is_manned:
             return
-        self._ledger.put_backbone(is_manned=is_manned)
-        self._is_manned = is_manned  # afterwards: a phase that ends is claimed by another
+        self._is_manned = is_manned
         if is_manned:
             self._say("volunteers are here: the path is theirs")
         else:

@@ -81,11 +81,15 @@ class BackboneLedger:
                 return one["leader"]
         return None
 
-    def is_manned_by_leader(self) -> bool:
-        """Whether another backbone leads and has volunteers."""
+    def is_manned_by_leader(self) -> bool | None:
+        """Whether another backbone, which led last and lives, has volunteers; None: there is none
+        such.
+        """
         arm, path, worker = self._place
-        manned = self._swarms.backbones(arm, path, is_manned=True)
-        return (leader := self.leader()) != worker and leader in manned
+        leader = self.leader()
+        if leader == worker or leader not in self._swarms.backbones(arm, path):
+            return None
+        return leader in self._swarms.backbones(arm, path, is_manned=True)
 
     def refuse(
         self, certificate: Certificate, session: str, reason: str, evidence: Evidence | None
