@@ -25,13 +25,13 @@ def issued(run, roles):
     return made
 
 
-def backbone_of(run, path, name, credential, *, settings=SETTINGS, **more):
+def backbone_of(run, path, name, credential, *, settings=None, **more):
     """The backbone of a path, started."""
     run.ledger.members.join(name, host="here", pid=1, life=name, machine="m", version="0")
     backbone = Backbone(
         run.open_ledger,
         BackbonePlace(MODULAR, path, name),
-        settings,
+        settings or SETTINGS,
         credential,
         listen="tls://127.0.0.1:0",
         **more,

@@ -24,22 +24,17 @@ from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.errors import OptionsDiffer, SwarmRefuses
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import (
-    HeldStateRequest,
-    RunOverview,
-    StateManifest,
-    StatePosition,
-)
+from dipaco.swarm.network.messages import RunOverview, StatePosition
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.transport import start_transport
-from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.hands import Hands
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger
 from dipaco.swarm.roles.common_options import agree
+from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
-from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
@@ -47,7 +42,6 @@ STATUS_SECONDS = 1.0
 UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 OVERVIEW_SECONDS = 5.0  # for which what was read of the whole run is said again
-HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
 REFUSED_SECONDS = 5.0  # after which a backbone that was refused tries again to follow
 REFUSALS_SHOWN = 20
 
@@ -347,7 +341,9 @@ class Backbone:
         begins = work.first_step - len(work.losses)  # the phase
         ends = self._ends = work.first_step + len(work.rates)
         if not holder.origin:
-            await self._fetch_held_state(work.origin, work.first_step, ends)
+            others = [address for address in self._backbones if address != self.address]
+            span = work.first_step, ends
+            await fetch_held_state(self._wire, holder, others, work.origin, span, self._say)
         goes_on = holder.origin == work.origin and work.first_step <= holder.step <= ends
         if not goes_on or len(holder.losses) != holder.step - begins:
             lineage = f"{work.first_step}-{self._wire.name}-{time.time():.3f}"
@@ -385,27 +381,3 @@ class Backbone:
             self._leader.end_phase()
             with contextlib.suppress(DipacoError):
                 self._put_status()
-
-    async def _fetch_held_state(self, origin: str, first_step: int, last_step: int) -> None:
-        """Takes the newest state that a backbone holds: this one starts from what was saved;
-        another that followed the group may be further.
-        """
-        found: list[StateManifest] = []
-        for address in self._backbones:
-            with contextlib.suppress(*PEER_ERRORS):
-                if address != self.address:
-                    manifest, _ = await self._wire.ask(
-                        address,
-                        "held",
-                        HeldStateRequest(origin=origin),
-                        StateManifest,
-                        within_seconds=HELD_SECONDS,
-                        from_backbone=True,
-                    )
-                    found.append(manifest)
-        for manifest in sorted(found, key=lambda one: one.step, reverse=True):
-            if manifest.origin == origin and first_step <= manifest.step <= last_step:
-                download = StateDownload(self._wire, self._holder, "none", self._say)
-                with contextlib.suppress(*PEER_ERRORS):
-                    if await download.fetch(manifest):
-                        return
