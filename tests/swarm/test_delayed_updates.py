@@ -5,7 +5,9 @@ machine whose gradients are as late.
 import asyncio
 import dataclasses
 import functools
+import math
 import threading
+import time
 from types import SimpleNamespace
 
 import jax
@@ -20,7 +22,7 @@ from dipaco.swarm.leading.leasing import lease_rows, should_begin_again
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest
-from dipaco.swarm.planning import check_schedule
+from dipaco.swarm.planning import assignment, check_schedule
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
@@ -185,7 +187,9 @@ def test_a_volunteer_that_leaves_in_an_averaging_gives_its_sum_of_the_next_step(
     run(scenario)
 
 
-def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps():
+def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps(monkeypatch):
+    monkeypatch.setattr(assignment, "PATIENCE", math.inf)  # nobody else computes what ana has
+
     async def scenario():
         async with Late() as group:
             ana, bo = await group.join("ana"), await group.join("bo", slow=0.05)
@@ -562,7 +566,7 @@ def test_a_member_gets_rows_of_this_step_then_of_the_next_and_only_then_is_a_bac
     now, after = ROWS.at("before", None), StepRows(5, [46.0] * 2, lineage="now")
     members = members_of(ana=(1.0, BOTH), bo=(1.0, BOTH), cy=(1.0, NEWEST))
     lease = functools.partial(lease_rows, members=members, say=lambda sentence: None)
-    now.ledger.lease("bo", 7, 1e9, now_seconds=0.0, seconds_per_block=1e9)
+    now.ledger.lease("bo", 7, 1e9, now_seconds=time.monotonic(), seconds_per_block=0.25)
     first = lease((now, after), member=members["ana"])
     assert (first.step, first.blocks, first.lineage) == (4, (7,), "before")
     second = lease((now, after), member=members["ana"])
@@ -573,3 +577,23 @@ def test_a_member_gets_rows_of_this_step_then_of_the_next_and_only_then_is_a_bac
     assert backup.step == 4
     assert len(backup.blocks) == 1
     assert now.ledger.done_by("bo") == ()
+
+
+@pytest.mark.parametrize(
+    ("took", "seconds_per_block", "is_backup"),
+    [(0.0, 0.25, False), (0.0, 9.0, True), (0.0, math.inf, False), (4.0, math.inf, True)],
+    ids=["is done soon", "takes long", "is not timed yet", "is not timed for long"],
+)
+def test_a_block_that_holds_up_its_step_is_computed_before_rows_of_the_next(
+    took, seconds_per_block, is_backup
+):
+    """Of a step whose other blocks are done; two of the next are free."""
+    now, after = ROWS.at("before", None), StepRows(5, [46.0] * 2, lineage="now")
+    members = members_of(ana=(1.0, BOTH), bo=(0.0, BOTH), cy=(1.0, BOTH))
+    now.ledger.lease("cy", 7, 1e9)
+    for block in range(7):
+        now.ledger.finish("cy", block)
+    since = time.monotonic() - took
+    now.ledger.lease("bo", 1, 1e9, now_seconds=since, seconds_per_block=seconds_per_block)
+    lease = lease_rows((now, after), members, members["ana"], lambda sentence: None)
+    assert (lease.step, lease.blocks) == ((4, (7,)) if is_backup else (5, (0,)))

@@ -1,7 +1,8 @@
 """What a member is to compute now, and whether it is parked. The rule is `planning.assignment`.
 
-With delayed updates a member that has nothing to do of this step gets rows of the next; only where
-that has none left either, it is a backup, or parked.
+With delayed updates a member that has nothing to do of this step gets rows of the next; it is a
+backup only where that has none left either, or where a block holds up this step for longer than the
+next one's rows last.
 """
 
 import math
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
-from dipaco.swarm.planning.assignment import assign, seconds_without
+from dipaco.swarm.planning.assignment import assign, block_that_holds_up, seconds_without
 from dipaco.swarm.planning.leases import BlockLedger
 
 MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
@@ -47,12 +48,34 @@ def lease_rows(
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}
             lease = lease_work(rows.ledger, able, member, say, only_free=True)
+            if not lease.blocks and rows is among[0]:
+                lease = _backup_of_what_holds_up(among, members, member)
             if lease.blocks:
                 return lease.of(rows)
     for rows in among[:1]:
         lease = lease_work(rows.ledger, members, member, say)
         return lease.of(rows) if lease.blocks else lease
     return WorkLease()
+
+
+def _backup_of_what_holds_up(
+    among: Sequence[StepRows], members: Mapping[str, GroupMember], member: GroupMember
+) -> WorkLease:
+    """A block of the first step, for which all would wait when the next one's are done."""
+    (this, after), now, own = among, time.monotonic(), member.seconds_per_block
+    speeds = [
+        one.seconds_per_block
+        for one in members.values()
+        if one.seconds_per_block and one.holds(after.lineage)
+    ]
+    meanwhile = seconds_without(after.ledger.num_free, speeds) if after.ledger.num_free else 0.0
+    block = block_that_holds_up(this.ledger, own, now, meanwhile)
+    if block is None:
+        return WorkLease()
+    within = max(MIN_WAIT_SECONDS, member.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS))
+    timing = {"now_seconds": now, "seconds_per_block": own}
+    has = this.ledger.lease_backup(member.name, block, now + within, **timing)
+    return WorkLease((block,), within) if has else WorkLease()
 
 
 def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bool:

@@ -4,6 +4,8 @@ A step ends with its last block. So a block goes to a peer only if the others wo
 all that is left sooner; a peer that is too slow for that is *parked* until a step has more left. At
 the end of a step, when no block is free, an idle peer computes as a *backup* what it would finish
 before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section 3.6).
+Where rows of the next step may be computed meanwhile, these come first, unless a block would hold
+up its step for longer than they last.
 A peer whose speed is not known gets one block and is timed by it: a free one, else one of a holder
 whose speed is known. (Of two that are not timed it is not known whether either ever ends.)
 """
@@ -15,6 +17,7 @@ from typing import NamedTuple
 from dipaco.swarm.planning.leases import BlockLedger, OpenBlock, blocks_to_lease
 
 MARGIN = 1.1  # of a step's length that a slower peer may add
+PATIENCE = 3.0  # times the seconds of who asks, before a block of unknown speed holds up its step
 
 
 class Assignment(NamedTuple):
@@ -66,21 +69,44 @@ def seconds_without(num_blocks: int, others: list[float]) -> float:
     return max(num_blocks / sum(1.0 / seconds for seconds in others), min(others))
 
 
-def _late_block(ledger: BlockLedger, peer: str, own: float, now: float) -> int | None:
-    """The block that `peer` would finish the longest before its holder; None where there is none.
+def block_that_holds_up(
+    ledger: BlockLedger, own: float, now: float, meanwhile_seconds: float
+) -> int | None:
+    """The block that keeps a step from ending the longest, where that is longer than there is
+    anything else to do; None where there is none.
 
-    Of a block that is overdue it is known only how long it has taken: it may take as long again.
+    Args:
+      ledger: of the step.
+      own: seconds that the peer which asks needs for a block; 0 = not known.
+      now: of the clock that the ledger's times are of.
+      meanwhile_seconds: for which all peers have rows of the next step.
     """
-    is_timed = own > 0
-
-    def expected(one: OpenBlock) -> float:
-        return one.due_seconds if now <= one.due_seconds else now + (now - one.since_seconds)
-
+    if own <= 0:
+        return None
     late = [
-        (expected(one), one.block)
+        (_expected(one, now), one.block)
+        for one in ledger.open_blocks()
+        if _expected(one, now) > now + own + meanwhile_seconds
+        and (math.isfinite(one.due_seconds) or now - one.since_seconds > PATIENCE * own)
+    ]
+    return max(late, default=(0.0, None))[1]
+
+
+def _expected(one: OpenBlock, now: float) -> float:
+    """When a block should be done. Of one that is overdue it is known only how long it has taken:
+    it may take as long again.
+    """
+    return one.due_seconds if now <= one.due_seconds else now + (now - one.since_seconds)
+
+
+def _late_block(ledger: BlockLedger, peer: str, own: float, now: float) -> int | None:
+    """The block that `peer` would finish the longest before its holder; None: there is none."""
+    is_timed = own > 0
+    late = [
+        (_expected(one, now), one.block)
         for one in ledger.open_blocks()
         if one.holder != peer
-        and expected(one) > now + own
+        and _expected(one, now) > now + own
         and (is_timed or (math.isfinite(one.due_seconds) and not one.has_backup))
     ]
     return max(late, default=(0.0, None))[1]
