@@ -4,6 +4,7 @@ import contextlib
 import json
 import sqlite3
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -96,7 +97,9 @@ def test_weights_and_biases_keeps_them_in_the_runs_folder_when_it_is_offline(run
             log.write(event)
     (file,) = run.folder.glob("wandb/offline-run-*/run-*.wandb")
     assert file.stem == f"run-{run.identity}"
-    content = file.read_bytes()
+    deadline = time.monotonic() + 60
+    while b"4.75" not in (content := file.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.1)  # a process of its own writes it
     for name, value in ((NAME, b"4.5"), (NAME, b"4.25"), ("path_trained/modular/0/loss", b"4.75")):
         assert name.encode() in content
         assert value in content

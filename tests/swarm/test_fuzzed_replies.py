@@ -4,7 +4,6 @@ not expect, and none is taken for what it is not.
 
 import asyncio
 import random
-import types
 import warnings
 
 import msgspec
@@ -17,7 +16,7 @@ from dipaco.swarm.network import messages, wire
 from dipaco.swarm.network.addresses import parse
 from dipaco.swarm.network.dial_back import reached_address
 from dipaco.swarm.network.merkle import root_of
-from dipaco.swarm.roles.backbone import Backbone
+from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.sum_proof import prove
@@ -204,12 +203,9 @@ def test_damaged_states_of_another_backbone_are_not_taken(rng):
                 "held": lambda body: (rng.choice([manifest, elsewhere]), b""),
                 "chunk": lambda body: (messages.Ack(), rng.choice([b"", b"x"])),
             }
-            asks = types.SimpleNamespace(
-                _backbones=(EVE_AT,), address="", _wire=group.wire, _holder=group.holder, _say=print
-            )
             for _ in range(TIMES):
                 group.holder.set_state(first_state(), group.holder.position, [])
-                await Backbone._fetch_held_state(asks, "test", 0, 9)
+                await fetch_held_state(group.wire, group.holder, [EVE_AT], "test", (0, 9), print)
                 assert group.holder.origin == "test"
                 assert group.holder.step == 0
 
