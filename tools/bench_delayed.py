@@ -28,7 +28,7 @@ import jax
 import numpy as np
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
-from swarm_storm import CONFIG
+from support.swarm_run import write_config
 
 from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.optimizer import learning_rates
@@ -68,10 +68,14 @@ def prepared(folder: Path, options: argparse.Namespace) -> Run:
     file, d_model = options.config, options.d_model
     if file is None:
         file = folder / "config.py"
-        file.write_text(
-            CONFIG.format(
-                phases=1, steps=4, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
-            ).replace("documents=400", f"documents={options.documents}")
+        write_config(
+            file,
+            name="late gradients",
+            phases=1,
+            steps=4,
+            batch=options.batch,
+            d_model=d_model,
+            documents=options.documents,
         )
     environment = {**os.environ, "DIPACO_CACHE": str(isolated_cache(folder / "cache"))}
     words = [sys.executable, "-m", "dipaco.cli.main", "train", str(file)]

@@ -45,7 +45,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -57,6 +56,15 @@ import numpy as np
 from support.hosts import Hosts, why_not
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
+from support.swarm_replay import replay, rows_lost_and_twice
+from support.swarm_run import (
+    Paced,
+    dipaco_words,
+    free_port,
+    paced_by,
+    share_of_computing,
+    write_config,
+)
 from swarm_liar import LIES
 
 from dipaco.runs.opening import open_run
@@ -69,43 +77,6 @@ JOINED_SLOW, SLOW_AT, TIMES_SLOWER = "joined, 50 times slower", 8, 50.0
 DESERTION = "all leave"
 LEAVE_SECONDS = 60.0  # for a volunteer to leave by Ctrl-C
 HAND_OVER_SECONDS = 240.0  # for a plain worker to have the path, and for volunteers to have it back
-CONFIG = '''"""One path on the toy corpus, for a swarm."""
-
-from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
-from dipaco.data.config import DataConfig
-from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig, part_names
-from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import RoutingConfig
-from dipaco.topology import Level, Topology
-
-MODEL = ModelConfig(
-    vocab_size=300, d_model={d_model}, num_layers=2, num_heads=2, d_ff={d_ff}, max_length=64
-)
-
-
-def run() -> RunConfig:
-    return RunConfig(
-        name="swarm storm",
-        model=MODEL,
-        topology=Topology(levels=(Level(name="all", parts=part_names(MODEL)),)),
-        data=DataConfig(
-            sources=("toy:?clusters=4&documents=400&words=60",),
-            vocab_size=300,
-            length=64,
-            valid_fraction=0.1,
-            router_fraction=0.2,
-            processes=1,
-        ),
-        base=BaseSettings(steps=0),
-        phases={phases},
-        routing=RoutingConfig(kind="kmeans"),
-        outer=OuterSettings(learning_rate=1.0, momentum=0.0),
-        inner=InnerSettings(steps={steps}, batch_size={batch}, learning_rate=1e-3, warmup_steps=2),
-        evaluation=EvaluationSettings(batch_size=16, every_phases={phases}),
-        baselines=(),
-    )
-'''
 
 
 def main() -> None:
@@ -201,14 +172,13 @@ class Storm:
         self.run_folder = folder / "run"
         self.cache = isolated_cache(folder / "cache")
         self.config_file = folder / "config.py"
-        self.config_file.write_text(
-            CONFIG.format(
-                phases=options.phases,
-                steps=options.steps,
-                batch=options.batch,
-                d_model=options.d_model,
-                d_ff=3 * options.d_model // 2,
-            )
+        write_config(
+            self.config_file,
+            name="swarm storm",
+            phases=options.phases,
+            steps=options.steps,
+            batch=options.batch,
+            d_model=options.d_model,
         )
         self.rng = random.Random(options.seed)
         self.faults: Counter[str] = Counter()
@@ -226,7 +196,7 @@ class Storm:
         self.behind: dict[str, str] = {}  # volunteer -> its host
         self.stack = contextlib.ExitStack()
         self.hosts = self._hosts()
-        self.ports = {f"back-{n}": _free_port() for n in range(options.backbones)}
+        self.ports = {f"back-{n}": free_port() for n in range(options.backbones)}
         self.number = 0
         self.seconds = 0.0
         self.events = 0
@@ -324,11 +294,11 @@ class Storm:
         words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
         words += ["--delayed-updates"] if options.delayed_updates == "on" else []
-        self.backbones[name] = self.start([*_dipaco(), *words], name)
+        self.backbones[name] = self.start([*dipaco_words(), *words], name)
 
     def start_auxiliary(self) -> None:
         words = ["swarm", "aux", self.address(), "--token", str(self.pass_file)]
-        self.others.append(self.start([*_dipaco(), *words], f"aux-{len(self.others)}"))
+        self.others.append(self.start([*dipaco_words(), *words], f"aux-{len(self.others)}"))
 
     def join(self, is_client: bool = False) -> VolunteerProcess | None:
         """Starts a volunteer; speeds are 1, 1/2, 1/3 of the fastest in turn."""
@@ -393,7 +363,7 @@ class Storm:
 
     def issue(self, name: str, out: Path) -> None:
         words = ["swarm", "token", "--run", str(self.run_folder), "--name", name, "--out", str(out)]
-        subprocess.run([*_dipaco(), *words], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*dipaco_words(), *words], check=True, stdout=subprocess.DEVNULL)
 
     def start(self, words: list[str], name: str) -> subprocess.Popen:
         environment = {**os.environ, "DIPACO_CACHE": str(self.cache)}
@@ -576,100 +546,20 @@ def _doing(marker: Path) -> str:
     return ""
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-def _dipaco() -> list[str]:
-    return [sys.executable, "-m", "dipaco.cli.main"]
-
-
 # --- the checker ------------------------------------------------------------------------------
-
-
-def replay(run: Run) -> tuple[float, list[float], list[float]]:
-    """Plain AdamW in this process, one large batch after the other, with gradients that are as late
-    as the ledger says: the largest difference of any parameter at the end of any phase, and the
-    losses of the swarm and of the replay.
-    """
-    import jax
-
-    from dipaco.algorithm.delayed_updates import delayed_steps
-    from dipaco.inner.optimizer import learning_rates
-    from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
-    from dipaco.topology import assemble
-    from dipaco.workers.row_plans import batches_for
-
-    arm, inner = run.plan.arm("modular"), run.config.inner
-    (path,) = range(arm.topology.num_paths)
-    modules = arm.topology.modules_of(path)
-    optimizer, largest, losses = None, 0.0, []
-    swarm_losses = run.ledger.progress.losses("modular")[path]
-    delay_of = {one.step: one.delay for one in run.ledger.swarms.steps("modular", path)}
-    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
-    update_and_predict = make_update(inner), make_prediction(inner)
-    for phase in range(arm.phases):
-        # Every phase begins with what the run has; within it, nothing comes from the swarm.
-        parts = assemble({m: run.parameters("modular", m, phase) for m in modules}, modules)
-        first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
-        state = run.programs.place(parts, optimizer, first)
-        rates = learning_rates(inner, arm.total_steps, first, end - first)
-        batches = batches_for(run, arm, path, phase)
-
-        def gradient_of(step: int, parts: Any, batches: Any = batches) -> tuple[Any, Any]:
-            return gradient(parts, run.programs.place_batch(batches.at(step)))
-
-        steps = [
-            (step, rate, delay_of.get(step, 0))
-            for step, rate in zip(range(first, end), rates, strict=True)
-        ]
-        if any(delay for _, _, delay in steps):
-            for taken, metrics in delayed_steps(state, steps, gradient_of, *update_and_predict):
-                state = taken
-                losses.append(float(metrics.loss))
-        else:
-            for step, rate, _ in steps:
-                batch = run.programs.place_batch(batches.at(step))
-                state, metrics = run.programs.step(state, batch, rate)
-                losses.append(float(metrics.loss))
-        after = assemble({m: run.parameters("modular", m, phase + 1) for m in modules}, modules)
-        ours = jax.device_get(state)
-        optimizer = ours.optimizer
-        pairs = zip(jax.tree.leaves(ours.parts), jax.tree.leaves(after), strict=True)
-        largest = max(largest, *(float(np.max(np.abs(a - b))) for a, b in pairs))
-    return largest, swarm_losses, losses
-
-
-def rows_lost_and_twice(run: Run, block_rows: int, by_worker: int) -> tuple[int, int, int]:
-    """(steps of the swarm, rows lost, rows twice), by the ledger's record of the peer of each
-    block. A step that the swarm did not take is lost, unless it is one of `by_worker` that plain
-    workers took.
-    """
-    arm, batch = run.plan.arm("modular"), run.config.inner.batch_size
-    num_blocks = -(-batch // block_rows)
-    steps = {one.step: one for one in run.ledger.swarms.steps("modular", 0)}
-    lost, twice = batch * max(0, arm.total_steps - len(steps) - by_worker), 0
-    for step in steps:
-        counted: Counter[int] = Counter()
-        for blocks in steps[step].blocks.values():
-            counted.update(blocks)
-        lost += sum(block_rows for block in range(num_blocks) if not counted[block])
-        twice += sum(block_rows * (times - 1) for times in counted.values() if times > 1)
-    return len(steps), lost, twice
 
 
 def rows_possible_alone(storm: Storm) -> float:
     """Rows that all volunteers could have computed in their time, each at its own speed, without
     waiting for each other. Without those that are 50 times slower, as in the rows that counted.
     """
-    rows = 0.0
-    for volunteer in _usual_volunteers(storm):
-        with contextlib.suppress(OSError, ValueError):
-            _, began, ended, seconds = volunteer.log.read_text().split("\n")[:4]
-            rows += (float(ended) - float(began)) / float(seconds) * storm.options.block_rows
-    return rows
+    noted = _noted(storm)
+    return sum(one.seconds / one.seconds_per_block for one in noted) * storm.options.block_rows
+
+
+def _noted(storm: Storm) -> list[Paced]:
+    """What all that took part have noted of themselves."""
+    return [noted for one in _usual_volunteers(storm) if (noted := paced_by(one.log)) is not None]
 
 
 def _usual_volunteers(storm: Storm) -> list[VolunteerProcess]:
@@ -695,20 +585,6 @@ def what_slow_ones_did(storm: Storm, counted: Counter[str]) -> dict[str, Any]:
         }
         for one in storm.slow
     }
-
-
-def share_of_computing(storm: Storm) -> tuple[float | None, int]:
-    """Of the volunteers' time from their first block to their last; and how many blocks they have
-    computed.
-    """
-    busy = there = 0.0
-    blocks = 0
-    for volunteer in _usual_volunteers(storm):
-        with contextlib.suppress(OSError, ValueError):
-            _, began, ended, _, computing, count = volunteer.log.read_text().split("\n")[:6]
-            busy, there = busy + float(computing), there + float(ended) - float(began)
-            blocks += int(count)
-    return (round(busy / there, 3) if there else None), blocks
 
 
 def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
@@ -747,7 +623,8 @@ def report(storm: Storm) -> dict[str, Any]:
     """What to print, as JSON; prints the events."""
     run = open_run(storm.run_folder)
     with contextlib.closing(run.ledger):
-        difference, ours, plain = replay(run)
+        replayed = replay(run)
+        ours = replayed.swarm_losses
         delays = Counter(one.delay for one in run.ledger.swarms.steps("modular", 0))
         block_rows = storm.options.block_rows
         by_worker = sum(len(_lines(file)) for file in storm.steps_of_workers)
@@ -756,14 +633,14 @@ def report(storm: Storm) -> dict[str, Any]:
         by_name = blocks_by_name(run)
         unusual = sum(by_name[name] for name in (*storm.liars, *(one.name for one in storm.slow)))
         counted = steps * storm.options.batch - unusual * block_rows
-        computing, blocks = share_of_computing(storm)
+        computing, blocks = share_of_computing(_noted(storm))
         (status,) = run.ledger.swarms.statuses()
         costs, liars = cost_seconds(storm, run), liars_found(storm, run)
     if storm.options.plot is not None:
-        plot(ours, plain, storm.options.plot)
+        plot(replayed.swarm_losses, replayed.losses, storm.options.plot)
     answer = {
-        "replay_max_difference": difference,
-        "loss_max_difference": float(np.max(np.abs(np.array(ours) - np.array(plain)))),
+        "replay_max_difference": replayed.largest_difference,
+        "loss_max_difference": replayed.loss_difference,
         "steps": steps + by_worker,
         "steps_by_worker": by_worker,
         "rows_twice": twice,

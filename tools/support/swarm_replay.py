@@ -1,0 +1,107 @@
+"""What a swarm did, by the ledger, beside one machine that is never disturbed."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dipaco.algorithm.delayed_updates import delayed_steps
+from dipaco.config import MODULAR
+from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
+from dipaco.runs.run import Run
+from dipaco.store.tensors import load_tree
+from dipaco.topology import assemble
+from dipaco.workers.row_plans import batches_for
+
+
+class Replayed(NamedTuple):
+    """A path, by the swarm and by one machine."""
+
+    largest_difference: float  # of any parameter at the end of any phase
+    swarm_losses: list[float]
+    losses: list[float]
+
+    @property
+    def loss_difference(self) -> float:
+        return float(np.max(np.abs(np.array(self.swarm_losses) - np.array(self.losses))))
+
+
+def replay(run: Run, path: int = 0) -> Replayed:
+    """Plain AdamW in this process, one large batch after the other, with gradients that are as late
+    as the ledger says.
+    """
+    arm, inner = run.plan.arm(MODULAR), run.config.inner
+    optimizer, largest, losses = None, 0.0, []
+    swarm_losses = run.ledger.progress.losses(MODULAR)[path]
+    delay_of = {one.step: one.delay for one in run.ledger.swarms.steps(MODULAR, path)}
+    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
+    update_and_predict = make_update(inner), make_prediction(inner)
+    for phase in range(arm.phases):
+        # Every phase begins with what the run has; within it, nothing comes from the swarm.
+        first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+        state = run.programs.place(run.parts_at(MODULAR, path, phase), optimizer, first)
+        rates = learning_rates(inner, arm.total_steps, first, end - first)
+        batches = batches_for(run, arm, path, phase)
+
+        def gradient_of(step: int, parts: Any, batches: Any = batches) -> tuple[Any, Any]:
+            return gradient(parts, run.programs.place_batch(batches.at(step)))
+
+        steps = [
+            (step, rate, delay_of.get(step, 0))
+            for step, rate in zip(range(first, end), rates, strict=True)
+        ]
+        if any(delay for _, _, delay in steps):
+            for taken, metrics in delayed_steps(state, steps, gradient_of, *update_and_predict):
+                state = taken
+                losses.append(float(metrics.loss))
+        else:
+            for step, rate, _ in steps:
+                batch = run.programs.place_batch(batches.at(step))
+                state, metrics = run.programs.step(state, batch, rate)
+                losses.append(float(metrics.loss))
+        ours = jax.device_get(state)
+        optimizer = ours.optimizer
+        after = _parts_after(run, path, phase)
+        pairs = zip(jax.tree.leaves(ours.parts), jax.tree.leaves(after), strict=True)
+        largest = max(largest, *(float(np.max(np.abs(a - b))) for a, b in pairs))
+    return Replayed(largest, swarm_losses, losses)
+
+
+def _parts_after(run: Run, path: int, phase: int) -> dict[str, Any]:
+    """What the swarm made of a path in a phase. Of modules that several paths train it is what they
+    began the phase with, less this path's contribution.
+    """
+    arm = run.plan.arm(MODULAR)
+    if not arm.is_averaged:
+        return run.parts_at(MODULAR, path, phase + 1)
+    modules = arm.topology.modules_of(path)
+    contributed = {
+        module: load_tree(run.objects, one.message)
+        for module in modules
+        for one in run.ledger.facts.contributions(MODULAR, module, phase)
+        if one.path == path
+    }
+    before = run.parts_at(MODULAR, path, phase)
+    return jax.tree.map(np.subtract, before, assemble(contributed, modules))
+
+
+def rows_lost_and_twice(
+    run: Run, block_rows: int, by_worker: int = 0, path: int = 0
+) -> tuple[int, int, int]:
+    """(steps of the swarm, rows lost, rows twice) of a path, by the ledger's record of the peer of
+    each block. A step that the swarm did not take is lost, unless it is one of `by_worker` that
+    plain workers took.
+    """
+    arm, batch = run.plan.arm(MODULAR), run.config.inner.batch_size
+    num_blocks = -(-batch // block_rows)
+    steps = {one.step: one for one in run.ledger.swarms.steps(MODULAR, path)}
+    lost, twice = batch * max(0, arm.total_steps - len(steps) - by_worker), 0
+    for step in steps:
+        counted: Counter[int] = Counter()
+        for blocks in steps[step].blocks.values():
+            counted.update(blocks)
+        lost += sum(block_rows for block in range(num_blocks) if not counted[block])
+        twice += sum(block_rows * (times - 1) for times in counted.values() if times > 1)
+    return len(steps), lost, twice
