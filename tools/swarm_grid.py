@@ -158,8 +158,9 @@ class Grid:
         self.deserted: dict[str, Any] = {}
         self.going: list[Volunteer] = []  # who have left, until others come
         self.names_gone: set[str] = set()
+        self.coming: list[tuple[float, float, int]] = []  # when, seconds of a block, its path
         self.began = self.seconds = self.left_at = 0.0
-        self.last: dict[str, int] = {}
+        self.last: Look | None = None
 
     # --- processes ----------------------------------------------------------------------------
 
@@ -172,14 +173,11 @@ class Grid:
         self.wait_for(lambda: all(map(self.address, range(PATHS))), START_SECONDS)
         run = open_run(self.run_folder)
         with contextlib.closing(run.ledger):
-            for number, seconds in enumerate(self.options.speeds):
-                next_at = time.monotonic() + self.options.join_seconds
-                self.join(seconds, number % PATHS)
-                self.wait_for(lambda until=next_at: time.monotonic() >= until, START_SECONDS)
-            self.wait_for(lambda: any(one.noted for one in self.volunteers), START_SECONDS)
             self.began = time.monotonic()
+            self.are_to_join(self.options.speeds, first_path=0)
             half = PATHS * self.options.phases * self.options.steps // 2
             while run.ledger.queue.unfinished():
+                self.join_in_turn()
                 seen = self.look(run)
                 if self.deserted:
                     self.go_on_without(seen)
@@ -196,6 +194,18 @@ class Grid:
         words += ["--lease-seconds", str(options.lease_seconds)]
         words += ["--delayed-updates"] if options.delayed_updates == "on" else []
         self.backbones[name] = self.start([*dipaco_words(), *words], name)
+
+    def are_to_join(self, speeds: Iterable[float], first_path: int) -> None:
+        """One after the other, from now on, each with the address of the next path."""
+        now = time.monotonic()
+        for number, seconds in enumerate(speeds):
+            at = now + number * self.options.join_seconds
+            self.coming.append((at, seconds, (first_path + number) % PATHS))
+
+    def join_in_turn(self) -> None:
+        while self.coming and time.monotonic() >= self.coming[0][0]:
+            _, seconds, path = self.coming.pop(0)
+            self.join(seconds, path)
 
     def join(self, seconds: float, path: int) -> None:
         """Starts a volunteer, with a credential of its own and the address of one path."""
@@ -262,10 +272,12 @@ class Grid:
                 self.does["at no path"] += 1
             else:
                 self.does["in a step" if path in seen.training else "between phases"] += 1
-        if seen.serving != self.last:
-            self.last = seen.serving
+        if seen != self.last:
+            self.last = seen
             split = "  ".join(
-                f"{path}: {' '.join(self._speeds_at(seen, path)) or '-'}" for path in range(PATHS)
+                f"{path}{':' if path in seen.training else ' ended:'} "
+                f"{' '.join(self._speeds_at(seen, path)) or '-'}"
+                for path in range(PATHS)
             )
             print(f"  {time.monotonic() - self.began:6.1f} s  {split}", flush=True)
         return seen
@@ -305,8 +317,7 @@ class Grid:
             if away_seconds > LEAVE_SECONDS:
                 raise SystemExit(f"they do not leave:\n{self.all_logs()}")
         elif away_seconds >= self.options.away_seconds:
-            for one in self.going:
-                self.join(one.seconds_per_block, (path + 1) % PATHS)
+            self.are_to_join((one.seconds_per_block for one in self.going), path + 1)
             self.going = []
 
 
