@@ -1,24 +1,29 @@
 """Volunteers for a whole run: 2x2 paths, a backbone of each, and volunteers of unequal speed who
 have *one* address each; half-way the volunteers of one path leave.
 
-    python tools/swarm_grid.py --minutes 6
-    python tools/swarm_grid.py --minutes 6 --delayed-updates both
-    python tools/swarm_grid.py --minutes 0.3 --phases 2 --speeds 0.05 0.08 --away-seconds 0    small
+    python tools/swarm_grid.py --minutes 12
+    python tools/swarm_grid.py --minutes 12 --delayed-updates both
+    python tools/swarm_grid.py --phases 2 --steps 2 --batch 8 --speeds 0.1 0.1 0.2 0.2 \\
+        --join-seconds 1 --away-seconds 0                                           the smallest
 
-All are processes. Every block of volunteer N takes `--speeds`[N] seconds, and the address that it
-is given is of path N mod 4, whichever path needs it. When half of all steps are taken, the
-volunteers who serve the path of the fastest one leave by Ctrl-C, at once; `--away-seconds` later as
-many of the same speeds join, at the address of another path. No plain worker takes part. Then plain
-AdamW in this process replays every path from the modules that each of its phases began with.
+All are processes. A block takes volunteer N at least `--speeds`[N] seconds, and the address that it
+is given is that of path N mod 4, whichever path needs it; they join `--join-seconds` apart. When
+half of all steps are taken, all who serve the path of the fastest leave by Ctrl-C at once, and
+`--away-seconds` later as many of the same speeds join, with addresses of other paths. No plain
+worker takes part. Then plain AdamW in this process replays every path from the modules that each of
+its phases began with, and compares the parameters at the end of every phase.
 
 `idle` is the share of the volunteers' time, from the first block of each to its last, in which it
-computed nothing; `idle_sampled` says where that was: in a step (its rows are computed by others, or
-it is averaged), between two phases of its path, or at no path (it moves). `phases` has of each
-phase its seconds by the ledger, from the last outer step before to its own last; how many times
-that is of the best split (`of_best_split`: every volunteer at one path from the beginning to the
-end, never waiting, outer steps in no time), and of all speeds spread over the paths without loss
-(`of_no_loss`); and `calm`: nobody came or left in it. `best_split_idle` is the idle share which
-that best split has by itself, as its paths do not end at the same moment.
+computed nothing; `idle_sampled` says what it was: a part of a step (others compute its last rows,
+or it is averaged), between two phases of its path, or at no path (it moves). `phases` has of each
+phase its seconds by the ledger, from the last outer step of the one before; how many times that is
+of the best split (`of_best_split`: every volunteer stays at one path and never waits, and nothing
+else takes time), and of all speeds spread over the paths without loss (`of_no_loss`); and whether
+it was `calm`: nobody came or left. `best_split_idle` is the idle share of that best split, whose
+paths do not end at the same moment.
+
+Volunteers look about every twenty seconds, and take a move to cost as many: phases of a minute are
+over before they have found their paths. The defaults give phases of more than three.
 
 The last line is one JSON object.
 """
@@ -28,6 +33,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import signal
 import statistics
@@ -90,8 +96,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=6.0, help="about how long it trains")
-    parser.add_argument("--phases", type=int, default=6)
+    parser.add_argument("--minutes", type=float, default=12.0, help="about how long it trains")
+    parser.add_argument("--phases", type=int, default=3)
     parser.add_argument(
         "--speeds", type=float, nargs="+", default=[0.4, 0.4, 0.6, 0.8, 1.2, 1.6],
         metavar="SECONDS", help="that a block takes each volunteer",
@@ -101,7 +107,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--away-seconds", type=float, default=60.0, help="until others come")
     parser.add_argument("--steps", type=int, help="of a phase; else as fits the minutes")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--block-rows", type=int, default=2)
     parser.add_argument("--delayed-updates", choices=("off", "on", "both"), default="off")
     parser.add_argument("--lease-seconds", type=float, default=15.0)
@@ -347,10 +353,10 @@ def _steps_taken(run: Run) -> int:
 
 
 class Presence(NamedTuple):
-    """Of a volunteer, from its first block to its last; times as `time.time`."""
+    """Of a volunteer, from its first block on; times as `time.time`."""
 
     began: float
-    ended: float
+    ended: float  # infinite: it stays until the run is over
     rows_per_second: float
 
 
@@ -410,7 +416,7 @@ def phases_of(run: Run, presences: Sequence[Presence], rows_per_path: int) -> li
     found = []
     for start, end in itertools.pairwise([began, *ends]):
         by_split, by_spread = rows_of_a_path(presences, start, end)
-        changed = any(start < at < end - 5 for one in presences for at in (one.began, one.ended))
+        changed = any(start < at < end for one in presences for at in (one.began, one.ended))
         found.append(
             {
                 "seconds": round(end - start, 1),
@@ -430,8 +436,12 @@ def report(grid: Grid) -> dict[str, Any]:
     options = grid.options
     noted = {one.name: found for one in grid.volunteers if (found := one.noted) is not None}
     presences = [
-        Presence(one.began, one.ended, options.block_rows / one.seconds_per_block)
-        for one in noted.values()
+        Presence(
+            one.began,
+            one.ended if name in grid.names_gone else math.inf,
+            options.block_rows / one.seconds_per_block,
+        )
+        for name, one in noted.items()
     ]
     run = open_run(grid.run_folder)
     with contextlib.closing(run.ledger):
