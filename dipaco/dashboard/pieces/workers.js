@@ -122,7 +122,7 @@ function drawFaults() {
   at("faults").replaceChildren(make("tr", {}, ...head.map(name => make("th", {textContent: name, scope: "col"}))), ...shown.slice(0, 400).map(i => {
     const event = eventAt(i), cost = event.ended - event.begun;
     return make("tr", {data: {outcome: event.outcome}}, make("td", {}, make("button", {type: "button", textContent: duration(event.ended), title: clockTime(event.ended), onclick: () => goTo(event.ended, false)})),
-      ...[event.worker, event.outcome, event.task ? `${event.task}, attempt ${event.attempt}` : "", cost > 0 ? duration(cost) : "", event.reason].map(text => make("td", {className: "long", textContent: text})));
+      ...[event.worker, event.outcome, event.task ? `${event.task}, attempt ${event.attempt}` : "", event.task ? duration(Math.max(cost, 0)) : "", event.reason].map(text => make("td", {className: "long", textContent: text})));
   }));
 }
 
