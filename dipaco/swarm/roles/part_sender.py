@@ -39,8 +39,7 @@ class PartSender:
         return time.monotonic() < self._unreached.get(address, 0.0)
 
     async def send(self, plan: RoundPlan, part: Slice, vector: np.ndarray, leader: str) -> None:
-        """Sends what belongs to a slice; where that is impossible, the leader is told. The leader
-        passes nothing on to itself: what it adds up is always sent to it directly.
+        """Sends what belongs to a slice; where that is impossible, the leader is told.
 
         Args:
           vector: float32 [values], the whole sum.
@@ -56,17 +55,14 @@ class PartSender:
             within_seconds=2 * plan.within_seconds,
             attempts=2,
         )
-        is_leader = part.reducer == leader
         try:
-            if is_leader or not self.is_unreached(part.address):
+            if not self.is_unreached(part.address):
                 try:
                     await push()
                     return
                 except SwarmRefuses:
                     raise
                 except PEER_ERRORS:
-                    if is_leader:
-                        raise
                     self._unreached[part.address] = time.monotonic() + UNREACHED_SECONDS
             request = RelayRequest(round_number=plan.number, reducer=part.reducer)
             await push(through=Relay(self._leader.address, leader, request))
