@@ -17,7 +17,8 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.slices import push_slice
 
-UNREACHED_SECONDS = 600.0  # in which a reducer that is not reached is not tried again
+# In which a reducer that is not reached is not tried again: at first, doubled each time, at most.
+FIRST_UNREACHED_SECONDS, UNREACHED_SECONDS = 15.0, 600.0
 
 
 class PartSender:
@@ -33,10 +34,18 @@ class PartSender:
     ):
         self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
         self._unreached: dict[str, float] = {}  # address -> until when
+        self._times: dict[str, int] = {}  # address -> so often was it not reached
 
     def is_unreached(self, address: str) -> bool:
         """Whether what went there had to go through the leader lately."""
         return time.monotonic() < self._unreached.get(address, 0.0)
+
+    def _note_unreached(self, address: str) -> None:
+        """It is tried again later: soon at first, as a newcomer may not be up yet."""
+        times = self._times.get(address, 0)
+        seconds = min(FIRST_UNREACHED_SECONDS * 2**times, UNREACHED_SECONDS)
+        self._times[address] = times + 1
+        self._unreached[address] = time.monotonic() + seconds
 
     async def send(self, plan: RoundPlan, part: Slice, vector: np.ndarray, leader: str) -> None:
         """Sends what belongs to a slice; where that is impossible, the leader is told.
@@ -63,7 +72,7 @@ class PartSender:
                 except SwarmRefuses:
                     raise
                 except PEER_ERRORS:
-                    self._unreached[part.address] = time.monotonic() + UNREACHED_SECONDS
+                    self._note_unreached(part.address)
             request = RelayRequest(round_number=plan.number, reducer=part.reducer)
             await push(through=Relay(self._leader.address, leader, request))
         except SwarmRefuses as error:
