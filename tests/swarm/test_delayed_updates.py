@@ -234,16 +234,7 @@ def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(has_both
             await until(lambda: leader.ledger.step == 2 and leader.next_rows is not None)
             await until(lambda: all(leader.ledger.done_by(name) for name in names))
             step.cancel()
-            before = group.holder.before if has_both else None
-            set_state = type(group.holder).set_state
-
-            def keep(holder, *state, **more):
-                set_state(holder, *state, **more)
-                holder.before = before
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(type(group.holder), "set_state", keep)
-                await group.new_leader()
+            await (new_leader_with_both_states(group) if has_both else group.new_leader())
             for _ in range(3):
                 await group.step()
             assert group.delays == [0, 1, int(has_both), 1, 1]
@@ -252,6 +243,20 @@ def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(has_both
             assert not group.refused, group.refused
 
     run(scenario)
+
+
+async def new_leader_with_both_states(group):
+    """The next leader has the state before the newest as well, as one that has followed."""
+    before, set_state = group.holder.before, type(group.holder).set_state
+
+    def keep(holder, *state, **more):
+        set_state(holder, *state, **more)
+        if holder is group.holder:
+            holder.before = before
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(group.holder), "set_state", keep)
+        await group.new_leader()
 
 
 class MissesTheLastBoard(Volunteer):
@@ -294,16 +299,7 @@ def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same_param
             for _ in range(2):
                 await group.step()
             assert bo.holder.step == 1
-            before, set_state = group.holder.before, type(group.holder).set_state
-
-            def keep(holder, *state, **more):
-                set_state(holder, *state, **more)
-                if holder is group.holder:
-                    holder.before = before
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(type(group.holder), "set_state", keep)
-                await group.new_leader()
+            await new_leader_with_both_states(group)
             for _ in range(2):
                 await group.step()
             assert not group.leader.group.banned, group.said
