@@ -48,7 +48,8 @@ class PartSender:
         self._unreached[address] = time.monotonic() + seconds
 
     async def send(self, plan: RoundPlan, part: Slice, vector: np.ndarray, leader: str) -> None:
-        """Sends what belongs to a slice; where that is impossible, the leader is told.
+        """Sends what belongs to a slice; where that is impossible, the leader is told. The leader
+        passes nothing on to itself: what it adds up is always sent to it directly.
 
         Args:
           vector: float32 [values], the whole sum.
@@ -64,14 +65,18 @@ class PartSender:
             within_seconds=2 * plan.within_seconds,
             attempts=2,
         )
+        is_leader = part.reducer == leader
         try:
-            if not self.is_unreached(part.address):
+            if is_leader or not self.is_unreached(part.address):
                 try:
                     await push()
+                    self._times.pop(part.address, None)
                     return
                 except SwarmRefuses:
                     raise
                 except PEER_ERRORS:
+                    if is_leader:
+                        raise
                     self._note_unreached(part.address)
             request = RelayRequest(round_number=plan.number, reducer=part.reducer)
             await push(through=Relay(self._leader.address, leader, request))

@@ -1,0 +1,111 @@
+"""Which way a peer's parts of a round take."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
+
+from dipaco.swarm.network.messages import Ack, RoundPlan, Sender, Slice
+from dipaco.swarm.roles.part_sender import PartSender
+from dipaco.swarm.training.reducer import Reducer
+
+LEADER, LEADER_AT, BO, BO_AT = "back/1", "tcp://back", "bo/1", "tcp://bo"
+OWN = "ana/1"
+
+
+class Network:
+    """A wire to the leader and to another reducer. The leader passes parts on to that alone."""
+
+    name = OWN
+
+    def __init__(self):
+        self.broken = set()  # addresses that do not answer
+        self.tries = 0  # direct ones that were not answered
+        self.sent = []  # (way, what) of each request that was answered
+
+    async def ask(self, address, method, body, reply, *, through=None, **more):
+        if address in self.broken and through is None:
+            self.tries += 1
+            raise TimeoutError
+        if through is not None and through.request.reducer == LEADER:
+            raise ConnectionRefusedError("only parts of a round are passed on, to its reducers")
+        self.sent.append(("passed on" if through else address, method))
+        return Ack(), b""
+
+
+@pytest.fixture
+def network():
+    return Network()
+
+
+@pytest.fixture
+def send(network):
+    """`send(reducer, at)`: sends a part in a round of its own; the requests that were answered."""
+    sender = PartSender(
+        network, Reducer(OWN), SimpleNamespace(address=LEADER_AT), lambda sentence: None
+    )
+
+    def one(reducer, at):
+        part = Slice(start=0, stop=2, reducer=reducer, address=at)
+        plan = RoundPlan(
+            number=1,
+            step=3,
+            senders=(Sender(name=OWN, blocks=(0,), targets=1.0),),
+            slices=(part,),
+            codec="none",
+            within_seconds=1.0,
+        )
+        network.sent.clear()
+        asyncio.run(sender.send(plan, part, np.zeros(2, np.float32), LEADER))
+        return list(network.sent)
+
+    return one
+
+
+def test_a_reducer_that_is_not_reached_gets_its_parts_through_the_leader_from_then_on(
+    network, send
+):
+    network.broken.add(BO_AT)
+    assert send(BO, BO_AT) == [("passed on", "push")]
+    network.broken.clear()
+    assert send(BO, BO_AT) == [("passed on", "push")]
+
+
+def test_the_leader_that_did_not_answer_once_is_sent_the_next_part_directly(network, send):
+    """It passes nothing on to itself: else the peer would be out for all of `UNREACHED_SECONDS`."""
+    network.broken.add(LEADER_AT)
+    assert send(LEADER, LEADER_AT) == []
+    network.broken.clear()
+    assert send(LEADER, LEADER_AT) == [(LEADER_AT, "push")]
+    assert send(BO, BO_AT) == [(BO_AT, "push")]
+
+
+def test_a_reducer_that_is_never_reached_is_tried_less_and_less_often_and_once_reached_as_at_first(
+    network, send, monkeypatch
+):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    network.broken.add(BO_AT)
+    tried = []
+    waits = [15, 30, 60, 120, 240, 480, 600, 600]
+    for wait in waits:
+        network.tries = 0
+        send(BO, BO_AT)
+        tried.append(network.tries)
+        now += wait - 0.5
+        network.tries = 0
+        send(BO, BO_AT)
+        assert network.tries == 0, f"within {wait} s"
+        now += 0.6
+    assert all(tried)
+    network.broken.clear()
+    assert send(BO, BO_AT) == [(BO_AT, "push")]
+    network.broken.add(BO_AT)
+    send(BO, BO_AT)
+    network.broken.clear()
+    now += 15.1
+    assert send(BO, BO_AT) == [(BO_AT, "push")]
