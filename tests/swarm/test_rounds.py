@@ -11,6 +11,7 @@ from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import JoinRequest, RoundPlan, Sender, Slice
 from dipaco.swarm.training.reducer import Reducer, SliceMean
 from tests.support.swarm_rig import SETTINGS, issue
@@ -145,3 +146,25 @@ def test_a_new_term_sets_no_reducer_aside_for_rounds_of_the_last_one(held):
     reported(held, ("eve/1", "ana/1"))
     held.rounds.begin_term()
     assert not held.rounds._set_aside
+
+
+def test_what_took_long_to_compute_is_waited_for_longer_though_never_for_ever(held, monkeypatch):
+    """On a busy machine a part of 40 s of work comes a second late: it is not computed again."""
+    rounds = held.rounds
+    rounds._compute = SimpleNamespace(num_values=100, settings=SETTINGS)
+    rounds._holder = SimpleNamespace(step=3, position=None, before=None)
+    rounds._wire.meter = LinkMeter(None)
+    for _ in range(20):
+        rounds._durations.add(0.01)  # of what was expected: rounds are quick here
+    begun = SwarmGroup.step_seconds
+
+    def within_seconds(step_seconds):
+        monkeypatch.setattr(SwarmGroup, "step_seconds", step_seconds)
+        return rounds.plan().within_seconds
+
+    assert within_seconds(0.0) == module.MIN_WAIT_SECONDS
+    assert within_seconds(40.0) == pytest.approx(4.0)
+    assert within_seconds(7200.0) == module.MAX_PATIENCE_SECONDS
+    monkeypatch.setattr(SwarmGroup, "step_seconds", begun)
+    held.group.begin_step(4, [46.0] * 8)
+    assert 0.0 <= held.group.step_seconds < 5.0

@@ -66,6 +66,7 @@ class SwarmGroup:
         self.changed = asyncio.Event()  # the ledger, or the members
         self._has_woken = False
         self._adoption_ends = 0.0
+        self._step_began_at = time.monotonic()
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
     def begin_step(
@@ -92,6 +93,7 @@ class SwarmGroup:
 
     def _begin(self, rows: StepRows) -> None:
         self.rows, self.next_rows, self._has_woken = rows, None, False
+        self._step_began_at = time.monotonic()
         self._certificates = {name: one.certificate for name, one in self.members.items()}
 
     @property
@@ -183,6 +185,11 @@ class SwarmGroup:
         for rows in self.open_rows:
             for name, blocks in rows.ledger.expire(time.monotonic()).items():
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
+
+    @property
+    def step_seconds(self) -> float:
+        """Since the step began."""
+        return time.monotonic() - self._step_began_at
 
     def silent_members(self) -> list[str]:
         """Members that did not poll for longer than is usual for them. Time in which this process

@@ -39,6 +39,8 @@ from dipaco.swarm.training.sum_proof import SpotPart
 
 # In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
 SET_ASIDE_ROUNDS = 20
+# Of a step's time so far: a part that is not waited for is computed again.
+PATIENCE, MAX_PATIENCE_SECONDS = 0.1, 15.0
 
 
 class RoundOutcome(NamedTuple):
@@ -142,7 +144,11 @@ class Rounds:
             senders=tuple(senders),
             slices=slices,
             codec=self._compute.settings.codec,
-            within_seconds=max(MIN_WAIT_SECONDS, guess * self._durations.deadline_seconds(1.0)),
+            within_seconds=max(
+                MIN_WAIT_SECONDS,
+                guess * self._durations.deadline_seconds(1.0),
+                min(PATIENCE * self._group.step_seconds, MAX_PATIENCE_SECONDS),
+            ),
         )
         return self._plan
 
