@@ -1,6 +1,7 @@
 """Faulty and hostile peers are refused or removed, with a reason; the group's steps stay right."""
 
 import asyncio
+import re
 import time
 from typing import ClassVar
 
@@ -97,7 +98,8 @@ def with_a_nan(vector):
     ("alter", "why"),
     [
         (with_a_nan, "NaN"),
-        (lambda vector: 1e6 * vector, "times as large as the group's"),
+        # By who adds it up, or by the leader, which has computed its rows again: who is first.
+        (lambda vector: 1e6 * vector, "times as large as the group's|away from that of its rows"),
         (lambda vector: vector[: len(vector) // 2], "bytes of values"),
     ],
     ids=["nan", "huge", "wrong shape"],
@@ -117,7 +119,7 @@ def test_a_bad_gradient_is_refused_and_others_compute_its_rows(alter, why):
                     break
             (name,) = group.leader.group.banned
             assert name == eve.wire.name
-            assert why in group.leader.group.banned[name]
+            assert re.search(why, group.leader.group.banned[name])
             await group.step()
             assert_replayed(group)
 

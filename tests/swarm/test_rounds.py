@@ -148,11 +148,21 @@ def test_a_new_term_sets_no_reducer_aside_for_rounds_of_the_last_one(held):
     assert not held.rounds._set_aside
 
 
+def test_a_peer_that_computes_from_the_groups_state_may_add_up_whatever_its_last_poll_said(held):
+    rounds, ana = held.rounds, held.group.members["ana/1"]
+    rounds._compute = SimpleNamespace(num_values=100, settings=SETTINGS)
+    rounds._holder = SimpleNamespace(step=3, lineage="lineage 3", before=None)
+    rounds._wire.meter = LinkMeter(None)
+    assert {part.reducer for part in rounds.plan().slices} == {BACK}
+    ana.bases = ("lineage 3",)
+    assert {part.reducer for part in rounds.plan().slices} == {BACK, "ana/1"}
+
+
 def test_what_took_long_to_compute_is_waited_for_longer_though_never_for_ever(held, monkeypatch):
     """On a busy machine a part of 40 s of work comes a second late: it is not computed again."""
     rounds = held.rounds
     rounds._compute = SimpleNamespace(num_values=100, settings=SETTINGS)
-    rounds._holder = SimpleNamespace(step=3, position=None, before=None)
+    rounds._holder = SimpleNamespace(step=3, lineage="", before=None)
     rounds._wire.meter = LinkMeter(None)
     for _ in range(20):
         rounds._durations.add(0.01)  # of what was expected: rounds are quick here

@@ -263,6 +263,29 @@ def test_clients_reduce_nothing_and_an_auxiliary_only_reduces():
     run(scenario)
 
 
+def test_a_poll_says_the_state_after_the_step_that_its_peer_was_told_of():
+    """By that the leader chooses who adds up and who gives the state to newcomers. A poll that
+    begins as the step is still being taken says the state before it until the next round.
+    """
+
+    async def scenario():
+        async with Group() as group:
+            ana = await group.join("ana")
+            request, behind = ana._poll_request, []
+
+            def spied(known):
+                behind.append(known is not None and ana._next_step(known) is not None)
+                return request(known)
+
+            ana._poll_request = spied
+            for _ in range(4):
+                await group.step()
+            assert len(behind) >= 4
+            assert not any(behind)
+
+    run(scenario)
+
+
 def test_a_peer_that_missed_steps_catches_up_by_their_means():
     async def scenario():
         async with Group() as group:

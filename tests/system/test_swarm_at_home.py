@@ -38,13 +38,8 @@ def adds_up(swarm):
     return {who.partition("/")[0]: part for who, part in swarm.status()["adds_up"].items()}
 
 
-# Over libp2p, on a machine with nothing else to do, the one that is reached may be given no slice
-# for minutes; why is not known yet.
-LIBP2P = pytest.param("/ip4/{}/tcp/{}", marks=pytest.mark.xfail(strict=False), id="libp2p")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("listen", [pytest.param("tls://{}:{}", id="tls"), LIBP2P])
+@pytest.mark.parametrize("listen", ["tls://{}:{}", "/ip4/{}/tcp/{}"], ids=["tls", "libp2p"])
 def test_volunteers_behind_routers_are_clients_by_evidence_and_who_is_reached_adds_up(
     at_home, listen
 ):

@@ -176,7 +176,7 @@ class Rounds:
         taken the step: they do so meanwhile.
         """
         here = self._holder
-        if member.is_at(here.position) or not member.join_request.holds_state:
+        if member.holds(here.lineage) or not member.join_request.holds_state:
             return True
         return here.before is not None and member.holds(here.before.lineage)
 

@@ -41,6 +41,9 @@ from dipaco.swarm.training.slices import decoded_mean, fetch_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
+# That the next poll waits for a step to be taken here, at most.
+STEP_SECONDS = 1.0
+
 
 class Peer:
     """One session with a group.
@@ -151,6 +154,17 @@ class Peer:
             self._apply(state)
             if state.is_over:
                 return
+            await self._wait_until_taken()
+
+    async def _wait_until_taken(self) -> None:
+        """Until a step that the group has taken is taken here: the next poll says where this peer
+        is, and the leader lets none add up a slice, or give newcomers the state, that says it is
+        behind.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STEP_SECONDS):
+                while (state := self.group_state) and self._next_step(state):
+                    await self.wait_for_change()
 
     def _poll_request(self, known: GroupState | None) -> PollRequest:
         holder, meter = self.holder, self.wire.meter
