@@ -27,6 +27,7 @@ from dipaco.control.tasks import Claim, Task
 from dipaco.errors import ClaimLost
 
 SILENT = "its worker fell silent"
+ENDED = "its worker's process has ended"
 MOST_ERRORS = 3
 MOST_CRASHES = 10  # of 10 preemptions in a row that a launcher outlives, none has been seen
 FREE_DEATHS = 3  # crashes and losses that delay nothing
@@ -151,9 +152,11 @@ def count_crash(database: Database, task_id: int, worker: str, reason: str) -> N
     _count(database, task_id, worker, reason, crashes=1)
 
 
-def count_loss(database: Database, task_id: int, worker: str, lease_seconds: float) -> None:
-    """Inside a transaction, after the claim was dropped: its worker fell silent for its lease."""
-    _count(database, task_id, worker, SILENT, losses=1, most_seconds=lease_seconds)
+def count_loss(
+    database: Database, task_id: int, worker: str, reason: str, lease_seconds: float
+) -> None:
+    """Inside a transaction, after the claim was dropped: its worker was not heard of any more."""
+    _count(database, task_id, worker, reason, losses=1, most_seconds=lease_seconds)
 
 
 def forget(database: Database, task_id: int) -> None:

@@ -38,6 +38,13 @@ class Life(NamedTuple):
         boot, namespace, pid, began = text.split()
         return cls(boot, namespace, int(pid), began)
 
+    def neighbour(self, text: str) -> Self | None:
+        """The life that is written so, where its number is counted as this one's is; else None."""
+        boot, _, rest = text.partition(" ")
+        if boot != self.boot or rest.partition(" ")[0] != self.namespace:
+            return None
+        return self.parse(text)
+
     def __str__(self) -> str:
         return " ".join(map(str, self))
 

@@ -379,10 +379,12 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id, attempt, worker, be
 -- drop_all_claims: of a run without workers
 DELETE FROM claims RETURNING task_id, attempt, worker, begun;
 
--- live_claims: every claim, with the counter that its worker raises
-SELECT task_id, attempt, renewals, lease_seconds FROM claims ORDER BY task_id, attempt;
+-- live_claims: every claim, with the counter that its worker raises, and its process if known
+SELECT c.task_id, c.attempt, c.renewals, c.lease_seconds, w.life
+FROM claims c LEFT JOIN workers w ON w.name = c.worker ORDER BY c.task_id, c.attempt;
 
--- drop_silent_claim: of a worker that was silent for a whole lease; no row if it was renewed since
+-- drop_silent_claim: of a worker that was silent for a whole lease, or whose process has ended; no
+-- row if it was renewed since
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND renewals = :renewals
 RETURNING task_id, attempt, worker, begun;
 

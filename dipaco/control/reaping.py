@@ -1,8 +1,13 @@
-"""Ends the claims of workers that have fallen silent, so that others may take up their tasks."""
+"""Ends the claims of workers that have fallen silent, so that others may take up their tasks.
+
+A worker is silent when its lease is over. One whose process ran on this machine, and has ended,
+cannot renew it any more: its claims are ended at once.
+"""
 
 from dipaco.control.database import Database
-from dipaco.control.failures import SILENT, count_loss
+from dipaco.control.failures import ENDED, SILENT, count_loss
 from dipaco.control.history import note_attempts, note_event
+from dipaco.control.life import Life
 from dipaco.control.queue import LEASE_SECONDS, reopen
 from dipaco.control.retry import retried
 from dipaco.control.silence import Counter, Silence
@@ -16,12 +21,13 @@ class Reaper:
     def __init__(self, database: Database):
         self._database = database
         self._claims_seen, self._workers_seen = Silence(), Silence()
+        self._lives_here: set[Life] = set()  # of this machine, that held claims at the last look
 
     @retried
     def reap(self, watcher: str | None = None) -> list[str]:
-        """Looks once at all claims, and ends those that have stood still for their lease; returns
-        the names of the workers that held them. Likewise, workers without a heartbeat for a lease
-        count as silent. Takes no lock if there is nothing to end.
+        """Looks once at all claims, and ends those that have stood still for their lease, or whose
+        process has ended; returns the names of the workers that held them. Likewise, workers
+        without a heartbeat for a lease count as silent. Takes no lock if there is nothing to end.
 
         To be called often: this process must itself have seen that a claim stands still, at least
         at three looks.
@@ -32,26 +38,36 @@ class Reaper:
             these are dead, they are marked, and those behind them come next. None = at all.
         """
         self._mark_silent_workers(watcher)
-        claims = {
-            (task_id, attempt): Counter(renewals, lease_seconds)
-            for task_id, attempt, renewals, lease_seconds in self._database.rows("live_claims")
-        }
-        over = self._claims_seen.over(claims)
+        claims, lives, here = {}, {}, Life.here()
+        for task_id, attempt, renewals, lease_seconds, life in self._database.rows("live_claims"):
+            claims[task_id, attempt] = Counter(renewals, lease_seconds)
+            if life is not None and (known := here.neighbour(life)) is not None:
+                lives[task_id, attempt] = known
+        self._lives_here = set(lives.values())
+        ended = {life for life in self._lives_here if life.is_over()}
+        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)
+        over |= {claim: ENDED for claim, life in lives.items() if life in ended}
         if not over:
             return []
         with self._database.transaction():
             expired: list[tuple] = []
-            for task_id, attempt in over:
+            for (task_id, attempt), reason in over.items():
                 renewals, lease_seconds = claims[task_id, attempt]
                 of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
                 dropped = self._database.rows("drop_silent_claim", **of)
-                note_attempts(self._database, dropped, "lost", SILENT)
-                expired += [(task_id, worker, lease_seconds) for _, _, worker, _ in dropped]
-            for task_id, worker, lease_seconds in expired:
-                count_loss(self._database, task_id, worker, lease_seconds)
+                note_attempts(self._database, dropped, "lost", reason)
+                expired += [(task_id, worker, reason, lease_seconds) for _, _, worker, _ in dropped]
+            for task_id, worker, reason, lease_seconds in expired:
+                count_loss(self._database, task_id, worker, reason, lease_seconds)
                 self._database.change("debit_worker", name=worker)
             reopen(self._database)
-        return sorted({worker for _, worker, _ in expired})
+        return sorted({worker for _, worker, *_ in expired})
+
+    def has_seen_one_end(self) -> bool:
+        """Whether a process of this machine that held a claim at the last look has ended since.
+        Asks no database.
+        """
+        return any(life.is_over() for life in self._lives_here)
 
     def _mark_silent_workers(self, watcher: str | None) -> None:
         if watcher is None:

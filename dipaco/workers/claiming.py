@@ -108,8 +108,12 @@ class Claimer:
         return has_others
 
     def _reap(self) -> bool:
-        """Whether a silent worker has lost its tasks; looked for once a heartbeat."""
-        return self._silent_workers.is_due() and bool(self._run.ledger.reaper.reap(self._name))
+        """Whether a silent worker has lost its tasks; looked for once a heartbeat, and at once
+        where a worker of this machine is seen to have died.
+        """
+        reaper = self._run.ledger.reaper
+        is_due = reaper.has_seen_one_end() or self._silent_workers.is_due()
+        return is_due and bool(reaper.reap(self._name))
 
     @property
     def _is_patient(self) -> bool:
