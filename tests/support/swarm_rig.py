@@ -163,7 +163,7 @@ class Group:
             await volunteer.wire.transport.close()
         await self.wire.transport.close()
 
-    async def new_leader(self):
+    async def new_leader(self, last_senders=frozenset()):
         """The leader's process dies; another backbone, which has taken the same steps, leads."""
         old, position, losses = self.wire, self.holder.position, list(self.holder.losses)
         wire = await wire_of(issue("second", "backbone"))
@@ -172,7 +172,7 @@ class Group:
         await old.transport.close()
         self._lead_with(wire)
         self.holder.set_state(self.states[-1], position, losses)
-        self.leader.begin_phase((wire.address,), takes_over=True)
+        self.leader.begin_phase((wire.address,), last_senders=last_senders)
 
     def _lead_with(self, wire):
         self.wire, self.holder = wire, StateHolder(wire, self.compute)

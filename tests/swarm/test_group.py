@@ -136,7 +136,7 @@ def test_status_says_what_each_machine_does_now(group):
 
 
 def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwhile(group):
-    group.begin_step(3, [46.0] * 8, takes_over=True)
+    group.begin_step(3, [46.0] * 8, last_senders=set())
     ana, bo = joined(group), joined(group, "bo")
     assert group.lease(ana).blocks == ()
     assert group.adopt(ana, done(0, 5))
@@ -149,3 +149,17 @@ def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwh
     group._adoption_ends = 1e-9
     assert group.should_wake()
     assert group.lease(ana).blocks
+
+
+def test_adoption_ends_when_all_that_sent_to_the_last_leader_have_asked_for_rows(group):
+    """One that asks has brought before what it had summed."""
+    group.begin_step(3, [46.0] * 8, last_senders={"ana", "bo"})
+    ana, bo, cy = joined(group), joined(group, "bo"), joined(group, "cy")
+    assert group.lease(cy).blocks == ()
+    assert group.lease(ana).blocks == ()
+    assert group.adopt(bo, done(0, 5))
+    assert not group.should_wake()
+    assert group.lease(bo).blocks
+    assert group.should_wake()
+    assert group.lease(ana).blocks
+    assert not group.adopt(cy, done(6))

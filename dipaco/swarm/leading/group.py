@@ -7,7 +7,7 @@ delayed updates the next step's rows are leased as well, once there is nothing t
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,7 +26,9 @@ from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
-ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
+ADOPTION_SECONDS = (
+    1.5  # after a change of leader, in which peers bring what they have summed, at most
+)
 DEPARTED_SHOWN = 20
 
 OnBanned = Callable[[Certificate, str, str, Evidence | None], tuple[str, ...]]
@@ -66,19 +68,30 @@ class SwarmGroup:
         self.changed = asyncio.Event()  # the ledger, or the members
         self._has_woken = False
         self._adoption_ends = 0.0
+        self._to_bring: set[str] = set()  # peers that may still do so, where they are known
         self._step_began_at = time.monotonic()
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
     def begin_step(
-        self, step: int, targets: Sequence[float], *, takes_over: bool = False, **at: Any
+        self,
+        step: int,
+        targets: Sequence[float],
+        *,
+        last_senders: Set[str] | None = None,
+        **at: Any,
     ) -> None:
         """A step begins, with blocks of so many targets.
 
-        `takes_over`: another has led this step until now, and rows of it are in peers' sums. `at`
+        `last_senders`: another has led this step until now, and rows of it are in peers' sums;
+        these sent in its last round, empty where that is not known. None: this leader goes on. `at`
         as for `StepRows`.
         """
         self._begin(StepRows(step, targets, **at))
-        self._adoption_ends = time.monotonic() + ADOPTION_SECONDS if takes_over else 0.0
+        self._adoption_ends, self._to_bring = 0.0, set()
+        if last_senders is not None:
+            self._adoption_ends = time.monotonic() + ADOPTION_SECONDS
+            # A name that none has stands for those that nobody knows.
+            self._to_bring = set(last_senders) or {""}
 
     def go_on_to_next(self) -> bool:
         """The step is closed. Whether rows of the next were open: these are the step's now."""
@@ -231,6 +244,7 @@ class SwarmGroup:
 
         `is_averaging`: of the next step only.
         """
+        self._to_bring.discard(member.name)  # else it would have brought that first
         if self._is_adopting:
             return WorkLease()
         among = self.open_rows[1:] if is_averaging else self.open_rows
@@ -305,7 +319,7 @@ class SwarmGroup:
 
     @property
     def _is_adopting(self) -> bool:
-        return time.monotonic() < self._adoption_ends
+        return bool(self._to_bring) and time.monotonic() < self._adoption_ends
 
     def _check(self, member: GroupMember, done: BlockResult, rows: StepRows) -> None:
         """Raises `SwarmRefuses`: that block has no such result; the member is banned."""

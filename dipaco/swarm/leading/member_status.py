@@ -26,7 +26,7 @@ def status_of(
         "kind": f"{kind}, parked: too slow for these steps" if is_parked else kind,
         "computes": member.join_request.computes,
         "does": _what_it_does(member, open_rows),
-        "samples_per_second": member.blocks_per_second.per_second * block_rows,
+        "samples_per_second": member.samples_per_second(block_rows),
         "samples": member.counted * block_rows,
         "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
         "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,

@@ -11,6 +11,7 @@ from dipaco.swarm.planning.progress import ProgressReport, Rate
 from dipaco.swarm.planning.shares import Link
 
 ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was declared or measured
+DECLARED_SECONDS = 60.0  # for which a newcomer's word is taken for its speed
 MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # that a peer's word is taken for
 
 
@@ -42,6 +43,13 @@ class GroupMember:
         """Zero before a block of it was timed."""
         rate = self.blocks_per_second.per_second
         return 1.0 / rate if rate else 0.0
+
+    def samples_per_second(self, block_rows: int) -> float:
+        """While it computes: as timed here, else for a while as it said; 0 = unknown."""
+        if timed := self.blocks_per_second.per_second * block_rows:
+            return timed
+        is_new = time.monotonic() - self.joined_at < DECLARED_SECONDS
+        return _possible(self.join_request.samples_per_second) if is_new else 0.0
 
     def time_block(self, seconds: float) -> None:
         """One more block was computed."""
@@ -117,8 +125,8 @@ class GroupMember:
         )
 
 
-def _possible(bytes_per_second: float) -> float:
-    """What a peer says of its link; 0 = nothing that could be true."""
-    if not math.isfinite(bytes_per_second) or bytes_per_second < 0:
+def _possible(per_second: float) -> float:
+    """What a peer says of its speed or its link; 0 = nothing that could be true."""
+    if not math.isfinite(per_second) or per_second < 0:
         return 0.0
-    return min(bytes_per_second, MAX_BYTES_PER_SECOND)
+    return min(per_second, MAX_BYTES_PER_SECOND)

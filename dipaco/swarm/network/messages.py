@@ -54,6 +54,7 @@ class JoinRequest(PeerMessage):
     holds_state: bool  # an auxiliary does not
     config: str = ""  # digest of the group's settings, where I know them already
     bytes_per_second: float = 0.0  # what I believe my link gives; 0 = unknown
+    samples_per_second: float = 0.0  # that I computed at another path; 0 = none yet
 
 
 class SettingsRequest(PeerMessage):
@@ -101,6 +102,7 @@ class PathNeed(PeerMessage):
     samples_left: int  # of its phase
     samples_per_second: float  # of the volunteers that are there
     volunteers: int
+    untimed: int = 0  # of them, whose speed is not known yet
     loss: float | None = None  # of its last step
 
 

@@ -3,11 +3,13 @@
 Modules step when all of their paths have ended a phase, so what counts is the path that ends its
 phase last. A volunteer goes where it brings that moment nearest, and moves only where the slower of
 the two paths that it changes would end clearly sooner. All of them follow the same figures, which
-are some seconds old; so that they do not all do the same at once, each waits a time of its own
-(`roles/session.py`) and looks again before it moves.
+are a second or two old, and which have those that have just come. So that they do not all do the
+same at once, each waits a time of its own (`roles/session.py`), looks again before it moves, and
+has an order of its own among paths that need it equally.
 """
 
 import math
+import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,30 +27,38 @@ class Need(NamedTuple):
     samples_per_second: float  # of all that are there
 
 
-def path_to_join(needs: Iterable[Need]) -> int | None:
+def path_to_join(needs: Iterable[Need], name: str) -> int | None:
     """The path that needs a newcomer most: the one that would end last without it;
     of those that nobody serves, the one with most left; of those with nothing left, the one with
     least speed. None where there is no path.
+
+    Args:
+      needs: of all paths that can be joined.
+      name: of the newcomer: others choose differently among equal paths.
     """
 
     def order(need: Need) -> tuple[float, float, float, int]:
-        return -_seconds(need), -need.samples_left, need.samples_per_second, need.path
+        own = zlib.crc32(f"{name} {need.path}".encode())
+        return -_seconds(need), -need.samples_left, need.samples_per_second, own
 
     first = min(needs, key=order, default=None)
     return None if first is None else first.path
 
 
-def path_to_move_to(needs: Iterable[Need], here: int, samples_per_second: float) -> int | None:
+def path_to_move_to(
+    needs: Iterable[Need], here: int, samples_per_second: float, name: str
+) -> int | None:
     """Where a volunteer is needed clearly more than at the path that it serves; None = it stays.
 
     Args:
       needs: of all paths that can be joined, this one among them.
       here: the path that it serves.
       samples_per_second: its own, which is in those of `here`.
+      name: its own.
     """
     by_path = {need.path: need for need in needs}
     own = by_path.pop(here, None)
-    target = path_to_join(by_path.values())
+    target = path_to_join(by_path.values(), name)
     if own is None or target is None:
         return target
     other = by_path[target]

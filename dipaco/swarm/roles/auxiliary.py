@@ -8,7 +8,6 @@ class Auxiliary(Peer):
     """A peer that only adds up."""
 
     samples = 0
-    samples_per_second = 0.0
     does = "adds up"
 
     async def run(self) -> None:

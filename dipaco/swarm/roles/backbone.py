@@ -41,7 +41,8 @@ SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
 UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
-OVERVIEW_SECONDS = 5.0  # for which what was read of the whole run is said again
+# For which what was read of the whole run is said again: volunteers move by it.
+OVERVIEW_SECONDS = 1.0
 REFUSED_SECONDS = 5.0  # after which a backbone that was refused tries again to follow
 REFUSALS_SHOWN = 20
 
@@ -92,6 +93,7 @@ class Backbone:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         self._is_busy = False  # leads a phase
+        self._followed: Peer | None = None  # what it was, or is, of another that leads
         self._is_out = False  # others of the path have other options: it never leads
         self._ends = 0  # the step that the phase ends at
         self._num_steps, self._overview = num_steps, RunOverview()
@@ -314,6 +316,7 @@ class Backbone:
                 await asyncio.sleep(0.2)
                 continue
             peer = Peer(self._wire, others, self._holder, say=self._say)
+            self._followed = peer
             following = asyncio.ensure_future(self._follow(peer))
             while not following.done() and not self._leader.is_leading:
                 await asyncio.wait([following], timeout=0.05)
@@ -351,7 +354,8 @@ class Backbone:
             holder.set_state(work.state, position, list(work.losses))
         elif holder.step > work.first_step:
             self._say(f"goes on from step {holder.step:,}, as the group had it")
-        self._leader.begin_phase(self._backbones, takes_over=goes_on)
+        senders = frozenset() if self._followed is None else self._followed.last_senders
+        self._leader.begin_phase(self._backbones, last_senders=senders if goes_on else None)
         self._put_status()
         try:
             batches: dict[int, asyncio.Future[Any]] = {}  # of this step and those after it

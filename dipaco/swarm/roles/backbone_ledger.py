@@ -131,6 +131,9 @@ class BackboneLedger:
                     samples_left=(swarm.get("steps_left") or left.get(path, 0)) * batch_size,
                     samples_per_second=sum(peer["samples_per_second"] for peer in peers),
                     volunteers=sum(peer["computes"] for peer in peers),
+                    untimed=sum(
+                        peer["computes"] and not peer["samples_per_second"] for peer in peers
+                    ),
                     loss=swarm.get("loss"),
                 )
             )

@@ -13,7 +13,7 @@ not late. `ClosedStep.delay` says which it was.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +84,8 @@ class Leader:
         self._service.on_unreached = self._rounds.note_unreached
         self._service.relayed_to = self._rounds.relayed_to
         self._service.accepts_departed = self._checks.accepts
-        self._takes_over = self._has_gone_on = False
+        self._last_senders: Set[str] | None = None  # in rounds of the leader before this one
+        self._has_gone_on = False
         self._short_since: float | None = None  # too few members can do what is left of a step
 
     def answer_with(self, overview: Callable[[], RunOverview]) -> None:
@@ -113,15 +114,18 @@ class Leader:
         """Another backbone leads."""
         self._service.is_leading = False
 
-    def begin_phase(self, backbones: tuple[str, ...], *, takes_over: bool = False) -> None:
+    def begin_phase(
+        self, backbones: tuple[str, ...], *, last_senders: Set[str] | None = None
+    ) -> None:
         """The holder has the state that the phase begins, or goes on, with.
 
         Args:
           backbones: their addresses.
-          takes_over: another has led until now, and its peers may bring rows of the next step.
+          last_senders: another has led until now, and its peers may bring rows of the next step;
+            these sent in its last round, empty where that is not known.
         """
         self.start_leading()
-        self._service.backbones, self._takes_over = backbones, takes_over
+        self._service.backbones, self._last_senders = backbones, last_senders
         self._rounds.begin_term()
         self._published.publish(**self._holder.position._asdict(), plan=None, backbones=backbones)
 
@@ -213,11 +217,11 @@ class Leader:
             group.begin_step(
                 here.step,
                 targets_of(batch),
-                takes_over=self._takes_over,
+                last_senders=self._last_senders,
                 batch=batch,
                 **at._asdict(),
             )
-        self._takes_over = self._has_gone_on = False
+        self._last_senders, self._has_gone_on = None, False
         if next_batch is not None and predicted is not None:
             group.next_rows = StepRows(
                 here.step + 1, targets_of(next_batch), batch=next_batch, **predicted._asdict()

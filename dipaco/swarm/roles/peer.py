@@ -77,9 +77,15 @@ class Peer:
         self._means: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> coded mean
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
+        self.last_senders: frozenset[str] = frozenset()  # in the last round that it was told of
         self._reply_seconds = Durations()  # of short requests to the leader
         self._download = StateDownload(wire, holder, state_codec, say)
         self._sender = PartSender(wire, holder.reducer, self.leader, say)
+
+    @property
+    def samples_per_second(self) -> float:
+        """While it computes; 0: it has not computed a block yet."""
+        return 0.0
 
     # --- joining and leaving -------------------------------------------------------------------
 
@@ -93,6 +99,7 @@ class Peer:
             holds_state=compute is not None,
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
+            samples_per_second=self.samples_per_second,
         )
         if not (info := await self.leader.find("join", request)).is_reached:
             self._say(f"{self.wire.address} is not reached from outside: this machine dials out")
@@ -193,6 +200,8 @@ class Peer:
         if last is not None and state.leader != last.leader:
             self.on_leader_lost()
         if state.plan is not None:
+            senders = {one.name for one in state.plan.senders}
+            self.last_senders = frozenset(senders - {state.leader})
             self.holder.reducer.begin(state.plan)
         self.holder.pin(state.pinned_step)
         if last is None or (state.leader, state.number) != (last.leader, last.number):

@@ -18,6 +18,7 @@ from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
+from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.own_progress import own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
@@ -49,17 +50,18 @@ async def run_session(
       TlsRefused.
     """
     compute: Compute | None = None  # its programs serve every path of the run
+    speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
     while True:
         wire = await wire_to(address, credential, listens=config.listens, meter=meter)
         try:
-            visit = _Visit(wire, config._replace(address=address), compute, until, say)
+            visit = _Visit(wire, config._replace(address=address), compute, speed, until, say)
             await visit.run(stop, may_choose=may_choose)
         finally:
             assert wire.transport is not None
             await wire.transport.close()
-        compute, samples = visit.compute, samples + visit.samples
+        compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
         # Once: two backbones may not agree yet on which path needs it most.
         may_choose, has_joined = False, has_joined or visit.has_joined
         if visit.moves_to is None:
@@ -116,6 +118,7 @@ class _Visit:
       wire: with a transport.
       config: with the address of a backbone.
       compute: of another path of the run; None = made as the group says.
+      speed: in samples, at other paths.
       until: the day on which its credential ends.
       say: called with sentences.
     """
@@ -125,11 +128,12 @@ class _Visit:
         wire: Wire,
         config: SessionConfig,
         compute: Compute | None,
+        speed: Rate,
         until: str,
         say: Callable[[str], None],
     ):
         self._wire, self._config, self._until, self._say = wire, config, until, say
-        self.compute = compute
+        self.compute, self._speed = compute, speed
         self._peer: Volunteer | Auxiliary | None = None
         self.has_joined = False
         self.moves_to: str | None = None
@@ -137,6 +141,11 @@ class _Visit:
     @property
     def samples(self) -> int:
         return 0 if self._peer is None else self._peer.samples
+
+    @property
+    def speed(self) -> Rate:
+        """In samples."""
+        return self._peer.speed if isinstance(self._peer, Volunteer) else self._speed
 
     async def run(self, stop: asyncio.Event, *, may_choose: bool) -> None:
         """Sets `moves_to` to the address of another path where that is to be served next.
@@ -187,7 +196,7 @@ class _Visit:
             self.moves_to = await self._first_address()
         if self.moves_to is not None:
             return None
-        speed = config.bytes_per_second or 0.0
+        per_second = config.bytes_per_second or 0.0
         connection = LeaderConnection(wire, (config.address,), say)
         settings = _settings_of(
             await connection.find("settings", SettingsRequest(computes=config.computes))
@@ -198,10 +207,17 @@ class _Visit:
             if self.compute is None or self.compute.settings.digest != settings.digest:
                 self.compute = Compute(settings)
             holder = StateHolder(wire, self.compute)
-            peer = Volunteer(wire, (config.address,), holder, bytes_per_second=speed, say=say)
+            peer = Volunteer(
+                wire,
+                (config.address,),
+                holder,
+                bytes_per_second=per_second,
+                speed=self._speed,
+                say=say,
+            )
         else:
             peer = Auxiliary(
-                wire, (config.address,), StateHolder(wire), bytes_per_second=speed, say=say
+                wire, (config.address,), StateHolder(wire), bytes_per_second=per_second, say=say
             )
         await peer.join()
         say(f"{wire.name} is in, until {self._until} at most; Ctrl-C leaves")
@@ -217,7 +233,7 @@ class _Visit:
         if overview is None:
             return None
         if config.path is None:
-            path = paths.path_to_join(_needs(overview))
+            path = paths.path_to_join(_needs(overview), self._wire.name)
         elif config.path in {one.path for one in overview.paths}:
             path = config.path
         else:
@@ -250,7 +266,7 @@ class _Visit:
                 continue
             needs = _needs(overview)
             wait_seconds = paths.look_again_seconds(needs, here)
-            target = paths.path_to_move_to(needs, here, speed)
+            target = paths.path_to_move_to(needs, here, speed, self._wire.name)
             if target is not None and target == seen:
                 address = next(one.addresses[0] for one in overview.paths if one.path == target)
                 self._say(
@@ -283,7 +299,14 @@ class _Visit:
 
 
 def _needs(overview: RunOverview) -> list[Need]:
-    return [Need(one.path, one.samples_left, one.samples_per_second) for one in overview.paths]
+    """With volunteers whose speed is not known yet taken for usual ones."""
+    timed = sum(one.volunteers - one.untimed for one in overview.paths)
+    total = sum(one.samples_per_second for one in overview.paths)
+    usual = total / timed if timed and total else 1.0
+    return [
+        Need(one.path, one.samples_left, one.samples_per_second + one.untimed * usual)
+        for one in overview.paths
+    ]
 
 
 def _settings_of(info: GroupInfo) -> GroupSettings:

@@ -36,7 +36,9 @@ SPEED_SHARE = 0.3  # of the newest block, in what a volunteer takes for its spee
 
 
 class Volunteer(Peer):
-    """A peer that computes; arguments as `Peer`."""
+    """A peer that computes; arguments as `Peer`, and `speed`, in samples, at which it computed at
+    another path.
+    """
 
     computes = True
 
@@ -47,6 +49,7 @@ class Volunteer(Peer):
         holder: StateHolder,
         *,
         bytes_per_second: float = 0.0,
+        speed: Rate | None = None,
         say: Callable[[str], None] = lambda sentence: None,
     ):
         assert holder.compute is not None
@@ -70,12 +73,12 @@ class Volunteer(Peer):
         self._rounded: tuple[ClosedStep, np.ndarray] | None = None
         self._residual: np.ndarray | None = None
         self.samples = 0  # that were computed and accepted
-        self._speed = Rate()  # in samples, while it computes
+        self.speed = speed or Rate()  # in samples, while it computes
 
     @property
     def samples_per_second(self) -> float:
         """While it computes; 0: it has not computed a block yet."""
-        return self._speed.per_second
+        return self.speed.per_second
 
     @property
     def does(self) -> str:
@@ -301,7 +304,7 @@ class Volunteer(Peer):
             )
             seconds = time.monotonic() - started
             block_rows = self.compute.settings.block_rows
-            self._speed = self._speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
+            self.speed = self.speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
             if self._sums.get(mine.step) is not mine:  # the step is over, or the leader lost
                 self._late_seconds = seconds
                 return
