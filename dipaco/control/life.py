@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 from dipaco.control import clock
 
 PROC = Path("/proc")
+UNKNOWN = "-"
 
 
 class Life(NamedTuple):
@@ -30,8 +31,8 @@ class Life(NamedTuple):
         try:
             namespace = (PROC / "self" / "ns" / "pid").readlink().name
         except OSError:
-            namespace = "-"
-        return cls(boot.replace(" ", "-"), namespace, os.getpid(), _began(os.getpid()) or "-")
+            namespace = UNKNOWN
+        return cls(boot.replace(" ", "-"), namespace, os.getpid(), _began(os.getpid()) or UNKNOWN)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -39,11 +40,10 @@ class Life(NamedTuple):
         return cls(boot, namespace, int(pid), began)
 
     def neighbour(self, text: str) -> Self | None:
-        """The life that is written so, where its number is counted as this one's is; else None."""
-        boot, _, rest = text.partition(" ")
-        if boot != self.boot or rest.partition(" ")[0] != self.namespace:
-            return None
-        return self.parse(text)
+        """The life that is written so, where its number is certainly counted as this one's is."""
+        boot, namespace = (*text.split(" "), "")[:2]
+        is_counted_so = (boot, namespace) == (self.boot, self.namespace) and namespace != UNKNOWN
+        return self.parse(text) if is_counted_so else None
 
     def __str__(self) -> str:
         return " ".join(map(str, self))

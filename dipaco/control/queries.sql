@@ -404,6 +404,9 @@ SELECT name, heartbeats FROM (
 UPDATE workers SET is_silent = 1
 WHERE name = :name AND heartbeats = :heartbeats AND is_silent = 0;
 
+-- mark_ended: a worker whose process has ended; no row if another has taken its name
+UPDATE workers SET is_silent = 1 WHERE name = :name AND life = :life AND is_silent = 0;
+
 -- note_attempt: how an attempt at a task ended
 INSERT INTO history (task_id, attempt, worker, machine, begun, ended, outcome, reason)
 VALUES (:task_id, :attempt, :worker,

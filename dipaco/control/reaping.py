@@ -1,8 +1,11 @@
 """Ends the claims of workers that have fallen silent, so that others may take up their tasks.
 
 A worker is silent when its lease is over. One whose process ran on this machine, and has ended,
-cannot renew it any more: its claims are ended at once.
+cannot renew it any more: its claims are ended after a second. Within that, its launcher, if it has
+one, says how it ended, and gives them back.
 """
+
+import time
 
 from dipaco.control.database import Database
 from dipaco.control.failures import ENDED, SILENT, count_loss
@@ -13,6 +16,7 @@ from dipaco.control.retry import retried
 from dipaco.control.silence import Counter, Silence
 
 WATCHED = 32  # workers that each of them watches
+ENDED_SECONDS = 1.0  # in which a launcher gives back what its worker held
 
 
 class Reaper:
@@ -21,7 +25,8 @@ class Reaper:
     def __init__(self, database: Database):
         self._database = database
         self._claims_seen, self._workers_seen = Silence(), Silence()
-        self._lives_here: set[Life] = set()  # of this machine, that held claims at the last look
+        # Of this machine, that held claims at the last look -> when it was seen to have ended.
+        self._ended_seconds: dict[Life, float | None] = {}
 
     @retried
     def reap(self, watcher: str | None = None) -> list[str]:
@@ -43,8 +48,8 @@ class Reaper:
             claims[task_id, attempt] = Counter(renewals, lease_seconds)
             if life is not None and (known := here.neighbour(life)) is not None:
                 lives[task_id, attempt] = known
-        self._lives_here = set(lives.values())
-        ended = {life for life in self._lives_here if life.is_over()}
+        self._ended_seconds = {life: self._ended_seconds.get(life) for life in lives.values()}
+        ended = self._long_ended()
         over = dict.fromkeys(self._claims_seen.over(claims), SILENT)
         over |= {claim: ENDED for claim, life in lives.items() if life in ended}
         if not over:
@@ -56,6 +61,10 @@ class Reaper:
                 of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
                 dropped = self._database.rows("drop_silent_claim", **of)
                 note_attempts(self._database, dropped, "lost", reason)
+                if dropped and reason == ENDED:
+                    of = {"name": dropped[0][2], "life": str(lives[task_id, attempt])}
+                    if self._database.change("mark_ended", **of):
+                        note_event(self._database, "silent", of["name"])
                 expired += [(task_id, worker, reason, lease_seconds) for _, _, worker, _ in dropped]
             for task_id, worker, reason, lease_seconds in expired:
                 count_loss(self._database, task_id, worker, reason, lease_seconds)
@@ -63,11 +72,28 @@ class Reaper:
             reopen(self._database)
         return sorted({worker for _, worker, *_ in expired})
 
+    @property
+    def sees_some_here(self) -> bool:
+        """Whether a process of this machine held a claim at the last look."""
+        return bool(self._ended_seconds)
+
     def has_seen_one_end(self) -> bool:
-        """Whether a process of this machine that held a claim at the last look has ended since.
-        Asks no database.
+        """Whether there are claims to end, of a process of this machine that held them at the last
+        look and has ended. Asks no database; to be called often.
         """
-        return any(life.is_over() for life in self._lives_here)
+        return bool(self._long_ended())
+
+    def _long_ended(self) -> set[Life]:
+        """Of those of this machine, for `ENDED_SECONDS`."""
+        now = time.monotonic()
+        for life, since in self._ended_seconds.items():
+            if since is None and life.is_over():
+                self._ended_seconds[life] = now
+        return {
+            life
+            for life, since in self._ended_seconds.items()
+            if since is not None and now - since >= ENDED_SECONDS
+        }
 
     def _mark_silent_workers(self, watcher: str | None) -> None:
         if watcher is None:

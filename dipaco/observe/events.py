@@ -48,7 +48,8 @@ SENTENCES = {
     "task_given_up": "{task} has failed: {reason} The command that began the run, or "
     "`dipaco retry`, tries it again",
     "postponed": "{task} postponed: its input is being recomputed ({problem})",
-    "lease_ended": "worker {worker} sent no heartbeat for a whole lease: its task was given back",
+    "lease_ended": "worker {worker} was silent for a whole lease, or its process has ended: its "
+    "task was given back",
     "worker_silent": "worker {worker} has sent no heartbeat for {seconds:.0f} s",
     "worker_back": "worker {worker} is back, or has left",
     "refused": "{what} refused by {worker}: {reason} Repeated: {task}",

@@ -41,6 +41,7 @@ SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 # Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
 # been idle, and for less than two seconds; a thousand idle workers ask 600 questions a second.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 1.9, 1.25
+GLIMPSE_SECONDS = 0.25  # between two looks, within a wait, at the processes of this machine
 LEAST_SHARE = 0.75  # of the wait, at random: workers must not look in step
 
 
@@ -129,9 +130,18 @@ class Worker:
                 return True
             if glance.has_resting:
                 self._failures.check()
-            with contextlib.suppress(Empty):
-                self._wake_up.get(timeout=wait_seconds * random.uniform(LEAST_SHARE, 1.0))
+            self._wait(wait_seconds * random.uniform(LEAST_SHARE, 1.0))
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        """Until it is woken up, or another of this machine has died and its task is free."""
+        reaper = self._run.ledger.reaper
+        glimpse_seconds = GLIMPSE_SECONDS if reaper.sees_some_here else seconds
+        while seconds > 0 and not reaper.has_seen_one_end():
+            with contextlib.suppress(Empty):
+                self._wake_up.get(timeout=min(seconds, glimpse_seconds))
+                return
+            seconds -= glimpse_seconds
 
     def _is_over(self, glance: Glance) -> bool:
         if not self._is_for_base:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dipaco.control import clock
+from dipaco.control import clock, reaping
 from dipaco.control.life import Life
 from dipaco.control.tasks import PathTrained, Task
 from dipaco.errors import ClaimLost
@@ -25,30 +25,38 @@ def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):
     assert not ledger.queue.is_held(silent)
 
 
-def test_the_claims_of_a_process_of_this_machine_end_as_it_is_killed_and_no_others(ledger, plan):
+def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed_and_no_others(
+    ledger, plan, monkeypatch
+):
     """Nobody waits for the lease of who cannot renew it."""
     at = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
     program = "from dipaco.control.life import Life; print(Life.here(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        killed = Life.parse(process.stdout.readline())
-        lives = {"killed": killed, "here": Life.here()}
+        lives = {"killed": Life.parse(process.stdout.readline()), "here": Life.here()}
         for name, life in lives.items():
             ledger.members.join(name, life=str(life), **at)
         first = do_until(ledger, plan, "train")
         ledger.queue.give_back(first)
         claims = {name: ledger.queue.claim(name, lease_seconds=60.0) for name in lives}
         assert ledger.reaper.reap() == []
-        assert not ledger.reaper.has_seen_one_end()
         process.kill()
         process.wait()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not ledger.reaper.has_seen_one_end(), "its launcher may say how"
+    assert ledger.reaper.reap() == []
+    now += reaping.ENDED_SECONDS
     assert ledger.reaper.has_seen_one_end()
     assert ledger.reaper.reap() == ["killed"]
     assert ledger.reaper.reap() == []
     assert not ledger.reaper.has_seen_one_end()
     assert not ledger.queue.is_held(claims["killed"])
     assert ledger.queue.is_held(claims["here"])
+    silent = {one.name: one.is_silent for one in ledger.members.list()}
+    assert silent["killed"], "its paths are left to no home of it"
+    assert not silent["here"]
 
 
 def test_a_lost_claim_cannot_be_renewed(ledger):

@@ -245,7 +245,7 @@ def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(has_both
     run(scenario)
 
 
-async def new_leader_with_both_states(group):
+async def new_leader_with_both_states(group, last_senders=None):
     """The next leader has the state before the newest as well, as one that has followed."""
     before, set_state = group.holder.before, type(group.holder).set_state
 
@@ -256,7 +256,40 @@ async def new_leader_with_both_states(group):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(group.holder), "set_state", keep)
-        await group.new_leader()
+        await group.new_leader(last_senders)
+
+
+def test_the_sums_of_both_steps_are_brought_to_the_next_leader_before_rows_are_asked_for():
+    async def scenario():
+        async with Late() as group:
+            ana = await group.join("ana", slow=0.02)
+            bo, may_go_on = await group.join("bo", slow=0.02), threading.Event()
+            for _ in range(2):
+                await group.step()
+            assert ana.last_senders == {ana.wire.name, bo.wire.name}
+            bo.compute = Gated(bo.compute, may_go_on)
+            await until(lambda: bo.holder.position == group.holder.position)
+            step = asyncio.ensure_future(group.step())
+            leader = group.leader.group
+            await until(
+                lambda: (
+                    len(leader.open_rows) == 2
+                    and leader.ledger.held_by(bo.wire.name)
+                    and all(rows.ledger.done_by(ana.wire.name) for rows in leader.open_rows)
+                )
+            )
+            step.cancel()
+            await new_leader_with_both_states(group, {ana.wire.name})
+            step = asyncio.ensure_future(group.step())
+            brought = f"{ana.wire.name} comes with"
+            await until(lambda: sum(one.startswith(brought) for one in group.said) == 2)
+            may_go_on.set()
+            await step
+            await group.step()
+            assert_replayed(group)
+            assert not group.refused, group.refused
+
+    run(scenario)
 
 
 class MissesTheLastBoard(Volunteer):

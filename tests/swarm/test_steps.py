@@ -10,9 +10,11 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
+from dipaco.swarm.roles.peer import STEP_SECONDS
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.state_download import StateDownload
@@ -282,6 +284,28 @@ def test_a_poll_says_the_state_after_the_step_that_its_peer_was_told_of():
                 await group.step()
             assert len(behind) >= 4
             assert not any(behind)
+
+    run(scenario)
+
+
+def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_silent():
+    assert STEP_SECONDS < MIN_WAIT_SECONDS / 2
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.1)
+            bo = await group.join("bo")
+            advance = bo._advance
+
+            async def slow_advance(closed):
+                await asyncio.sleep(1.5)
+                await advance(closed)
+
+            bo._advance = slow_advance
+            for _ in range(5):
+                await group.step()
+            assert not any("silent" in sentence for sentence in group.said), group.said
+            assert_replayed(group)
 
     run(scenario)
 

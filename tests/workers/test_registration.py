@@ -54,6 +54,9 @@ def test_a_life_is_told_from_that_of_any_other_process(other_process):
     other_process.wait()
     assert there.is_over()
     assert here.neighbour(str(there)) == there
+    assert here.neighbour("one") is None
+    unknown = here._replace(namespace="-")
+    assert unknown.neighbour(str(unknown)) is None, "two machines of one name"
     for other in (there._replace(boot="another"), there._replace(namespace="pid:[1]")):
         assert here.neighbour(str(other)) is None
         assert not other.is_over()  # numbers that are counted elsewhere say nothing here

@@ -69,7 +69,6 @@ class SwarmGroup:
         self._has_woken = False
         self._adoption_ends = 0.0
         self._to_bring: set[str] = set()  # peers that may still do so, where they are known
-        self._step_began_at = time.monotonic()
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
     def begin_step(
@@ -106,7 +105,6 @@ class SwarmGroup:
 
     def _begin(self, rows: StepRows) -> None:
         self.rows, self.next_rows, self._has_woken = rows, None, False
-        self._step_began_at = time.monotonic()
         self._certificates = {name: one.certificate for name, one in self.members.items()}
 
     @property
@@ -198,11 +196,6 @@ class SwarmGroup:
         for rows in self.open_rows:
             for name, blocks in rows.ledger.expire(time.monotonic()).items():
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
-
-    @property
-    def step_seconds(self) -> float:
-        """Since the step began."""
-        return time.monotonic() - self._step_began_at
 
     def silent_members(self) -> list[str]:
         """Members that did not poll for longer than is usual for them. Time in which this process
@@ -313,6 +306,7 @@ class SwarmGroup:
         rows.losses |= {one.block: one.loss for one in done}
         rows.leased |= leased
         if not did_before:
+            rows.note_work(sum(one.seconds for one in done))
             self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
         self.changed.set()
         return True

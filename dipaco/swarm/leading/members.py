@@ -11,7 +11,6 @@ from dipaco.swarm.planning.progress import ProgressReport, Rate
 from dipaco.swarm.planning.shares import Link
 
 ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was declared or measured
-DECLARED_SECONDS = 60.0  # for which a newcomer's word is taken for its speed
 MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # that a peer's word is taken for
 
 
@@ -44,12 +43,10 @@ class GroupMember:
         rate = self.blocks_per_second.per_second
         return 1.0 / rate if rate else 0.0
 
-    def samples_per_second(self, block_rows: int) -> float:
-        """While it computes: as timed here, else for a while as it said; 0 = unknown."""
-        if timed := self.blocks_per_second.per_second * block_rows:
-            return timed
-        is_new = time.monotonic() - self.joined_at < DECLARED_SECONDS
-        return _possible(self.join_request.samples_per_second) if is_new else 0.0
+    @property
+    def declared_samples_per_second(self) -> float:
+        """As it said when it joined; 0 = unknown."""
+        return _possible(self.join_request.samples_per_second)
 
     def time_block(self, seconds: float) -> None:
         """One more block was computed."""

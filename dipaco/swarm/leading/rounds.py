@@ -147,7 +147,7 @@ class Rounds:
             within_seconds=max(
                 MIN_WAIT_SECONDS,
                 guess * self._durations.deadline_seconds(1.0),
-                min(PATIENCE * self._group.step_seconds, MAX_PATIENCE_SECONDS),
+                min(PATIENCE * self._group.rows.seconds, MAX_PATIENCE_SECONDS),
             ),
         )
         return self._plan

@@ -4,6 +4,7 @@ With delayed updates the rows of two steps are open at once: those of the step t
 now, and of the next, whose gradients are at the parameters that this step is predicted to give.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,16 @@ class StepRows:
         self.departed_sum: np.ndarray | None = None  # of members that left in order
         self.leased: set[tuple[str, int]] = set()  # (member, block)
         self.failed: set[str] = set()  # members, in a round of this step
+        self.began_at = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since they began to be computed."""
+        return time.monotonic() - self.began_at
+
+    def note_work(self, seconds: float) -> None:
+        """A peer comes with rows that it has computed for so long, before these began here."""
+        self.began_at = min(self.began_at, time.monotonic() - seconds)
 
     def at(self, lineage: str, parts: Any) -> "StepRows":
         """The same rows, to be computed at the state before their step: none is done yet."""

@@ -102,7 +102,7 @@ class PathNeed(PeerMessage):
     samples_left: int  # of its phase
     samples_per_second: float  # of the volunteers that are there
     volunteers: int
-    untimed: int = 0  # of them, whose speed is not known yet
+    expected_samples_per_second: float = 0.0  # of them, with those that have just come
     loss: float | None = None  # of its last step
 
 

@@ -8,7 +8,7 @@ class Auxiliary(Peer):
     """A peer that only adds up."""
 
     samples = 0
-    does = "adds up"
+    does, is_untimed = "adds up", True
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called.

@@ -13,6 +13,7 @@ from dipaco.swarm.leading.member_status import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
 from dipaco.swarm.network.messages import Helper, PathNeed, RunOverview
 from dipaco.swarm.planning.evidence import Evidence
+from dipaco.swarm.planning.speeds import Hand, expected_speeds
 from dipaco.swarm.roles import common_options
 from dipaco.swarm.roles.leader import StepOutcome
 from dipaco.swarm.training.compute import GroupSettings
@@ -113,14 +114,16 @@ class BackboneLedger:
           inner: of the run.
         """
         arm, batch_size = self._place.arm, inner.batch_size
+        places = self._swarms.places(arm)
         left = {  # of paths whose phase is due and in no hands
             task.task.path: inner.steps
             for task in self._ledger.queue.unfinished()
             if (task.task.kind, task.task.arm, task.state) == ("train", arm, "ready")
         }
         swarms = {one["path"]: one for one in self._swarms.statuses() if one["arm"] == arm}
+        expected = expected_speeds({path: _hands(swarms.get(path, {})) for path in places})
         paths = []
-        for path, addresses in sorted(self._swarms.places(arm).items()):
+        for path, addresses in sorted(places.items()):
             swarm = swarms.get(path, {})
             peers = swarm.get("peers", {}).values()
             paths.append(
@@ -131,9 +134,7 @@ class BackboneLedger:
                     samples_left=(swarm.get("steps_left") or left.get(path, 0)) * batch_size,
                     samples_per_second=sum(peer["samples_per_second"] for peer in peers),
                     volunteers=sum(peer["computes"] for peer in peers),
-                    untimed=sum(
-                        peer["computes"] and not peer["samples_per_second"] for peer in peers
-                    ),
+                    expected_samples_per_second=expected[path],
                     loss=swarm.get("loss"),
                 )
             )
@@ -167,6 +168,19 @@ class BackboneLedger:
                     delay=closed.delay,
                 ),
             )
+
+
+def _hands(swarm: dict[str, Any]) -> list[Hand]:
+    """The volunteers of a path, by its status."""
+    return [
+        Hand(
+            peer["samples_per_second"],
+            peer.get("declared_samples_per_second", 0.0),
+            peer["seconds"],
+        )
+        for peer in swarm.get("peers", {}).values()
+        if peer["computes"]
+    ]
 
 
 OpenLedger = Callable[[], Ledger]

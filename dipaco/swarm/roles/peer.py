@@ -41,8 +41,9 @@ from dipaco.swarm.training.slices import decoded_mean, fetch_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
-# That the next poll waits for a step to be taken here, at most.
-STEP_SECONDS = 1.0
+# That the next poll waits for a step to be taken here, at most: a peer without a poll is taken for
+# silent after a second (`leasing.MIN_WAIT_SECONDS`).
+STEP_SECONDS = 0.3
 
 
 class Peer:
@@ -165,8 +166,7 @@ class Peer:
 
     async def _wait_until_taken(self) -> None:
         """Until a step that the group has taken is taken here: the next poll says where this peer
-        is, and the leader lets none add up a slice, or give newcomers the state, that says it is
-        behind.
+        is, by which the leader chooses who gives newcomers the state, and who may add up.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEP_SECONDS):

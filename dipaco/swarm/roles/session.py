@@ -254,7 +254,7 @@ class _Visit:
             # A time of its own: peers that all look at once would all move at once.
             await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.5))
             speed = peer.samples_per_second
-            if self._config.path is not None or not speed:
+            if self._config.path is not None or not speed or peer.is_untimed:
                 continue
             overview = await self._overview(peer.leader.address or self._config.address)
             if overview is None:
@@ -299,13 +299,8 @@ class _Visit:
 
 
 def _needs(overview: RunOverview) -> list[Need]:
-    """With volunteers whose speed is not known yet taken for usual ones."""
-    timed = sum(one.volunteers - one.untimed for one in overview.paths)
-    total = sum(one.samples_per_second for one in overview.paths)
-    usual = total / timed if timed and total else 1.0
     return [
-        Need(one.path, one.samples_left, one.samples_per_second + one.untimed * usual)
-        for one in overview.paths
+        Need(one.path, one.samples_left, one.expected_samples_per_second) for one in overview.paths
     ]
 
 

@@ -73,12 +73,17 @@ class Volunteer(Peer):
         self._rounded: tuple[ClosedStep, np.ndarray] | None = None
         self._residual: np.ndarray | None = None
         self.samples = 0  # that were computed and accepted
-        self.speed = speed or Rate()  # in samples, while it computes
+        self.speed = self._speed_before = speed or Rate()  # in samples, while it computes
 
     @property
     def samples_per_second(self) -> float:
         """While it computes; 0: it has not computed a block yet."""
         return self.speed.per_second
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it has not computed a block at this path yet."""
+        return self.speed is self._speed_before
 
     @property
     def does(self) -> str:
@@ -234,8 +239,9 @@ class Volunteer(Peer):
                     rounding, closed.codec, closed.slices, vector
                 )
                 continue
-            if self._kept and not await self._offer_kept_sum(self._kept[min(self._kept)]):
-                await self.wait_for_change(0.1)
+            if self._kept:  # all of them first: who asks for rows has brought what it has
+                if not await self._offer_kept_sum(self._kept[min(self._kept)]):
+                    await self.wait_for_change(0.1)
                 continue
             work = self._report(wants_more=True)
             reply, rows = await self._request_work(work)
