@@ -55,22 +55,37 @@ class Reaper:
         if not over:
             return []
         with self._database.transaction():
-            expired: list[tuple] = []
+            workers: set[str] = set()
             for (task_id, attempt), reason in over.items():
                 renewals, lease_seconds = claims[task_id, attempt]
                 of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
                 dropped = self._database.rows("drop_silent_claim", **of)
-                note_attempts(self._database, dropped, "lost", reason)
+                self._note_lost(dropped, reason, lease_seconds)
+                workers |= {worker for _, _, worker, _ in dropped}
                 if dropped and reason == ENDED:
                     of = {"name": dropped[0][2], "life": str(lives[task_id, attempt])}
                     if self._database.change("mark_ended", **of):
                         note_event(self._database, "silent", of["name"])
-                expired += [(task_id, worker, reason, lease_seconds) for _, _, worker, _ in dropped]
-            for task_id, worker, reason, lease_seconds in expired:
-                count_loss(self._database, task_id, worker, reason, lease_seconds)
-                self._database.change("debit_worker", name=worker)
             reopen(self._database)
-        return sorted({worker for _, worker, *_ in expired})
+        return sorted(workers)
+
+    @retried
+    def end_claims_of(self, worker: str) -> int:
+        """Ends the claims of a worker whose process was seen to have ended, on whatever machine;
+        returns how many it held.
+        """
+        with self._database.transaction():
+            dropped = self._database.rows("drop_claims_of_worker", worker=worker)
+            self._note_lost(dropped, ENDED, LEASE_SECONDS)
+            reopen(self._database)
+        return len(dropped)
+
+    def _note_lost(self, dropped: list[tuple], reason: str, lease_seconds: float) -> None:
+        """Inside a transaction: claims that were dropped, as rows."""
+        note_attempts(self._database, dropped, "lost", reason)
+        for task_id, _, worker, _ in dropped:
+            count_loss(self._database, task_id, worker, reason, lease_seconds)
+            self._database.change("debit_worker", name=worker)
 
     @property
     def sees_some_here(self) -> bool:

@@ -12,10 +12,11 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.control.life import Life
 from dipaco.control.queue import LEASE_SECONDS
+from dipaco.control.reaping import ENDED_SECONDS
 from dipaco.errors import ClaimLost
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import heartbeat_seconds
-from dipaco.workers.loop import MAX_WAIT_SECONDS
+from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
 from tests.workers.conftest import CONFIG, work_until, worker_of
 from tests.workers.test_recovery import work_until_claimed
 
@@ -232,6 +233,21 @@ def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
     assert sum(asked.values()) < seconds, asked
     assert max(asked.values()) == asked["glance"] <= 202, "it asks something twice in one look"
     assert asked["next_task"] <= 1, "it looks for tasks of which the glance says that none is there"
+
+
+def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(
+    nothing_to_do, monkeypatch
+):
+    """An idle worker looks for its process within a wait, and asks the ledger when it has ended."""
+    ended = Life.here()._replace(began="1")
+    nothing_to_do.ledger.members.join(
+        "others", host="here", pid=ended.pid, life=str(ended), machine="one", version="0"
+    )
+    idle = Idle(monkeypatch, nothing_to_do, 200)
+    assert not idle.worker._claimer.claim(None)
+    idle.worker._wait(20.0)
+    assert ENDED_SECONDS <= idle.seconds - 1000.0 <= ENDED_SECONDS + GLIMPSE_SECONDS
+    assert idle.worker._claimer.claim(None)
 
 
 def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(begin):

@@ -33,12 +33,14 @@ from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, Op
 from dipaco.swarm.roles.common_options import agree
 from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.roles.leader import Leader, StepOutcome
+from dipaco.swarm.roles.leader_watch import LeaderWatch
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
+LEADER_SECONDS = 0.25  # between two looks at a leader that does not reply
 UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 # For which what was read of the whole run is said again: volunteers move by it.
@@ -205,6 +207,7 @@ class Backbone:
         self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
         self._tasks = [
             asyncio.ensure_future(self._watch_ledger_forever()),
+            asyncio.ensure_future(self._watch_leader_forever()),
             asyncio.ensure_future(self._follow_forever()),
         ]
 
@@ -264,6 +267,14 @@ class Backbone:
                     self._place.worker,
                 ):
                     self._leader.stop_leading()  # another has claimed the next phase
+
+    async def _watch_leader_forever(self) -> None:
+        watch = LeaderWatch(self._wire, self._ledger, self._say)
+        while True:
+            await asyncio.sleep(LEADER_SECONDS)
+            if not self._leader.is_leading and self._followed is not None:
+                with contextlib.suppress(DipacoError):
+                    await watch.look(is_out_of_touch=self._followed.is_out_of_touch)
 
     def _look_for_other_options(self) -> None:
         """Two backbones that started at once may differ: one of them then leads no more."""

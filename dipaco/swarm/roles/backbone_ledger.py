@@ -82,6 +82,19 @@ class BackboneLedger:
                 return one["leader"]
         return None
 
+    def other_that_led(self) -> tuple[str, str] | None:
+        """(worker, address) of the backbone that led last, where it is another and was not seen to
+        leave or fall silent.
+        """
+        leader, places = self.leader(), self._swarms.backbones(self._place.arm, self._place.path)
+        if leader is None or leader == self._place.worker or leader not in places:
+            return None
+        return leader, places[leader]
+
+    def end_claims_of(self, worker: str) -> int:
+        """Of a backbone whose process has ended; how many it held."""
+        return self._ledger.reaper.end_claims_of(worker)
+
     def is_manned_by_leader(self) -> bool | None:
         """Whether another backbone, which led last and lives, has volunteers; None: there is none
         such.
