@@ -19,6 +19,8 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
   so long; `"steps_taken": FILE` says of each how long it took, and how long a processor worked for
   this process before the first of a phase.
 - Only some kinds of tasks: `"kinds": ["train", "outer"]`.
+- A machine of its own: with `"machine": "NAME"` no process of this machine can see that it has
+  ended: its claims end with their leases.
 - A sign of uploads: `"uploading": FILE` is there while an object is sent to a bucket.
 """
 
@@ -40,6 +42,7 @@ import dipaco
 import dipaco.cli.main
 from dipaco import trees
 from dipaco.control.commit import Commit
+from dipaco.control.life import Life
 from dipaco.control.queue import Queue
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
@@ -241,6 +244,12 @@ def do_only(kinds: Collection[str]) -> None:
     loop.Worker.__init__ = init
 
 
+def be_on_machine(name: str) -> None:
+    """Its process number then says nothing to processes of this machine, as of one elsewhere."""
+    life = Life.here()._replace(namespace=name)
+    setattr(Life, "here", classmethod(lambda cls: life))  # noqa: B010
+
+
 def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribution:
     """The contribution, but for one thing."""
     if corruption == "other run's":
@@ -276,6 +285,8 @@ def main() -> int:
         StepPace(request["step_seconds"], Path(request["steps_taken"])).install()
     if "uploading" in request:
         mark_uploads(Path(request["uploading"]))
+    if "machine" in request:
+        be_on_machine(request["machine"])
     if "kinds" in request:
         do_only(request["kinds"])
     if request.get("is_eager"):
