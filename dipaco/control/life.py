@@ -5,6 +5,7 @@ used again. The kernel's boot, the namespace that numbers are counted in, the nu
 at which the process began do.
 """
 
+import functools
 import os
 import socket
 from pathlib import Path
@@ -27,12 +28,7 @@ class Life(NamedTuple):
     @classmethod
     def here(cls) -> Self:
         """Of this process."""
-        boot = clock.epoch() if clock.BOOT_ID.exists() else socket.gethostname()
-        try:
-            namespace = (PROC / "self" / "ns" / "pid").readlink().name
-        except OSError:
-            namespace = UNKNOWN
-        return cls(boot.replace(" ", "-"), namespace, os.getpid(), _began(os.getpid()) or UNKNOWN)
+        return cls(*_of_process(os.getpid()))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -63,6 +59,17 @@ class Life(NamedTuple):
             pass
         began = _began(self.pid)
         return began is not None and began != self.began
+
+
+@functools.cache
+def _of_process(pid: int) -> tuple[str, str, int, str]:
+    """Of this process, whose number is that."""
+    boot = clock.epoch() if clock.BOOT_ID.exists() else socket.gethostname()
+    try:
+        namespace = (PROC / "self" / "ns" / "pid").readlink().name
+    except OSError:
+        namespace = UNKNOWN
+    return boot.replace(" ", "-"), namespace, pid, _began(pid) or UNKNOWN
 
 
 def _began(pid: int) -> str | None:

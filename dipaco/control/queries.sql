@@ -404,6 +404,10 @@ SELECT name, heartbeats FROM (
 UPDATE workers SET is_silent = 1
 WHERE name = :name AND heartbeats = :heartbeats AND is_silent = 0;
 
+-- life_of_holder: the process of a worker that holds a claim
+SELECT life FROM workers
+WHERE name = :name AND EXISTS (SELECT 1 FROM claims c WHERE c.worker = workers.name);
+
 -- mark_ended: a worker whose process has ended; no row if another has taken its name
 UPDATE workers SET is_silent = 1 WHERE name = :name AND life = :life AND is_silent = 0;
 

@@ -70,11 +70,20 @@ class Reaper:
         return sorted(workers)
 
     @retried
-    def end_claims_of(self, worker: str) -> int:
+    def life_of_holder(self, worker: str) -> str | None:
+        """The process of a worker, as it is written; None: it holds no claim."""
+        row = self._database.one("life_of_holder", name=worker)
+        return None if row is None else row[0]
+
+    @retried
+    def end_claims_of(self, worker: str, life: str) -> int:
         """Ends the claims of a worker whose process was seen to have ended, on whatever machine;
-        returns how many it held.
+        returns how many it held. None, if another process has its name by now.
         """
         with self._database.transaction():
+            row = self._database.one("life_of_holder", name=worker)
+            if row is None or row[0] != life:
+                return 0
             dropped = self._database.rows("drop_claims_of_worker", worker=worker)
             self._note_lost(dropped, ENDED, LEASE_SECONDS)
             reopen(self._database)

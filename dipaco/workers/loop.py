@@ -130,14 +130,15 @@ class Worker:
                 return True
             if glance.has_resting:
                 self._failures.check()
-            self._wait(wait_seconds * random.uniform(LEAST_SHARE, 1.0))
+            self._wait(wait_seconds * random.uniform(LEAST_SHARE, 1.0), is_paused=is_paused)
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
 
-    def _wait(self, seconds: float) -> None:
-        """Until it is woken up, or another of this machine has died and its task is free."""
+    def _wait(self, seconds: float, *, is_paused: bool) -> None:
+        """Until it is woken up, or, if it may claim, another of this machine has died."""
         reaper = self._run.ledger.reaper
-        glimpse_seconds = GLIMPSE_SECONDS if reaper.sees_some_here else seconds
-        while seconds > 0 and not reaper.has_seen_one_end():
+        looks = reaper.sees_some_here and not is_paused
+        glimpse_seconds = GLIMPSE_SECONDS if looks else seconds
+        while seconds > 0 and not (looks and reaper.has_seen_one_end()):
             with contextlib.suppress(Empty):
                 self._wake_up.get(timeout=min(seconds, glimpse_seconds))
                 return

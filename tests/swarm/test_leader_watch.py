@@ -7,31 +7,32 @@ import pytest
 
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
+from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace
 from dipaco.swarm.roles.leader_watch import REFUSALS, LeaderWatch
-from tests.support.backbone_rig import issued
-from tests.support.swarm_rig import SETTINGS
+from dipaco.swarm.roles.session import _needs
+from tests.support.swarm_rig import SETTINGS, Group
 from tests.support.tiny_run import TOY
 
 
 class Ledger:
-    """Of a path that `back` led last."""
+    """Of a path that `back` holds."""
 
     def __init__(self, address):
         self.address, self.ended = address, []
 
-    def other_that_led(self):
-        return "back", self.address
+    def holder_at(self, address):
+        return ("back", "its process") if address == self.address else None
 
-    def end_claims_of(self, worker):
-        self.ended.append(worker)
+    def end_claims_of(self, holder):
+        self.ended.append(holder)
         return 1
 
 
 class Unreachable:
-    """A machine that does not answer, or one at which another process does."""
+    """A machine that does not answer, or a transport of another kind."""
 
     def __init__(self, error):
         self.error = error
@@ -40,53 +41,101 @@ class Unreachable:
         raise self.error
 
 
-async def looks(transport, ledger, *states):
+async def looks(transport, ledger, *lost):
     said = []
     watch = LeaderWatch(SimpleNamespace(transport=transport), ledger, said.append)
-    for is_out_of_touch in states:
-        await watch.look(is_out_of_touch=is_out_of_touch)
+    for address in lost:
+        await watch.look(address)
     return said
 
 
 def test_a_leader_whose_port_refuses_twice_has_ended_and_its_claims_are_given_back():
     async def scenario():
         server = await Tcp.start(lambda reader, writer: asyncio.sleep(9))
-        own, ledger = Tcp(), Ledger(server.address)
-        assert not await looks(own, ledger, *[True] * (REFUSALS + 1)), "it listens"
+        own, at = Tcp(), server.address
+        ledger = Ledger(at)
+        assert not await looks(own, ledger, *[at] * (REFUSALS + 1)), "it listens"
         await server.close()
-        assert not await looks(own, ledger, *[True] * (REFUSALS - 1))
-        assert not await looks(own, ledger, True, False, True, False, True), "a reply came between"
-        (said,) = await looks(own, ledger, *[True] * REFUSALS)
+        assert not await looks(own, ledger, *[at] * (REFUSALS - 1))
+        assert not await looks(own, ledger, at, None, at, None, at), "a reply came between"
+        assert not await looks(own, ledger, *["tcp://127.0.0.1:1"] * 5), (
+            "who is there holds nothing"
+        )
+        (said,) = await looks(own, ledger, *[at] * REFUSALS)
         assert "the process of back has ended" in said
-        assert ledger.ended == ["back"]
+        assert ledger.ended == [("back", "its process")]
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), OSError("no route to host")])
-def test_a_leader_that_is_cut_off_may_lead_on_and_has_its_lease(error):
-    ledger = Ledger("tcp://198.51.100.1:1")
-    assert not asyncio.run(looks(Unreachable(error), ledger, *[True] * 5))
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("tcp://198.51.100.1:1", TimeoutError()),
+        ("tls://198.51.100.1:1/00", OSError("no route to host")),
+        ("/ip4/198.51.100.1/tcp/1/p2p/Q", ConnectionRefusedError("its own daemon is gone")),
+    ],
+)
+def test_a_leader_that_is_cut_off_may_lead_on_and_has_its_lease(address, error):
+    ledger = Ledger(address)
+    assert not asyncio.run(looks(Unreachable(error), ledger, *[address] * 5))
     assert not ledger.ended
 
 
-def test_only_another_that_led_last_and_is_still_there_is_looked_at(tmp_path):
-    run, _ = create_or_open(tmp_path / "run", TOY)
-    place = BackbonePlace("modular", 0, "second")
-    ledger = BackboneLedger(run.ledger, place, SETTINGS, "tcp://second")
-    issued(run, {"back": "backbone"})
+@pytest.fixture
+def run(tmp_path):
+    opened, _ = create_or_open(tmp_path / "run", TOY)
     for name in ("back", "second"):
-        run.ledger.members.join(name, host="h", pid=1, life=name, machine="m", version="0")
-        run.ledger.swarms.put_backbone(name, "modular", 0, f"tcp://{name}")
-    assert ledger.other_that_led() is None, "nobody has led"
-    run.ledger.swarms.put_status("modular", 0, "back", {})
-    assert ledger.other_that_led() == ("back", "tcp://back")
+        life = f"process of {name}"
+        opened.ledger.members.join(name, host="h", pid=1, life=life, machine="m", version="0")
+        opened.ledger.swarms.put_backbone(name, MODULAR, 0, f"tcp://{name}")
+    yield opened
+    opened.ledger.close()
+
+
+@pytest.fixture
+def ledger(run):
+    return BackboneLedger(run.ledger, BackbonePlace(MODULAR, 0, "second"), SETTINGS, "tcp://second")
+
+
+def test_only_the_process_that_holds_the_claim_loses_it(run, ledger):
+    assert ledger.holder_at("tcp://back") is None, "it holds none"
     claim = run.ledger.queue.claim("back")
-    assert ledger.end_claims_of("back") == 1
+    assert ledger.holder_at("tcp://third") is None
+    holder = ledger.holder_at("tcp://back")
+    assert holder == ("back", "process of back")
+    assert ledger.end_claims_of(("back", "another process of that name")) == 0
+    assert run.ledger.queue.is_held(claim)
+    assert ledger.end_claims_of(holder) == 1
     assert not run.ledger.queue.is_held(claim)
-    run.ledger.swarms.put_status("modular", 0, "second", {})
-    assert ledger.other_that_led() is None, "this one leads"
-    run.ledger.swarms.put_status("modular", 0, "back", {})
+    own = run.ledger.queue.claim("second")
+    assert own is not None
+    assert ledger.holder_at("tcp://second") is None, "this one"
     run.ledger.swarms.drop_backbone("back")
-    assert ledger.other_that_led() is None, "it has left"
-    run.ledger.close()
+    assert ledger.holder_at("tcp://back") is None, "it has left"
+
+
+def test_what_the_run_expects_of_a_path_has_those_that_have_just_come(run, ledger):
+    peer = {"computes": True, "does": "computes", "seconds": 9.0, "samples": 0}
+    timed = peer | {"samples_per_second": 4.0, "declared_samples_per_second": 9.0}
+    new = peer | {"samples_per_second": 0.0, "declared_samples_per_second": 3.0}
+    only_adds = peer | {"samples_per_second": 0.0, "computes": False}
+    peers = {"ana/1": timed, "bo/1": new, "aux/1": only_adds}
+    run.ledger.swarms.put_status(MODULAR, 0, "back", {"peers": peers})
+    (path,) = ledger.overview(100, TOY.inner).paths
+    assert (path.samples_per_second, path.expected_samples_per_second) == (4.0, 7.0)
+    assert [need.samples_per_second for need in _needs(ledger.overview(100, TOY.inner))] == [7.0]
+
+
+def test_a_peer_knows_which_leader_it_has_lost():
+    async def scenario():
+        async with Group() as group:
+            ana, address = await group.join("ana"), group.wire.address
+            await group.step()
+            assert ana.lost is None
+            await group.wire.transport.close()
+            async with asyncio.timeout(20):
+                while ana.lost != address:
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -245,7 +245,10 @@ def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(
     )
     idle = Idle(monkeypatch, nothing_to_do, 200)
     assert not idle.worker._claimer.claim(None)
-    idle.worker._wait(20.0)
+    idle.worker._wait(5.0, is_paused=True)
+    assert idle.seconds == 1005.0, "it may claim nothing, and has nothing to look for"
+    idle.seconds = 1000.0
+    idle.worker._wait(20.0, is_paused=False)
     assert ENDED_SECONDS <= idle.seconds - 1000.0 <= ENDED_SECONDS + GLIMPSE_SECONDS
     assert idle.worker._claimer.claim(None)
 

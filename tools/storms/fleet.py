@@ -206,7 +206,7 @@ class Fleet:
         orders: dict[str, object] = {
             "task_seconds": self.options.task_seconds,
             "hurry": str(self._hurry),
-            "machine": f"machine-{number % workers}",
+            "machine": name,
         }
         if is_storm:
             orders["orders"] = str(self.folder / name)

@@ -150,7 +150,7 @@ class HostFleet:
             "task_seconds": self.options.task_seconds,
             "hurry": str(self._hurry),
             "uploading": str(self.uploading(worker)),
-            "machine": host,
+            "machine": worker,
         }
         clock = self.clocks.get(host)
         variables = {} if clock is None else clock.environment

@@ -40,7 +40,8 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
-LEADER_SECONDS = 0.25  # between two looks at a leader that does not reply
+LEADER_SECONDS, LEADER_GROWTH = 0.25, 1.25  # between two looks at a leader that does not reply
+LONGEST_LEADER_SECONDS = 5.0
 UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 # For which what was read of the whole run is said again: volunteers move by it.
@@ -269,12 +270,17 @@ class Backbone:
                     self._leader.stop_leading()  # another has claimed the next phase
 
     async def _watch_leader_forever(self) -> None:
-        watch = LeaderWatch(self._wire, self._ledger, self._say)
+        watch, wait_seconds = LeaderWatch(self._wire, self._ledger, self._say), LEADER_SECONDS
         while True:
-            await asyncio.sleep(LEADER_SECONDS)
+            await asyncio.sleep(wait_seconds)
+            lost = None
             if not self._leader.is_leading and self._followed is not None:
-                with contextlib.suppress(DipacoError):
-                    await watch.look(is_out_of_touch=self._followed.is_out_of_touch)
+                lost = self._followed.lost
+            # It may be lost for long: while plain workers have the path.
+            longer = min(LEADER_GROWTH * wait_seconds, LONGEST_LEADER_SECONDS)
+            wait_seconds = LEADER_SECONDS if lost is None else longer
+            with contextlib.suppress(DipacoError):
+                await watch.look(lost)
 
     def _look_for_other_options(self) -> None:
         """Two backbones that started at once may differ: one of them then leads no more."""

@@ -82,18 +82,20 @@ class BackboneLedger:
                 return one["leader"]
         return None
 
-    def other_that_led(self) -> tuple[str, str] | None:
-        """(worker, address) of the backbone that led last, where it is another and was not seen to
-        leave or fall silent.
+    def holder_at(self, address: str) -> tuple[str, str] | None:
+        """(worker, its process) of another backbone of the path at an address, if it holds a claim
+        and was not seen to leave or fall silent.
         """
-        leader, places = self.leader(), self._swarms.backbones(self._place.arm, self._place.path)
-        if leader is None or leader == self._place.worker or leader not in places:
-            return None
-        return leader, places[leader]
+        places = self._swarms.backbones(self._place.arm, self._place.path)
+        for worker, at in places.items():
+            if at == address and worker != self._place.worker:
+                life = self._ledger.reaper.life_of_holder(worker)
+                return None if life is None else (worker, life)
+        return None
 
-    def end_claims_of(self, worker: str) -> int:
+    def end_claims_of(self, holder: tuple[str, str]) -> int:
         """Of a backbone whose process has ended; how many it held."""
-        return self._ledger.reaper.end_claims_of(worker)
+        return self._ledger.reaper.end_claims_of(*holder)
 
     def is_manned_by_leader(self) -> bool | None:
         """Whether another backbone, which led last and lives, has volunteers; None: there is none

@@ -1,13 +1,15 @@
-"""Sees that the process of a backbone that leads has ended, wherever it ran: the machine there
-answers, and refuses connections at its port. Its claims are then ended, and another backbone may
-lead at once; a machine that does not answer may be cut off and lead on, and has its lease.
+"""Sees that the process of a backbone that leads has ended, wherever it ran: it replied to this one
+before, and now its machine answers and refuses connections at its port (TLS and plain TCP; at a
+name with several addresses that is not seen). Its claims are then ended, and another backbone may
+lead at once. A machine that does not answer may be cut off and lead on, and has its lease.
 
-Should it live all the same, behind a port that was closed, no peer reaches it, and it can record
-nothing under the claim that it has lost.
+Should it live all the same, behind a port that was closed meanwhile, it learns at its next
+heartbeat that its claim is lost, and leads no more.
 """
 
 from collections.abc import Callable
 
+from dipaco.swarm.network.addresses import TCP, TLS
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger
 
@@ -27,18 +29,20 @@ class LeaderWatch:
         self._wire, self._ledger, self._say = wire, ledger, say
         self._refusals = 0
 
-    async def look(self, *, is_out_of_touch: bool) -> None:
+    async def look(self, lost: str | None) -> None:
         """Once; to be called often.
 
-        `is_out_of_touch`: this backbone follows none, or the last reply did not come.
+        `lost`: the address of a leader that replied to this backbone, and does not now.
         """
-        led = self._ledger.other_that_led() if is_out_of_touch else None
-        is_refused = led is not None and await self._is_refused(led[1])
+        holder = None
+        if lost is not None and lost.startswith((TLS, TCP)):
+            holder = self._ledger.holder_at(lost)
+        is_refused = holder is not None and await self._is_refused(lost or "")
         self._refusals = self._refusals + 1 if is_refused else 0
-        if led is not None and self._refusals >= REFUSALS:
+        if holder is not None and self._refusals >= REFUSALS:
             self._refusals = 0
-            if self._ledger.end_claims_of(led[0]):
-                self._say(f"the process of {led[0]} has ended: another backbone may lead at once")
+            if self._ledger.end_claims_of(holder):
+                self._say(f"the process of {holder[0]} has ended: another may lead at once")
 
     async def _is_refused(self, address: str) -> bool:
         assert self._wire.transport is not None

@@ -78,7 +78,8 @@ class Peer:
         self._means: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> coded mean
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
-        self.is_out_of_touch = True  # the last reply of the leader did not come
+        self._heard: str | None = None  # the address of the leader that replied last
+        self.lost: str | None = None  # the same, if its next reply did not come
         self.last_senders: frozenset[str] = frozenset()  # in the last round that it was told of
         self._reply_seconds = Durations()  # of short requests to the leader
         self._download = StateDownload(wire, holder, state_codec, say)
@@ -157,11 +158,11 @@ class Peer:
                 await self._join_again()
                 continue
             except (OSError, TimeoutError, BadMessage, MessageRefused):
-                self.is_out_of_touch = True
+                self.lost = self._heard
                 await asyncio.sleep(0.05)
                 await self._join_again()
                 continue
-            self.is_out_of_touch = False
+            self._heard, self.lost = self.leader.address, None
             self._apply(state)
             if state.is_over:
                 return
