@@ -163,19 +163,17 @@ class Group:
             await volunteer.wire.transport.close()
         await self.wire.transport.close()
 
-    async def new_leader(self, last_senders=None):
+    async def new_leader(self):
         """The leader's process dies; another backbone, which has taken the same steps, leads."""
         old, position, losses = self.wire, self.holder.position, list(self.holder.losses)
         wire = await wire_of(issue("second", "backbone"))
         self.leader.update_backbones((old.address, wire.address), ())
         await asyncio.sleep(0.2)  # peers that poll have it
         await old.transport.close()
-        if last_senders is None:
-            (follower, _), *_ = self.volunteers.values()
-            last_senders = follower.last_senders
+        (follower, _), *_ = self.volunteers.values()
         self._lead_with(wire)
         self.holder.set_state(self.states[-1], position, losses)
-        self.leader.begin_phase((wire.address,), last_senders=last_senders)
+        self.leader.begin_phase((wire.address,), last_senders=follower.last_senders)
 
     def _lead_with(self, wire):
         self.wire, self.holder = wire, StateHolder(wire, self.compute)

@@ -195,7 +195,7 @@ class DiesAtPush(Volunteer):
 def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step():
     async def scenario():
         async with Group() as group:
-            await group.join("ana")
+            await group.join("ana", slow=0.05)
             await group.step()
             await group.join("bo", kind=DiesAtPush, slow=0.01)
             bo = group.volunteers["bo"][0]

@@ -38,10 +38,21 @@ MUTANTS = (
     Mutant(
         name="leases-never-end",
         file="dipaco/control/reaping.py",
-        old="        over = self._claims_seen.over(claims)\n",
-        new="        over: list[tuple[int, int]] = []\n",
+        old="        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)\n",
+        new="        over: dict[tuple[int, int], str] = {}\n",
         breaks="a worker that is silent for a lease loses its tasks: else they wait for ever",
         tests=(f"{LEASES}::test_a_lease_that_ran_out_ends_and_its_task_goes_to_another[sqlite]",),
+    ),
+    Mutant(
+        name="ended-process-keeps-its-claims",
+        file="dipaco/control/reaping.py",
+        old="        over |= {claim: ENDED for claim, life in lives.items() if life in ended}\n",
+        new="",
+        breaks="nobody waits for the lease of a process of the same machine that has ended",
+        tests=(
+            f"{LEASES}::test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed"
+            "_and_no_others[sqlite]",
+        ),
     ),
     Mutant(
         name="renewed-claim-ended",
