@@ -1,13 +1,12 @@
 """The task queue: which worker holds which task.
 
-A claim is a *lease*: it expires when its worker falls silent, and the task is ready again, or when
-its process is seen to have ended (`reaping.py`). Its
-worker raises a counter at every renewal; any process that looks often, and sees the same count for
-as long as the lease, may end it (`silence.py`: no clocks of two machines are compared). A worker
-finishes a task under the claim's number (`attempt`, a fencing token); a worker that was silent and
-came back has lost its claim and can record nothing. A late task may be claimed a second time as a
-*backup*: both claims are valid, and the first to commit counts (DiPaCo, arXiv 2403.10616, section
-3).
+A claim is a *lease*: it expires when its worker falls silent, or when its process is seen to have
+ended (`reaping.py`), and the task is ready again. Its worker raises a counter at every renewal; any
+process that looks often, and sees the same count for as long as the lease, may end it
+(`silence.py`: no clocks of two machines are compared). A worker finishes a task under the claim's
+number (`attempt`, a fencing token); a worker that was silent and came back has lost its claim and
+can record nothing. A late task may be claimed a second time as a *backup*: both claims are valid,
+and the first to commit counts (DiPaCo, arXiv 2403.10616, section 3).
 """
 
 import json

@@ -26,9 +26,7 @@ from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
-ADOPTION_SECONDS = (
-    1.5  # after a change of leader, in which peers bring what they have summed, at most
-)
+ADOPTION_SECONDS = 1.5  # at most, after a change of leader: peers bring what they have summed
 DEPARTED_SHOWN = 20
 
 OnBanned = Callable[[Certificate, str, str, Evidence | None], tuple[str, ...]]

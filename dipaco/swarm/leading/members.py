@@ -90,7 +90,7 @@ class GroupMember:
         return (
             self.address is not None
             and poll is not None
-            and poll.position == position
+            and self.is_at(position)
             and poll.steps_taken > 0
             and poll.is_exact
         )

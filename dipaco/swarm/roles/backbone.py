@@ -40,8 +40,6 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
-LEADER_SECONDS, LEADER_GROWTH = 0.25, 1.25  # between two looks at a leader that does not reply
-LONGEST_LEADER_SECONDS = 5.0
 UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 # For which what was read of the whole run is said again: volunteers move by it.
@@ -206,9 +204,10 @@ class Backbone:
         self._read_ledger()
         # To check gradients it needs the program that peers compute them by.
         self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
+        watch = LeaderWatch(self._wire, self._ledger, self._say)
         self._tasks = [
             asyncio.ensure_future(self._watch_ledger_forever()),
-            asyncio.ensure_future(self._watch_leader_forever()),
+            asyncio.ensure_future(watch.look_forever(self._lost_leader)),
             asyncio.ensure_future(self._follow_forever()),
         ]
 
@@ -269,18 +268,10 @@ class Backbone:
                 ):
                     self._leader.stop_leading()  # another has claimed the next phase
 
-    async def _watch_leader_forever(self) -> None:
-        watch, wait_seconds = LeaderWatch(self._wire, self._ledger, self._say), LEADER_SECONDS
-        while True:
-            await asyncio.sleep(wait_seconds)
-            lost = None
-            if not self._leader.is_leading and self._followed is not None:
-                lost = self._followed.lost
-            # It may be lost for long: while plain workers have the path.
-            longer = min(LEADER_GROWTH * wait_seconds, LONGEST_LEADER_SECONDS)
-            wait_seconds = LEADER_SECONDS if lost is None else longer
-            with contextlib.suppress(DipacoError):
-                await watch.look(lost)
+    def _lost_leader(self) -> str | None:
+        """The address of the leader that this backbone follows, if it does not reply any more."""
+        is_following = not self._leader.is_leading and self._followed is not None
+        return self._followed.lost if is_following else None
 
     def _look_for_other_options(self) -> None:
         """Two backbones that started at once may differ: one of them then leads no more."""

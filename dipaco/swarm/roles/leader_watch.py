@@ -7,12 +7,17 @@ Should it live all the same, behind a port that was closed meanwhile, it learns 
 heartbeat that its claim is lost, and leads no more.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 
+from dipaco.errors import DipacoError
 from dipaco.swarm.network.addresses import TCP, TLS
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger
 
+# Between two looks: it may be lost for long, while plain workers have the path.
+LOOK_SECONDS, LOOK_GROWTH, LONGEST_LOOK_SECONDS = 0.25, 1.25, 5.0
 REFUSALS = 2  # in a row: at one of them a process may just have been started again
 
 
@@ -28,6 +33,17 @@ class LeaderWatch:
     def __init__(self, wire: Wire, ledger: BackboneLedger, say: Callable[[str], None]):
         self._wire, self._ledger, self._say = wire, ledger, say
         self._refusals = 0
+
+    async def look_forever(self, lost: Callable[[], str | None]) -> None:
+        """`lost`: as for `look`, now."""
+        wait_seconds = LOOK_SECONDS
+        while True:
+            await asyncio.sleep(wait_seconds)
+            address = lost()
+            longer = min(LOOK_GROWTH * wait_seconds, LONGEST_LOOK_SECONDS)
+            wait_seconds = LOOK_SECONDS if address is None else longer
+            with contextlib.suppress(DipacoError):
+                await self.look(address)
 
     async def look(self, lost: str | None) -> None:
         """Once; to be called often.

@@ -254,7 +254,7 @@ class _Visit:
             # A time of its own: peers that all look at once would all move at once.
             await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.5))
             speed = peer.samples_per_second
-            if self._config.path is not None or not speed or peer.is_untimed:
+            if self._config.path is not None or peer.is_untimed:
                 continue
             overview = await self._overview(peer.leader.address or self._config.address)
             if overview is None:
