@@ -6,8 +6,12 @@ import functools
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dipaco.cli.options import check_between
+
+if TYPE_CHECKING:
+    from dipaco.swarm.roles.lending_times import LendingRule
 
 say = functools.partial(print, flush=True)
 
@@ -30,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, computes: bool) -> None:
         "--between",
         metavar="HH:MM-HH:MM",
         help="hours of every day in which this machine is lent, as in 22:00-07:00",
+    )
+    parser.add_argument(
+        "--plugged-in", action="store_true", help="not while this machine runs on its battery"
     )
     if computes:
         parser.add_argument(
@@ -54,9 +61,11 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.swarm.network.addresses import check_to_join
     from dipaco.swarm.network.credentials import check_not_expired, load_credential
-    from dipaco.swarm.roles.hours import Hours, within_hours
+    from dipaco.swarm.roles.lending_times import Hours, PluggedIn, while_lent
 
-    hours = Hours.parse(options.between) if options.between else None
+    rules: list[LendingRule] = [Hours.parse(options.between)] if options.between else []
+    if options.plugged_in:
+        rules.append(PluggedIn())
     credential = load_credential(options.token)
     check_not_expired(credential)
     check_to_join(options.address)
@@ -83,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         return run_session(config, credential, stop, say)
 
     def turn(stop: asyncio.Event) -> Awaitable[None]:
-        return session(stop) if hours is None else within_hours(hours, session, stop, say)
+        return while_lent(rules, session, stop, say) if rules else session(stop)
 
     asyncio.run(_until_asked_to_leave(turn))
     return 0

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.runs.version import program_version
-from dipaco.swarm.network import messages, wire
+from dipaco.swarm.network import messages, run_overview, wire
 from dipaco.swarm.network.merkle import root_of
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
@@ -20,7 +20,7 @@ from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 TIMES = 200  # each
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
-    "run": messages.RunRequest(),
+    "run": run_overview.RunRequest(),
     "settings": messages.SettingsRequest(),
     "join": messages.JoinRequest(
         version=program_version(), address=None, computes=True, holds_state=True

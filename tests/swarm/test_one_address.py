@@ -14,7 +14,7 @@ from dipaco.control.queue import add_tasks
 from dipaco.control.tasks import Task
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm
-from dipaco.swarm.network.messages import Helper, RunOverview
+from dipaco.swarm.network.run_overview import Helper, RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import session

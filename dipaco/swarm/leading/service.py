@@ -30,8 +30,6 @@ from dipaco.swarm.network.messages import (
     PollRequest,
     RelayRequest,
     RoundPlan,
-    RunOverview,
-    RunRequest,
     Sender,
     SettingsRequest,
     StateManifest,
@@ -40,6 +38,7 @@ from dipaco.swarm.network.messages import (
     WorkRequest,
 )
 from dipaco.swarm.network.relay import RELAY, FarEnd
+from dipaco.swarm.network.run_overview import RunOverview, RunRequest
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES

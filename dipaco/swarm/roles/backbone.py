@@ -24,7 +24,8 @@ from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.errors import OptionsDiffer, SwarmRefuses
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import RunOverview, StatePosition
+from dipaco.swarm.network.messages import StatePosition
+from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import Wire

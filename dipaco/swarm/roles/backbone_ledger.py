@@ -11,7 +11,7 @@ from dipaco.errors import DipacoError
 from dipaco.inner.config import InnerSettings
 from dipaco.swarm.leading.member_status import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
-from dipaco.swarm.network.messages import Helper, PathNeed, RunOverview
+from dipaco.swarm.network.run_overview import Helper, PathNeed, RunOverview
 from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.planning.speeds import Hand, expected_speeds
 from dipaco.swarm.roles import common_options

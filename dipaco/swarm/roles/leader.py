@@ -26,14 +26,8 @@ from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.leading.step_rows import StepRows
-from dipaco.swarm.network.messages import (
-    ClosedStep,
-    GroupState,
-    RoundPlan,
-    RunOverview,
-    digest,
-    lineage_after,
-)
+from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, digest, lineage_after
+from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.progress import RefreshSettings
 from dipaco.swarm.training.slices import decoded_mean

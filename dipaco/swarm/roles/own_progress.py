@@ -1,6 +1,6 @@
 """What the terminal of a volunteer says of the run and of its own part in it."""
 
-from dipaco.swarm.network.messages import RunOverview
+from dipaco.swarm.network.run_overview import RunOverview
 
 
 def own_progress(

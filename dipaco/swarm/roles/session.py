@@ -13,7 +13,8 @@ from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import GroupInfo, RunOverview, RunRequest, SettingsRequest
+from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
+from dipaco.swarm.network.run_overview import RunOverview, RunRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths

@@ -1,18 +1,36 @@
-"""The hours in which a machine is lent to a swarm."""
+"""When a machine is lent to a swarm: in some hours, and while it has mains power."""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from dipaco.errors import BadSetting
+from dipaco.errors import BadSetting, ExtraMissing
 from dipaco.swarm.errors import SwarmUnreachable
 
 AGAIN_SECONDS = 600.0  # before a swarm that did not answer is asked again
-LOOK_SECONDS = 15.0  # between two looks at the clock on the wall: a machine may have been asleep
+LOOK_SECONDS = 15.0  # between two looks at clock and power: a machine may have been asleep
 DAY_MINUTES = 24 * 60
 HOURS = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
+
+
+class LendingRule(Protocol):
+    """When a machine is lent."""
+
+    def holds(self, now: datetime) -> bool:
+        """Whether it is lent now."""
+        ...
+
+    @property
+    def beginning(self) -> str:
+        """After *until*: what is waited for."""
+        ...
+
+    @property
+    def ending(self) -> str:
+        """A sentence: why the machine leaves."""
+        ...
 
 
 class Hours(NamedTuple):
@@ -35,40 +53,75 @@ class Hours(NamedTuple):
             raise BadSetting(name="--between", value=text, expected=expected)
         return cls(begin, end)
 
-    def hold(self, now: datetime) -> bool:
-        """Whether the machine is lent now."""
+    def holds(self, now: datetime) -> bool:
         minute = now.hour * 60 + now.minute
         if self.begin < self.end:
             return self.begin <= minute < self.end
         return minute >= self.begin or minute < self.end
 
     @property
-    def opening(self) -> str:
-        """When they begin."""
+    def beginning(self) -> str:
         return f"{self.begin // 60:02d}:{self.begin % 60:02d}"
 
+    @property
+    def ending(self) -> str:
+        return "its hours are over: leaving until the next day"
 
-async def within_hours(
-    hours: Hours,
+
+class PluggedIn:
+    """While the machine has mains power. One without a battery has, and so has one that does not
+    say. Raises `ExtraMissing`.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import psutil
+        except ImportError as error:
+            raise ExtraMissing(
+                feature="`--plugged-in`", package="psutil", extra="volunteer"
+            ) from error
+        self._psutil = psutil
+
+    def holds(self, now: datetime) -> bool:
+        read = getattr(self._psutil, "sensors_battery", lambda: None)  # not on every system
+        battery = read()
+        return battery is None or battery.power_plugged is not False
+
+    @property
+    def beginning(self) -> str:
+        return "it is plugged in"
+
+    @property
+    def ending(self) -> str:
+        return "it runs on its battery: leaving until it is plugged in"
+
+
+async def while_lent(
+    rules: Sequence[LendingRule],
     session: Callable[[asyncio.Event], Awaitable[None]],
     stop: asyncio.Event,
     say: Callable[[str], None],
     now: Callable[[], datetime] = datetime.now,
 ) -> None:
-    """Takes part in a session a day, until one ends by itself or `stop` is set. After one that ends
-    since no backbone answers, it tries again later.
+    """Takes part, in a session whenever all rules hold, until one ends by itself or `stop` is set.
+    After one that ends since no backbone answers, it tries again later.
 
     Args:
-      hours: between which.
+      rules: when the machine is lent.
       session: takes part until the run is over, or its event is set.
       stop: ends the session, and then this.
       say: prints a sentence.
       now: the clock on the wall.
     """
+
+    def broken() -> LendingRule | None:
+        at = now()
+        return next((rule for rule in rules if not rule.holds(at)), None)
+
     while not stop.is_set():
-        if not hours.hold(now()):
-            say(f"waiting until {hours.opening}; Ctrl-C leaves")
-            while not hours.hold(now()):
+        while (rule := broken()) is not None:
+            say(f"waiting until {rule.beginning}; Ctrl-C leaves")
+            while not rule.holds(now()):
                 if await _is_set(stop, LOOK_SECONDS):
                     return
         leave = asyncio.Event()
@@ -77,8 +130,8 @@ async def within_hours(
             looking = asyncio.ensure_future(_is_set(stop, LOOK_SECONDS))
             await asyncio.wait([running, looking], return_when=asyncio.FIRST_COMPLETED)
             looking.cancel()
-            if not leave.is_set() and not stop.is_set() and not hours.hold(now()):
-                say("its hours are over: leaving until the next day")
+            if not leave.is_set() and not stop.is_set() and (rule := broken()) is not None:
+                say(rule.ending)
                 leave.set()
             if stop.is_set():
                 leave.set()
@@ -87,7 +140,7 @@ async def within_hours(
             await running
         except SwarmUnreachable as error:
             minutes = AGAIN_SECONDS / 60
-            say(f"{error} Trying again in {minutes:.0f} minutes, or when its hours begin")
+            say(f"{error} Trying again in {minutes:.0f} minutes, or when it is lent again")
             await _is_set(stop, AGAIN_SECONDS)
             continue
         if not leave.is_set():

@@ -1,13 +1,18 @@
-"""A machine is lent in some hours of the day: sessions begin and end with them."""
+"""A machine is lent in some hours of the day, and while it is plugged in: sessions begin and end
+with these.
+"""
 
 import asyncio
+import sys
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import SwarmUnreachable
-from dipaco.swarm.roles import hours as hours_module
-from dipaco.swarm.roles.hours import Hours, within_hours
+from dipaco.swarm.roles import lending_times
+from dipaco.swarm.roles.lending_times import Hours, PluggedIn, while_lent
 
 EVENING = datetime(2030, 5, 1, 21, 58)
 
@@ -23,7 +28,7 @@ EVENING = datetime(2030, 5, 1, 21, 58)
 def test_hours_may_go_over_midnight(text, in_them, out_of_them):
     hours = Hours.parse(text)
     for time in (*in_them, *out_of_them):
-        assert hours.hold(datetime.strptime(time, "%H:%M")) == (time in in_them), time
+        assert hours.holds(datetime.strptime(time, "%H:%M")) == (time in in_them), time
 
 
 class Evening:
@@ -37,9 +42,9 @@ class Evening:
         return self.now
 
 
-def lend(monkeypatch, session, text="22:00-22:05", stop_at=None):
+def lend(monkeypatch, session, text="22:00-22:05", stop_at=None, rules=()):
     """What was said, and the times of sessions."""
-    monkeypatch.setattr(hours_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(lending_times, "LOOK_SECONDS", 0.001)
     clock, said, times = Evening(), [], []
 
     async def scenario():
@@ -56,7 +61,7 @@ def lend(monkeypatch, session, text="22:00-22:05", stop_at=None):
             return clock()
 
         await asyncio.wait_for(
-            within_hours(Hours.parse(text), recorded, stop, said.append, now), 60
+            while_lent([Hours.parse(text), *rules], recorded, stop, said.append, now), 60
         )
 
     asyncio.run(scenario())
@@ -74,6 +79,54 @@ def test_a_session_begins_and_ends_with_its_hours_every_day(monkeypatch):
         assert 5 <= end.minute <= 8
     assert said[0] == "waiting until 22:00; Ctrl-C leaves"
     assert "its hours are over" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("battery", "is_lent"),
+    [
+        (None, True),  # a machine without one
+        (SimpleNamespace(percent=90, power_plugged=True), True),
+        (SimpleNamespace(percent=90, power_plugged=None), True),  # it does not say
+        (SimpleNamespace(percent=90, power_plugged=False), False),
+    ],
+)
+def test_on_its_battery_a_machine_is_not_lent(monkeypatch, battery, is_lent):
+    monkeypatch.setattr("psutil.sensors_battery", lambda: battery, raising=False)
+    assert PluggedIn().holds(EVENING) == is_lent
+
+
+def test_a_system_that_knows_no_batteries_is_plugged_in(monkeypatch):
+    monkeypatch.delattr("psutil.sensors_battery", raising=False)
+    assert PluggedIn().holds(EVENING)
+
+
+def test_without_psutil_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with pytest.raises(ExtraMissing, match=r"`--plugged-in`.*psutil.*volunteer"):
+        PluggedIn()
+
+
+class Plug(PluggedIn):
+    """Pulled out from 22:02 to 22:04."""
+
+    def holds(self, now):
+        return not (now.hour == 22 and 2 <= now.minute < 4)
+
+
+def test_a_session_ends_as_the_plug_is_pulled_and_another_begins_as_it_is_back(monkeypatch):
+    said, times = lend(
+        monkeypatch,
+        lambda leave: leave.wait(),
+        text="22:00-22:30",
+        stop_at=EVENING + timedelta(minutes=15),
+        rules=[Plug()],
+    )
+    assert [what for what, _ in times] == ["begins", "ends"] * 2
+    assert said == [
+        "waiting until 22:00; Ctrl-C leaves",
+        "it runs on its battery: leaving until it is plugged in",
+        "waiting until it is plugged in; Ctrl-C leaves",
+    ]
 
 
 def test_asked_to_leave_it_ends_its_session_first(monkeypatch):
@@ -98,7 +151,7 @@ def test_where_the_run_is_over_nothing_is_waited_for(monkeypatch):
 
 
 def test_where_no_backbone_answers_it_is_tried_again_until_and_after_the_hours(monkeypatch):
-    monkeypatch.setattr(hours_module, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(lending_times, "AGAIN_SECONDS", 0.001)
     days = []
 
     async def session(leave):
