@@ -108,44 +108,56 @@ def test_a_renewal_does_not_wait_for_a_long_statement_and_keeps_no_connection(
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
-def fill(server):
-    """Takes every connection that the server has left."""
+@pytest.fixture
+def taken(small_server):
+    """Connections that others than the run have taken; given back in the end."""
     taken = []
+    yield taken
+    give_back(taken)
+
+
+def fill(server, taken):
+    """Takes every connection that the server has left."""
     with contextlib.suppress(psycopg.OperationalError):  # too many clients
         while True:
             taken.append(psycopg.connect(server.url))
-    return taken
+
+
+def give_back(taken):
+    for connection in taken:
+        connection.close()
 
 
 def test_a_renewal_for_which_the_server_has_no_connection_is_made_when_it_has(
-    ledger, small_server, caplog
+    ledger, small_server, taken, caplog
 ):
     claim = ledger.queue.claim("w")
     other = ledger.for_thread()
     with ledger._database.transaction(), caplog.at_level(logging.WARNING, "dipaco"):
-        taken = fill(small_server)
+        fill(small_server, taken)
         renewed = beside(lambda: other.queue.renew(claim))
         until(lambda: "has no connection left: start fewer workers" in caplog.text)
-        for connection in taken:
-            connection.close()
+        give_back(taken)
         assert renewed()
     assert ledger.queue.held()[0].renewals == 1
 
 
 def test_work_is_not_lost_when_a_worker_cannot_come_back_at_once(
-    ledger, plan, small_server, caplog
+    ledger, plan, small_server, taken, caplog
 ):
     """Its connection is cut, and others take the last."""
     claim = ledger.queue.claim("w")
     with caplog.at_level(logging.WARNING, "dipaco"):
         ((own,),) = ledger.select("SELECT pg_backend_pid()")
-        taken = fill(small_server)
-        taken[0].execute("SELECT pg_terminate_backend(%s)", (own,))
-        taken += fill(small_server)
+        fill(small_server, taken)
+        has_ended = taken[0].execute(
+            "SELECT pg_terminate_backend(%s, %s)", (own, int(DEADLINE_SECONDS * 1000))
+        )
+        assert has_ended.fetchone() == (True,), "else its place is free only after the next line"
+        fill(small_server, taken)
         finished = beside(lambda: ledger.commit.finish(plan, claim, [stage("prepare")]))
         until(lambda: "has no connection left: start fewer workers" in caplog.text)
-        for connection in taken:
-            connection.close()
+        give_back(taken)
         assert [task.kind for task in finished()] == ["pretrain"]
     assert ledger.facts.stages() == [stage("prepare")]
     assert ledger.queue.claim("w").task.kind == "pretrain"
