@@ -21,8 +21,8 @@ tuned over three rates, and one more where the best was the first or the last; s
 (`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
 
 Cost on two cores that have nothing else to do: a row of four paths 4 minutes, of 16 paths 10;
-dense 1x one and a half, 16x 15. The first command 85 minutes, the second 30, the third seven hours more.
-Documents are evaluated to their 128th token.
+dense 1x one and a half, 16x 15. The first command 85 minutes, the second 30, the third seven hours
+more. Documents are evaluated to their 128th token.
 """
 
 import dataclasses
