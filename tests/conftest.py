@@ -56,16 +56,17 @@ def _no_waiting_for_disks():
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
 def pytest_runtest_setup(item):
-    """Laws are about values, and most of their time is XLA's, which compiles each program for one
-    call: they are compiled without optimisation, and their programs are for laws alone. JAX keeps
-    programs in memory without regard to the setting, and the two kinds differ in the last bits.
+    """What runs in this process spends most of its time in XLA, which compiles each program for a
+    call or two: laws and contracts are compiled without optimisation. Processes, clusters and slow
+    tests are compiled as users have it. JAX keeps programs in memory without regard to the setting,
+    and the two kinds differ in the last bits, so neither runs what was compiled for the other.
     """
     import jax
 
-    is_law = item.get_closest_marker("law") is not None
-    if is_law != jax.config.read("jax_disable_most_optimizations"):
+    is_quick = not any(item.get_closest_marker(name) for name in ("process", "cluster", "slow"))
+    if is_quick != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()
-        jax.config.update("jax_disable_most_optimizations", is_law)
+        jax.config.update("jax_disable_most_optimizations", is_quick)
 
 
 @pytest.fixture(scope="session")

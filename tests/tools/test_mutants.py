@@ -17,7 +17,12 @@ def test_every_mutant_changes_text_that_is_there_once_and_names_tests_that_are_t
 
 
 @pytest.mark.parametrize(
-    "name", ["leases-never-end", "digest-not-checked", "error-feedback-dropped"]
+    "name",
+    [
+        "digest-not-checked",
+        pytest.param("leases-never-end", marks=pytest.mark.slow),
+        pytest.param("error-feedback-dropped", marks=pytest.mark.slow),
+    ],
 )
 def test_a_broken_guarantee_is_noticed(name, tmp_path):
     mutant = BY_NAME[name]
