@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -182,6 +183,36 @@ def test_each_end_says_that_the_other_speaks_tls_or_does_not():
             await ana.ask(false, "leave", LEAVE, Ack, within_seconds=20.0)
         for wire in (back, ana, plain):
             await wire.transport.close()
+
+    run(scenario)
+
+
+def test_a_dial_that_is_given_up_as_it_succeeds_is_hung_up(monkeypatch):
+    """Asked to leave, a peer cancels what it does, at any moment."""
+
+    async def scenario():
+        async with Served() as served:
+            dials, hung_up = await Tls.start(None, issue("ana")), []
+            answered = asyncio.get_running_loop().create_future()
+
+            class Transport:
+                def abort(self):
+                    hung_up.append(True)
+
+            async def connected(*_, **__):
+                await answered
+                return None, SimpleNamespace(transport=Transport())
+
+            monkeypatch.setattr(asyncio, "open_connection", connected)
+            opening = asyncio.ensure_future(dials.open(served.address))
+            await asyncio.sleep(0.01)
+            answered.set_result(None)
+            await asyncio.sleep(0)  # the connection is there, and `open` does not know it yet
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            assert hung_up == [True]
+            await dials.close()
 
     run(scenario)
 

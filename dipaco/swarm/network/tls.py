@@ -104,7 +104,12 @@ class Tls:
                     server_hostname="",
                     ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 )
-                reader, writer = await self._spawn(dial)
+                dialling = self._spawn(dial)
+                try:
+                    reader, writer = await dialling
+                except asyncio.CancelledError:
+                    _hang_up(dialling)
+                    raise
         except ssl.SSLError as error:
             raise TlsRefused(address=address, problem=_reason(error)) from error
         except ConnectionResetError as error:
@@ -189,6 +194,12 @@ class Tls:
                 ssl_handshake_timeout=2 * HANDSHAKE_SECONDS,  # `one` is sooner
             )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _hang_up(dialling: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """Of a dial that is given up as it succeeds: nobody else would close its connection."""
+    if dialling.done() and not dialling.cancelled() and dialling.exception() is None:
+        dialling.result()[1].transport.abort()
 
 
 def _check(credential: Credential) -> None:
