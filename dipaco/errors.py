@@ -9,7 +9,9 @@ The command line prints `NameOfTheError: message` and ends with the error's exit
 break is an `assert`, not an error.
 """
 
+import contextlib
 import errno
+from collections.abc import Generator
 
 # Numbers of an OSError about the file that it names (and not, say, about too many open files).
 FILE_ERRNOS = frozenset(
@@ -91,6 +93,15 @@ class NothingToScore(DipacoError):
 
 class ExtraMissing(MachineFault):
     """{feature} needs the package `{package}`. Install it with `pip install 'dipaco[{extra}]'`."""
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str, *, package: str, feature: str) -> Generator[None]:
+    """Around the imports of what an extra brings. Raises `ExtraMissing` where they fail."""
+    try:
+        yield
+    except ImportError as error:
+        raise ExtraMissing(feature=feature, package=package, extra=extra) from error
 
 
 class PackageMissing(MachineFault):

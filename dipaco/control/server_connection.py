@@ -18,7 +18,7 @@ from typing import Any
 from dipaco.control.database import KeyTaken, migrations
 from dipaco.control.errors import DatabaseRefuses, PasswordOnCommandLine
 from dipaco.control.retry import ConnectionLost
-from dipaco.errors import DiskFull, ExtraMissing, LedgerDamaged
+from dipaco.errors import DiskFull, LedgerDamaged, needs_extra
 
 CONNECT_SECONDS = 10
 # A host that vanished is noticed in seconds, not in the systems' two hours: the server, or by the
@@ -49,12 +49,8 @@ class ServerConnection:
         beside: "ServerConnection | None" = None,
         patience_seconds: float = -1.0,
     ):
-        try:
+        with needs_extra("postgresql", package="psycopg", feature="A run in PostgreSQL"):
             import psycopg
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="A run in PostgreSQL", package="psycopg", extra="postgresql"
-            ) from error
         self._psycopg = psycopg
         self.place = without_password(url)
         self._url, self._schema, self._patience_seconds = url, schema, patience_seconds

@@ -26,7 +26,7 @@ from dipaco.data.document import PIECE, Document, Source
 from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
 from dipaco.data.slices import FilePart, SourcePart
 from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
-from dipaco.errors import BadSource, ExtraMissing
+from dipaco.errors import BadSource, needs_extra
 
 BLOCK_BYTES = 1 << 20
 ROWS_AT_ONCE = 256
@@ -295,10 +295,8 @@ def _parquet_rows(files: list[Path]) -> Iterator[SourceRow]:
 
 
 def _hub_rows(source: SourceUrl) -> Iterator[SourceRow]:
-    try:
+    with needs_extra("datasets", package="datasets", feature=source.url):
         import datasets
-    except ImportError:
-        raise ExtraMissing(feature=source.url, package="datasets", extra="datasets") from None
 
     name, _, config = source.place.partition("#")
     try:

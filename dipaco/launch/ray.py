@@ -24,7 +24,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dipaco.errors import ExtraMissing
+from dipaco.errors import needs_extra
 from dipaco.launch.devices import fake_cpus, memory_limit
 from dipaco.launch.engine import UNSEEN, Engine, ProcessCommand
 from dipaco.launch.errors import ClusterNeedsServer, ClusterWithoutToken, NoCluster
@@ -32,13 +32,11 @@ from dipaco.launch.local import free_port, last_line
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
 
-try:
+with needs_extra("ray", package="ray", feature="`--engine ray`"):
     import ray
     import ray.exceptions
     import ray.util
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-except ImportError as error:
-    raise ExtraMissing(feature="`--engine ray`", package="ray", extra="ray") from error
 
 COORDINATOR = "COORDINATOR"  # stands for the address in a command line until it is known
 LISTEN_SECONDS = 10.0  # for the head of a cluster to accept a connection

@@ -31,7 +31,7 @@ from typing import Any
 from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
-from dipaco.errors import CannotListen, DipacoError, ExtraMissing
+from dipaco.errors import CannotListen, DipacoError, needs_extra
 
 FRESH_SECONDS = 5.0  # for which one reading of the ledger answers every scrape
 
@@ -193,12 +193,8 @@ def serve_metrics(
     Raises:
       ExtraMissing, CannotListen.
     """
-    try:
+    with needs_extra("metrics", package="prometheus-client", feature="`--metrics-port`"):
         from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError as error:
-        raise ExtraMissing(
-            feature="`--metrics-port`", package="prometheus-client", extra="metrics"
-        ) from error
     registry: Any = CollectorRegistry()
     registry.register(RunMetrics(open_ledger, fresh_seconds))
     work = WorkerMetrics(registry)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from dipaco.errors import ExtraMissing
+from dipaco.errors import needs_extra
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
 
@@ -85,12 +85,10 @@ class TensorBoard(_Tracker):
     """
 
     def __init__(self, folder: Path | str):
-        try:
+        with needs_extra(
+            "tensorboard", package="tensorboardX", feature="Writing TensorBoard files"
+        ):
             import tensorboardX
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="Writing TensorBoard files", package="tensorboardX", extra="tensorboard"
-            ) from error
         self._writer = tensorboardX.SummaryWriter(str(folder))
 
     def _put(self, numbers: Numbers) -> None:
@@ -110,10 +108,8 @@ class Trackio(_Tracker):
     """
 
     def __init__(self, run: TrackedRun):
-        try:
+        with needs_extra("trackio", package="trackio", feature="`--trackio`"):
             import trackio
-        except ImportError as error:
-            raise ExtraMissing(feature="`--trackio`", package="trackio", extra="trackio") from error
         advice = "Its variables TRACKIO_… say where a run is kept."
         # What it has to say is no result of the run.
         with _begins("trackio", "--trackio", advice), contextlib.redirect_stdout(sys.stderr):
@@ -144,10 +140,8 @@ class WeightsAndBiases(_Tracker):
     """
 
     def __init__(self, run: TrackedRun):
-        try:
+        with needs_extra("wandb", package="wandb", feature="`--wandb`"):
             import wandb
-        except ImportError as error:
-            raise ExtraMissing(feature="`--wandb`", package="wandb", extra="wandb") from error
         advice = "Log in (`wandb login`), or write to files alone: WANDB_MODE=offline."
         with _begins("Weights & Biases", "--wandb", advice):
             settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True)

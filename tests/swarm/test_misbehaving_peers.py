@@ -99,7 +99,10 @@ def with_a_nan(vector):
     [
         (with_a_nan, "NaN"),
         # By who adds it up, or by the leader, which has computed its rows again: who is first.
-        (lambda vector: 1e6 * vector, "times as large as the group's|that of its rows"),
+        (
+            lambda vector: 1e6 * vector,
+            "times as large as the group's|(times|away from) that of its rows",
+        ),
         (lambda vector: vector[: len(vector) // 2], "bytes of values"),
     ],
     ids=["nan", "huge", "wrong shape"],

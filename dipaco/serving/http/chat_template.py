@@ -17,7 +17,7 @@ import numpy as np
 
 from dipaco.data.config import EdgeNames
 from dipaco.data.tokenizer import load_tokenizer
-from dipaco.errors import ExtraMissing
+from dipaco.errors import needs_extra
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
 
@@ -53,13 +53,9 @@ class ChatTemplate:
     """
 
     def __init__(self, template_file: Path, tokenizer_file: Path, edge_names: EdgeNames = NO_EDGES):
-        try:
+        with needs_extra("serve", package="jinja2", feature="A chat template"):
             import jinja2
             import jinja2.sandbox
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="A chat template", package="jinja2", extra="serve"
-            ) from error
         self._file = template_file
         self._tokenizer = load_tokenizer(tokenizer_file)
         self._tokenizer.library.encode_special_tokens = False

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from dipaco.errors import ExtraMissing
+from dipaco.errors import needs_extra
 from dipaco.swarm.errors import BadAddress, SwarmUnreachable
 from dipaco.swarm.network.addresses import LAST_PORT, cannot_listen
 from dipaco.swarm.network.streams import StreamHandler
@@ -50,15 +50,11 @@ class Libp2p:
           ExtraMissing, BadAddress, CannotListen.
           SwarmUnreachable: none of `bootstrap` answers.
         """
-        try:
-            with warnings.catch_warnings():  # PyTorch's, at what hivemind does
-                warnings.simplefilter("ignore", FutureWarning)
-                from hivemind.p2p import P2P
-                from hivemind.p2p.p2p_daemon import P2PDaemonError
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="A swarm over libp2p", package="hivemind", extra="swarm"
-            ) from error
+        needed = needs_extra("swarm", package="hivemind", feature="A swarm over libp2p")
+        with needed, warnings.catch_warnings():  # PyTorch's, at what hivemind does
+            warnings.simplefilter("ignore", FutureWarning)
+            from hivemind.p2p import P2P
+            from hivemind.p2p.p2p_daemon import P2PDaemonError
         for address in bootstrap:
             _identity_of(address)
         if handler is not None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from dipaco.errors import BadSetting, ExtraMissing
+from dipaco.errors import BadSetting, needs_extra
 from dipaco.swarm.errors import SwarmUnreachable
 
 AGAIN_SECONDS = 600.0  # before a swarm that did not answer is asked again
@@ -74,12 +74,8 @@ class PluggedIn:
     """
 
     def __init__(self) -> None:
-        try:
+        with needs_extra("volunteer", package="psutil", feature="`--plugged-in`"):
             import psutil
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="`--plugged-in`", package="psutil", extra="volunteer"
-            ) from error
         self._psutil = psutil
 
     def holds(self, now: datetime) -> bool:
