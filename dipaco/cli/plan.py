@@ -27,6 +27,10 @@ HELP = "what a run will need: memory, bytes, hours"
 LEAST_MEGABITS, MOST_MEGABITS = 1e-3, 1e6
 LEAST_STEP_SECONDS = 1e-6
 WIDTH = 80  # of a terminal, in columns
+NOBODY_STEPS = (
+    "`outer.delay` saves no time here: machines that train on step no modules meanwhile. Start a "
+    "`dipaco executor`, or a machine more, and plan with `--no-outer-steps` or `--workers`."
+)
 HOUR_SECONDS, MANY_HOURS = 3600.0, 10
 
 
@@ -168,6 +172,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  {'the run, base model included':<34}{_hours(found['run_hours']):>14}"
     if found["baseline_hours"]:
         yield f"  {'baselines, one machine, beside it':<34}{_hours(found['baseline_hours']):>14}"
+    if found["delay"] and not found["delay_hides_transfers"]:
+        yield from textwrap.wrap(NOBODY_STEPS, WIDTH)
     yield ""
     yield "Share in computing, and time of all phases, for as many inner steps in all"
     lengths = sorted({each["steps"] for each in found["codecs"]})

@@ -18,6 +18,7 @@ from dipaco.runs.phase_cost import (
     module_parameters,
     most_paths,
     phase_cost,
+    steps_beside_training,
     token_bytes,
 )
 from dipaco.runs.worker_memory import step_memory, worker_memory
@@ -70,6 +71,8 @@ def forecast(
         "phases": config.phases,
         "steps": config.inner.steps,
         "codec": config.outer.codec,
+        "delay": config.outer.delay,
+        "delay_hides_transfers": config.outer.delay > 0 and steps_beside_training(config, given),
         "step_seconds": step_seconds,
         "memory": memory,
         "memory_bytes": sum(memory.values()),

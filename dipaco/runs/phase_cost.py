@@ -8,7 +8,8 @@ From the config alone, before anything has run. It follows what workers do, one 
 A path stays with its machine, which has its snapshot and its modules as they were; any machine may
 step a module. A module that has stepped comes whole, or as the contributions of the other paths,
 where these are fewer bytes (`outer.fetch`). The machines work side by side; a phase ends when the
-last module has stepped, which may take as long as `outer.delay` steps without holding up a path.
+last module has stepped. That may take as long as `outer.delay` steps without holding up a path, if
+others than the machines that train step it: these take their late steps first.
 Where levels step in turn (`outer.stagger`), a phase is the mean one. A snapshot that is sent while
 training goes on (`retention.send_snapshots`) takes none of a phase's seconds but those that do not
 fit into its steps.
@@ -117,6 +118,11 @@ def machines_at_work(config: RunConfig, workers: int) -> int:
     return min(workers, len(config.plan.arm(MODULAR).paths_in(0)))
 
 
+def steps_beside_training(config: RunConfig, given: Circumstances) -> bool:
+    """Whether modules step while all paths train on: by executors, or machines without a path."""
+    return given.steps_elsewhere or given.workers > machines_at_work(config, given.workers)
+
+
 def most_paths(config: RunConfig, workers: int) -> int:
     """Of the machine that trains most in a phase."""
     paths = len(config.plan.arm(MODULAR).paths_in(0))
@@ -168,8 +174,11 @@ def phase_cost(
     fetching_seconds = given.transfer_seconds(
         of_task(most)["modules"], trained["modules"].times(machines)
     )
-    # A path takes these steps while its modules step and travel.
-    late_seconds = min(config.outer.delay * given.step_seconds, stepping_seconds + fetching_seconds)
+    # A path takes these steps while its modules step and travel, where somebody is free to step.
+    late_seconds = 0.0
+    if steps_beside_training(config, given):
+        travelling_seconds = stepping_seconds + fetching_seconds
+        late_seconds = min(config.outer.delay * given.step_seconds, travelling_seconds)
     # And any while its snapshot travels, as far as it fits in.
     unsent = Traffic(0.0, snapshot_bytes(config, codec) * share_while_training(config, phases))
     behind_seconds = given.transfer_seconds(unsent.times(most), unsent.times(paths))

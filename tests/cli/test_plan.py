@@ -31,6 +31,14 @@ def test_it_plans_for_the_settings_as_they_are_changed(dipaco, config_file):
     assert changed["computing"] > plain["computing"]
 
 
+def test_it_says_where_a_delay_saves_no_time_and_what_to_do(dipaco, config_file):
+    command = ("plan", config_file, "--step-seconds", 2, "--set", "outer.delay=2")
+    said = dipaco(*command).out
+    assert "`outer.delay` saves no time here" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "saves no time" not in dipaco(*command, "--no-outer-steps").out
+
+
 def test_it_measures_a_step_and_remembers_it(dipaco, config_file, command_cache, tmp_path):
     (tmp_path / "compiled").symlink_to(command_cache / "compiled")
     environment = {"DIPACO_CACHE": str(tmp_path)}

@@ -147,13 +147,21 @@ def test_an_executor_beside_the_bucket_takes_the_outer_steps_off_the_links():
     assert cost.computing > usual.computing
 
 
-def test_a_delay_hides_the_outer_steps_and_the_way_of_the_modules():
+@pytest.mark.parametrize("given", [{"steps_elsewhere": True}, {"workers": 5}])
+def test_a_delay_hides_the_way_of_the_modules_where_others_step_them(given):
     late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
-    slow = dataclasses.replace(ON_20, megabits=0.01)
+    slow = dataclasses.replace(ON_20, megabits=0.01, **given)
     usual = phase_cost(TOY, slow)
     more = seconds_over_link(0.0, SNAPSHOT / 2, slow.megabits)  # the path's own parameters
     assert phase_cost(late, slow).seconds == pytest.approx(usual.seconds - 2.0 + more)
-    assert phase_cost(late, ON_20).transfer_seconds > 0, "snapshots and contributions stay"
+    fast = dataclasses.replace(ON_20, **given)
+    assert phase_cost(late, fast).transfer_seconds > 0, "snapshots and contributions stay"
+
+
+def test_a_delay_hides_nothing_where_all_who_could_step_train_on():
+    late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
+    more = seconds_over_link(0.0, SNAPSHOT / 2, ON_20.megabits)
+    assert phase_cost(late, ON_20).seconds == pytest.approx(phase_cost(TOY, ON_20).seconds + more)
 
 
 def test_levels_that_step_in_turn_send_and_fetch_a_level_at_a_time():
