@@ -79,7 +79,7 @@ def _check_synchronous(config: "RunConfig") -> None:
 
 
 def _check_delay(config: "RunConfig") -> None:
-    """A path takes late modules inside a phase, by itconfig."""
+    """A path takes late modules inside a phase, by itself."""
     least = steps_by_speed(0.0, config.inner.steps, config.inner.least_steps_share)
     if config.outer.delay >= least:
         names = "`inner.steps`"

@@ -12,6 +12,7 @@ from support.memory_bucket import Machines, MemoryBucket
 from dipaco.config import MODULAR
 from dipaco.control.queue import LATE_FACTOR
 from dipaco.errors import BadSetting
+from dipaco.outer.config import OuterSettings
 from dipaco.runs.status import status_of
 from dipaco.store.errors import StoreRefuses
 from dipaco.store.layout import SNAPSHOTS, object_of
@@ -92,7 +93,7 @@ class Laptop:
         return status_of(self.run, with_sizes=False)["unsent_snapshots"]
 
 
-def begun(begin, tmp_path, **retention):
+def begun(begin, tmp_path, outer=CONFIG.outer, **retention):
     keep = RetentionSettings(**{"send_snapshots": "while_training", **retention})
     evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=PHASES)
     config = dataclasses.replace(
@@ -103,6 +104,7 @@ def begun(begin, tmp_path, **retention):
         phases=PHASES,
         retention=keep,
         evaluation=evaluation,
+        outer=outer,
     )
     return Machines(begin(config), tmp_path / "machines")
 
@@ -195,9 +197,21 @@ def test_what_a_killed_worker_left_on_its_disk_is_sent_by_the_next_one_there(beg
         assert_nothing_is_left_over(on, again.run)
 
 
-def test_a_lost_disk_costs_the_phases_that_the_bucket_does_not_have(begin, tmp_path):
-    """One path had sent its first snapshot; a second was being sent."""
-    on = begun(begin, tmp_path)
+@pytest.mark.parametrize(
+    "outer",
+    [
+        CONFIG.outer,
+        OuterSettings(codec="sparse2", learning_rate=1.0, momentum=0.0),  # what it did not send yet
+        OuterSettings(delay=1),  # its own parameters
+        OuterSettings(codec="int8", delay=1),  # both
+    ],
+    ids=["plain", "sparse2", "delay", "int8 delay"],
+)
+def test_a_lost_disk_costs_the_phases_that_the_bucket_does_not_have(begin, tmp_path, outer):
+    """One path had sent its first snapshot; a second was being sent. A snapshot also has what a path
+    keeps to itself, which no module could bring back.
+    """
+    on = begun(begin, tmp_path, outer)
     with Laptop(on, "lost") as lost:
         lost.work_until(1)
         lost.send_all()
