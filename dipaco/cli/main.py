@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from dipaco.cli import (
     upgrade,
 )
 from dipaco.cli.errors import FileRefused
+from dipaco.cli.options import EXIT_INTERRUPTED
 from dipaco.cli.parser import Parser
 from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_package
 
@@ -61,8 +63,6 @@ VERBS = {
     "clean": clean,
     "upgrade": upgrade,
 }
-
-EXIT_INTERRUPTED = 130
 
 DESCRIPTION = """\
 Train one large modular language model as many small paths (DiPaCo, arXiv 2403.10616).
@@ -112,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupted.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        _show_warnings_as_sentences()
     if not words:
         parser().print_help(sys.stderr)
         return 2
@@ -139,6 +141,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is None or error.errno not in FILE_ERRNOS:
             raise
         return _refuse(FileRefused(file=error.filename, problem=error.strerror))
+
+
+class _WarningFormatter(logging.Formatter):
+    """`warning: MESSAGE`, as the other lines of a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _show_warnings_as_sentences() -> None:
+    """Whichever library sets up logging later."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_WarningFormatter())
+    logging.basicConfig(handlers=[handler])
 
 
 def _refuse(error: DipacoError) -> int:

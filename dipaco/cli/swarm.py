@@ -154,7 +154,7 @@ def _start(options: argparse.Namespace) -> int:
 
     name = name_of(options.name)
     check_lease(options.lease_seconds)
-    check_between("--save-seconds", options.save_seconds, 0, DAY_SECONDS)
+    check_between("--save-seconds", options.save_seconds, 1, DAY_SECONDS)
     config = load_config(options.config, options.overrides)
     path = _path_of(options.path, config.num_paths)
     check_to_listen(options.listen, options.announce)

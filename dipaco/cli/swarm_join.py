@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import check_between
+from dipaco.cli.options import EXIT_INTERRUPTED, check_between
 
 if TYPE_CHECKING:
     from dipaco.swarm.roles.lending_times import LendingRule
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
         use_compilation_cache(cache_folder() / "compiled")
 
-    from dipaco.swarm.roles.session import SessionConfig, run_session
+    from dipaco.swarm.roles.session import SessionConfig, check_access, run_session
 
     config = SessionConfig(
         address=options.address,
@@ -92,9 +92,16 @@ def run(options: argparse.Namespace) -> int:
         return run_session(config, credential, stop, say)
 
     def turn(stop: asyncio.Event) -> Awaitable[None]:
-        return while_lent(rules, session, stop, say) if rules else session(stop)
+        if not rules:
+            return session(stop)
+        check = functools.partial(check_access, config, credential, say)
+        return while_lent(rules, session, stop, say, check=check)
 
-    asyncio.run(_until_asked_to_leave(turn))
+    try:
+        asyncio.run(_until_asked_to_leave(turn))
+    except KeyboardInterrupt:
+        say("left at once: what was computed of this step is computed again by others")
+        return EXIT_INTERRUPTED
     return 0
 
 

@@ -35,6 +35,14 @@ class FolderHoldsSweep(DipacoError):
     """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` continues it."""
 
 
+class RunIsFile(DipacoError):
+    """{folder} is a file, and a run is a folder. Nothing was changed. Give the run's folder, or a name that is not there yet."""
+
+
+class FolderHoldsOther(DipacoError):
+    """{folder} holds no run, and other folders: {others}. Nothing was changed. Give the run a folder of its own, which need not be there yet."""
+
+
 class RunOfOtherConfig(DipacoError):
     """{folder} holds a run of another config: {difference}. Nothing was changed.
     Give the same config to continue it, or another folder for a new run.

@@ -13,7 +13,7 @@ from typing import Any
 
 from dipaco.errors import RunBusy
 from dipaco.files import translate_os_errors
-from dipaco.runs.opening import refuse_sweep
+from dipaco.runs.opening import check_folder
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
 
@@ -39,9 +39,10 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
 
     Raises:
       RunBusy: another process has held it exclusively for `SETUP_SECONDS`.
-      NotWritable, DiskFull, FolderHoldsSweep: there can be no run in this folder.
+      RunIsFile, FolderHoldsSweep, FolderHoldsOther, NotWritable, DiskFull: there can be no run in
+        this folder.
     """
-    refuse_sweep(Address.of(where))
+    check_folder(Address.of(where))
     folder = Address.of(where).folder
     lock = Layout(folder).lock
     with translate_os_errors(folder):

@@ -17,8 +17,10 @@ from dipaco.errors import LedgerDamaged
 from dipaco.files import translate_os_errors, write_new
 from dipaco.runs.errors import (
     DatabaseNeeded,
+    FolderHoldsOther,
     FolderHoldsSweep,
     NoSuchRun,
+    RunIsFile,
     RunOfOtherConfig,
     RunOfOtherDatabase,
     RunOfOtherRules,
@@ -28,6 +30,8 @@ from dipaco.runs.run import Run
 from dipaco.runs.version import check_version, described_version
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout, SweepLayout
+
+SOME = 3  # of the folders that are in the way, that are named
 
 
 def create_or_open(
@@ -226,6 +230,31 @@ def database_location_of(where: Path | Address, database: str | None = None) -> 
         there = begun.database or file
         raise RunOfOtherDatabase(folder=address, there=there, given=database)
     return location_of(file, *begun)
+
+
+def check_folder(address: Address) -> None:
+    """Whether there is a run at an address, or a place for one.
+
+    Raises:
+      RunIsFile, FolderHoldsSweep: there is something else.
+      FolderHoldsOther: there are folders of no run, as in the folder above those of several runs.
+    """
+    refuse_sweep(address)
+    folder = address.folder
+    if address.url is not None or not folder.exists():
+        return
+    if not folder.is_dir():
+        raise RunIsFile(folder=folder)
+    if _find(address) is None:
+        own = Layout(folder).folders
+        others = sorted(
+            each.name
+            for each in folder.iterdir()
+            if each.is_dir() and not each.name.startswith(".") and each.name not in own
+        )
+        if others:
+            more = ", …" if len(others) > SOME else ""
+            raise FolderHoldsOther(folder=folder, others=", ".join(others[:SOME]) + more)
 
 
 def refuse_sweep(address: Address) -> None:

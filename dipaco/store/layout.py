@@ -69,6 +69,12 @@ class Layout:
         return tuple(self.root / name for name in ("corpus", "objects", "snapshots", "tokens"))
 
     @property
+    def folders(self) -> frozenset[str]:
+        """The names of all folders that a run, or its file system, may make here."""
+        own = {"logs", "preparing", "partial", "features", "tensorboard", "wandb", "swarm"}
+        return frozenset(own | {each.name for each in self.fetched} | {"lost+found"})
+
+    @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
 

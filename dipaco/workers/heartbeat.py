@@ -107,7 +107,7 @@ class LeaseRenewer:
         seconds = time.monotonic() - self._renewed_seconds
         if seconds < SILENT_SHARE * self._lease_seconds:
             return
-        problem = self._problem or "the thread that renews leases is held up"
+        problem = self._problem or "the thread that renews leases is held up."
         logging.getLogger("dipaco").warning(
             "No lease was renewed for %.0f s: %s The worker renews it between two steps.",
             seconds,

@@ -29,6 +29,7 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*START, "--lease-seconds", "nan"), "`--lease-seconds` is nan. Expected 1 to 86400"),
         ((*START, "--lease-seconds", "-1"), "`--lease-seconds` is -1.0."),
         ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
+        ((*START, "--save-seconds", "0"), "`--save-seconds` is 0.0."),
         ((*START, "--set", "inner.absent_tokens=masked"), "`inner.absent_tokens` is masked"),
         ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
         ((*START, "--set", "outer.stagger=true"), "`outer.stagger` is True"),

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from dipaco.errors import NotWritable, RunBusy
+from dipaco.runs.errors import FolderHoldsOther, RunIsFile
 from dipaco.runs.folder_lock import folder_lock
-from tests.support.tiny_run import Fault
+from dipaco.runs.opening import create_or_open
+from tests.support.tiny_run import TOY, Fault
 
 
 def test_the_first_process_holds_the_lock_alone_and_later_ones_share_it(tmp_path):
@@ -35,6 +37,35 @@ def test_a_lock_is_released_when_its_process_dies(dipaco, config_file, tmp_path)
 
 def test_a_folder_that_cannot_hold_a_run(tmp_path):
     (tmp_path / "file").touch()
-    for folder in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
-        with pytest.raises(NotWritable), folder_lock(folder):
-            pass
+    with pytest.raises(RunIsFile, match="is a file, and a run is a folder"):
+        enter(tmp_path / "file")
+    for folder in (tmp_path / "file" / "run", Path("/proc/run")):
+        with pytest.raises(NotWritable):
+            enter(folder)
+
+
+def test_a_folder_with_folders_of_no_run_is_left_alone(tmp_path):
+    """As the one above several runs, or one of sources."""
+    for name in ("quickstart", "toy", "ours", "corpus"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(FolderHoldsOther, match=r"other folders: ours, quickstart, toy\."):
+        enter(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_files_a_file_system_s_own_folder_and_what_a_run_left_there_are_in_nobody_s_way(tmp_path):
+    for name in ("corpus", "logs", "lost+found", ".snapshots"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notes.txt").touch()
+    enter(tmp_path)
+
+
+def test_a_run_that_has_begun_is_opened_whatever_lies_beside_it(tmp_path):
+    create_or_open(tmp_path, TOY)[0].ledger.close()
+    (tmp_path / "pictures").mkdir()
+    enter(tmp_path)
+
+
+def enter(folder):
+    with folder_lock(folder):
+        pass

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from dipaco.errors import ExtraMissing
-from dipaco.swarm.errors import SwarmUnreachable
+from dipaco.swarm.errors import SwarmRefuses, SwarmUnreachable
 from dipaco.swarm.roles import lending_times
 from dipaco.swarm.roles.lending_times import Hours, PluggedIn, while_lent
 
@@ -42,7 +42,7 @@ class Evening:
         return self.now
 
 
-def lend(monkeypatch, session, text="22:00-22:05", stop_at=None, rules=()):
+def lend(monkeypatch, session, text="22:00-22:05", stop_at=None, rules=(), check=None):
     """What was said, and the times of sessions."""
     monkeypatch.setattr(lending_times, "LOOK_SECONDS", 0.001)
     clock, said, times = Evening(), [], []
@@ -61,7 +61,8 @@ def lend(monkeypatch, session, text="22:00-22:05", stop_at=None, rules=()):
             return clock()
 
         await asyncio.wait_for(
-            while_lent([Hours.parse(text), *rules], recorded, stop, said.append, now), 60
+            while_lent([Hours.parse(text), *rules], recorded, stop, said.append, now, check=check),
+            60,
         )
 
     asyncio.run(scenario())
@@ -127,6 +128,28 @@ def test_a_session_ends_as_the_plug_is_pulled_and_another_begins_as_it_is_back(m
         "it runs on its battery: leaving until it is plugged in",
         "waiting until it is plugged in; Ctrl-C leaves",
     ]
+
+
+@pytest.mark.parametrize(("text", "checks"), [("22:00-22:30", 1), ("21:00-22:30", 0)])
+def test_where_the_first_session_has_to_wait_access_is_checked_before(monkeypatch, text, checks):
+    checked = []
+
+    async def check():
+        checked.append(True)
+
+    async def session(leave):
+        assert len(checked) == checks
+
+    lend(monkeypatch, session, text=text, check=check)
+    assert len(checked) == checks
+
+
+def test_what_the_check_refuses_is_not_waited_for(monkeypatch):
+    async def check():
+        raise SwarmRefuses(reason="its credential was revoked")
+
+    with pytest.raises(SwarmRefuses):
+        lend(monkeypatch, lambda leave: leave.wait(), check=check)
 
 
 def test_asked_to_leave_it_ends_its_session_first(monkeypatch):

@@ -13,12 +13,18 @@ from dipaco.config import MODULAR
 from dipaco.control.queue import add_tasks
 from dipaco.control.tasks import Task
 from dipaco.runs.opening import create_or_open
-from dipaco.swarm.errors import NoSuchSwarm
+from dipaco.swarm.errors import NoSuchSwarm, SwarmRefuses
 from dipaco.swarm.network.run_overview import Helper, RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import session
-from dipaco.swarm.roles.session import SessionConfig, ask_about_run, run_session, wire_to
+from dipaco.swarm.roles.session import (
+    SessionConfig,
+    ask_about_run,
+    check_access,
+    run_session,
+    wire_to,
+)
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import SETTINGS, largest_difference, plain_states
 from tests.support.tiny_run import TOY
@@ -134,6 +140,40 @@ def test_watch_says_what_the_machines_of_each_volunteer_do_now():
     first, second = lines_of(RunOverview(helpers=(ana, bo)), "bo")[1:]
     assert first.endswith("90.0%  12.3 samples/s, averages, computes")
     assert second.endswith("10.0%  not here, you")
+
+
+def test_access_is_checked_by_asking_a_backbone(run, both, credentials):
+    ana, said = credentials["ana"], []
+
+    def check(address):
+        asyncio.run(check_access(SessionConfig(address, True, True, None), ana, said.append))
+
+    check(both[0].address)
+    assert said == []
+    run.ledger.swarms.revoke("ana")
+    until(lambda: both[0]._wire.verifier.revoked)
+    with pytest.raises(SwarmRefuses, match="revoked"):
+        check(both[0].address)
+    check("tcp://127.0.0.1:1")
+    assert [sentence[:35] for sentence in said] == ["no answer from tcp://127.0.0.1:1 no"]
+
+
+def test_a_volunteer_says_that_the_run_is_over_and_not_so_when_it_leaves(run, both, credentials):
+    is_due(run, 0)
+    said, over = [], threading.Event()
+    config = SessionConfig(both[0].address, True, True, None, path=0)
+
+    def lend():
+        asyncio.run(run_session(config, credentials["ana"], asyncio.Event(), said.append))
+        over.set()
+
+    threading.Thread(target=lend, daemon=True).start()
+    until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_manned=True))
+    phase_of(both[0], STEPS)
+    assert "the run is over" not in said
+    both[0]._loop.call_soon_threadsafe(both[0]._leader.end)
+    assert over.wait(60)
+    assert said[-2] == "the run is over"
 
 
 def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, credentials):

@@ -391,9 +391,12 @@ def test_databases_that_cannot_be(dipaco, half, config_file, tmp_path):
 def test_a_folder_that_cannot_be_written(dipaco, config_file, tmp_path):
     in_the_way = tmp_path / "file"
     in_the_way.write_text("mine")
-    for folder in (in_the_way, in_the_way / "run", Path("/proc/run")):
+    refused(dipaco("train", config_file, "--run", in_the_way), "RunIsFile", "Give the run's folder")
+    for folder in (in_the_way / "run", Path("/proc/run")):
         ended = dipaco("train", config_file, "--run", folder)
         refused(ended, "NotWritable", "What was there before is whole")
+    ended = dipaco("train", config_file, "--run", Path("/"))
+    refused(ended, "FolderHoldsOther", "Give the run a folder of its own")
     assert in_the_way.read_text() == "mine"
 
 

@@ -208,8 +208,8 @@ def test_what_a_killed_worker_left_on_its_disk_is_sent_by_the_next_one_there(beg
     ids=["plain", "sparse2", "delay", "int8 delay"],
 )
 def test_a_lost_disk_costs_the_phases_that_the_bucket_does_not_have(begin, tmp_path, outer):
-    """One path had sent its first snapshot; a second was being sent. A snapshot also has what a path
-    keeps to itself, which no module could bring back.
+    """One path had sent its first snapshot; a second was being sent. A snapshot also has what a
+    path keeps to itself, which no module could bring back.
     """
     on = begun(begin, tmp_path, outer)
     with Laptop(on, "lost") as lost:

@@ -183,9 +183,12 @@ def check_not_expired(credential: Credential) -> None:
     """Raises `BadCredential` where it has, by this machine's clock."""
     until = credential.certificate.not_after
     if time.time() > until + SKEW_SECONDS:
-        expired = time.strftime("it has expired, on %Y-%m-%d at %H:%M", time.localtime(until))
         remedy = "Ask for a new one (`dipaco swarm token`), or set this machine's clock."
-        raise BadCredential(problem=expired, remedy=remedy)
+        raise BadCredential(problem=f"it has expired, {_moment(until)}", remedy=remedy)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("on %Y-%m-%d at %H:%M", time.localtime(seconds))
 
 
 class Signer:
@@ -233,7 +236,7 @@ class Verifier:
         now, sender = self._clock(), printable(seal.sender)
         certificate = self.check_signature(seal, content)
         if now > certificate.not_after + SKEW_SECONDS:
-            raise _refused(sender, "its credential has expired")
+            raise _refused(sender, f"its credential has expired, {_moment(certificate.not_after)}")
         if now < certificate.not_before - SKEW_SECONDS:
             raise _refused(sender, "its credential is not valid yet: look at both clocks")
         if not self._is_listed(certificate.serial):

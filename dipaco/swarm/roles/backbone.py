@@ -267,7 +267,8 @@ class Backbone:
                     None,
                     self._place.worker,
                 ):
-                    self._leader.stop_leading()  # another has claimed the next phase
+                    self._leader.stop_leading()  # another has claimed the phase, or the next one
+                    self._say("another backbone leads now: this one follows it")
 
     def _lost_leader(self) -> str | None:
         """The address of the leader that this backbone follows, if it does not reply any more."""

@@ -98,6 +98,8 @@ async def while_lent(
     stop: asyncio.Event,
     say: Callable[[str], None],
     now: Callable[[], datetime] = datetime.now,
+    *,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Takes part, in a session whenever all rules hold, until one ends by itself or `stop` is set.
     After one that ends since no backbone answers, it tries again later.
@@ -108,12 +110,16 @@ async def while_lent(
       stop: ends the session, and then this.
       say: prints a sentence.
       now: the clock on the wall.
+      check: is asked once where the first session has to wait, so that an error is known at once
+        and not as its hours begin.
     """
 
     def broken() -> LendingRule | None:
         at = now()
         return next((rule for rule in rules if not rule.holds(at)), None)
 
+    if check is not None and broken() is not None:
+        await check()
     while not stop.is_set():
         while (rule := broken()) is not None:
             say(f"waiting until {rule.beginning}; Ctrl-C leaves")

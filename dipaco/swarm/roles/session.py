@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.errors import BadMessage, NoSuchSwarm
+from dipaco.swarm.errors import BadMessage, NoSuchSwarm, TlsRefused
 from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -99,6 +99,28 @@ async def wire_to(
     return wire
 
 
+async def check_access(
+    config: SessionConfig, credential: Credential, say: Callable[[str], None]
+) -> None:
+    """Asks the backbone once whether it is the one that is meant, and lets this machine in. That
+    one does not answer now is only said: it may later.
+
+    Raises:
+      SwarmRefuses, MessageRefused, TlsRefused.
+    """
+    wire = await wire_to(config.address, credential)
+    try:
+        await ask_about_run(wire, config.address)
+    except TlsRefused:
+        raise  # the same machine would answer again
+    except (OSError, TimeoutError, BadMessage) as error:
+        problem = printable(str(error)) or type(error).__name__
+        say(f"no answer from {config.address} now ({problem})")
+    finally:
+        assert wire.transport is not None
+        await wire.transport.close()
+
+
 async def ask_about_run(wire: Wire, address: str) -> RunOverview:
     """How the run is, from one of its backbones. Raises one of `PEER_ERRORS`."""
     overview, _ = await wire.ask(
@@ -176,10 +198,13 @@ class _Visit:
             moving.cancel()
             is_over = running.done()
             if not is_over:
-                if stop.is_set():
+                has_a_sum = isinstance(self._peer, Volunteer) and self._peer.lost is None
+                if stop.is_set() and has_a_sum:
                     self._say("what was computed goes to the leader")
                 self._peer.leave()
             await running
+            if is_over:
+                self._say("the run is over")
             if moving.done() and not moving.cancelled():
                 moving.result()  # raises what went wrong in it
             if is_over or stop.is_set():
