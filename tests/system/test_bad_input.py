@@ -395,7 +395,8 @@ def test_a_folder_that_cannot_be_written(dipaco, config_file, tmp_path):
     for folder in (in_the_way / "run", Path("/proc/run")):
         ended = dipaco("train", config_file, "--run", folder)
         refused(ended, "NotWritable", "What was there before is whole")
-    ended = dipaco("train", config_file, "--run", Path("/"))
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    ended = dipaco("train", config_file, "--run", tmp_path / "runs")
     refused(ended, "FolderHoldsOther", "Give the run a folder of its own")
     assert in_the_way.read_text() == "mine"
 
