@@ -13,6 +13,7 @@ def files_in(folder):
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_cleaned_after_it_was_said_what_goes(dipaco, tiny, copy_of):
     run = copy_of(tiny)
     before = files_in(run.folder)

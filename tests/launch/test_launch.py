@@ -83,6 +83,7 @@ def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny):
     assert facts(launch.folder) == facts(tiny.folder)
 
 
+@pytest.mark.slow
 def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed(dipaco, launch):
     assert dipaco("pause", "--run", launch.folder).code == 0  # so that it is not finished first
     with reading(launch.folder) as run:  # a monitor waits for the killed worker, for 60 s

@@ -63,6 +63,7 @@ def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client):
     assert stats.evictions >= 3
 
 
+@pytest.mark.slow
 def test_one_request_may_need_more_paths_than_fit_at_once(tight, prompts):
     async def one():
         async with in_process(tight) as http_client:

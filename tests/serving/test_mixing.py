@@ -51,6 +51,7 @@ def loop():
     return loop
 
 
+@pytest.mark.slow
 def test_rows_of_nine_paths_share_their_steps_and_get_the_tokens_they_get_alone(loop, monkeypatch):
     rng = np.random.default_rng(0)
     warm = SamplingSettings(temperature=1.0, top_k=20, repetition_penalty=1.2)
