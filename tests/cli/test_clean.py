@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.cli.conftest import as_json
 
 

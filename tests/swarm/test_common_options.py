@@ -72,7 +72,7 @@ def test_of_two_that_start_at_once_one_says_so_and_is_given_no_path(run, credent
         run.ledger.swarms.drop_backbone("first")  # as if it was not registered yet
         other = dataclasses.replace(SETTINGS, block_rows=4)
         common_options.agree(run.ledger.swarms, MODULAR, 0, other)
-        until(lambda: not first._is_manned)
+        until(lambda: not first._manning.is_manned)
     (sentence,) = [one for one in said if "`--block-rows` is 2 here and 4 there" in one]
     assert "does not lead" in sentence
 

@@ -42,7 +42,7 @@ def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
         ending = asyncio.ensure_future(
             run_session(config, credential["ana"], leaving, lambda sentence: None)
         )
-        while len(taken) < 2 or not all(one._is_manned for one in both):
+        while len(taken) < 2 or not all(one._manning.is_manned for one in both):
             await asyncio.sleep(0.02)
         monkeypatch.setattr(hands, "DESERTED_SECONDS", 0.5)
         leaving.set()

@@ -29,19 +29,18 @@ from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.planning.hands import Hands
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger
 from dipaco.swarm.roles.common_options import agree
 from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.leader_watch import LeaderWatch
+from dipaco.swarm.roles.manning import Manning
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
-UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
 OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 # For which what was read of the whole run is said again: volunteers move by it.
 OVERVIEW_SECONDS = 1.0
@@ -100,8 +99,6 @@ class Backbone:
         self._ends = 0  # the step that the phase ends at
         self._num_steps, self._overview = num_steps, RunOverview()
         self._overview_until = 0.0  # of the monotonic clock
-        self._hands, self._is_manned = Hands(), False
-        self._is_said_manned, self._unmanned_looks = False, 0  # in the ledger; since when not
         self._refusals: list[dict[str, str]] = []
         self.address = ""
 
@@ -202,6 +199,7 @@ class Backbone:
         )
         self._leader.answer_with(self._overview_of_now)
         self._ledger.put_backbone(is_manned=False)
+        self._manning = Manning(self._leader, self._ledger, self._say)
         self._read_ledger()
         # To check gradients it needs the program that peers compute them by.
         self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
@@ -260,15 +258,17 @@ class Backbone:
             with contextlib.suppress(DipacoError):
                 self._read_ledger()
                 self._look_for_other_options()
-                self._look_for_hands()
-                if self._is_busy:
+                has_changed = self._manning.look(may_lead=not self._is_out)
+                if self._is_busy or (has_changed and self._leader.is_leading):
                     self._put_status()
-                elif self._leader.is_leading and self._ledger.leader() not in (
-                    None,
-                    self._place.worker,
-                ):
-                    self._leader.stop_leading()  # another has claimed the phase, or the next one
+                if not self._is_busy and self._is_another_s():
+                    self._leader.stop_leading()
                     self._say("another backbone leads now: this one follows it")
+
+    def _is_another_s(self) -> bool:
+        """Whether another has claimed the phase, or the next one, of a group that this one led."""
+        holders = None, self._place.worker
+        return self._leader.is_leading and self._ledger.leader() not in holders
 
     def _lost_leader(self) -> str | None:
         """The address of the leader that this backbone follows, if it does not reply any more."""
@@ -284,36 +284,13 @@ class Backbone:
                 self._is_out = True
                 self._say(f"{error} This backbone does not lead: end it with Ctrl-C")
 
-    def _look_for_hands(self) -> None:
-        """Leaves the path to plain workers when there are no volunteers, and takes it back when
-        some come. A backbone that follows does as the one that leads.
-        """
-        num_hands = self._leader.num_hands()
-        if not self._leader.is_leading:
-            if there := self._ledger.is_manned_by_leader():
-                num_hands = max(num_hands, 1)
-            elif there is False:
-                self._hands.forget()
-        is_manned = self._hands.look(num_hands, time.monotonic()) and not self._is_out
-        if is_manned != self._is_said_manned:
-            self._ledger.put_backbone(is_manned=is_manned)
-            self._is_said_manned = is_manned
-        # A phase is left when those that follow have seen it: else one of them would claim it.
-        self._unmanned_looks = 0 if is_manned else self._unmanned_looks + 1
-        is_manned = self._unmanned_looks < UNMANNED_LOOKS and (is_manned or self._is_manned)
-        if is_manned == self._is_manned:
-            return
-        self._is_manned = is_manned
-        if is_manned:
-            self._say("volunteers are here: the path is theirs")
-        else:
-            self._say("no volunteers: the path is left to plain workers until some come")
-            if self._leader.is_leading:
-                self._put_status()
-
     def _put_status(self) -> None:
         left = max(0, self._ends - self._holder.step) if self._is_busy else 0
-        more = {"refused": self._refusals, "is_manned": self._is_manned, "steps_left": left}
+        more = {
+            "refused": self._refusals,
+            "is_manned": self._manning.is_manned,
+            "steps_left": left,
+        }
         status = self._leader.status() | more
         self._ledger.put_status(status)
 
@@ -372,7 +349,7 @@ class Backbone:
             ahead = 2 if self._settings.delayed_updates else 1
 
             def should_stop() -> bool:
-                return stop.is_set() or not self._is_manned
+                return stop.is_set() or not self._manning.is_manned
 
             while holder.step < ends and not should_stop():
                 for step in range(holder.step, min(holder.step + ahead + 1, ends)):
