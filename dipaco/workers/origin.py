@@ -25,7 +25,6 @@ from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.files import link_folder
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
-from dipaco.routing.config import SMALL_MODELS
 from dipaco.runs.opening import reading
 from dipaco.runs.progress import base_costs, costs_of_start
 from dipaco.runs.rules import Recorded
@@ -36,19 +35,9 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, Topology
 from dipaco.workers.errors import CannotStartFrom, OptionTooLate
+from dipaco.workers.origin_router import check_router, comes_from_base, notes_on_router
 
 Given = Mapping[str, Any]
-
-# Settings of routing that a router is not fitted by before phase 0.
-NOT_OF_THE_FIT = (
-    "overlap",
-    "alternations",
-    "target_share",
-    "regularisation",
-    "rule",
-    "shortlist",
-    "prior",
-)
 
 
 def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) -> Given:
@@ -109,7 +98,8 @@ def from_run(
                 problem=f"its modules have reached phases 0 to {whole}, not {phase}",
             )
         _check_not_cleaned(source, other, int(phase))
-        _check_small_models(source, other.config, config)
+        if other.config.num_paths == config.num_paths:
+            check_router(source, other, config, rules or {})
         objects = Address.of(where).objects()
         given: dict[str, Any] = {
             "origin": _origin(None, source),
@@ -131,7 +121,10 @@ def from_run(
             },
         }
         if other.config.num_paths == config.num_paths:
-            _check_router_rule(source, other.rules, rules or {})
+            given["notes"] = [
+                *given["notes"],
+                *notes_on_router(source, other, config, int(phase)),
+            ]
             routing = other.routing_of(MODULAR, int(phase))
             router = other.objects.read_bytes(routing.artifacts["router"])
             given["router"] = objects.write_bytes("routers", "safetensors", router)
@@ -170,9 +163,7 @@ def _from_base(
     if other.given("tokenizer") is not None:  # it did not train its own
         given["tokenizer"] = _save_tokenizer(objects, other.corpus.tokenizer_file)
         given["edge_names"] = list(other.corpus.edge_names)
-    is_routed = any(stage.stage == "route" for stage in other.ledger.facts.stages())
-    is_same_rule = other.rules.get("router") == rules.get("router")
-    if is_routed and is_same_rule and _fits_alike(other.config, config):
+    if comes_from_base(other, config, rules):
         routing = other.stage("route")
         router = other.objects.read_bytes(routing.artifacts["router"])
         given["router"] = objects.write_bytes("routers", "safetensors", router)
@@ -190,25 +181,6 @@ def _measures_alike(one: RunConfig, other: RunConfig) -> bool:
     return all(
         getattr(one, name) == getattr(other, name) for name in ("topology", "routing", "evaluation")
     )
-
-
-def _fits_alike(one: RunConfig, other: RunConfig) -> bool:
-    """Whether both configs fit a router in the same way, and so that its paths mean the same. Small
-    models do not come along: what they are fitted to does, and gives the same again.
-    """
-    if SMALL_MODELS in (one.routing.kind, other.routing.kind):
-        return False
-
-    def of(config: RunConfig) -> tuple[Any, ...]:
-        routing = dataclasses.asdict(config.routing)
-        choices = config.topology.choices if config.routing.kind == "product_kmeans" else ()
-        return (
-            config.num_paths,
-            choices,
-            *(value for name, value in routing.items() if name not in NOT_OF_THE_FIT),
-        )
-
-    return of(one) == of(other)
 
 
 def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> None:
@@ -259,37 +231,6 @@ def _modules(
                 )
             found[module][part] = load_tree(other.objects, receipt)[part]
     return found
-
-
-def _check_router_rule(source: str, there: Recorded, here: Recorded) -> None:
-    """Refuses modules whose documents are routed by another rule: their router comes with them."""
-    theirs, ours = there.get("router"), here.get("router")
-    if theirs == ours:
-        return
-    base = f"{source.rpartition('@')[0]}@base starts with another router"
-    if theirs is None:
-        problem = "its router is built in, and a router of your own is given. Leave that out; "
-    else:
-        problem = (
-            f"its documents are routed by `{theirs.name}`, and its modules come with their router: "
-            "give the same, in the same source, as dipaco.run(..., rules=dipaco.Rules(router=...));"
-            " "
-        )
-    raise CannotStartFrom(source=source, problem=problem + base)
-
-
-def _check_small_models(source: str, there: RunConfig, here: RunConfig) -> None:
-    """Refuses modules whose router would come with them, where small models made their shards or
-    are to make those here.
-    """
-    kinds = there.routing.kind, here.routing.kind
-    if SMALL_MODELS in kinds and there.num_paths == here.num_paths:
-        raise CannotStartFrom(
-            source=source,
-            problem=f"`routing.kind` is {kinds[0]} there and {kinds[1]} here, and modules come "
-            "with a router of features, or not at all: small models stay where they were fitted. "
-            f"{source.rpartition('@')[0]}@base fits a router here",
-        )
 
 
 def _check_not_cleaned(source: str, other: Run, phase: int) -> None:

@@ -7,12 +7,14 @@ import pytest
 import replay
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
-from dipaco.runs.opening import create_or_open
+from dipaco.runs.opening import create_or_open, reading
+from dipaco.runs.run import Run
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
-from dipaco.workers.errors import TextChanged
+from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
 from dipaco.workers.origin import from_run
+from dipaco.workers.origin_router import notes_on_router
 from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, EVERYTHING, never
 from tests.workers.test_recovery import finish
@@ -130,3 +132,48 @@ def test_where_the_first_perplexity_is_not_known_the_curve_begins_with_the_next(
     _, report = report_of(dataclasses.replace(CONFIG, phases=1, **changed), f"{folder}@2")
     assert [steps for steps, _ in report.curves[MODULAR]] == [BASE_STEPS + 3 * STEPS]
     assert report.base is None, "no arm starts from it"
+
+
+def routed(config, **settings):
+    return dataclasses.replace(config, routing=dataclasses.replace(config.routing, **settings))
+
+
+@pytest.mark.parametrize("kind", ["random", "small_models"])
+def test_modules_whose_shards_would_be_made_otherwise_are_refused(source, tmp_path, kind):
+    """Their router comes with them, and neither chance nor small models would be asked."""
+    folder, _ = source
+    config = routed(CONFIG, kind=kind)
+    with pytest.raises(CannotStartFrom, match=f"`routing.kind` is {CONFIG.routing.kind} there and"):
+        from_run(config, tmp_path / "new", f"{folder}@2")
+
+
+def test_settings_of_a_fit_that_does_not_happen_are_named(source, tmp_path):
+    folder, _ = source
+    given = from_run(routed(CONFIG, capacity=3.0, prior=0.5), tmp_path / "new", f"{folder}@2")
+    (note,) = given["notes"]
+    assert "these settings of its fit do not count here: `routing.capacity`" in note
+    assert "prior" not in note
+    assert from_run(CONFIG, tmp_path / "same", f"{folder}@2")["notes"] == []
+
+
+def test_shards_by_likelihood_do_not_come_along_and_that_is_said(source, tmp_path, monkeypatch):
+    folder, _ = source
+    there = dataclasses.replace(CONFIG.routing, rule="likelihood", alternations=(1,))
+    monkeypatch.setattr(Run, "config", routed(CONFIG, rule="likelihood", alternations=(1,)))
+    with reading(folder) as other:
+        assert other.config.routing == there
+        (note,) = notes_on_router("DIR@2", other, other.config, 2)
+        assert "had been shared out by likelihood" in note
+        assert notes_on_router("DIR@0", other, other.config, 0) == []
+
+
+def test_a_router_that_came_with_modules_is_not_handed_on_as_fitted_from_the_settings(
+    source, tmp_path
+):
+    folder, _ = source
+    config = routed(CONFIG, capacity=3.0)
+    run, _ = create_or_open(tmp_path / "a", config, from_run(config, tmp_path / "a", f"{folder}@2"))
+    finish(run)
+    run.ledger.close()
+    again = from_run(config, tmp_path / "b", f"{tmp_path / 'a'}@base")
+    assert "router" not in again
