@@ -3,7 +3,8 @@
 The least recently used files are removed first, whichever run they belong to. A file that a process
 has open stays readable after it is removed, as on any Unix; one that was asked for a moment ago may
 not be open yet, and stays. So the cache may exceed its bound for a while: the bound limits what is
-kept, not what one task needs at once.
+kept, not what one task needs at once. A snapshot that was not sent cannot be fetched again: it
+stays, and is not counted.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from dipaco.errors import BadSetting
 from dipaco.store.layout import Layout
+from dipaco.store.verification import UNSENT
 
 IN_USE_SECONDS = 120.0  # a file that was asked for stays so long; its reader opens it much sooner
 LOOK_EVERY = 0.05  # of the bound; the folders are listed again after so many bytes were added
@@ -67,7 +69,10 @@ class FileCache:
     def _files(self) -> Iterator[_Found]:
         for run in self._runs.iterdir():
             for folder in Layout(run).fetched:
+                unsent = {marker.parent for marker in folder.rglob(UNSENT)}
                 for file in folder.rglob("*"):
+                    if unsent and not unsent.isdisjoint(file.parents):
+                        continue
                     with contextlib.suppress(FileNotFoundError):  # another process removed it
                         status = file.stat()
                         if file.is_file():

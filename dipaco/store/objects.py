@@ -45,6 +45,7 @@ from dipaco.store.layout import (
 from dipaco.store.remote import Remote
 from dipaco.store.verification import (
     DIGESTS,
+    UNSENT,
     check_file,
     check_folder,
     list_folder,
@@ -136,6 +137,8 @@ class Objects:
             write_files(temporary)
             files = list_folder(temporary)
             (temporary / DIGESTS).write_text(json.dumps(files))
+            if self.remote is not None and not is_sent:
+                (temporary / UNSENT).touch()  # the cache leaves it alone
             if self.remote is not None and is_sent:
                 put = functools.partial(_put_file, self.remote, name, temporary)
                 _transfer_all(put, files)

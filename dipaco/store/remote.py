@@ -39,17 +39,18 @@ from dipaco.store.errors import (
 RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, an operator at lunch
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 REQUEST_SECONDS = 30.0  # deadline of a request; its bytes at the slowest rate come on top
-SLOWEST_BYTES_PER_SECOND = 250_000
+SLOWEST_BYTES_PER_SECOND = 250_000  # that is expected; halved after each transfer that took longer
 BLOCK_BYTES = 16 << 20  # of one read
 AHEAD = 4  # blocks requested at once
 ABSENT = b"\x02"  # TensorStore's generation of a key that has no value
 # TensorStore's own retries of a request. By default it retries for minutes without a message.
 RETRIES = {"max_retries": 4, "initial_delay": "50ms", "max_delay": "500ms"}
 # A stalled transfer ends long before its deadline, which grows with its bytes.
+STALLED_BYTES_PER_SECOND = 1000
 STALLED = {
     "TENSORSTORE_CURL_CONNECT_TIMEOUT_SECONDS": "10",
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
-    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1000",
+    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": str(STALLED_BYTES_PER_SECOND),
 }
 # Errors after which a retry may help: by the beginning of TensorStore's text; of the connection;
 # two that S3 counts as client errors, but that come from a slow network or a clock that jumped.
@@ -73,6 +74,7 @@ class Remote:
         self.url = url
         self._lock = threading.Lock()
         self._num_waiting, self._silent_since = 0, 0.0
+        self._slowest_bytes_per_second = float(SLOWEST_BYTES_PER_SECOND)
         self._store: Any = self._with_retry(lambda: tensorstore.KvStore.open(_spec(url)))
 
     def url_of(self, name: str) -> str:
@@ -189,15 +191,19 @@ class Remote:
         """
         began = time.monotonic()
         wait_seconds = FIRST_WAIT_SECONDS
-        timeout_seconds = REQUEST_SECONDS + num_bytes / SLOWEST_BYTES_PER_SECOND
         with contextlib.ExitStack() as waiting:
             while True:
                 future, under_way = under_way or ask(), None
+                transfer_seconds = num_bytes / self._slowest_bytes_per_second
+                timeout_seconds = REQUEST_SECONDS + transfer_seconds
                 try:
                     return future.result(timeout=timeout_seconds)
                 except TimeoutError:
                     future.cancel()
                     problem = f"no answer within {timeout_seconds:.0f} s"
+                    if num_bytes:  # one that is stalled ends sooner, and otherwise
+                        began += transfer_seconds
+                        self._expect_slower()
                 except ValueError as error:
                     problem = self._passing_problem(str(error))
                 silent_seconds = time.monotonic() - began
@@ -207,6 +213,13 @@ class Remote:
                     waiting.enter_context(self._outage(problem))
                 time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # or all workers retry at once
                 wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    def _expect_slower(self) -> None:
+        """A slow link, or one that many transfers share, gets more time for each."""
+        with self._lock:
+            self._slowest_bytes_per_second = max(
+                self._slowest_bytes_per_second / 2, STALLED_BYTES_PER_SECOND
+            )
 
     @contextlib.contextmanager
     def _outage(self, problem: str) -> Generator[None]:

@@ -1,8 +1,8 @@
 """Sends an object that is a folder, and that this machine alone has, to the run's bucket.
 
 The files one after another, so that a sender that must end has one request under way and no threads
-to wait for; their list last, which makes the folder count. A send that was interrupted is done
-again from the start.
+to wait for; their list last, which makes the folder count. After an interruption it goes on with
+the files that are not there yet: each came whole or not at all, and no other attempt has its name.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import xxhash
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.fetch_lock import fetch_lock
 from dipaco.store.objects import Objects
-from dipaco.store.verification import DIGESTS, parse_listing
+from dipaco.store.verification import DIGESTS, UNSENT, parse_listing
 
 LOCK_SECONDS = 600.0  # the longest wait for another process that sends the same folder
 
@@ -38,17 +38,21 @@ def send_folder(
         try:
             listing = (folder / DIGESTS).read_bytes()
             if remote.read(f"{name}/{DIGESTS}") == listing:
+                (folder / UNSENT).unlink(missing_ok=True)
                 return False
+            there = set(remote.names(name))
             for file, digest, _ in parse_listing(listing, folder, name):
+                if f"{name}/{file}" in there:
+                    continue
                 if is_in_vain():
                     return True
                 content = (folder / file).read_bytes()
                 if xxhash.xxh3_128_hexdigest(content) != digest:
                     problem = f"`{file}` is not as it was written"
                     raise ObjectDamaged(file=folder, name=name, problem=problem)
-                # No other attempt has this name, so what is there came from an interrupted send.
                 remote.write(f"{name}/{file}", content)
         except FileNotFoundError as error:
             raise ObjectMissing(file=folder, name=name) from error
         remote.write(f"{name}/{DIGESTS}", listing)
+        (folder / UNSENT).unlink(missing_ok=True)
     return True

@@ -17,6 +17,7 @@ from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 DIGESTS = "digests.json"  # the list of a folder's files: [name, digest, bytes] of each
+UNSENT = "unsent"  # an empty file, beside that list: the bucket of the run has not got the folder
 POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 

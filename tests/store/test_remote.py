@@ -120,6 +120,23 @@ def test_a_request_without_an_answer_is_retried(store, bucket, monkeypatch):
     assert bucket.proxy.injected == {"slow": 1}
 
 
+def test_a_link_that_is_slower_than_expected_gets_more_time_and_is_remembered(
+    store, bucket, monkeypatch
+):
+    remote = store.here.remote
+    monkeypatch.setattr(remote_file, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(remote_file, "RETRY_FOR_SECONDS", 1.5)
+    monkeypatch.setattr(remote, "_slowest_bytes_per_second", len(CONTENT) / 0.2)
+    bucket.proxy.slow_seconds = 2.0
+    bucket.proxy.plan(*["slow"] * 9, method="PUT")
+    assert store.content(store.here.write_bytes("k", "bin", CONTENT)) == CONTENT
+    slow = bucket.proxy.injected["slow"]
+    assert slow > 3
+    other = store.here.write_bytes("k", "bin", CONTENT[1:])
+    assert store.content(other) == CONTENT[1:]
+    assert bucket.proxy.injected["slow"] == slow + 1
+
+
 def test_a_permanent_error_is_raised_at_once(store, bucket):
     bucket.proxy.plan("403", method="PUT")
     with pytest.raises(StoreRefuses, match="AccessDenied"):
