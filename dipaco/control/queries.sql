@@ -330,12 +330,11 @@ SELECT 1 FROM tasks WHERE kind = :kind AND arm = :arm AND subject = :subject AND
   AND state NOT IN ('done', 'aside') LIMIT 1;
 
 -- has_others: a row if there is something to see to for a worker that waits with a task in hand: a
--- ready task of some kinds (a JSON array) that is not left to its home, or one that went wrong and
+-- ready task of some kinds (a JSON array) that is not left to its home, or one that has failed and
 -- may hold up the run
 SELECT 1 WHERE
      EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
        AND [[is_not_left_to_a_home]])
-  OR EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 
 -- lock_task: nobody else changes it; SQLite has one writer at a time

@@ -94,6 +94,7 @@ class Claimer:
         """Whether a worker that waits with a task in hand has something else to see to."""
         self._reap()
         self._end_grace()
+        self._failures.end_delays()  # until then a delayed task needs nobody
         looks_for_late = "train" in self._kinds and self._late_tasks.is_due()
         has_others = self._run.ledger.queue.has_others(
             self._name,

@@ -18,7 +18,7 @@ from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.rollback import roll_back
-from tests.workers.conftest import config_with, never, worker_of
+from tests.workers.conftest import config_with, never, work_until, worker_of
 from tests.workers.test_recovery import digests_of, finish, flip
 
 PHASES, STEPS, DELAY = 3, 3, 1
@@ -257,3 +257,16 @@ def test_it_goes_back_and_mends_what_was_damaged(begin):
     callbacks = finish(run)
     assert digests_of(run) == before
     assert callbacks.redos, "the snapshot with the path's own parameters was made again"
+
+
+def test_a_task_in_its_retry_pause_is_no_reason_for_a_waiting_path_to_leave(begin):
+    run = begin(delayed())
+    work_until(run, 0)
+    queue, worker = run.ledger.queue, worker_of(run, "waits")
+    while (claim := queue.claim("other")) is not None:
+        last = claim
+    run.ledger.failures.fail(last, "why")
+    assert {failure.state for failure in run.ledger.failures.list()} == {"delayed"}
+    assert not worker._claimer.has_others()
+    run.ledger._database.change("put_delay", task_id=last.task_id, wait_seconds=0.0)
+    assert worker._claimer.has_others()

@@ -70,6 +70,18 @@ def finish(run, claim):
     run.ledger.commit.finish(run.plan, claim, facts)
 
 
+def test_the_speed_of_a_phase_is_that_of_the_worker_whose_work_counts(begin):
+    """A backup that begins later and loses has taken no time that anybody measured."""
+    run = begin(by_speed())
+    claim = work(run, until=lambda claim: True)
+    run.ledger.phase_steps.decide(claim, run.plan.arm(MODULAR))
+    of = {"arm": MODULAR, "path": claim.task.path, "phase": claim.task.phase}
+    run.ledger._database.change("hand_phase_steps", **of, worker="backup")
+    finish(run, claim)
+    (decided,) = run.ledger.phase_steps.newest(MODULAR)
+    assert decided.worker == claim.worker
+
+
 @pytest.mark.parametrize(
     "settings",
     [
