@@ -50,7 +50,8 @@ def run() -> RunConfig:
             steps=150, batch_size=512, learning_rate=4e-4, warmup_steps=1000, weight_decay=0.1
         ),
         outer=OuterSettings(learning_rate=0.7, momentum=0.9),
-        evaluation=EvaluationSettings(every_phases=20),
+        # Ensembles would keep what every path says of every token: hundreds of megabytes a path.
+        evaluation=EvaluationSettings(every_phases=20, ensembles=False),
         samples=SampleSettings(prompts=8),
         baselines=("dense",),
     )

@@ -15,6 +15,7 @@ that were best on the other domains; what is shown is of the domains left out.
 """
 
 import argparse
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,10 +56,15 @@ def main() -> None:
     priors = [float(prior) for prior in options.priors.split(",")]
     temperatures = [float(each) for each in options.temperatures.split(",")]
     with reading(options.run) as run:
+        if not (run.config.evaluation.best_path and run.config.evaluation.ensembles):
+            parser.error(f"{options.run} keeps no scores: it needs `evaluation.ensembles=true`")
+        known = set(run.corpus.domain_names)
         scores = scores_of(run, temperatures)
     paths = scores.sum_NP.shape[1]
     sizes = [int(size) for size in options.shortlists.split(",") if int(size) < paths]
     left_out = [name for name in options.leave_out.split(",") if name]
+    if missing := sorted(set(left_out) - known):
+        parser.error(f"no domain {', '.join(missing)}; there are {', '.join(sorted(known))}")
     is_shown_N = (
         np.isin(scores.domain_N, left_out) if left_out else np.ones(len(scores.count_N), bool)
     )
@@ -144,7 +150,11 @@ def table(
             )
             lines.append(
                 f"| {name} | {setting} | {perplexity(sum_N[is_shown_N], count_N):.2f} | "
-                f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}] |"
+                + (
+                    f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}] |"
+                    if math.isfinite(share.value)
+                    else "no gap |"
+                )
             )
     lines.append(f"| best path | | {perplexity(best_N[is_shown_N], count_N):.2f} | 100 % |")
     return lines

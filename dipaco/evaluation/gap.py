@@ -49,7 +49,8 @@ def share_of_gap(
         before_R, after_R, best_R = (
             np.exp(-(weight_RN @ sum_N) / tokens_R) for sum_N in (before_N, after_N, best_N)
         )
-        return (before_R - after_R) / (before_R - best_R)
+        with np.errstate(divide="ignore", invalid="ignore"):  # nothing to gain: not a number
+            return (before_R - after_R) / (before_R - best_R)
 
     number = len(count_N)
     low, high = np.quantile(share(drawings(number, draws, seed)), (0.025, 0.975))

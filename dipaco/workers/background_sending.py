@@ -142,9 +142,9 @@ class SnapshotSender:
                 problem = ""
                 _log.warning("Not sent: %s, and the path's next one will be. %s", snapshot, error)
             except Exception as error:  # whatever it is, training goes on
-                if str(error) != problem:
-                    _log.warning("Not sent yet: %s. It is tried again. %s", snapshot, error)
-                problem = str(error)
+                said, problem = problem, str(error) or type(error).__name__
+                if problem != said:
+                    _log.warning("Not sent yet: %s. It is tried again. %s", snapshot, problem)
                 self._put_back(snapshot)
             with self._changed:
                 self._current = None

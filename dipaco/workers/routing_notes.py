@@ -41,8 +41,9 @@ def note_on_ensembles(config: RunConfig) -> str:
     return (
         "modular_ensemble mixes the predictions of all paths by their posterior given the first "
         f"tokens (temperature {temperature:g}), at {paths} forward passes a token; "
-        "modular_ensemble_2 those of the two likeliest, at 2; modular_ensemble_renewed all, the "
-        f"posterior renewed at every token, at {paths}. path size is what a prediction reads: all "
+        f"modular_ensemble_2 those of the two likeliest, at 2, once all {paths} have read the "
+        "first tokens; modular_ensemble_renewed all, the posterior renewed at every token, at "
+        f"{paths}. path size is what a prediction reads: all "
         "modules, for modular_ensemble_2 at most those of two paths."
     )
 
