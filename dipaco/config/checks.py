@@ -58,8 +58,8 @@ def check(config: "RunConfig") -> None:
     if (routing.kind, routing.rule) == ("random", LIKELIHOOD) and is_ranked:
         raise SettingsDisagree(
             problem="`routing.kind` is random, so no path is nearer to a document than another, "
-            f"and `routing.shortlist` is {routing.shortlist} and `routing.prior` {routing.prior:g}: "
-            "expected None and 0, to compare all paths by likelihood alone"
+            f"and `routing.shortlist` is {routing.shortlist} and `routing.prior` "
+            f"{routing.prior:g}: expected None and 0, to compare all paths by likelihood alone"
         )
 
 
