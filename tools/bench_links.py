@@ -67,7 +67,7 @@ from dipaco.store.address import Address
 HOSTS = ("ana", "bo", "cy", "di")
 LOCK_STEP = "lock-step"
 OF_HOSTS = ("train", "outer")
-OF_SLOW_HOSTS = ("train",)  # as `dipaco worker --no-outer-steps` does it
+OF_SLOW_HOSTS = ("train",)  # of `dipaco worker --no-outer-steps`; what it evaluates besides is off
 LOOK_SECONDS = 0.1
 CHUNK = 1 << 16
 

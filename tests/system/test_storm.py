@@ -75,12 +75,13 @@ def test_a_training_in_a_storm_ends_with_the_bits_of_algorithm_1(storm, browser,
 
 def test_so_does_one_on_a_database_and_a_store_that_fail(storm, postgresql_server, s3_server):
     """Started by the tool; the fixtures say whether they can be. Machines fetch modules as
-    contributions, and keep every other snapshot to themselves.
+    contributions of a fifth of a bit a value, and keep every other snapshot to themselves.
     """
-    faults = ["store: 500", "PostgreSQL restarted", "contribution: wrong shape"]
-    options = "--phases 10 --steps 8 --workers 2 --faults 3 --kill-every 0.5 --no-named-points"
+    faults = ["SIGKILL", "store: 500", "PostgreSQL restarted", "contribution: wrong shape"]
+    options = "--phases 10 --steps 8 --workers 2 --faults 4 --kill-every 0.5 --no-named-points"
     places = "--task-seconds 1 --replay --database postgresql --store s3 --outage-seconds 2"
-    few_bytes = "--set outer.codec=int8 --set retention.send_snapshots_every=2 --only"
+    codec = "--set outer.codec=sparse2 --set outer.momentum=0"
+    few_bytes = f"{codec} --set retention.send_snapshots_every=2 --only"
     words = *options.split(), *places.split(), *few_bytes.split()
     with_every_fault(storm, *words, ",".join(faults))
 
