@@ -113,14 +113,6 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
             {"routing": RoutingConfig(kind="small_models"), "topology": ONE_PATH},
             "small_models, but the topology offers no choice: use kmeans",
         ),
-        (
-            {"routing": RoutingConfig(kind="random", rule="likelihood")},
-            "no path is nearer to a document .* `routing.prior` 2: expected None and 0",
-        ),
-        (
-            {"routing": RoutingConfig(kind="random", rule="likelihood", prior=0.0, shortlist=1)},
-            "`routing.shortlist` is 1",
-        ),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_together_are_named_with_their_values(fields, problem):

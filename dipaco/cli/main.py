@@ -153,6 +153,7 @@ class _WarningFormatter(logging.Formatter):
 def _show_warnings_as_sentences() -> None:
     """Whichever library sets up logging later."""
     handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
     handler.setFormatter(_WarningFormatter())
     logging.basicConfig(handlers=[handler])
 

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         asyncio.run(_until_asked_to_leave(turn))
     except KeyboardInterrupt:
-        say("left at once: what was computed of this step is computed again by others")
+        say("left at once" + (": others compute what was not handed in" if computes else ""))
         return EXIT_INTERRUPTED
     return 0
 

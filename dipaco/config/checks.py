@@ -53,14 +53,6 @@ def check(config: "RunConfig") -> None:
             problem=f"`routing.kind` is {config.routing.kind}, but the topology offers no choice:"
             " use kmeans"
         )
-    routing = config.routing
-    is_ranked = routing.prior > 0 or routing.shortlist is not None
-    if (routing.kind, routing.rule) == ("random", LIKELIHOOD) and is_ranked:
-        raise SettingsDisagree(
-            problem="`routing.kind` is random, so no path is nearer to a document than another, "
-            f"and `routing.shortlist` is {routing.shortlist} and `routing.prior` "
-            f"{routing.prior:g}: expected None and 0, to compare all paths by likelihood alone"
-        )
 
 
 def _check_synchronous(config: "RunConfig") -> None:

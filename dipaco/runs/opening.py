@@ -32,6 +32,7 @@ from dipaco.store.address import Address
 from dipaco.store.layout import Layout, SweepLayout
 
 SOME = 3  # of the folders that are in the way, that are named
+NOBODYS = (".", "_", "@", "#")  # what editors, Python and file servers begin names with
 
 
 def create_or_open(
@@ -247,11 +248,12 @@ def check_folder(address: Address) -> None:
         raise RunIsFile(folder=folder)
     if _find(address) is None:
         own = Layout(folder).folders
-        others = sorted(
-            each.name
-            for each in folder.iterdir()
-            if each.is_dir() and not each.name.startswith(".") and each.name not in own
-        )
+        with translate_os_errors(folder):
+            others = sorted(
+                each.name
+                for each in folder.iterdir()
+                if each.is_dir() and not each.name.startswith(NOBODYS) and each.name not in own
+            )
         if others:
             more = ", …" if len(others) > SOME else ""
             raise FolderHoldsOther(folder=folder, others=", ".join(others[:SOME]) + more)

@@ -4,7 +4,7 @@ The least recently used files are removed first, whichever run they belong to. A
 has open stays readable after it is removed, as on any Unix; one that was asked for a moment ago may
 not be open yet, and stays. So the cache may exceed its bound for a while: the bound limits what is
 kept, not what one task needs at once. A snapshot that was not sent cannot be fetched again: it
-stays, and is not counted.
+stays for a month, and is not counted.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ from dipaco.store.verification import UNSENT
 
 IN_USE_SECONDS = 120.0  # a file that was asked for stays so long; its reader opens it much sooner
 LOOK_EVERY = 0.05  # of the bound; the folders are listed again after so many bytes were added
+UNSENT_DAYS = 30.0  # for which a snapshot stays that was not sent, and not looked at
+DAY_SECONDS = 86400.0
 MAKE_ROOM = 0.9  # of the bound; removal goes down to it, so that not every new file removes one
 
 
@@ -69,7 +71,7 @@ class FileCache:
     def _files(self) -> Iterator[_Found]:
         for run in self._runs.iterdir():
             for folder in Layout(run).fetched:
-                unsent = {marker.parent for marker in folder.rglob(UNSENT)}
+                unsent = self._unsent(folder)
                 for file in folder.rglob("*"):
                     if unsent and not unsent.isdisjoint(file.parents):
                         continue
@@ -77,6 +79,16 @@ class FileCache:
                         status = file.stat()
                         if file.is_file():
                             yield _Found(status.st_mtime, status.st_size, file)
+
+    def _unsent(self, folder: Path) -> set[Path]:
+        """Snapshots that only this machine has, but for those of runs that were given up."""
+        oldest_seconds = self._clock() - UNSENT_DAYS * DAY_SECONDS
+        found = set()
+        for marker in folder.rglob(UNSENT):
+            with contextlib.suppress(FileNotFoundError):
+                if marker.stat().st_mtime > oldest_seconds:
+                    found.add(marker.parent)
+        return found
 
 
 def cache_bytes() -> int:

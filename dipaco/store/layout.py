@@ -71,7 +71,7 @@ class Layout:
     @property
     def folders(self) -> frozenset[str]:
         """The names of all folders that a run, or its file system, may make here."""
-        own = {"logs", "preparing", "partial", "features", "tensorboard", "wandb", "swarm"}
+        own = {"logs", "preparing", "partial", "turns", "features", "tensorboard", "wandb", "swarm"}
         return frozenset(own | {each.name for each in self.fetched} | {"lost+found"})
 
     @property

@@ -222,6 +222,11 @@ class Objects:
         else:
             target.unlink(missing_ok=True)
 
+    def need_no_unsent(self) -> None:
+        """The run is finished: what this machine has not sent may go when room is needed."""
+        for marker in (self.root / SNAPSHOTS).rglob(UNSENT):
+            marker.unlink(missing_ok=True)
+
     def delete_folder_if_empty(self, name: str) -> None:
         """Removes the folder that an object was in, if it is empty now."""
         if is_object(name):

@@ -39,7 +39,7 @@ from dipaco.store.errors import (
 RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, an operator at lunch
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 REQUEST_SECONDS = 30.0  # deadline of a request; its bytes at the slowest rate come on top
-SLOWEST_BYTES_PER_SECOND = 250_000  # that is expected; halved after each transfer that took longer
+SLOWEST_BYTES_PER_SECOND = 250_000  # that is expected until a transfer takes longer
 BLOCK_BYTES = 16 << 20  # of one read
 AHEAD = 4  # blocks requested at once
 ABSENT = b"\x02"  # TensorStore's generation of a key that has no value
@@ -87,13 +87,15 @@ class Remote:
         S3 refuses files over 5 GB, as this sends a file in one piece.
         """
         content = file.read_bytes()
-        if self.write_new(name, content):
-            return
-        found = xxhash.xxh3_128()
-        for block in self.blocks(name, len(content)):
-            found.update(block or b"")  # None: deleted meanwhile
-        if found.hexdigest() != digest:
+        if not self.write_new(name, content) and not self.has(name, len(content), digest):
             self.write(name, content)
+
+    def has(self, name: str, num_bytes: int, digest: str) -> bool:
+        """Whether an object that was listed is there, whole. Reads it."""
+        found = xxhash.xxh3_128()
+        for block in self.blocks(name, num_bytes):
+            found.update(block or b"")  # None: deleted meanwhile
+        return found.hexdigest() == digest
 
     def fetch(self, receipt: Receipt, name: str, file: Path) -> None:
         """Writes the bytes of the object `name` to a file, and compares them with its receipt.
@@ -194,16 +196,20 @@ class Remote:
         with contextlib.ExitStack() as waiting:
             while True:
                 future, under_way = under_way or ask(), None
-                transfer_seconds = num_bytes / self._slowest_bytes_per_second
+                expected = self._slowest_bytes_per_second
+                transfer_seconds, asked = num_bytes / expected, time.monotonic()
                 timeout_seconds = REQUEST_SECONDS + transfer_seconds
                 try:
-                    return future.result(timeout=timeout_seconds)
+                    result = _result(future, timeout_seconds)
+                    if time.monotonic() - asked < transfer_seconds / 2:
+                        self._expect(expected, 2 * expected)
+                    return result
                 except TimeoutError:
                     future.cancel()
                     problem = f"no answer within {timeout_seconds:.0f} s"
-                    if num_bytes:  # one that is stalled ends sooner, and otherwise
+                    if num_bytes:  # a slow link, or one that many transfers share
                         began += transfer_seconds
-                        self._expect_slower()
+                        self._expect(expected, expected / 2)
                 except ValueError as error:
                     problem = self._passing_problem(str(error))
                 silent_seconds = time.monotonic() - began
@@ -214,12 +220,14 @@ class Remote:
                 time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # or all workers retry at once
                 wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
-    def _expect_slower(self) -> None:
-        """A slow link, or one that many transfers share, gets more time for each."""
+    def _expect(self, before: float, rate: float) -> None:
+        """Gives transfers as much time as this rate takes, unless another transfer of the same time
+        has said so already.
+        """
         with self._lock:
-            self._slowest_bytes_per_second = max(
-                self._slowest_bytes_per_second / 2, STALLED_BYTES_PER_SECOND
-            )
+            if self._slowest_bytes_per_second == before:
+                bounded = min(max(rate, STALLED_BYTES_PER_SECOND), SLOWEST_BYTES_PER_SECOND)
+                self._slowest_bytes_per_second = bounded
 
     @contextlib.contextmanager
     def _outage(self, problem: str) -> Generator[None]:
@@ -250,6 +258,18 @@ class Remote:
         if not PASSING.match(text):
             raise StoreRefuses(url=self.url, problem=problem)
         return problem
+
+
+def _result(future: Any, timeout_seconds: float) -> Any:
+    """Of a request; a process that is to end waits for no slow one. Raises `TimeoutError`."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return future.result(timeout=max(0.0, min(left, REQUEST_SECONDS)))
+        except TimeoutError:
+            if left <= REQUEST_SECONDS or stopping.is_over():
+                raise
 
 
 class _Short(Exception):

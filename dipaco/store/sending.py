@@ -2,7 +2,7 @@
 
 The files one after another, so that a sender that must end has one request under way and no threads
 to wait for; their list last, which makes the folder count. After an interruption it goes on with
-the files that are not there yet: each came whole or not at all, and no other attempt has its name.
+the files that are not there yet, and reads those that are: they must be these.
 """
 
 from collections.abc import Callable
@@ -41,16 +41,17 @@ def send_folder(
                 (folder / UNSENT).unlink(missing_ok=True)
                 return False
             there = set(remote.names(name))
-            for file, digest, _ in parse_listing(listing, folder, name):
-                if f"{name}/{file}" in there:
-                    continue
+            for file, digest, num_bytes in parse_listing(listing, folder, name):
                 if is_in_vain():
                     return True
+                place = f"{name}/{file}"
+                if place in there and remote.has(place, num_bytes, digest):
+                    continue
                 content = (folder / file).read_bytes()
                 if xxhash.xxh3_128_hexdigest(content) != digest:
                     problem = f"`{file}` is not as it was written"
                     raise ObjectDamaged(file=folder, name=name, problem=problem)
-                remote.write(f"{name}/{file}", content)
+                remote.write(place, content)
         except FileNotFoundError as error:
             raise ObjectMissing(file=folder, name=name) from error
         remote.write(f"{name}/{DIGESTS}", listing)

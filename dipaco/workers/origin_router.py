@@ -30,9 +30,10 @@ def comes_from_base(other: Run, config: RunConfig, rules: Recorded) -> bool:
     same again.
     """
     is_routed = any(stage.stage == "route" for stage in other.ledger.facts.stages())
-    is_its_own = other.given("router") is None and other.config.routing.kind != SMALL_MODELS
+    came_with_modules = other.given("modules") is not None  # and may be of other settings
+    is_fitted = not came_with_modules and other.config.routing.kind != SMALL_MODELS
     is_same_rule = other.rules.get("router") == rules.get("router")
-    return is_routed and is_its_own and is_same_rule and not _fit_differs(other.config, config)
+    return is_routed and is_fitted and is_same_rule and not _fit_differs(other.config, config)
 
 
 def check_router(source: str, other: Run, config: RunConfig, rules: Recorded) -> None:
@@ -81,7 +82,7 @@ def notes_on_router(source: str, other: Run, config: RunConfig, phase: int) -> l
             f"count here: {'; '.join(differing)}."
         )
     routing = other.config.routing
-    if routing.rule == LIKELIHOOD and any(at <= phase for at in routing.alternations):
+    if routing.rule == LIKELIHOOD and any(at < phase for at in routing.alternations):
         notes.append(
             f"Until phase {phase} of {source} documents had been shared out by likelihood; here "
             "they are by its router of features, until the next alternation."

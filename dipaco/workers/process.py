@@ -175,6 +175,8 @@ def work(
             is_finished = worker.run_until_finished()
             if sender is not None:
                 sender.finish(say=functools.partial(print, flush=True))
+            if is_finished:
+                run.objects.need_no_unsent()
         members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished

@@ -78,3 +78,22 @@ def test_an_interrupted_send_goes_on_with_what_is_not_there(objects):
     assert send_folder(objects, NAME)
     assert bucket.written == ["a", "d/b", "d/c", DIGESTS]
     assert not send_folder(objects, NAME)
+
+
+def test_when_the_run_is_finished_or_a_month_has_passed_it_may_go(objects):
+    objects.write_folder(NAME, write, is_sent=False)
+    month_ago = 10_000.0 - 31 * 86400.0
+    os.utime(objects.place_of(NAME) / "unsent", (month_ago, month_ago))
+    assert list(objects._cache._files()), "it counts, and is among what may go"
+    os.utime(objects.place_of(NAME) / "unsent", (OLD_SECONDS, OLD_SECONDS))
+    assert not list(objects._cache._files())
+    objects.need_no_unsent()
+    make_room(objects)
+    assert not (objects.place_of(NAME) / "a").exists()
+
+
+def test_what_lies_there_by_the_same_name_and_is_not_the_same_is_sent_again(objects):
+    objects.write_folder(NAME, write, is_sent=False)
+    objects.remote.content[f"{NAME}/a"] = b"of another attempt"
+    assert send_folder(objects, NAME)
+    assert objects.remote.content[f"{NAME}/a"] == FILES["a"]

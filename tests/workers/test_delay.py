@@ -266,6 +266,7 @@ def test_a_task_in_its_retry_pause_is_no_reason_for_a_waiting_path_to_leave(begi
     while (claim := queue.claim("other")) is not None:
         last = claim
     run.ledger.failures.fail(last, "why")
+    run.ledger._database.change("put_delay", task_id=last.task_id, wait_seconds=600.0)
     assert {failure.state for failure in run.ledger.failures.list()} == {"delayed"}
     assert not worker._claimer.has_others()
     run.ledger._database.change("put_delay", task_id=last.task_id, wait_seconds=0.0)

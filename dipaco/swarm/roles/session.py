@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.errors import BadMessage, NoSuchSwarm, TlsRefused
+from dipaco.swarm.errors import BadMessage, NoSuchSwarm, SwarmUnreachable, TlsRefused
 from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -102,23 +102,24 @@ async def wire_to(
 async def check_access(
     config: SessionConfig, credential: Credential, say: Callable[[str], None]
 ) -> None:
-    """Asks the backbone once whether it is the one that is meant, and lets this machine in. That
+    """Asks the backbone once whether it is the one that is meant, and accepts the credential. That
     one does not answer now is only said: it may later.
 
     Raises:
       SwarmRefuses, MessageRefused, TlsRefused.
     """
-    wire = await wire_to(config.address, credential)
+    wire: Wire | None = None
     try:
+        wire = await wire_to(config.address, credential)
         await ask_about_run(wire, config.address)
     except TlsRefused:
         raise  # the same machine would answer again
-    except (OSError, TimeoutError, BadMessage) as error:
+    except (OSError, TimeoutError, BadMessage, SwarmUnreachable) as error:
         problem = printable(str(error)) or type(error).__name__
         say(f"no answer from {config.address} now ({problem})")
     finally:
-        assert wire.transport is not None
-        await wire.transport.close()
+        if wire is not None and wire.transport is not None:
+            await wire.transport.close()
 
 
 async def ask_about_run(wire: Wire, address: str) -> RunOverview:
