@@ -42,6 +42,10 @@ class PathPin(NamedTuple):
     close: Callable[[], None]
 
 
+class _LeftUnread(Exception):
+    """A module was to be read for another path, whose read ended before its turn came."""
+
+
 class PathCache:
     """Every method may be called from any thread.
 
@@ -138,6 +142,14 @@ class PathCache:
 
     def _read(self, key: tuple[str, ...], modules: Modules) -> Parts:
         """The parts of a path that is pinned."""
+        while True:
+            with contextlib.suppress(_LeftUnread):
+                return self._read_once(key, modules)
+
+    def _read_once(self, key: tuple[str, ...], modules: Modules) -> Parts:
+        """Raises `_LeftUnread` where another thread was to read one of the modules and did not come
+        to it.
+        """
         started, receipts = time.monotonic(), {each.digest: each for each in modules.values()}
         with self._lock:
             is_hit = self._modules.keys() >= receipts.keys()
@@ -165,8 +177,9 @@ class PathCache:
         """Reads modules of a path that no other thread reads, up to the first error."""
         problem: BaseException | None = None
         for receipt in receipts:
+            was_tried = problem is None
             try:
-                if problem is None:
+                if was_tried:
                     self._read_module(key, receipt)
             except BaseException as error:
                 problem = error
@@ -174,8 +187,10 @@ class PathCache:
                 done = self._reading.pop(receipt.digest)
             if problem is None:
                 done.set_result(None)
-            else:
+            elif was_tried and not isinstance(problem, NoRoomForPath):
                 done.set_exception(problem)
+            else:  # of the other path, or of a module of it that others may not have
+                done.set_exception(_LeftUnread())
         if problem is not None:
             raise problem
 

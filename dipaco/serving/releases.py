@@ -6,6 +6,7 @@ bytes can be read and match its digest. At the start there is no older release t
 whole paths are served and the others answer with what is wrong.
 """
 
+import logging
 import threading
 import time
 import weakref
@@ -22,6 +23,7 @@ from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 
 RETRY_SECONDS = 30.0  # before a module that could not be read is tried again
+_log = logging.getLogger("dipaco")
 
 
 class ServedRelease:
@@ -242,3 +244,6 @@ class ReleaseFollower:
             action()
         except (DipacoError, OSError) as error:  # such as a busy ledger or a moved folder
             self._say(f"could not read {self._folder}: {error}")
+        except Exception as error:  # whatever it is, the release that is served goes on
+            _log.error("the newest release could not be looked at", exc_info=error)
+            self._say(f"could not look at {self._folder}: {type(error).__name__}: {error}")

@@ -141,6 +141,8 @@ class Replica:
                 is_first = True
                 while True:
                     items = await bridge.take()
+                    if not items:
+                        continue  # taken before, with the item before it
                     logprobs, is_first = (stream.prompt_logprobs if is_first else None), False
                     if isinstance(end := items[-1], Finish):
                         if end.error is not None and not isinstance(end.error, DipacoError):

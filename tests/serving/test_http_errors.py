@@ -38,6 +38,7 @@ AS_JSON = {"Content-Type": "application/json"}
         ({"min_p": -0.1}, "min_p"),
         ({"top_k": -1}, "top_k"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_tokens": 10**30}, "max_tokens"),

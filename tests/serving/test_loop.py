@@ -519,6 +519,39 @@ def test_a_failure_ends_the_request_that_caused_it_and_no_other(monkeypatch, whe
     assert loop.stats().rows_per_path == {}
 
 
+def test_after_a_failure_each_row_is_read_once_though_others_end_meanwhile(monkeypatch):
+    lengths = (40, 9, 40, 9)
+    loop = make_loop()
+    requests = [request(range(3 + i, 24), max_new_tokens=n) for i, n in enumerate(lengths)]
+    streams = [loop.submit(each) for each in requests]
+    loop.run_once()
+    start, prefill, read_again = loop._pool.start_block, loop._pool.prefill, []
+
+    def fails_once(batches):
+        monkeypatch.setattr(loop._pool, "start_block", start)
+        raise RuntimeError("once")
+
+    def counted(prepared, rows):
+        read_again.extend(rows)
+        return prefill(prepared, rows)
+
+    monkeypatch.setattr(loop._pool, "start_block", fails_once)
+    monkeypatch.setattr(loop._pool, "prefill", counted)
+    run_until_idle(loop)
+    assert len(read_again) == len(streams)
+    assert [len(ids(stream)) for stream in streams] == list(lengths)
+
+
+def test_a_prompt_that_is_scored_takes_a_whole_context_of_a_turn():
+    loop = make_loop(prompt_tokens_per_turn=CONFIG.max_length)
+    asked = [request(range(9), max_new_tokens=2, prompt_logprobs=True) for _ in range(3)]
+    streams = [loop.submit(each) for each in asked]
+    loop.run_once()
+    assert [stream.prompt_logprobs is None for stream in streams] == [False, True, True]
+    run_until_idle(loop)
+    assert all(len(stream.prompt_logprobs) == 9 for stream in streams)
+
+
 # --- its own thread ---------------------------------------------------------------------------
 
 

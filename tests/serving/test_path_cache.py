@@ -269,6 +269,38 @@ def test_a_module_that_cannot_be_read_fails_all_paths_that_wait_for_it():
     assert (cache.stats().pinned, cache.stats().num_bytes) == (0, 0)
 
 
+def test_a_path_that_is_whole_does_not_fail_with_one_that_waited_to_read_its_module_too():
+    """The damaged one's turn ends before it comes to the module that both have."""
+    disk, began, may_fail = Disk(), threading.Event(), threading.Event()
+    disk.missing = {"early/0000"}
+
+    def load(receipt):
+        if receipt.digest == "early/0000":
+            began.set()
+            assert may_fail.wait(30)
+        return disk.load(receipt)
+
+    cache, found = PathCache(load, 1000), []
+    damaged, whole = modules_of(0), modules_of(3)  # both with the first of `late`
+
+    def pin(modules):
+        with contextlib.suppress(ObjectMissing), cache.pin(modules) as parts:
+            found.append(parts)
+
+    first = threading.Thread(target=pin, args=(damaged,))
+    first.start()
+    assert began.wait(30)
+    second = threading.Thread(target=pin, args=(whole,))
+    second.start()
+    while not disk.reads["early/0001"]:
+        pass  # it has read its own module, and waits for the other
+    may_fail.set()
+    first.join(30)
+    second.join(30)
+    assert len(found) == 1
+    assert disk.reads["late/0000"] == 1
+
+
 def test_modules_that_are_read_at_once_take_no_more_memory_than_allowed():
     disk, lock, now, most = Disk(), threading.Lock(), [0], [0]
 

@@ -166,6 +166,7 @@ def test_a_temperature_near_zero_is_greedy(temperature):
         {"top_p": 0.0},
         {"min_p": 1.5},
         {"repetition_penalty": 0.0},
+        {"repetition_penalty": 1e-38},  # any logit of 3 would be none any more
     ],
     ids=str,
 )

@@ -220,6 +220,8 @@ class Loop:
             new.append((batch, row, assignment))
             new_rows.append(row)
             token_budget -= self._pool.num_computed(row.tokens, assignment.num_cached)
+            if _is_to_be_scored(stream):
+                token_budget -= self.config.max_length  # one program for prompts of any length
         self._prefill(new)
         return bool(new_rows)
 
@@ -270,7 +272,7 @@ class Loop:
 
     def _score_prompt(self, batch: Batch, row: BatchRow) -> None:
         request = row.stream.request
-        if request.prompt_logprobs and row.stream.prompt_logprobs is None:
+        if _is_to_be_scored(row.stream):
             row.stream.prompt_logprobs = self._pool.score(
                 batch.prepared, request.prompt_ids, request.num_logprobs or 0
             )
@@ -304,7 +306,7 @@ class Loop:
         rest = self._forget_cache()
         while rest:
             batch, row = rest.pop(0)
-            alone = Batch(batch.prepared)
+            alone, has_failed = Batch(batch.prepared), False
             alone.rows.append(row)
             try:
                 self._pool.prefill(batch.prepared, [row])
@@ -312,8 +314,10 @@ class Loop:
                 self._hand_out([alone], self._pool.start_block([alone]))
             except Exception as error:
                 self._remove_row(alone, row, Finish("error", error))
+                has_failed = True
             if not alone.rows:  # it has ended
                 batch.rows.remove(row)
+            if has_failed:
                 rest = self._forget_cache()
 
     def _forget_cache(self) -> list[tuple[Batch, BatchRow]]:
@@ -355,3 +359,8 @@ class Loop:
         """Unpins paths without active rows."""
         for key in [key for key, batch in self._batches.items() if not batch.rows]:
             self._batches.pop(key).close()
+
+
+def _is_to_be_scored(stream: Stream) -> bool:
+    """Whether log-probabilities of its prompt are asked for, and not there yet."""
+    return stream.request.prompt_logprobs and stream.prompt_logprobs is None

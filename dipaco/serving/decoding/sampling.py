@@ -21,6 +21,7 @@ from dipaco.serving.decoding.grammar import ALL, WORD_BITS, all_allowed
 
 MAX_STOP_IDS = 40  # of one row
 MAX_BIASES = 300  # of one row, as at OpenAI
+LEAST_PENALTY = 0.01  # of repetition: a logit over less may be none any more
 NO_ID = 2**31 - 1  # no token has it
 GROUP = 64  # logits that are searched as one group; see `likeliest`
 
@@ -47,7 +48,10 @@ class SamplingSettings:
             "presence_penalty": (math.isfinite(self.presence_penalty), "a finite number"),
             "frequency_penalty": (math.isfinite(self.frequency_penalty), "a finite number"),
             "logit_bias": (len(self.logit_bias) <= MAX_BIASES, f"at most {MAX_BIASES} tokens"),
-            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0; 1 = off"),
+            "repetition_penalty": (
+                LEAST_PENALTY <= self.repetition_penalty < math.inf,
+                f"{LEAST_PENALTY:g} or more; 1 = off",
+            ),
         }
         for field, (is_good, expected) in checks.items():
             if not is_good:
@@ -275,7 +279,8 @@ def _draw(logits_BV, rows: RowSettings, uniforms_B):
     target_B = uniforms_B * jnp.sum(sums_BN, axis=1)
     group_B, target_B = _first_past(sums_BN, target_B)
     within_BG = jnp.take_along_axis(groups_BNG, group_B[:, None, None], axis=1)[:, 0]
-    return (group_B * GROUP + _first_past(within_BG, target_B)[0]).astype(jnp.int32)
+    drawn_B = group_B * GROUP + _first_past(within_BG, target_B)[0]
+    return jnp.minimum(drawn_B, weights_BV.shape[1] - 1).astype(jnp.int32)  # never a padded place
 
 
 def _first_past(weights_BN, target_B):

@@ -32,7 +32,7 @@ from dipaco.serving.http.vllm_metrics import RequestTimes
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreUnreachable
 
 
 class Prompt(NamedTuple):
@@ -223,7 +223,7 @@ class Answer:
         async with contextlib.AsyncExitStack() as pinned:
             try:
                 await pinned.enter_async_context(self._admission.pinned(self.served, choice.path))
-            except (ApiError, ObjectMissing, ObjectDamaged):
+            except (ApiError, ObjectMissing, ObjectDamaged, StoreUnreachable):
                 if choice.left_path is None:
                     raise
                 choice.path = choice.left_path

@@ -12,13 +12,14 @@ from dipaco.serving.errors import (
     GrammarFailed,
     LoopStopping,
     NoReplica,
+    NoRoomForPath,
     NoSuchModel,
     PathCacheTooSmall,
     QueueFull,
     ReplicaLost,
 )
 from dipaco.serving.http.protocol import ErrorDetail, ErrorResponse
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreUnreachable
 
 INVALID = "invalid_request_error"
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(503, str(error), param="prompt", code="path_not_whole")
         case ObjectMissing() | ObjectDamaged():
             return ApiError(503, str(error), param="path", code="path_not_whole")
+        case StoreUnreachable() | NoRoomForPath():
+            return ApiError(503, str(error), code="path_not_there", retry_after_seconds=5)
         case PathCacheTooSmall():
             return ApiError(503, str(error), param="path", code="path_too_large")
         case NoSuchModel():

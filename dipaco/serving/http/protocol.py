@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from dipaco.serving.decoding.sampling import MAX_BIASES
+from dipaco.serving.decoding.sampling import LEAST_PENALTY, MAX_BIASES
 from dipaco.serving.http.response_format import ResponseFormat
 
 MAX_STOPS = 16  # strings; OpenAI takes 4
@@ -48,7 +48,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: Probability | None = None  # 1
     top_k: Index | None = None  # 0 = all
     min_p: Probability | None = None  # 0 = off
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None  # 1 = off
+    repetition_penalty: Annotated[float, Meta(ge=LEAST_PENALTY, le=100)] | None = None  # 1 = off
     n: Count | None = None  # 1
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None = drawn
     stop: Stop | Stops | None = None
