@@ -3,6 +3,7 @@ failure.
 """
 
 import contextlib
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -54,16 +55,24 @@ def _no_waiting_for_disks():
         yield
 
 
+@functools.cache
+def _with_slow_tests(session):
+    """The files of which slow tests are run."""
+    return frozenset(item.path for item in session.items if item.get_closest_marker("slow"))
+
+
 @pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
 def pytest_runtest_setup(item):
     """What runs in this process spends most of its time in XLA, which compiles each program for a
     call or two: laws and contracts are compiled without optimisation. Processes, clusters and slow
     tests are compiled as users have it. JAX keeps programs in memory without regard to the setting,
     and the two kinds differ in the last bits, so neither runs what was compiled for the other.
+    Where slow tests are run too, all of their file is compiled as they are: fixtures are shared.
     """
     import jax
 
-    is_quick = not any(item.get_closest_marker(name) for name in ("process", "cluster", "slow"))
+    is_slow = item.path in _with_slow_tests(item.session)
+    is_quick = not is_slow and not any(map(item.get_closest_marker, ("process", "cluster")))
     if is_quick != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()
         jax.config.update("jax_disable_most_optimizations", is_quick)

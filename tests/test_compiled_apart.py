@@ -10,8 +10,26 @@ import pytest
 from tests.conftest import pytest_runtest_setup
 
 
-def item(*markers: str):
-    return SimpleNamespace(get_closest_marker=lambda name: name in markers or None)
+class Session:
+    items = ()
+
+
+def item(*markers: str, path="this", session=None):
+    one = SimpleNamespace(get_closest_marker=lambda name: name in markers or None, path=path)
+    one.session = session or Session()
+    one.session.items = (*one.session.items, one)
+    return one
+
+
+@pytest.mark.contract
+def test_a_file_of_which_slow_tests_are_run_is_compiled_in_one_way():
+    session = Session()
+    item("contract", "slow", session=session)
+    beside, other = item("law", session=session), item("law", path="other", session=session)
+    pytest_runtest_setup(beside)
+    assert not jax.config.read("jax_disable_most_optimizations")
+    pytest_runtest_setup(other)
+    assert jax.config.read("jax_disable_most_optimizations")
 
 
 @pytest.mark.contract

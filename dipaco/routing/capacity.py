@@ -138,7 +138,7 @@ def _cheapest_chain(detour_PP: np.ndarray, givers: np.ndarray, takers: np.ndarra
     for _ in range(num_paths):
         through_PP = distance_P[:, None] + detour_PP
         # Rounding could make a cycle of zero cost look like a gain, and the chain would never end.
-        is_better = through_PP.min(axis=0) < distance_P - 1e-9 * np.abs(through_PP.min(axis=0))
+        is_better = through_PP.min(axis=0) < distance_P - 1e-12 * np.abs(through_PP.min(axis=0))
         if not is_better.any():
             break
         before_P[is_better] = through_PP.argmin(axis=0)[is_better]
