@@ -174,7 +174,7 @@ def phase_cost(
     fetching_seconds = given.transfer_seconds(
         of_task(most)["modules"], trained["modules"].times(machines)
     )
-    # A path takes these steps while its modules step and travel, where somebody is free to step.
+    # A path takes these steps while its modules step and travel, where a machine is free for that.
     late_seconds = 0.0
     if steps_beside_training(config, given):
         travelling_seconds = stepping_seconds + fetching_seconds

@@ -71,8 +71,9 @@ class FileCache:
     def _files(self) -> Iterator[_Found]:
         for run in self._runs.iterdir():
             for folder in Layout(run).fetched:
-                unsent = self._unsent(folder)
-                for file in folder.rglob("*"):
+                files = list(folder.rglob("*"))
+                unsent = self._unsent(files)
+                for file in files:
                     if unsent and not unsent.isdisjoint(file.parents):
                         continue
                     with contextlib.suppress(FileNotFoundError):  # another process removed it
@@ -80,11 +81,11 @@ class FileCache:
                         if file.is_file():
                             yield _Found(status.st_mtime, status.st_size, file)
 
-    def _unsent(self, folder: Path) -> set[Path]:
+    def _unsent(self, files: list[Path]) -> set[Path]:
         """Snapshots that only this machine has, but for those of runs that were given up."""
         oldest_seconds = self._clock() - UNSENT_DAYS * DAY_SECONDS
         found = set()
-        for marker in folder.rglob(UNSENT):
+        for marker in (file for file in files if file.name == UNSENT):
             with contextlib.suppress(FileNotFoundError):
                 if marker.stat().st_mtime > oldest_seconds:
                     found.add(marker.parent)

@@ -137,13 +137,13 @@ class Objects:
             write_files(temporary)
             files = list_folder(temporary)
             (temporary / DIGESTS).write_text(json.dumps(files))
-            if self.remote is not None and not is_sent:
-                (temporary / UNSENT).touch()  # the cache leaves it alone
             if self.remote is not None and is_sent:
                 put = functools.partial(_put_file, self.remote, name, temporary)
                 _transfer_all(put, files)
                 put(receipt_of(temporary, temporary / DIGESTS))
             else:
+                if self.remote is not None:
+                    (temporary / UNSENT).touch()  # the cache leaves it alone
                 for written in temporary.rglob("*"):
                     flush(written)
                 flush(temporary)

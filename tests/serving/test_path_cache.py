@@ -236,8 +236,12 @@ def test_paths_are_read_at_once_and_a_module_of_both_is_read_once():
     assert found[0]["embed"] is found[1]["embed"]
 
 
-def test_a_module_that_cannot_be_read_fails_all_paths_that_wait_for_it():
-    disk, began, may_fail = Disk(), threading.Event(), threading.Event()
+def one_after_the_other(disk, paths, own):
+    """What `early/0000`, which is missing, does to two paths. The second begins while the first one
+    reads that, and waits for a module that both have once it has read its `own`. Returns the parts
+    of those that are whole, the errors of the others, and the cache.
+    """
+    began, may_fail = threading.Event(), threading.Event()
     disk.missing = {"early/0000"}
 
     def load(receipt):
@@ -246,57 +250,38 @@ def test_a_module_that_cannot_be_read_fails_all_paths_that_wait_for_it():
             assert may_fail.wait(30)
         return disk.load(receipt)
 
-    cache, errors = PathCache(load, 1000), []
+    cache, found, errors = PathCache(load, 1000), [], []
 
     def pin(path):
         try:
-            with cache.pin(modules_of(path)):
-                pass
+            with cache.pin(modules_of(path)) as parts:
+                found.append(parts)
         except ObjectMissing as error:
             errors.append(error)
 
-    first = threading.Thread(target=pin, args=(0,))
+    first, second = (threading.Thread(target=pin, args=(path,)) for path in paths)
     first.start()
     assert began.wait(30)
-    second = threading.Thread(target=pin, args=(1,))
     second.start()
-    while not disk.reads["late/0001"]:
-        pass  # it has read its own module, and waits for the other
+    while not disk.reads[own]:
+        pass
     may_fail.set()
-    first.join()
-    second.join()
+    for thread in (first, second):
+        thread.join(30)
+        assert not thread.is_alive()
+    return found, errors, cache
+
+
+def test_a_module_that_cannot_be_read_fails_all_paths_that_wait_for_it():
+    _, errors, cache = one_after_the_other(Disk(), (0, 1), own="late/0001")
     assert len(errors) == 2
     assert (cache.stats().pinned, cache.stats().num_bytes) == (0, 0)
 
 
 def test_a_path_that_is_whole_does_not_fail_with_one_that_waited_to_read_its_module_too():
-    """The damaged one's turn ends before it comes to the module that both have."""
-    disk, began, may_fail = Disk(), threading.Event(), threading.Event()
-    disk.missing = {"early/0000"}
-
-    def load(receipt):
-        if receipt.digest == "early/0000":
-            began.set()
-            assert may_fail.wait(30)
-        return disk.load(receipt)
-
-    cache, found = PathCache(load, 1000), []
-    damaged, whole = modules_of(0), modules_of(3)  # both with the first of `late`
-
-    def pin(modules):
-        with contextlib.suppress(ObjectMissing), cache.pin(modules) as parts:
-            found.append(parts)
-
-    first = threading.Thread(target=pin, args=(damaged,))
-    first.start()
-    assert began.wait(30)
-    second = threading.Thread(target=pin, args=(whole,))
-    second.start()
-    while not disk.reads["early/0001"]:
-        pass  # it has read its own module, and waits for the other
-    may_fail.set()
-    first.join(30)
-    second.join(30)
+    """The damaged one's turn ends before it comes to the module of `late` that both have."""
+    disk = Disk()
+    found, _, _ = one_after_the_other(disk, (0, 3), own="early/0001")
     assert len(found) == 1
     assert disk.reads["late/0000"] == 1
 
