@@ -25,13 +25,11 @@ from dipaco.model.spec import Parts
 from dipaco.receipt import Receipt
 from dipaco.routing.config import FEATURES, LIKELIHOOD, SMALL_MODELS
 from dipaco.routing.features import document_features
-from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.routing.router import Router
 from dipaco.runs.routing import (
     check_all_paths,
     features,
     prefixes_of,
-    reading_path,
     router_of,
     routing_by,
 )
@@ -39,8 +37,8 @@ from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.memory import free_bytes
 from dipaco.serving.micro_batcher import MicroBatcher
-from dipaco.serving.path_cache import PathCache
-from dipaco.serving.prefix_scores import Pin, PrefixScorer
+from dipaco.serving.path_cache import PathCache, PathStore
+from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.tensors import load_tree
 
@@ -98,22 +96,33 @@ class Dispatcher:
       run: the run that is served.
       release: the first that is.
       rule: None = `routing.rule`.
-      pin: keeps a path in memory while it reads a prefix; None = a cache of its own.
+      cache: keeps the paths that read prefixes; None = a cache of its own.
+
+    Attributes:
+      cache: the one that it reads paths from; None = no path reads a prefix.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
       NotAllPaths: it has fewer paths than are to be compared.
     """
 
-    def __init__(self, run: Run, release: Release, rule: str | None = None, pin: Pin | None = None):
+    def __init__(
+        self,
+        run: Run,
+        release: Release,
+        rule: str | None = None,
+        cache: PathStore | None = None,
+    ):
         self._run, self._routing = run, routing_by(run, rule)
         self._routers: dict[str, Router] = {}  # by digest: an alternation fits a new one
         self._releases: dict[int, Release] = {}  # by phase, those whose paths are compared
         self.add_release(run, release)
         self._scorer: PrefixScorer | None = None
+        self.cache: PathStore | None = None
         if self._routing.rule == LIKELIHOOD:
-            pin = pin or _own_cache(run).pin
-            self._scorer = PrefixScorer(run.config.model, self._routing.prefix_tokens, pin)
+            self.cache = cache or _own_cache(run)
+            tokens = self._routing.prefix_tokens
+            self._scorer = PrefixScorer(run.config.model, tokens, self.cache.pin)
         self._stats, self._stats_lock = RoutingStats(), threading.Lock()
         if self._routing.kind == SMALL_MODELS:
             _ = run.small_models  # read here: the ledger's connection belongs to this thread
@@ -121,7 +130,7 @@ class Dispatcher:
         else:
             self._features_of = functools.partial(document_features, _base_hidden(run))
         self._batcher = MicroBatcher(self._features, BATCH_SIZES[-1])
-        self._route_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._route_uncached)
+        self._begin_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._begin_uncached)
 
     def programs(self) -> list[WarmUpProgram]:
         """What is compiled: features for every batch size, and the likelihood under a path."""
@@ -150,16 +159,29 @@ class Dispatcher:
     def route(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
         """The path of a prompt, int32 [tokens], and the score of every path, [P].
 
-        The router reads text: what follows a start token, if anything does.
+        The router reads text: what follows a start token, if anything does. Blocks while paths are
+        read.
 
         Raises:
           NotAllPaths: a path that is to be compared cannot be read.
+          NoRoomForPath: every path in memory is in use.
         """
+        begun = self.begin(prompt, release)
+        if not isinstance(begun, PathComparison):
+            return begun
+        for path in begun.missing:
+            begun.score(path)
+        return begun.result()
+
+    def begin(
+        self, prompt: np.ndarray, release: Release
+    ) -> tuple[int, np.ndarray] | PathComparison:
+        """As `route` up to where paths are read: the path, or those that must read the prompt."""
         text = without_start(prompt, self._run.corpus.edges.tokens.start)
         prefix = text[: self._routing.prefix_tokens]
         # By features, releases of one router send a prefix to the same path.
         phase = release.phase if self._scorer is not None else None
-        return self._route_cached(prefix.tobytes(), release.companions["router"], phase)
+        return self._begin_cached(prefix.tobytes(), release.companions["router"], phase)
 
     def features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
         """Features, float32 [N, D], of any number of prefixes, int32 [tokens] each."""
@@ -178,48 +200,43 @@ class Dispatcher:
             return "the log-likelihood of the text under the path, in nats"
         return self._routers[release.companions["router"]].score_meaning
 
-    def _route_uncached(
+    def _begin_uncached(
         self, prefix: bytes, digest: str, phase: int | None
-    ) -> tuple[int, np.ndarray]:
+    ) -> tuple[int, np.ndarray] | PathComparison:
         started, text = time.monotonic(), np.frombuffer(prefix, np.int32)
         router = self._routers[digest]
-        features_D = self._batcher.compute(text)
-        prefills = 0
+        features_1D = self._batcher.compute(text)[None]
         if self._scorer is None or phase is None:
-            (scores,) = router.scores(features_D[None])
-            path = int(np.argmax(scores))  # `assign` would compute the scores again
+            (scores_P,) = router.scores(features_1D)
+            begun = int(np.argmax(scores_P)), scores_P  # `assign` would compute the scores again
         else:
-            prefills = self._routing.num_compared(router.num_paths)
-            shortlist_1n = router.assign(features_D[None], prefills)
-            prefix_1P = np.zeros((1, router.num_paths))
-            for each in shortlist_1n[0].tolist():
-                prefix_1P[0, each] = self._score(self._scorer, text, phase, each)
-            score_1P = prefix_scores(prefix_1P, shortlist_1n, self._routing.prior)
-            path, scores = int(likeliest(score_1P, shortlist_1n)[0]), score_1P[0]
-        self._count(len(text), prefills, time.monotonic() - started)
-        return path, scores
-
-    def _score(self, scorer: PrefixScorer, text: np.ndarray, phase: int, path: int) -> float:
-        release = self._releases[phase]
-        with reading_path(release, path):
-            return scorer.score(text, release.modules_of(path))
+            (shortlist_n,) = router.assign(
+                features_1D, self._routing.num_compared(router.num_paths)
+            )
+            begun = PathComparison(
+                self._scorer,
+                self._routing,
+                self._releases[phase],
+                text,
+                shortlist_n,
+                router.num_paths,
+                lambda seconds: self._count(prefills=1, path_tokens=len(text), seconds=seconds),
+            )
+        self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
+        return begun
 
     def _score_nothing(self) -> None:
         """Scores two tokens under the first path. If it cannot be read, its requests say so."""
-        (phase, *_) = self._releases
+        (release, *_) = self._releases.values()
         assert self._scorer is not None
         with contextlib.suppress(DipacoError):
-            self._score(self._scorer, np.zeros(2, np.int32), phase, 0)
+            self._scorer.score(np.zeros(2, np.int32), release.modules_of(0))
 
-    def _count(self, tokens: int, prefills: int, seconds: float) -> None:
+    def _count(self, **more: float) -> None:
         with self._stats_lock:
-            before = self._stats
-            self._stats = RoutingStats(
-                prompts=before.prompts + 1,
-                base_tokens=before.base_tokens + tokens,
-                prefills=before.prefills + prefills,
-                path_tokens=before.path_tokens + prefills * tokens,
-                seconds=before.seconds + seconds,
+            before = self._stats._asdict()
+            self._stats = self._stats._replace(
+                **{name: before[name] + number for name, number in more.items()}
             )
 
     def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
@@ -285,13 +302,22 @@ def dispatch(
       ReleaseOfOtherRouter: the release was made with another router than its paths.
       NotAllPaths: prompts are routed by likelihood, and a path is missing.
     """
+    if (given := choice_without_router(run, release, path)) is not None:
+        return given
+    dispatcher = dispatcher or Dispatcher(run, release, rule)
+    return choice_of(release, dispatcher.rule, *dispatcher.route(prompt, release))
+
+
+def choice_of(release: Release, rule: str, path: int, scores_P: np.ndarray) -> PathChoice:
+    """What a rule chose of a release."""
+    return PathChoice(path, tuple(release.paths[path]), scores_P, rule)
+
+
+def choice_without_router(run: Run, release: Release, path: int | None) -> PathChoice | None:
+    """The path that is given, or the first where there is no choice; None = ask the router."""
     if path is None and not is_routed(run, release):
         path = 0
-    if path is not None:
-        return PathChoice(path, tuple(release.paths[path]), None)
-    dispatcher = dispatcher or Dispatcher(run, release, rule)
-    path, scores = dispatcher.route(prompt, release)
-    return PathChoice(path, tuple(release.paths[path]), scores, dispatcher.rule)
+    return None if path is None else PathChoice(path, tuple(release.paths[path]), None)
 
 
 def is_routed(run: Run, release: Release) -> bool:

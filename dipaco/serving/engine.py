@@ -8,8 +8,7 @@ requests to replicas, each of which is an `InProcessEngine` in a process of its 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 
@@ -24,7 +23,7 @@ from dipaco.serving.decoding.meter import LoopStats
 from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
 from dipaco.serving.memory import free_bytes, plan_memory, zero_path
-from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache, PathPin
+from dipaco.serving.path_cache import Modules, Parts, PathCache, PathStore
 from dipaco.serving.releases import ReleaseHealth, ServedRelease
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
@@ -58,26 +57,6 @@ def level_shapes(topology: Topology) -> tuple[LevelShape, ...]:
         for level in topology.levels
         if level.parts
     )
-
-
-class PathStore(Protocol):
-    """Keeps paths in memory, as `PathCache` does."""
-
-    @property
-    def max_bytes(self) -> int: ...
-
-    @property
-    def holds_parts(self) -> bool: ...
-
-    def pin(self, modules: Modules) -> AbstractContextManager[Any]: ...
-
-    def contains(self, modules: Modules) -> bool: ...
-
-    def has_room(self, modules: Modules) -> bool: ...
-
-    def reserve(self, modules: Modules) -> PathPin: ...
-
-    def stats(self) -> CacheStats: ...
 
 
 class TokenLoop(Protocol):

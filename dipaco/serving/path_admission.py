@@ -13,9 +13,8 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator
 
-from dipaco.serving.engine import PathStore
 from dipaco.serving.errors import NoRoomForPath
-from dipaco.serving.path_cache import Modules, PathPin
+from dipaco.serving.path_cache import Modules, PathPin, PathStore
 
 READERS = 4  # paths that are read at once; the cache may have memory for fewer
 STARVED_SECONDS = 1.0  # that a path may wait for memory while requests for cached paths come in

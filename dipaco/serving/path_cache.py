@@ -13,7 +13,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 from dipaco.receipt import Receipt
 from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
@@ -40,6 +41,26 @@ class PathPin(NamedTuple):
 
     read: Callable[[], Parts]  # its parts, read if they are not in memory; blocks; may raise
     close: Callable[[], None]
+
+
+class PathStore(Protocol):
+    """Keeps paths in memory, as `PathCache` does."""
+
+    @property
+    def max_bytes(self) -> int: ...
+
+    @property
+    def holds_parts(self) -> bool: ...
+
+    def pin(self, modules: Modules) -> AbstractContextManager[Any]: ...
+
+    def contains(self, modules: Modules) -> bool: ...
+
+    def has_room(self, modules: Modules) -> bool: ...
+
+    def reserve(self, modules: Modules) -> PathPin: ...
+
+    def stats(self) -> CacheStats: ...
 
 
 class _LeftUnread(Exception):

@@ -1,27 +1,26 @@
 """Log-likelihoods of a prompt's first tokens under paths, for `routing.rule` = "likelihood".
 
-A path of the shortlist that is not in memory is read; modules that it shares with others are not
-read again. Prefills of a few tokens, one path after the other: the engine's cache keeps the paths.
+Prefills of a few tokens, one path after the other. A path of the shortlist that is not in memory is
+read by the cache that keeps the paths; modules that it shares with others are not read again.
 """
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dipaco.control.release import Release
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import extend, logits
-from dipaco.serving.errors import NoRoomForPath
+from dipaco.routing.config import RoutingConfig
+from dipaco.routing.likelihood import likeliest, prefix_scores
+from dipaco.runs.routing import reading_path
 from dipaco.serving.path_cache import Modules, Parts
-
-ROOM_SECONDS = 60.0  # that a prompt waits while all paths in memory are in use
-POLL_SECONDS = 0.005
 
 Pin = Callable[[Modules], AbstractContextManager[Parts]]  # as `PathCache.pin`
 
@@ -43,27 +42,77 @@ class PrefixScorer:
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: the path cannot be read.
-          NoRoomForPath: for `ROOM_SECONDS`, every path in memory has been in use.
+          NoRoomForPath: every path in memory is in use; not if the caller has pinned this one.
         """
         tokens_1T = np.zeros((1, self._prefix_tokens), np.int32)
         tokens_1T[0, : len(prefix)] = prefix
-        with self._pinned(modules) as parts:
+        with self._pin(modules) as parts:
             value_T = np.asarray(_log_likelihoods(self._config, parts, tokens_1T), np.float64)
         return float(value_T[: len(prefix) - 1].sum())
 
-    @contextlib.contextmanager
-    def _pinned(self, modules: Modules) -> Generator[Parts]:
-        until = time.monotonic() + ROOM_SECONDS
-        with contextlib.ExitStack() as stack:
-            while True:
-                try:
-                    parts = stack.enter_context(self._pin(modules))
-                    break
-                except NoRoomForPath:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(POLL_SECONDS)
-            yield parts
+
+class PathComparison:
+    """Paths of a shortlist, each of which is to read a prefix before one of them takes it.
+
+    Any thread may call it; what is scored is not scored again.
+
+    Args:
+      scorer: scores the prefix.
+      routing: the prior of the router before it.
+      release: whose paths.
+      prefix: int32 [tokens].
+      shortlist_n: the paths, the best by the router first: int [n].
+      num_paths: of the release.
+      on_scored: called with the seconds of each score.
+    """
+
+    def __init__(
+        self,
+        scorer: PrefixScorer,
+        routing: RoutingConfig,
+        release: Release,
+        prefix: np.ndarray,
+        shortlist_n: np.ndarray,
+        num_paths: int,
+        on_scored: Callable[[float], object],
+    ):
+        self._scorer, self._routing, self._release = scorer, routing, release
+        self._prefix, self._shortlist_n, self._num_paths = prefix, shortlist_n, num_paths
+        self._on_scored = on_scored
+        self._nats: dict[int, float] = {}
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """The paths that have not scored the prefix, the best by the router first."""
+        return [path for path in self._shortlist_n.tolist() if path not in self._nats]
+
+    def modules_of(self, path: int) -> Modules:
+        """What `score` reads."""
+        return self._release.modules_of(path)
+
+    def reading(self, path: int) -> AbstractContextManager[None]:
+        """Inside, a path that cannot be read raises `NotAllPaths`."""
+        return reading_path(self._release, path)
+
+    def score(self, path: int) -> None:
+        """Scores the prefix under a path; reads the path if it is not in memory.
+
+        Raises:
+          NotAllPaths: it cannot be read.
+          PathCacheTooSmall, NoRoomForPath: as `PrefixScorer.score`.
+        """
+        started = time.monotonic()
+        with self.reading(path):
+            self._nats[path] = self._scorer.score(self._prefix, self.modules_of(path))
+        self._on_scored(time.monotonic() - started)
+
+    def result(self) -> tuple[int, np.ndarray]:
+        """The likeliest path, and the score of every path, [P], once nothing is missing."""
+        prefix_1P, shortlist_1n = np.zeros((1, self._num_paths)), self._shortlist_n[None]
+        for path, nats in list(self._nats.items()):
+            prefix_1P[0, path] = nats
+        score_1P = prefix_scores(prefix_1P, shortlist_1n, self._routing.prior)
+        return int(likeliest(score_1P, shortlist_1n)[0]), score_1P[0]
 
 
 @functools.partial(jax.jit, static_argnames=("config",))

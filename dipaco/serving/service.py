@@ -9,13 +9,13 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.control.release import Release
 from dipaco.errors import DipacoError
+from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
@@ -24,13 +24,16 @@ from dipaco.serving.dispatch import (
     Dispatcher,
     PathChoice,
     RoutingStats,
+    choice_of,
+    choice_without_router,
     dispatch,
     is_routed,
     without_start,
 )
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine, level_shapes
 from dipaco.serving.models import ServedModels
-from dipaco.serving.path_cache import Modules
+from dipaco.serving.path_cache import Modules, PathStore
+from dipaco.serving.prefix_scores import PathComparison
 from dipaco.serving.releases import (
     ReleaseFollower,
     ReleaseHealth,
@@ -54,13 +57,6 @@ class ServiceSettings:
     rule: str | None = None  # by which prompts are routed; None = the run's `routing.rule`
     reroute_every: int | None = None  # new tokens before the path is chosen again; None = never
     limits: LoopLimits = LoopLimits()
-
-
-class NextPath(NamedTuple):
-    """The path that continues a text."""
-
-    path: int
-    tokens_read: int  # by the router
 
 
 def print_notice(sentence: str) -> None:
@@ -144,10 +140,10 @@ class Service:
         self.cache, self.loop = self.engine.cache, self.engine.loop
         self._dispatcher: Dispatcher | None = None
         if (routed := self.models.routed) is not None:
-            pin = self.cache.pin if self.cache.holds_parts else None
+            cache = self.cache if self.cache.holds_parts else None
             first = routed.releases.current.release
             try:
-                self._dispatcher = Dispatcher(run, first, settings.rule, pin)
+                self._dispatcher = Dispatcher(run, first, settings.rule, cache)
             except DipacoError as error:
                 if routed is self.models.main:
                     raise
@@ -222,10 +218,40 @@ class Service:
     def route(
         self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
     ) -> PathChoice:
-        """The path of a prompt, int32 [tokens]; `path` overrides it. Raises `NoSuchPath`."""
+        """The path of a prompt, int32 [tokens]; `path` overrides it. Blocks while paths are read:
+        in an event loop, use a `PromptRouter`.
+
+        Raises:
+          NoSuchPath: there is none of that number.
+          NotAllPaths, NoRoomForPath: as `Dispatcher.route`.
+        """
         if path is not None:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
+
+    def begin_routing(
+        self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
+    ) -> PathChoice | PathComparison:
+        """As `route` up to where paths are read: those that must read the prompt, if any must."""
+        if path is not None:
+            served.modules_of(path)
+        given = choice_without_router(self.run, served.release, path)
+        if given is not None or (dispatcher := self._dispatcher) is None:
+            assert given is not None, "a release that is routed has a dispatcher"
+            return given
+        begun = dispatcher.begin(prompt, served.release)
+        if isinstance(begun, PathComparison):
+            return begun
+        return choice_of(served.release, dispatcher.rule, *begun)
+
+    def end_routing(self, served: ServedRelease, comparison: PathComparison) -> PathChoice:
+        """The likeliest path, once every path of a shortlist has scored a prompt."""
+        return choice_of(served.release, LIKELIHOOD, *comparison.result())
+
+    @property
+    def routing_cache(self) -> PathStore | None:
+        """Keeps the paths that read prompts; None = prompts are routed by features."""
+        return None if self._dispatcher is None else self._dispatcher.cache
 
     def num_routed(self, prompt: np.ndarray) -> int:
         """How many tokens of a prompt, int32 [tokens], the router reads."""
@@ -242,13 +268,9 @@ class Service:
         assert self._dispatcher is not None, "the caller asks for a routed model"
         return self._dispatcher.features(prefixes)
 
-    def reroute(self, served: ServedRelease, text: np.ndarray) -> NextPath:
-        """The path that continues a text, int32 [tokens]: prompt and generated tokens."""
-        text = without_start(text, self.edges.start)
-        if rerouter := self._rerouters.get(served.digest):
-            return NextPath(rerouter.next_path(text), len(text))
-        latest = text[-self.prefix_tokens :]
-        return NextPath(self.route(served, latest).path, len(latest))
+    def rerouter_of(self, served: ServedRelease) -> Rerouter | None:
+        """The router that was trained to re-route; None = the document router does it."""
+        return self._rerouters.get(served.digest)
 
     def problem_of(self, served: ServedRelease, path: int) -> str | None:
         """The known reason why a path cannot be served, if any."""

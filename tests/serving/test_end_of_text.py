@@ -1,5 +1,6 @@
 """A text ends at its end token, unless it is ignored or comes too early."""
 
+import asyncio
 import json
 
 import numpy as np
@@ -8,6 +9,9 @@ import pytest
 from dipaco.data.config import END_OF_TEXT
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.prompt_router import PromptRouter
 from tests.support.serving_rig import (
     error_of,
     ids,
@@ -157,9 +161,14 @@ def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
     served = service.releases.current
     monkeypatch.setattr(service, "_rerouters", {served.digest: Trained()})
     text = np.array([service.edges.start, 5, 6], np.int32)
-    assert service.reroute(served, text).tokens_read == 2
-    service.reroute(served, text[1:])
-    service.reroute(served, text[:1])
+
+    async def reroute(text):
+        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+        return await router.reroute(served, text, "someone")
+
+    assert asyncio.run(reroute(text)).tokens_read == 2
+    asyncio.run(reroute(text[1:]))
+    asyncio.run(reroute(text[:1]))
     assert seen == [[5, 6], [5, 6], [service.edges.start]]
 
 

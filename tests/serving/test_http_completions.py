@@ -294,7 +294,7 @@ def test_a_text_may_change_its_path_every_few_tokens(tiny, limits, log_probabili
     settings = ServiceSettings(limits=limits, reroute_every=3)
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         ask_router = lambda ids, _: (path_of(ids.tolist()), np.zeros(4, np.float32))  # noqa: E731
-        monkeypatch.setattr(service._dispatcher, "route", ask_router)
+        monkeypatch.setattr(service._dispatcher, "begin", ask_router)
         ids = service.tokenizer.encode(["jijiwi mo"])[0].tolist()
         num_prompt, paths = len(ids), [path_of(ids)]
         while len(ids) < num_prompt + 12:

@@ -1,5 +1,8 @@
 """A service that routes by likelihood: with the paths that it serves, and at a stated cost."""
 
+import asyncio
+import threading
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,10 @@ from dipaco.errors import BadSetting
 from dipaco.runs.errors import NotAllPaths
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
-from dipaco.serving import prefix_scores
+from dipaco.serving import prefix_scores, prompt_router
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.errors import ObjectMissing
@@ -83,6 +89,62 @@ def test_a_path_that_cannot_be_read_refuses_the_prompt(service, monkeypatch):
     monkeypatch.setattr(service._dispatcher._scorer, "_pin", missing)
     with pytest.raises(NotAllPaths, match="cannot be read"):
         service.route(service.releases.current, np.arange(7, dtype=np.int32))
+
+
+def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, prompts):
+    settings = ServiceSettings(limits=limits, rule="likelihood")
+    with Service(tiny.folder, settings, say=lambda _: None) as service:
+        served, may_read, load = service.releases.current, threading.Event(), service.cache._load
+        ids = service.tokenizer.encode(prompts)
+        expected = [service.route(served, prompt).path for prompt in ids]
+
+    with Service(tiny.folder, settings, say=lambda _: None) as service:
+        service.cache._load = lambda receipt: may_read.wait(60) and load(receipt)
+        served = service.releases.current
+
+        async def run():
+            threads = FairThreads(2, "test")
+            router = PromptRouter(service, PathAdmission(service.cache), threads)
+            routed = [
+                asyncio.create_task(router.route(served, prompt, None, "one")) for prompt in ids
+            ]
+            gone = asyncio.create_task(router.route(served, ids[0][:5], None, "one"))
+            while not service.cache.stats().pinned:
+                await asyncio.sleep(0.01)
+            assert await asyncio.wait_for(threads.run("one", lambda: 7), 30) == 7
+            assert not any(each.done() for each in routed)
+            gone.cancel()
+            may_read.set()
+            choices = await asyncio.gather(*routed)
+            assert service.cache.stats().pinned == 0
+            return [choice.path for choice in choices]
+
+        assert asyncio.run(run()) == expected
+
+
+def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
+    tiny, limits, monkeypatch
+):
+    monkeypatch.setattr(prompt_router, "REROUTE_SECONDS", 0.2)
+    text = np.arange(100, 140, dtype=np.int32)
+    with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as roomy:
+        modules = roomy.releases.current.modules_of(0)
+    room = sum(receipt.num_bytes for receipt in modules.values()) + 1000  # for one path
+    settings = ServiceSettings(limits=limits, rule="likelihood", path_bytes=room)
+    with Service(tiny.folder, settings, say=lambda _: None) as service:
+        served = service.releases.current
+
+        async def run():
+            paths = PathAdmission(service.cache)
+            router = PromptRouter(service, paths, FairThreads(1, "test"))
+            async with paths.pinned(served.modules_of(0)):
+                stays = await router.reroute(served, text, "one")
+            monkeypatch.setattr(prompt_router, "REROUTE_SECONDS", 60)
+            return stays, await router.reroute(served, text, "one")
+
+        stays, goes = asyncio.run(run())
+    assert stays is None
+    assert goes.tokens_read == 32
 
 
 def test_a_rule_that_there_is_not_is_refused(tiny, limits):

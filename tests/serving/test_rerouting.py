@@ -2,6 +2,7 @@
 in the run's evaluation.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import shutil
@@ -16,7 +17,10 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
-from dipaco.serving.service import NextPath, Service, ServiceSettings
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.prompt_router import PromptRouter
+from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
@@ -36,6 +40,23 @@ def rerouted(dipaco, config_file, tmp_path_factory):
     ended = dipaco("train", config_file, "--run", folder, *words)
     assert ended.code == 0, ended.err
     return folder
+
+
+def reroute(service, text):
+    """As a request that begins now does."""
+
+    async def run():
+        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+        return await router.reroute(service.releases.current, text, "someone")
+
+    return asyncio.run(run())
+
+
+class AlwaysPath3:
+    """A router that sends every text there."""
+
+    def next_path(self, text):
+        return 3
 
 
 @pytest.fixture
@@ -119,7 +140,7 @@ def test_an_earlier_release_is_re_routed_by_the_document_router(rerouted, settin
     with Service(rerouted, older, say=notices.append) as service:
         service.start()
         served = service.releases.current
-        rerouted_to = service.reroute(served, text)
+        rerouted_to = reroute(service, text)
         assert rerouted_to == (service.route(served, text[-32:]).path, 32)
     assert any("re-routed by the document router" in sentence for sentence in notices)
 
@@ -140,11 +161,10 @@ def test_a_router_that_appears_after_its_release_is_loaded(rerouted, settings, t
     in_ledger("DELETE FROM stages WHERE stage = 'reroute'")
     text = np.arange(1, 51, dtype=np.int32)
     with Service(folder, settings, say=lambda _: None) as service:
-        served = service.releases.current
-        assert service.reroute(served, text).tokens_read == 32
+        assert reroute(service, text).tokens_read == 32
         in_ledger(f"INSERT INTO stages VALUES ({', '.join('?' * len(row))})", *row)
         assert not service.follower.poll()  # no newer release
-        assert service.reroute(served, text).tokens_read == 50
+        assert reroute(service, text).tokens_read == 50
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -161,14 +181,15 @@ def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
     with Service(folder, settings, say=lambda _: None) as service:
         service.start()
         # All texts begin on path 0, and are sent to path 3.
-        monkeypatch.setattr(service, "reroute", lambda *_: NextPath(3, 1))
-        release = service.releases.current.release
+        served = service.releases.current
+        monkeypatch.setattr(service, "_rerouters", {served.digest: AlwaysPath3()})
+        release = served.release
         (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
         if is_known:
             service.follower.verify_current()
         with TestClient(make_app(service)) as client:
             on_path_0 = client.post("/v1/completions", json=body | {"path": 0}).json()
-            monkeypatch.setattr(service, "route", _always(0, service.route))
+            monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
             answer = client.post("/v1/completions", json=body)
             assert answer.status_code == 200, answer.text
             (choice,), (expected,) = answer.json()["choices"], on_path_0["choices"]

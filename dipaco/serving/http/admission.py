@@ -12,11 +12,15 @@ from dipaco.serving.service import Service
 
 
 class RequestAdmission:
-    """One for all requests of a service; used in the event loop only."""
+    """One for all requests of a service; used in the event loop only.
+
+    Attributes:
+      paths: admits to the service's cache.
+    """
 
     def __init__(self, service: Service):
         self._service = service
-        self._path_admission = PathAdmission(service.cache)
+        self.paths = PathAdmission(service.cache)
         self._places = ClientPlaces()  # of choices
 
     @contextlib.contextmanager
@@ -50,5 +54,5 @@ class RequestAdmission:
         """
         if problem := self._service.problem_of(served, path):
             raise ApiError(503, problem, param="path", code="path_not_whole")
-        async with self._path_admission.pinned(served.modules_of(path)):
+        async with self.paths.pinned(served.modules_of(path)):
             yield

@@ -29,6 +29,7 @@ from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.vllm_metrics import RequestTimes
+from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
@@ -94,29 +95,30 @@ class Answer:
     """Starts at once; must be created in the event loop.
 
     Args:
-      service, admission, metrics: shared by all answers.
+      service, admission, router, metrics: shared by all answers.
       model: by the name that was asked for.
       served: the release that it begins and ends in.
       prompts: at least one.
       params: what to generate for each.
       client: who asks.
-
-    Raises:
-      QueueFull: too many choices are open already.
+      admitted: the places of its choices, which it gives back.
     """
 
     def __init__(
         self,
         service: Service,
         admission: RequestAdmission,
+        router: PromptRouter,
         metrics: Metrics,
         model: str,
         served: ServedRelease,
         prompts: list[Prompt],
         params: GenerationParams,
         client: str,
+        admitted: contextlib.ExitStack,
     ):
         self._service, self._admission, self._metrics = service, admission, metrics
+        self._router = router
         self.served, self._params, self._client = served, params, client
         self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.completion_tokens = 0
@@ -133,8 +135,7 @@ class Answer:
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
         self._started = time.monotonic()
         self._bridge: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
-        self._admitted = contextlib.ExitStack()
-        self._admitted.enter_context(admission.admitted(len(self._choices), client))
+        self._admitted = admitted
         self._model, self._requests = model, metrics.requests
         for choice in self._choices:
             choice.times = self._requests.begin(model, len(choice.prompt.ids))
@@ -274,7 +275,9 @@ class Answer:
     async def _reroute(self, choice: _Choice) -> None:
         """Moves a choice to the path that should continue it."""
         text = np.array(choice.ids, np.int32)
-        rerouted = await asyncio.to_thread(self._service.reroute, self.served, text)
+        rerouted = await self._router.reroute(self.served, text, self._client)
+        if rerouted is None:
+            return
         self._metrics.reroute_choices.inc()
         self._metrics.reroute_router_tokens.inc(rerouted.tokens_read)
         is_whole = self._service.problem_of(self.served, rerouted.path) is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import hmac
 import time
@@ -15,9 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dipaco.serving.errors import LoopStopping, QueueFull
+from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.http import openapi, page
 from dipaco.serving.http.admission import RequestAdmission
-from dipaco.serving.http.answer import Answer
+from dipaco.serving.http.answer import Answer, Prompt
 from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.embeddings import EmbeddingRequest, embed
@@ -35,13 +37,14 @@ from dipaco.serving.http.protocol import (
 )
 from dipaco.serving.http.requests import (
     ParsedRequest,
+    UnroutedPrompt,
     encode,
     parse_chat,
     parse_completion,
     read_body,
 )
 from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
-from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole
+from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole, while_connected
 from dipaco.serving.http.tokenizing import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -49,10 +52,12 @@ from dipaco.serving.http.tokenizing import (
     tokenize,
 )
 from dipaco.serving.models import ServedModel
+from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service
 
 JSON = "application/json"
 KEY = "dipaco.key"  # of the scope of a request: the number of its API key
+REQUEST_THREADS = 8  # that parse and route: prompts routed at once share batches of up to four
 MOST_EMBEDDING = 16  # requests for embeddings at once, one of which is computed
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
 
@@ -79,6 +84,8 @@ class _Application:
     def __init__(self, service: Service, metrics: Metrics, settings: HttpSettings):
         self._service, self._metrics, self._settings = service, metrics, settings
         self._admission = RequestAdmission(service)
+        self._threads = FairThreads(REQUEST_THREADS, "requests")
+        self._router = PromptRouter(service, self._admission.paths, self._threads)
         self._embedder = concurrent.futures.ThreadPoolExecutor(1, "embeddings")
         self._num_embedding = 0
         metrics.watch(service)
@@ -165,24 +172,39 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
-        parsed = await self._parsed(parse_completion, self._service, body)
+        parsed = await self._parsed(request, parse_completion, self._service, body)
         answer_format = CompletionFormat(body.model, parsed.served.digest, body.logprobs)
         return await self._respond(request, body, parsed, answer_format)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
-        parsed = await self._parsed(parse_chat, self._service, self._settings.chat, body)
+        chat = self._settings.chat
+        parsed = await self._parsed(request, parse_chat, self._service, chat, body)
         answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
         return await self._respond(request, body, parsed, answer_format)
 
     async def _parsed(
-        self, parse: Callable[..., ParsedRequest], *arguments: object
+        self, request: Request, parse: Callable[..., ParsedRequest], *args: object
     ) -> ParsedRequest:
-        with self._metrics.routing.time():
-            parsed = await asyncio.to_thread(parse, *arguments)
-        for prompt in parsed.prompts:
-            self._metrics.prompts.labels(parsed.model, prompt.choice.path).inc()
-        return parsed
+        with self._metrics.parsing.time():
+            return await self._threads.run(_client_of(request), parse, *args)
+
+    async def _routed(self, parsed: ParsedRequest, client: str) -> list[Prompt]:
+        """Routes the prompts of a request, which has its places."""
+        served = parsed.served
+
+        async def routed(prompt: UnroutedPrompt) -> Prompt:
+            choice = await self._router.route(served, prompt.routed_by, prompt.path, client)
+            self._metrics.prompts.labels(parsed.model, choice.path).inc()
+            return Prompt(prompt.text, tuple(prompt.ids.tolist()), choice)
+
+        tasks = [asyncio.ensure_future(routed(prompt)) for prompt in parsed.prompts]
+        try:
+            with self._metrics.routing.time():
+                return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _respond(
         self,
@@ -191,7 +213,22 @@ class _Application:
         parsed: ParsedRequest,
         answer_format: AnswerFormat,
     ) -> Response:
-        answer = Answer(self._service, self._admission, self._metrics, *parsed, _client_of(request))
+        client = _client_of(request)
+        with contextlib.ExitStack() as places:
+            places.enter_context(self._admission.admitted(parsed.num_choices, client))
+            prompts = await while_connected(request, self._routed(parsed, client))
+            answer = Answer(
+                self._service,
+                self._admission,
+                self._router,
+                self._metrics,
+                parsed.model,
+                parsed.served,
+                prompts,
+                parsed.params,
+                client,
+                places.pop_all(),
+            )
         if body.stream:
             return await send_stream(
                 request, answer, answer_format, body.stream_options, self._metrics.hang_ups.inc
@@ -202,28 +239,28 @@ class _Application:
 
     async def _route(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, RouteRequest)
-        return _json(await asyncio.to_thread(self._route_of, body))
-
-    def _route_of(self, body: RouteRequest) -> RouteResponse:
-        started = time.monotonic()
+        started, client = time.monotonic(), _client_of(request)
         served = self._service.models.named(body.model).releases.current
-        ids = encode(self._service, body.prompt)
-        choice = self._service.route(served, ids)
+        ids = await self._threads.run(client, encode, self._service, body.prompt)
+        routed = self._router.route(served, ids, None, client)
+        choice = await while_connected(request, routed)
         scores = None
         if choice.scores is not None:
             scores = [
                 PathScore(path=path, score=float(choice.scores[path])) for path in choice.ranking()
             ]
-        return RouteResponse(
+        num_routed = self._service.num_routed(ids)
+        response = RouteResponse(
             path=choice.path,
             modules=list(choice.modules),
             scores=scores,
             prompt_tokens=len(ids),
-            routed_tokens=(routed := self._service.num_routed(ids)),
-            is_guess=scores is not None and routed < self._service.prefix_tokens,
+            routed_tokens=num_routed,
+            is_guess=scores is not None and num_routed < self._service.prefix_tokens,
             release=served.digest,
             seconds=time.monotonic() - started,
         )
+        return _json(response)
 
     async def _embeddings(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, EmbeddingRequest)

@@ -1,4 +1,4 @@
-"""The bytes of a body -> routed prompts and generation parameters, or an `ApiError`.
+"""The bytes of a body -> prompts and generation parameters, or an `ApiError`.
 
 `read_body` runs in the event loop. Parsing takes processor time, so it runs in a thread.
 """
@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from dipaco.errors import BadSetting
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
-from dipaco.serving.http.answer import GenerationParams, Prompt
+from dipaco.serving.http.answer import GenerationParams
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.conversation import routed_text, template_message
 from dipaco.serving.http.errors import ApiError
@@ -34,13 +34,26 @@ DEFAULT_TOKENS = 16  # of a completion, as OpenAI
 MIN_TOP_P = 1e-6  # stands for 0: only the likeliest token
 
 
+class UnroutedPrompt(NamedTuple):
+    """A prompt that has no path yet."""
+
+    text: str
+    ids: np.ndarray  # int32 [tokens]
+    routed_by: np.ndarray  # int32 [tokens]: what the router reads
+    path: int | None  # by the request
+
+
 class ParsedRequest(NamedTuple):
-    """A request with its prompts routed."""
+    """A request that is whole and may be answered, once its prompts are routed."""
 
     model: str
     served: ServedRelease
-    prompts: list[Prompt]
+    prompts: list[UnroutedPrompt]
     params: GenerationParams
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.params.n
 
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
@@ -62,8 +75,9 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         has_echo=bool(body.echo),
         **_common_params(service, body, n, max_tokens, service.stop_ids),
     )
-    routed = [_prompt(service, served, prompt, body.path) for prompt in prompts]
-    return ParsedRequest(body.model, served, routed, params)
+    _check_path(served, body.path)
+    encoded = [_prompt(service, prompt, body.path) for prompt in prompts]
+    return ParsedRequest(body.model, served, encoded, params)
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
@@ -97,7 +111,11 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     is_rerouted = service.settings.reroute_every is not None
     asked = routed_text(body.messages, is_latest=is_rerouted)
     (asked_ids,) = service.tokenizer.encode([asked or text])
-    prompt = _routed(service, served, text, ids, body.path, asked_ids)
+    if not len(ids):
+        _refuse("messages", "The conversation is empty. Give at least one token.")
+    _check_fits(service, len(ids), str)
+    _check_path(served, body.path)
+    prompt = UnroutedPrompt(text, ids, asked_ids if len(asked_ids) else ids, body.path)
     return ParsedRequest(body.model, served, [prompt], params)
 
 
@@ -195,30 +213,17 @@ def prompt_list(prompt: str | list, param: str) -> list[str | list[int]]:
     return [prompt] if kinds == {int} else prompt
 
 
-def _prompt(
-    service: Service, served: ServedRelease, given: str | list[int], path: int | None
-) -> Prompt:
+def _prompt(service: Service, given: str | list[int], path: int | None) -> UnroutedPrompt:
     ids = encode(service, given)
     # An empty prompt is shown as the start token that it is.
     text = given if isinstance(given, str) and given else service.tokenizer.decode(ids)
-    return _routed(service, served, text, ids, path)
+    return UnroutedPrompt(text, ids, ids, path)
 
 
-def _routed(
-    service: Service,
-    served: ServedRelease,
-    text: str,
-    ids: np.ndarray,
-    path: int | None,
-    routed_by: np.ndarray | None = None,
-) -> Prompt:
-    """A prompt and its path: the router reads `routed_by`, or else the prompt."""
-    if not len(ids):
-        _refuse("messages", "The conversation is empty. Give at least one token.")
-    _check_fits(service, len(ids), str)
-    is_read = routed_by is not None and len(routed_by)
-    choice = service.route(served, routed_by if is_read else ids, path)
-    return Prompt(text, tuple(ids.tolist()), choice)
+def _check_path(served: ServedRelease, path: int | None) -> None:
+    """Raises `NoSuchPath`."""
+    if path is not None:
+        served.modules_of(path)
 
 
 def _check_may_fit(service: Service, text: str) -> None:

@@ -28,7 +28,7 @@ async def send_whole(
 ) -> msgspec.Struct:
     """All choices, once they are complete. Raises `ClientHungUp`, and the error of a choice."""
     try:
-        choices = await _while_connected(request, _collected(answer.events()))
+        choices = await while_connected(request, _collected(answer.events()))
         return answer_format.whole(choices, usage_of(answer))
     finally:
         answer.close()
@@ -48,7 +48,7 @@ async def send_stream(
     """
     events = answer.events()
     try:
-        first = await _while_connected(request, _next(events))
+        first = await while_connected(request, _next(events))
     except BaseException:
         answer.close()
         raise
@@ -131,7 +131,7 @@ async def _next(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
     return await anext(events)
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
+async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
     """The result of the work, unless the client disconnects first. Raises `ClientHungUp`."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(_disconnected(request))

@@ -1,0 +1,81 @@
+"""Routing of prompts in an event loop: clients take turns, and no thread waits for a path.
+
+Where prompts are routed by likelihood, a path of the shortlist may have to be read first. That is
+awaited like the path of a request, in the threads that read paths.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.runs.errors import NotAllPaths
+from dipaco.serving.dispatch import PathChoice
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.prefix_scores import PathComparison
+from dipaco.serving.releases import ServedRelease
+from dipaco.serving.service import Service
+
+REROUTE_SECONDS = 10.0  # after which a text stays on its path
+
+
+class NextPath(NamedTuple):
+    """The path that continues a text."""
+
+    path: int
+    tokens_read: int  # by the router
+
+
+class PromptRouter:
+    """One for all requests of a service; used in one event loop only.
+
+    Args:
+      service: routes.
+      paths: admits to the service's own cache.
+      threads: for what takes processor time.
+    """
+
+    def __init__(self, service: Service, paths: PathAdmission, threads: FairThreads):
+        self._service, self._threads = service, threads
+        cache = service.routing_cache
+        is_own = cache is not None and cache is not service.cache
+        self._paths = PathAdmission(cache) if is_own and cache is not None else paths
+
+    async def route(
+        self, served: ServedRelease, prompt: np.ndarray, path: int | None, client: str
+    ) -> PathChoice:
+        """The path of a prompt, int32 [tokens]; `path` overrides it.
+
+        Raises:
+          NoSuchPath: there is none of that number.
+          NotAllPaths: a path that is to be compared cannot be read.
+        """
+        service = self._service
+        begun = await self._threads.run(client, service.begin_routing, served, prompt, path)
+        if not isinstance(begun, PathComparison):
+            return begun
+        for each in begun.missing:
+            with begun.reading(each):
+                async with self._paths.pinned(begun.modules_of(each)):
+                    await self._threads.run(client, begun.score, each)
+        return service.end_routing(served, begun)
+
+    async def reroute(
+        self, served: ServedRelease, text: np.ndarray, client: str
+    ) -> NextPath | None:
+        """The path that continues a text, int32 [tokens]: prompt and generated tokens. None: paths
+        that are to be compared cannot be read, or not now; the text has one that is in memory.
+        """
+        if rerouter := self._service.rerouter_of(served):
+            text = self._service.text_of(text)
+            path = await self._threads.run(client, rerouter.next_path, text)
+            return NextPath(path, len(text))
+        latest = self._service.text_of(text)[-self._service.prefix_tokens :]
+        try:
+            # Texts that hold their own paths in memory may wait for the room of each other's.
+            async with asyncio.timeout(REROUTE_SECONDS):
+                choice = await self.route(served, latest, None, client)
+        except (NotAllPaths, TimeoutError):
+            return None
+        return NextPath(choice.path, len(latest))

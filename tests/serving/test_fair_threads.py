@@ -1,0 +1,78 @@
+"""Work on requests, which clients take in turn."""
+
+import asyncio
+import threading
+
+import pytest
+
+from dipaco.serving.fair_threads import FairThreads
+
+
+def test_clients_take_turns_whatever_one_of_them_has_asked_for():
+    may_begin, order = threading.Event(), []
+
+    async def run():
+        threads = FairThreads(1, "test")
+        first = asyncio.create_task(threads.run("flood", may_begin.wait, 30))
+        flood = [asyncio.create_task(threads.run("flood", order.append, n)) for n in range(5)]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(threads.run("other", order.append, "other"))
+        third = asyncio.create_task(threads.run("third", order.append, "third"))
+        await asyncio.sleep(0)
+        may_begin.set()
+        await asyncio.gather(first, *flood, other, third)
+
+    asyncio.run(run())
+    assert order == [0, "other", "third", 1, 2, 3, 4]
+
+
+def test_as_many_jobs_as_threads_run_at_once():
+    together = threading.Barrier(3)
+
+    async def run():
+        threads = FairThreads(3, "test")
+        await asyncio.gather(*(threads.run("one", together.wait, 30) for _ in range(6)))
+
+    asyncio.run(run())
+
+
+def test_an_error_is_the_callers_and_a_job_whose_caller_is_gone_is_not_begun():
+    may_begin, done = threading.Event(), []
+
+    async def run():
+        threads = FairThreads(1, "test")
+        first = asyncio.create_task(threads.run("one", may_begin.wait, 30))
+        gone = asyncio.create_task(threads.run("one", done.append, "gone"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        failing = asyncio.create_task(threads.run("one", int, "seven"))
+        last = asyncio.create_task(threads.run("one", done.append, "last"))
+        await asyncio.sleep(0)
+        may_begin.set()
+        with pytest.raises(ValueError, match="seven"):
+            await failing
+        await asyncio.gather(first, last)
+
+    asyncio.run(run())
+    assert done == ["last"]
+
+
+def test_a_job_whose_caller_left_while_it_ran_gives_its_thread_back():
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def work():
+        has_begun.set()
+        may_end.wait(30)
+
+    async def run():
+        threads = FairThreads(1, "test")
+        running = asyncio.create_task(threads.run("one", work))
+        await asyncio.to_thread(has_begun.wait, 30)
+        running.cancel()
+        after = asyncio.create_task(threads.run("one", lambda: 7))
+        await asyncio.sleep(0.01)
+        assert not after.done()
+        may_end.set()
+        return await asyncio.wait_for(after, 30)
+
+    assert asyncio.run(run()) == 7
