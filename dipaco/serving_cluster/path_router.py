@@ -30,7 +30,9 @@ class PathRouter(RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """One by one: replicas that are not busy, then busy ones; both in the path's order."""
+        """One by one: replicas that are not busy, then busy ones, the least loaded first; equals in
+        the path's order.
+        """
         path = ""
         if pending_request is not None:
             # Without it, Ray asks again at once while all are full.
@@ -38,12 +40,13 @@ class PathRouter(RequestRouter):
             path = pending_request.metadata.multiplexed_model_id
         ranked = sorted(
             candidate_replicas,
-            key=lambda replica: (self._is_busy(replica), _rank(path, replica.replica_id.unique_id)),
+            key=lambda replica: (self._load(replica), _rank(path, replica.replica_id.unique_id)),
         )
         return [[replica] for replica in ranked]
 
-    def _is_busy(self, replica: RunningReplica) -> bool:
-        return (self.replica_queue_len_cache.get(replica.replica_id) or 0) >= self._busy
+    def _load(self, replica: RunningReplica) -> int:
+        """0 while it is not busy; where all are, those with fewer requests come first."""
+        return (self.replica_queue_len_cache.get(replica.replica_id) or 0) // self._busy
 
 
 def _rank(path: str, replica: str) -> bytes:

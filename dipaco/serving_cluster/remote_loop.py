@@ -1,5 +1,8 @@
 """The loop of a front end: each request goes to a replica, and to another one if that is lost.
 
+Replicas hold more requests than rows, since some wait for their paths to be read, and their loops
+are fair between clients. The others wait here, and go to whichever replica there is then.
+
 A request that was partly answered continues where it stopped: its tokens become part of the prompt,
 and since a row draws by its seed and the position of a token, the text is the same as without the
 loss. So losing a replica costs time and nothing else.
@@ -8,23 +11,26 @@ loss. So losing a replica costs time and nothing else.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from dipaco.serving.decoding.fairness import ClientPlaces
+from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
-from dipaco.serving.decoding.waiting_requests import PathKey, key_of
+from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.path_cache import CacheStats, Modules, PathPin
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
+PER_ROW = 2  # requests that are sent to replicas at once, for each of their rows
 TRIES = 4  # replicas that one request may lose
 RETRY_SECONDS = 0.2  # before the next replica is asked
 NO_REPLICA_SECONDS = 60.0  # without a replica, after which waiting requests fail
@@ -69,6 +75,28 @@ class _RemoteRequest:
         return bool(self.new_ids)
 
 
+class _Sent:
+    """The requests that replicas have: `PER_ROW` for each of their rows, and up to its share of
+    them for a client that comes when others have all.
+    """
+
+    def __init__(self, rows: int):
+        self._rows = rows  # of a replica
+        self.num_replicas = 0
+        self.by_client: Counter[str] = Counter()
+        self.by_path: Counter[PathKey] = Counter()
+
+    def may_begin(self, client: str, key: PathKey) -> bool:
+        places = PER_ROW * self._rows * max(1, self.num_replicas)
+        return has_room(self.by_client, client, 1, places)
+
+    def count(self, stream: Stream, more: int) -> None:
+        self.by_client[stream.request.client] += more
+        self.by_path[key_of(stream)] += more
+        self.by_client += Counter()  # drops zeros
+        self.by_path += Counter()
+
+
 class RemoteLoop:
     """The loop of a service whose tokens are made by replicas.
 
@@ -79,12 +107,14 @@ class RemoteLoop:
 
     def __init__(self, spec: EngineSpec, generate: Generate):
         self._spec, self._generate = spec, generate
-        self.replica_stats: dict[str, ReplicaStats] = {}  # the latest, by replica name
+        # By replica name, those that are gone included; who reported last comes last.
+        self.replica_stats: dict[str, ReplicaStats] = {}
         self.num_replicas = 0
         self.num_lost = 0  # times that a request moved to another replica
         self._replica_seconds = time.monotonic()  # when there last was a replica
         self._meter = LoopMeter()
         self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
+        self._waiting, self._sent = WaitingRequests(), _Sent(spec.limits.rows)  # the thread's own
         self._lock = threading.Lock()
         self._places = ClientPlaces()  # of requests
         self._is_stopping = False
@@ -106,9 +136,11 @@ class RemoteLoop:
 
     def set_num_replicas(self, number: int) -> None:
         """Sets how many replicas answer now."""
-        self.num_replicas = number
+        self.num_replicas = self._sent.num_replicas = number
         if number:
             self._replica_seconds = time.monotonic()
+        with contextlib.suppress(RuntimeError):  # the thread has ended
+            self._events.call_soon_threadsafe(self._send)
 
     def submit(
         self,
@@ -147,16 +179,24 @@ class RemoteLoop:
                 key = key_of(request.stream)
                 rows_per_path[key] = rows_per_path.get(key, 0) + 1
         loops = [stats.loop for stats in list(self.replica_stats.values())]
+        present = [stats.loop for stats in self.present()]
         own = self._meter.stats(sum(not one.has_begun for one in requests), rows_per_path)
         return own._replace(
             num_prompt_tokens=sum(loop.num_prompt_tokens for loop in loops),
             num_prompts_reused=sum(loop.num_prompts_reused for loop in loops),
             num_paused=sum(loop.num_paused for loop in loops),
-            tokens_per_second=sum(loop.tokens_per_second for loop in loops),
+            tokens_per_second=sum(loop.tokens_per_second for loop in present),
             prefill_seconds=sum(loop.prefill_seconds for loop in loops),
             decode_seconds=sum(loop.decode_seconds for loop in loops),
             num_replicas=self.num_replicas,
         )
+
+    def present(self) -> list[ReplicaStats]:
+        """The latest of the replicas that answer now: as many as there are, those that reported
+        last. A replica that is gone keeps its totals and nothing else.
+        """
+        number = self.num_replicas
+        return list(self.replica_stats.values())[-number:] if number else []
 
     def run(self) -> None:
         """Starts the thread that listens to replicas."""
@@ -197,25 +237,41 @@ class RemoteLoop:
 
     def _start(self, remote: _RemoteRequest) -> None:
         self._requests[remote.stream] = remote
-        remote.task = self._events.create_task(self._answer(remote))
-        remote.task.add_done_callback(lambda task: self._on_done(remote, task))
+        self._waiting.put(remote.stream)
+        self._send()
+
+    def _send(self) -> None:
+        """Sends those that wait, in turn by client, as far as replicas may have more."""
+        while (stream := self._waiting.next(self._sent, frozenset())) is not None:
+            self._sent.count(stream, 1)
+            remote = self._requests[stream]
+            remote.task = self._events.create_task(self._answer(remote))
+            remote.task.add_done_callback(functools.partial(self._on_done, remote))
 
     def _end(self, stream: Stream, finish: Finish) -> None:
-        if (remote := self._requests.get(stream)) and remote.task is not None:
-            remote.ended_with = remote.ended_with or finish
+        if (remote := self._requests.get(stream)) is None:
+            return
+        remote.ended_with = remote.ended_with or finish
+        if remote.task is not None:
             remote.task.cancel()
+        elif self._waiting.take(stream):
+            self._finish(remote, finish)
 
     def _on_done(self, remote: _RemoteRequest, task: asyncio.Task[Finish]) -> None:
+        self._sent.count(remote.stream, -1)
         finish = remote.ended_with
         if not task.cancelled():
             error = task.exception()
             # An unexpected error still ends the stream.
             failed = Finish("error", error if isinstance(error, Exception) else None)
             finish = failed if error else task.result()
+        self._finish(remote, finish or Finish("cancelled"))
+        self._send()
+
+    def _finish(self, remote: _RemoteRequest, finish: Finish) -> None:
         del self._requests[remote.stream]
         with self._lock:
             self._places.give_back(remote.stream.request.client)
-        finish = finish or Finish("cancelled")
         self._meter.record_finish(finish.reason)
         remote.stream.put(finish)
 
@@ -259,6 +315,7 @@ class RemoteLoop:
 
     def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
         if update.stats is not None:
+            self.replica_stats.pop(update.stats.replica, None)  # the latest comes last
             self.replica_stats[update.stats.replica] = update.stats
             for seconds in update.stats.cold_seconds:
                 self._spec.on_cold(seconds)
@@ -304,8 +361,8 @@ class RemoteCache(NamedTuple):
 
     @property
     def max_bytes(self) -> int:
-        """Of all replicas that have reported."""
-        return sum(stats.max_bytes for stats in list(self.loop.replica_stats.values()))
+        """Of all replicas that answer."""
+        return sum(stats.max_bytes for stats in self.loop.present())
 
     @property
     def holds_parts(self) -> bool:
@@ -325,9 +382,18 @@ class RemoteCache(NamedTuple):
         return PathPin(dict, lambda: None)
 
     def stats(self) -> CacheStats:
-        """All replicas together, as of their last updates."""
-        stats = [stats.cache for stats in list(self.loop.replica_stats.values())]
-        return CacheStats(*map(sum, zip(*stats, strict=True))) if stats else CacheStats(*[0] * 7)
+        """All replicas together, as of their last updates; counts also of those that are gone."""
+        ever = [stats.cache for stats in list(self.loop.replica_stats.values())]
+        present = [stats.cache for stats in self.loop.present()]
+        return _sums(present)._replace(
+            hits=sum(one.hits for one in ever),
+            misses=sum(one.misses for one in ever),
+            evictions=sum(one.evictions for one in ever),
+        )
+
+
+def _sums(stats: list[CacheStats]) -> CacheStats:
+    return CacheStats(*map(sum, zip(*stats, strict=True))) if stats else CacheStats(*[0] * 7)
 
 
 def _remaining(remote: _RemoteRequest) -> GenerationRequest:

@@ -136,7 +136,9 @@ class Replica:
         kept = self._path_modules.setdefault(key, _PathModules(modules))
         bridge: EventBridge[Token | Finish] = EventBridge()
         async with self._admission.pinned(kept.modules):
-            stream = self._engine.loop.submit(request, _keeping(kept, bridge.put))
+            # The front end sends as many as it is to have.
+            put = _keeping(kept, bridge.put)
+            stream = self._engine.loop.submit(request, put, is_admitted=True)
             try:
                 is_first = True
                 while True:

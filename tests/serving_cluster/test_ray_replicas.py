@@ -300,6 +300,7 @@ def test_a_path_has_a_fixed_order_of_replicas_and_busy_ones_come_last(ranked):
     assert ranked("7", idle | {order[0]: 4}) == [*order[1:], order[0]]
     assert ranked("7", idle | {order[0]: 3}) == order
     assert ranked("7", dict.fromkeys("abcdef", 9)) == order  # all are busy
+    assert ranked("7", dict.fromkeys("abcdef", 9) | {order[5]: 7}) == [order[5], *order[:5]]
     # Removing a replica moves only the paths that rank it first.
     for path in map(str, range(50)):
         before, after = ranked(path, idle), ranked(path, dict.fromkeys("abcde"))

@@ -1,8 +1,10 @@
 """The remote loop: requests continue when their replica is lost, and no request hangs."""
 
 import asyncio
+import collections
 import contextlib
 import queue
+import threading
 import time
 
 import pytest
@@ -14,10 +16,11 @@ from dipaco.serving.decoding.stream import Finish, Token
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import EmptyPrompt, LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.event_bridge import EventBridge
+from dipaco.serving.path_cache import CacheStats
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster import remote_loop
 from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
-from dipaco.serving_cluster.replica import ReplicaUpdate
+from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import ModuleId
 from tests.support.serving_rig import CONFIG, make_loop, request
@@ -189,6 +192,79 @@ def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
     loop.submit(request())
     with pytest.raises(EmptyPrompt):
         loop.submit(request(prompt=()))
+
+
+def test_clients_take_turns_and_a_new_one_does_not_wait_for_a_flood(remote):
+    sent, may_end = [], collections.defaultdict(threading.Event)
+
+    async def generate(request, modules):
+        sent.append(request.seed)
+        while not may_end[request.seed].is_set():
+            await asyncio.sleep(0.001)
+        yield ReplicaUpdate([Finish("length")])
+
+    loop = remote(generate)  # one replica of two rows, so four requests are sent
+    flood = [loop.submit(request(client="flood", seed=n), is_admitted=True) for n in range(7)]
+    until(lambda: len(sent) == 4)
+    other = [loop.submit(request(client="other", seed=10 + n), is_admitted=True) for n in range(4)]
+    until(lambda: len(sent) == 6)  # its share: half of the places
+    flood[6].cancel()  # it waits
+    assert read(flood[6]) == ([], Finish("cancelled"))
+    assert len(sent) == 6
+    assert sent == [0, 1, 2, 3, 10, 11]
+    # The room of what ends goes to the client that has less.
+    for ends, begins in (((0, 1, 2), [4]), ((10, 11), [12, 13]), ((3,), [5])):
+        before = len(sent)
+        for seed in ends:
+            may_end[seed].set()
+        until(lambda before=before, begins=begins: sent[before:] == begins)
+    for seed in range(20):
+        may_end[seed].set()
+    for stream in (*flood[:6], *other):
+        assert read(stream) == ([], Finish("length"))
+
+
+def test_a_replica_more_is_sent_what_waits(remote):
+    sent = []
+
+    async def generate(request, modules):
+        sent.append(request.seed)
+        await asyncio.sleep(3600)
+        yield ReplicaUpdate([])
+
+    loop = remote(generate)
+    for n in range(7):
+        loop.submit(request(seed=n), is_admitted=True)
+    until(lambda: len(sent) == 4)
+    loop.set_num_replicas(2)
+    until(lambda: len(sent) == 7)
+
+
+def until(holds):
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_what_a_replica_holds_counts_until_it_is_gone_and_what_it_has_done_for_ever(real, remote):
+    names = iter(["old", "new", "newer", "new"])
+
+    async def generate(request, modules):
+        name = next(names)
+        cache = CacheStats(1, 0, 2, 100, 3, 4, 5)
+        stats = ReplicaStats(name, real.stats()._replace(num_prompt_tokens=7), cache, 1000, ())
+        yield ReplicaUpdate([Finish("length")], stats=stats)
+
+    loop = remote(generate, replicas=2)
+    cache = RemoteCache(loop)
+    for _ in range(4):
+        read(loop.submit(request()))
+    assert (cache.max_bytes, cache.stats().paths, cache.stats().num_bytes) == (2000, 2, 200)
+    assert (cache.stats().hits, cache.stats().misses, cache.stats().evictions) == (9, 12, 15)
+    assert loop.stats().num_prompt_tokens == 21
+    loop.set_num_replicas(1)
+    assert (cache.max_bytes, loop.present()[0].replica) == (1000, "new")
 
 
 def test_stop_finishes_running_requests_and_takes_no_new_ones(real, remote):

@@ -76,6 +76,14 @@ class WaitingRequests:
                 if self._queues[key][index].is_cancelled:
                     yield self._remove(key, index)
 
+    def take(self, stream: Stream) -> bool:
+        """Takes out one stream; returns whether it waited."""
+        place = stream.request.client, key_of(stream)
+        if stream not in (queue := self._queues.get(place, ())):
+            return False
+        self._remove(place, queue.index(stream))
+        return True
+
     def take_all(self) -> list[Stream]:
         """Takes out every stream."""
         streams = [stream for queue in self._queues.values() for stream in queue]
