@@ -16,7 +16,7 @@ from dipaco import trees
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.receipt import Receipt
-from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
+from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
@@ -46,7 +46,7 @@ class EngineSpec:
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
-    vocabulary: GrammarVocabulary | None = None  # None = no request has a schema
+    grammars: Grammars | None = None  # None = no request has a schema
 
 
 def level_shapes(topology: Topology) -> tuple[LevelShape, ...]:
@@ -124,9 +124,12 @@ class InProcessEngine:
         self.cache = PathCache(
             self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
         )
-        grammars = None if spec.vocabulary is None else Grammars(spec.vocabulary)
         self.loop = Loop(
-            spec.model, self._parts_of, limits=spec.limits, levels=spec.levels, grammars=grammars
+            spec.model,
+            self._parts_of,
+            limits=spec.limits,
+            levels=spec.levels,
+            grammars=spec.grammars,
         )
 
     @property

@@ -134,7 +134,7 @@ class Service:
                 modules_of=self._modules_of,
                 health=self.health,
                 on_cold=on_cold,
-                vocabulary=self.grammars.vocabulary,
+                grammars=self.grammars,
             )
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop

@@ -7,6 +7,7 @@ joined, equal decoding all tokens at once and cutting there.
 
 import codecs
 import collections
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -73,10 +74,14 @@ class Characters:
 
 
 class StopStrings:
-    """Text in, text out up to the first stop string, which is left out."""
+    """Text in, text out up to the first stop string, which is left out.
+
+    Each character is read once, however long the stop strings are (Knuth, Morris and Pratt 1977).
+    """
 
     def __init__(self, stops: Sequence[str]):
-        self._stops = stops
+        self._stops = [(stop, _borders(stop)) for stop in stops]
+        self._begun = [0] * len(stops)  # characters of each stop string that the text ends with
         self._held = ""  # may be the beginning of a stop string
         self.is_met = False
 
@@ -84,18 +89,32 @@ class StopStrings:
         """The text that is certain to come before any stop string."""
         if self.is_met:
             return ""
+        if not self._stops:
+            return text
+        num_before = len(self._held)
         self._held += text
-        found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
-        if found:
-            self.is_met = True
-            # The one that completes first, as if characters came one by one.
-            _, begin = min((start + len(stop), start) for start, stop in found)
-            certain, self._held = self._held[:begin], ""
-            return certain
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        end = len(self._held) - keep
+        for end, character in enumerate(text, num_before + 1):
+            self._read(character)
+            # The one that completes first, as if characters came one by one; else the longest.
+            met = [
+                number
+                for (stop, _), number in zip(self._stops, self._begun, strict=True)
+                if number == len(stop)
+            ]
+            if met:
+                self.is_met = True
+                certain, self._held = self._held[: end - max(met)], ""
+                return certain
+        end = len(self._held) - max(self._begun)
         certain, self._held = self._held[:end], self._held[end:]
         return certain
+
+    def _read(self, character: str) -> None:
+        for index, (stop, borders) in enumerate(self._stops):
+            number = self._begun[index]
+            while number and stop[number] != character:
+                number = borders[number - 1]
+            self._begun[index] = number + (stop[number] == character)
 
     def end(self) -> str:
         """What was held, when no more text comes."""
@@ -103,10 +122,18 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of `text` that begin `stop`."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+@functools.lru_cache(256)  # the choices of a request have the same
+def _borders(stop: str) -> tuple[int, ...]:
+    """Of each beginning of a string, how many characters at its end also begin the string, fewer
+    than all.
+    """
+    borders = [0] * len(stop)
+    for index in range(1, len(stop)):
+        number = borders[index - 1]
+        while number and stop[number] != stop[index]:
+            number = borders[number - 1]
+        borders[index] = number + (stop[number] == stop[index])
+    return tuple(borders)
 
 
 def shown(some: bytes) -> str:

@@ -208,8 +208,9 @@ class RayReplicas:
             "graceful_shutdown_wait_loop_s": 0.5,
         }
         spec = self._spec
+        vocabulary = None if spec.grammars is None else spec.grammars.vocabulary
         replica_spec = ReplicaSpec(
-            run, spec.model, limits, spec.path_bytes, spec.levels, spec.vocabulary
+            run, spec.model, limits, spec.path_bytes, spec.levels, vocabulary
         )
         deployment: Any = ray.serve.deployment(RayReplica)
         return deployment.options(**options).bind(replica_spec, self._name)

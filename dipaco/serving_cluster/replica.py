@@ -5,6 +5,7 @@ release is another set of modules. A replica compiles with parameters that are a
 release may be garbage-collected before the replica starts.
 """
 
+import asyncio
 import collections
 import logging
 import weakref
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from dipaco.errors import DipacoError
 from dipaco.model.config import ModelConfig
-from dipaco.serving.decoding.grammar import GrammarVocabulary
+from dipaco.serving.decoding.grammar import Grammar, Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.meter import LoopStats
 from dipaco.serving.decoding.mixing import LevelShape
@@ -86,6 +87,7 @@ class Replica:
         self._path_modules: weakref.WeakValueDictionary[PathKey, _PathModules] = (
             weakref.WeakValueDictionary()
         )
+        self._grammars = None if spec.vocabulary is None else Grammars(spec.vocabulary)
         self._cold_seconds: collections.deque[float] = collections.deque(maxlen=1000)
         self._engine = InProcessEngine(
             EngineSpec(
@@ -98,7 +100,7 @@ class Replica:
                 modules_of=lambda release, path: self._path_modules[release, path].modules,
                 health=ReleaseHealth(),
                 on_cold=self._cold_seconds.append,
-                vocabulary=spec.vocabulary,
+                grammars=self._grammars,
             )
         )
         self._admission = PathAdmission(self._engine.cache)
@@ -135,9 +137,12 @@ class Replica:
         key = request.release, request.path
         kept = self._path_modules.setdefault(key, _PathModules(modules))
         bridge: EventBridge[Token | Finish] = EventBridge()
+        grammar = None
+        if request.schema is not None and self._grammars is not None:
+            grammar = await asyncio.to_thread(self._grammars.compiled, request.schema)
         async with self._admission.pinned(kept.modules):
             # The front end sends as many as it is to have.
-            put = _keeping(kept, bridge.put)
+            put = _keeping((kept, grammar), bridge.put)
             stream = self._engine.loop.submit(request, put, is_admitted=True)
             try:
                 is_first = True
@@ -175,11 +180,13 @@ class Replica:
 
 
 def _keeping(
-    kept: _PathModules, put: Callable[[Token | Finish], None]
+    kept: tuple[_PathModules, Grammar | None], put: Callable[[Token | Finish], None]
 ) -> Callable[[Token | Finish], None]:
-    """`put` with a reference to the modules, so they are kept as long as the loop's stream."""
+    """`put` with references to what is kept as long as the loop's stream: modules, and the grammar,
+    which the loop then need not compile.
+    """
 
-    def put_item(item: Token | Finish, kept: _PathModules = kept) -> None:
+    def put_item(item: Token | Finish, kept: object = kept) -> None:
         put(item)
 
     return put_item

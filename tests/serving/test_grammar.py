@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.decode import DRAWN, RESTS
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
@@ -50,7 +52,7 @@ def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
     rng, num_forced = np.random.default_rng(0), 0
     for _ in range(10):
         state, tokens = grammars.begin(SCHEMA, [], frozenset()), []
-        matcher = grammars._compiled(SCHEMA).deep_copy()
+        matcher = grammars.compiled(SCHEMA).matcher()
         while not state.is_complete:
             allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
             fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
@@ -177,3 +179,13 @@ def test_a_long_string_is_drawn_ahead_and_what_the_grammar_does_not_know_is_draw
         assert 16 <= len(found["name"]) <= 32
         assert found["on"] == 1
     assert blocks[8] < blocks[1] / 2.5
+
+
+def test_schemas_are_kept_for_later_requests_up_to_their_bytes(grammars, monkeypatch):
+    schemas = [json.dumps({"enum": [n] * 10}) for n in range(10)]
+    monkeypatch.setattr(grammar, "RECENT_BYTES", 3 * len(schemas[0]))
+    kept = [weakref.ref(grammars.compiled(each)) for each in schemas]
+    assert [each() is not None for each in kept] == [False] * 7 + [True] * 3
+    assert grammars.compiled(schemas[7]) is kept[7]()
+    grammars.compiled(schemas[0])
+    assert [each() is not None for each in kept] == [False] * 7 + [True, False, True]

@@ -1,6 +1,9 @@
 """Structured output: every text obeys its schema, drawn or greedy, streamed or whole."""
 
+import gc
 import json
+import threading
+import time
 
 import jax
 import numpy as np
@@ -17,6 +20,7 @@ pytest.importorskip("llguidance", reason="it is in the `serve` extra")
 
 from starlette.testclient import TestClient
 
+from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocabulary
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
@@ -224,7 +228,8 @@ def test_without_the_package_a_sentence_says_so(client, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of()}
+    never_compiled = format_of({"const": "new"})
+    body = {"model": "toy", "prompt": "jiji", "response_format": never_compiled}
     message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
     assert "`llguidance`" in message
 
@@ -251,6 +256,28 @@ def test_chats_are_structured_for_the_official_client(service, tmp_path):
                 seed=seed,
             )
             assert 0 <= completion.choices[0].message.parsed.digits <= 99
+
+
+def test_a_schema_is_compiled_once_and_not_by_the_loop_however_large_it_is(
+    service, client, monkeypatch
+):
+    compiled, make = [], grammar.Grammar.__init__
+
+    def making(self, schema, tokenizer):
+        compiled.append(threading.current_thread().name)
+        make(self, schema, tokenizer)
+
+    monkeypatch.setattr(grammar.Grammar, "__init__", making)
+    monkeypatch.setattr(grammar, "RECENT_BYTES", 0)
+    schema = SCHEMA | {"title": "compiled once"}
+    ask(client, n=3, response_format=format_of(schema))
+    assert len(compiled) == 1
+    assert "serving-loop" not in compiled
+    text, until = json.dumps(schema, separators=(",", ":")), time.monotonic() + 30
+    while text in service.grammars._live:  # no one needs it
+        assert time.monotonic() < until
+        gc.collect()
+        time.sleep(0.01)
 
 
 def test_a_vocabulary_without_an_end_ends_with_the_grammar(service):

@@ -79,6 +79,24 @@ def test_a_possible_stop_string_is_held_and_released_when_it_is_none():
     assert (finder.add(" on\n\n"), finder.end()) == (" on", "\n\n")
 
 
+def test_long_stop_strings_cost_no_more_than_short_ones():
+    """Counted in characters compared, not in time."""
+
+    class Counted(str):
+        compared = 0
+
+        def __getitem__(self, index):
+            Counted.compared += 1
+            return str.__getitem__(self, index)
+
+    finder = StopStrings([Counted("a" * 999 + str(n)) for n in range(10)])
+    Counted.compared = 0
+    text = "a" * 998 + "b" + "a" * 3001
+    pieces = [finder.add(text[n : n + 4]) for n in range(0, len(text), 4)]
+    assert "".join(pieces) + finder.end() == text
+    assert Counted.compared <= 3 * 10 * len(text)
+
+
 def test_a_token_that_is_not_text_is_shown_as_bytes():
     assert shown("né".encode()) == "né"
     assert shown(b"\xe2\x80") == "bytes:\\xe2\\x80"

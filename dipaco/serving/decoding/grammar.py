@@ -9,6 +9,7 @@ import collections
 import functools
 import json
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 WORD_BITS = 32  # tokens in a word of a mask
 ALL = np.uint32(0xFFFFFFFF)
 NO_END = "<|the end of a text whose model has no token for it|>"
-MAX_COMPILED = 64  # schemas: an application sends the same ones
+RECENT_BYTES = 1 << 20  # of schemas kept for later requests; compiled, 40 times as much
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
@@ -39,27 +40,59 @@ def all_allowed(num_rows: int, vocab_size: int) -> np.ndarray:
     return np.full((num_rows, -(-vocab_size // WORD_BITS)), ALL, np.uint32)
 
 
+class Grammar:
+    """A JSON schema, compiled.
+
+    Attributes:
+      problem: why it cannot be used; None = it can.
+    """
+
+    def __init__(self, schema: str, tokenizer: "LLTokenizer"):
+        from llguidance import LLMatcher
+
+        self.schema = schema
+        try:
+            written = LLMatcher.grammar_from_json_schema(
+                schema, overrides={"whitespace_flexible": False}
+            )
+            self._matcher = LLMatcher(tokenizer, written)
+            self.problem = self._matcher.get_error() or None
+        except ValueError as error:
+            self.problem = str(error)
+
+    def matcher(self) -> "LLMatcher":
+        """At the beginning of a text; only without a problem."""
+        return self._matcher.deep_copy()
+
+
 class Grammars:
-    """Compiles grammars for one vocabulary. Any thread may call it."""
+    """Compiles grammars for one vocabulary: each once, while a request refers to it and for a while
+    after, since an application sends the same ones. Any thread may call it.
+    """
 
     def __init__(self, vocabulary: GrammarVocabulary):
         self.vocabulary = vocabulary
-        self._lock = threading.Lock()
-        self._compiled = functools.lru_cache(MAX_COMPILED)(self._compile)
+        self._lock, self._making_tokenizer = threading.Lock(), threading.Lock()
+        self._live: weakref.WeakValueDictionary[str, Grammar] = weakref.WeakValueDictionary()
+        self._recent: collections.OrderedDict[str, Grammar] = collections.OrderedDict()
 
-    def problem_of(self, schema: str) -> str | None:
-        """Why a JSON schema cannot be used; None = it can.
+    def compiled(self, schema: str) -> Grammar:
+        """A JSON schema, which may have a problem; a large one takes tenths of a second.
 
         Raises:
           ImportError: `llguidance` is not installed.
         """
-        from llguidance import LLMatcher
-
-        try:
-            problem = LLMatcher.validate_grammar(_grammar(schema), self.tokenizer)
-        except ValueError as error:
-            problem = str(error)
-        return problem or None
+        with self._lock:
+            grammar = self._live.get(schema)
+        if grammar is None:
+            grammar = Grammar(schema, self.tokenizer)
+        with self._lock:
+            self._live[schema] = grammar
+            self._recent[schema] = grammar
+            self._recent.move_to_end(schema)
+            while sum(map(len, self._recent)) > RECENT_BYTES:
+                self._recent.popitem(last=False)
+        return grammar
 
     def begin(
         self, schema: str, made_ids: Sequence[int], stop_ids: frozenset[int]
@@ -67,28 +100,23 @@ class Grammars:
         """The state of a text that may have begun.
 
         Args:
-          schema: JSON, without a problem.
+          schema: JSON, without a problem; compiled already, or it takes as long as `compiled`.
           made_ids: its tokens so far.
           stop_ids: tokens that end it.
 
         Raises:
           GrammarFailed: as `GrammarState.add`.
         """
-        matcher = self._compiled(schema).deep_copy()
+        matcher = self.compiled(schema).matcher()
         for token in made_ids:
             if not matcher.is_stopped():
                 matcher.consume_token(token)
         return GrammarState(self, matcher, stop_ids)
 
-    def _compile(self, schema: str) -> "LLMatcher":
-        from llguidance import LLMatcher
-
-        return LLMatcher(self.tokenizer, _grammar(schema))
-
     @property
     def tokenizer(self) -> "LLTokenizer":
         """Made when it is first needed: that takes a tenth of a second or more."""
-        with self._lock:
+        with self._making_tokenizer:
             return self._tokenizer
 
     @functools.cached_property
@@ -181,9 +209,3 @@ class GrammarState:
             raise GrammarFailed(problem=self._matcher.get_error().partition("\n")[0])
         else:
             self.is_over = True
-
-
-def _grammar(schema: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})

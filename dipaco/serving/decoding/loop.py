@@ -186,6 +186,9 @@ class Loop:
             shares = RowShares(self._batches, self.limits, self._pool.num_free, new_rows)
             if (stream := self._queue.next(shares, blocked)) is None:
                 break
+            if stream.is_cancelled:
+                self._end(stream, Finish("cancelled"))  # in this very turn
+                continue
             try:
                 batch = self._batch_of(key_of(stream))
             except NoRoomForPath:

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice
@@ -55,7 +56,7 @@ class GenerationParams:
     stops: tuple[str, ...] = ()  # strings that end a choice
     stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
     min_new_tokens: int = 0  # before one of them may end it
-    schema: str | None = None  # JSON schema that the text obeys
+    grammar: Grammar | None = None  # that the text obeys; kept compiled while it is written
     num_logprobs: int | None = None
     has_echo: bool = False  # the text begins with the prompt
     is_path_given: bool = False  # by the request: never routed, never re-routed
@@ -246,7 +247,7 @@ class Answer:
                 client=self._client,
                 seed=choice.seed,
                 stop_ids=params.stop_ids,
-                schema=params.schema,
+                schema=None if params.grammar is None else params.grammar.schema,
                 num_logprobs=params.num_logprobs,
                 prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,
             ),

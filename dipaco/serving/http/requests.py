@@ -26,7 +26,7 @@ from dipaco.serving.http.protocol import (
     CommonRequest,
     CompletionRequest,
 )
-from dipaco.serving.http.structured import schema_of
+from dipaco.serving.http.structured import wanted_grammar
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
@@ -171,7 +171,7 @@ def _common_params(
         "stop_ids": frozenset(body.stop_token_ids or ())
         | (frozenset() if body.ignore_eos else stop_ids),
         "min_new_tokens": min_tokens,
-        "schema": schema_of(service.grammars, body.response_format),
+        "grammar": wanted_grammar(service.grammars, body.response_format),
     }
 
 

@@ -1,16 +1,16 @@
-"""`response_format` of a request -> the JSON schema that its answers obey, checked beforehand."""
+"""`response_format` of a request -> the grammar that its answers obey, compiled beforehand."""
 
 import msgspec
 
-from dipaco.serving.decoding.grammar import ANY_OBJECT, Grammars
+from dipaco.serving.decoding.grammar import ANY_OBJECT, Grammar, Grammars
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.response_format import ObjectFormat, ResponseFormat, SchemaFormat
 
 PARAM = "response_format"
 
 
-def schema_of(grammars: Grammars, wanted: ResponseFormat | None) -> str | None:
-    """The schema as JSON; None = any text. Raises `ApiError`."""
+def wanted_grammar(grammars: Grammars, wanted: ResponseFormat | None) -> Grammar | None:
+    """None = any text. Raises `ApiError`."""
     match wanted:
         case SchemaFormat():
             schema, param = wanted.json_schema.schema, f"{PARAM}.json_schema.schema"
@@ -20,7 +20,7 @@ def schema_of(grammars: Grammars, wanted: ResponseFormat | None) -> str | None:
         case _:
             return None
     try:
-        problem = grammars.problem_of(text)
+        grammar = grammars.compiled(text)
     except ImportError as error:
         raise ApiError(
             400,
@@ -29,12 +29,12 @@ def schema_of(grammars: Grammars, wanted: ResponseFormat | None) -> str | None:
             param=PARAM,
             code="not_installed",
         ) from error
-    if problem:
-        sentence = " ".join(problem.split())[:500].rstrip(".")
+    if grammar.problem:
+        sentence = " ".join(grammar.problem.split())[:500].rstrip(".")
         raise ApiError(
             400,
             f"The JSON schema cannot be used: {sentence}. Change the schema.",
             param=param,
             code="invalid_json_schema",
         )
-    return text
+    return grammar
