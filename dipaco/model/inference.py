@@ -51,21 +51,23 @@ def extend(
     x_DN = embed(prepared["embed"], tokens_BT.reshape(-1))
     after = {}
     for name in block_names(config):
-        joined_NMK = queries_keys_values(config, prepared[name], x_DN)
+        block = prepared[name]
+        joined_NMK = queries_keys_values(config, block, unit_columns(config, x_DN))
         joined_BTMK = joined_NMK.reshape(batch, length, *joined_NMK.shape[1:])
         y_NM, after[name] = attend_cached(config, joined_BTMK, starts_B, seen, blocks[name])
-        x_DN = add_block(config, prepared[name], x_DN, y_NM.T)
+        x_DN = x_DN + attention_output(config, block, y_NM.T)
+        x_DN = x_DN + feed_forward(config, block, unit_columns(config, x_DN))
     return x_DN, after
 
 
 def logits(config: ModelConfig, prepared: Parts, x_DN: jax.Array) -> jax.Array:
     """float32 [V, N]: logits of the token that follows each column of hidden states."""
-    x_DN = final_norm(config, prepared["final_norm"], x_DN)
+    x_DN = scaled(prepared["final_norm"]["scale"], unit_columns(config, x_DN))
     return head(config, prepared["embed" if config.tied_head else "head"], x_DN)
 
 
-# The pieces of the two above. Each takes one part, so that columns may come from rows of several
-# paths (`model.mixed`).
+# The pieces of the two above. Each takes one part or none, so that columns may come from rows of
+# several paths (`model.mixed`). `unit_DN` is what `unit_columns` made of x.
 
 
 class SeenSlots(NamedTuple):
@@ -88,13 +90,22 @@ def embed(part: Tree, tokens_N: jax.Array) -> jax.Array:
     return jnp.take(part["table"], tokens_N, axis=0).T
 
 
-def queries_keys_values(config: ModelConfig, block: Tree, x_DN: jax.Array) -> jax.Array:
+def unit_columns(config: ModelConfig, x_DN: jax.Array) -> jax.Array:
+    """Each column divided by its root mean square: RMSNorm without its scale."""
+    mean_square_1N = jnp.mean(jnp.square(x_DN), axis=0, keepdims=True)
+    return x_DN * lax.rsqrt(mean_square_1N + config.norm_epsilon)
+
+
+def scaled(scale_D: jax.Array, unit_DN: jax.Array) -> jax.Array:
+    """RMSNorm of each column."""
+    return unit_DN * scale_D[:, None]
+
+
+def queries_keys_values(config: ModelConfig, block: Tree, unit_DN: jax.Array) -> jax.Array:
     """Queries, keys and values of each column, the heads of all three side by side [N, M, K]."""
     params = block["attention"]
-    joined_MN = _product(
-        config, params["query_key_value"], _norm(x_DN, params["norm"], config.norm_epsilon)
-    )
-    joined_NMK = joined_MN.reshape(-1, config.head_size, x_DN.shape[1]).transpose(2, 0, 1)
+    joined_MN = _product(config, params["query_key_value"], scaled(params["norm"], unit_DN))
+    joined_NMK = joined_MN.reshape(-1, config.head_size, unit_DN.shape[1]).transpose(2, 0, 1)
     if not config.qk_norm:
         return joined_NMK
     q_NHK, k_NGK, v_NGK = _split_heads(config, joined_NMK)
@@ -122,15 +133,17 @@ def attend_cached(
     return y_BTM.reshape(batch * length, -1), cache
 
 
-def add_block(config: ModelConfig, block: Tree, x_DN: jax.Array, y_MN: jax.Array) -> jax.Array:
-    """x with what a block adds to it: `y_MN` is what its heads read."""
-    x_DN = x_DN + _product(config, block["attention"]["output"], y_MN)
-    return x_DN + _feed_forward(config, block["feed_forward"], x_DN)
+def attention_output(config: ModelConfig, block: Tree, y_MN: jax.Array) -> jax.Array:
+    """[D, N]: what attention adds to x; `y_MN` is what the heads read."""
+    return _product(config, block["attention"]["output"], y_MN)
 
 
-def final_norm(config: ModelConfig, part: Tree, x_DN: jax.Array) -> jax.Array:
-    """Part `final_norm`."""
-    return _norm(x_DN, part["scale"], config.norm_epsilon)
+def feed_forward(config: ModelConfig, block: Tree, unit_DN: jax.Array) -> jax.Array:
+    """[D, N]: what the feed-forward layer adds to x."""
+    params = block["feed_forward"]
+    both_FN = _product(config, params["gate_up"], scaled(params["norm"], unit_DN))
+    gate_FN, up_FN = jnp.split(both_FN, 2)
+    return _product(config, params["down"], jax.nn.silu(gate_FN) * up_FN)
 
 
 def head(config: ModelConfig, part: Tree, x_DN: jax.Array) -> jax.Array:
@@ -167,12 +180,6 @@ def _split_heads(config, joined):
     return jnp.split(joined, (config.num_heads, config.num_heads + config.kv_heads), axis=-2)
 
 
-def _feed_forward(config, params, x_DN):
-    x_DN = _norm(x_DN, params["norm"], config.norm_epsilon)
-    gate_FN, up_FN = jnp.split(_product(config, params["gate_up"], x_DN), 2)
-    return _product(config, params["down"], jax.nn.silu(gate_FN) * up_FN)
-
-
 def _product(config, kernel_MN, x_NN):
     # The barrier keeps the tokens in columns: XLA folds a transpose before a product into the
     # product, which makes it the slow one again.
@@ -180,12 +187,6 @@ def _product(config, kernel_MN, x_NN):
     kernel_MN = kernel_MN.astype(config.compute_dtype)  # a tied head is still float32
     dimensions = (((1,), (0,)), ((), ()))
     return lax.dot_general(kernel_MN, x_NN, dimensions, preferred_element_type=jnp.float32)
-
-
-def _norm(x_DN, scale_D, epsilon):
-    """RMSNorm of each column."""
-    mean_square_1N = jnp.mean(jnp.square(x_DN), axis=0, keepdims=True)
-    return x_DN * lax.rsqrt(mean_square_1N + epsilon) * scale_D[:, None]
 
 
 def _num_slots(blocks: Blocks) -> int:

@@ -71,27 +71,38 @@ def step(
     """
     seen = inference.seen_slots(config, starts_B, 1, blocks)
     level = mixed.level_of("embed")
-    x = _each_tile(
-        level,
-        lambda module, tokens_C: inference.embed(module["embed"], tokens_C),
-        _to_tiles(level, tokens_B),
+    x_DN = _joined(
+        _each_tile(
+            level,
+            lambda module, tokens_C: inference.embed(module["embed"], tokens_C),
+            _of_rows(level, tokens_B),
+        )
     )
     after = {}
     for name in block_names(config):
-        x, level = _to_level(x, level, mixed.level_of(name))
-        joined = _each_tile(level, _of_part(inference.queries_keys_values, config, name), x)
+        x_DN, level = _to_level(x_DN, level, mixed.level_of(name))
+        units = _tiles_of(level, inference.unit_columns(config, x_DN))
+        joined = _each_tile(level, _of_part(inference.queries_keys_values, config, name), units)
         joined_BMK = _to_rows(level, joined)
         y_BM, after[name] = inference.attend_cached(
             config, joined_BMK[:, None], starts_B, seen, blocks[name]
         )
-        y = [y_CM.T for y_CM in _to_tiles(level, y_BM)]
-        x = _each_tile(level, _of_part(inference.add_block, config, name), x, y)
-    x, level = _to_level(x, level, mixed.level_of("final_norm"))
-    x = _each_tile(level, _of_part(inference.final_norm, config, "final_norm"), x)
+        y = [y_CM.T for y_CM in _of_rows(level, y_BM)]
+        x_DN += _joined(_each_tile(level, _of_part(inference.attention_output, config, name), y))
+        units = _tiles_of(level, inference.unit_columns(config, x_DN))
+        x_DN += _joined(_each_tile(level, _of_part(inference.feed_forward, config, name), units))
+    x_DN, level = _to_level(x_DN, level, mixed.level_of("final_norm"))
+    x_DN = _joined(
+        _each_tile(
+            level,
+            lambda module, unit_DC: inference.scaled(module["final_norm"]["scale"], unit_DC),
+            _tiles_of(level, inference.unit_columns(config, x_DN)),
+        )
+    )
     head = "embed" if config.tied_head else "head"
-    x, level = _to_level(x, level, mixed.level_of(head))
-    logits = _each_tile(level, _of_part(inference.head, config, head), x)
-    return _columns_to_rows(level, logits), after
+    x_DN, level = _to_level(x_DN, level, mixed.level_of(head))
+    logits = _each_tile(level, _of_part(inference.head, config, head), _tiles_of(level, x_DN))
+    return _columns_of_rows(level, _joined(logits)), after
 
 
 def _of_part(function: Callable, config: ModelConfig, part: str) -> Callable:
@@ -127,7 +138,7 @@ def _segments(num_tiles: int) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
 
 
-def _to_tiles(level: LevelTiles, values_B: jax.Array) -> list[jax.Array]:
+def _of_rows(level: LevelTiles, values_B: jax.Array) -> list[jax.Array]:
     """Values of each row [B, ...] -> of each tile's columns, T arrays [C, ...]."""
     if level.is_whole:
         return [values_B]
@@ -139,20 +150,29 @@ def _to_rows(level: LevelTiles, tiles: Sequence[jax.Array]) -> jax.Array:
     return tiles[0] if level.is_whole else jnp.concatenate(tiles)[level.places_B]
 
 
-def _columns_to_rows(level: LevelTiles, tiles: Sequence[jax.Array]) -> jax.Array:
-    """T arrays [M, C] -> [M, B]."""
-    if level.is_whole:
-        return tiles[0]
-    return jnp.take(jnp.concatenate(tiles, axis=1), level.places_B, axis=1)
+def _joined(tiles: Sequence[jax.Array]) -> jax.Array:
+    """T arrays [M, C] -> [M, N], with N = T C columns."""
+    return tiles[0] if len(tiles) == 1 else jnp.concatenate(tiles, axis=1)
+
+
+def _tiles_of(level: LevelTiles, x_MN: jax.Array) -> list[jax.Array]:
+    """[M, N] -> T arrays [M, C]."""
+    return jnp.split(x_MN, len(level.modules), axis=1)
+
+
+def _columns_of_rows(level: LevelTiles, x_MN: jax.Array) -> jax.Array:
+    """[M, N] -> [M, B]."""
+    return x_MN if level.is_whole else jnp.take(x_MN, level.places_B, axis=1)
 
 
 def _to_level(
-    x: list[jax.Array], level: LevelTiles, other: LevelTiles
-) -> tuple[list[jax.Array], LevelTiles]:
-    """The columns of each row, in the tiles of another level."""
+    x_MN: jax.Array, level: LevelTiles, other: LevelTiles
+) -> tuple[jax.Array, LevelTiles]:
+    """The columns of each row, in the order of another level."""
     if other is level:
-        return x, level
-    x_DB = _columns_to_rows(level, x)
+        return x_MN, level
     if other.is_whole:
-        return [x_DB], other
-    return [jnp.take(x_DB, rows_C, axis=1) for rows_C in other.rows_TC], other
+        return _columns_of_rows(level, x_MN), other
+    rows_N = jnp.reshape(other.rows_TC, -1)
+    columns_N = rows_N if level.is_whole else jnp.take(level.places_B, rows_N)
+    return jnp.take(x_MN, columns_N, axis=1), other

@@ -433,11 +433,16 @@ def test_a_path_is_pinned_exactly_while_it_has_active_rows():
         yield prepared(path)
         pins[release, path] -= 1
 
-    loop = make_loop(parts_of)
+    def note(item):
+        if isinstance(item, Finish):
+            pins_at_end.append(pins["b", 0])
+
+    loop, pins_at_end = make_loop(parts_of), []
     loop.submit(request(release="a", max_new_tokens=6))
-    loop.submit(request(release="b", max_new_tokens=2))
+    loop.submit(request(release="b", max_new_tokens=2), note)
     loop.run_once()
     assert pins == {("a", 0): 1, ("b", 0): 0}
+    assert pins_at_end == [0], "who hears of the end may ask for a path in its place"
     loop.run_once()
     assert pins["a", 0] == 0
 

@@ -335,7 +335,7 @@ class Loop:
     def _end_cancelled(self) -> None:
         for stream in self._queue.take_cancelled():
             self._end(stream, Finish("cancelled"))
-        for batch in self._batches.values():
+        for batch in list(self._batches.values()):
             for row in [row for row in batch.rows if row.stream.is_cancelled]:
                 self._remove_row(batch, row, Finish("cancelled"))
         self._close_empty_batches()
@@ -343,6 +343,8 @@ class Loop:
     def _remove_row(self, batch: Batch, row: BatchRow, finish: Finish) -> None:
         batch.rows.remove(row)
         self._free(row, has_failed=finish.reason == "error")
+        if not batch.rows:
+            self._close_empty_batches()  # before a client that hears of it asks for another path
         self._end(row.stream, finish)
 
     def _free(self, row: BatchRow, has_failed: bool = False) -> None:
@@ -354,7 +356,7 @@ class Loop:
         stream.put(finish)
 
     def _end_active(self, finish: Finish) -> None:
-        for batch in self._batches.values():
+        for batch in list(self._batches.values()):
             for row in list(batch.rows):
                 self._remove_row(batch, row, finish)
 

@@ -28,9 +28,10 @@ from dipaco.serving.decoding.waiting_requests import PathKey
 LEAST_COLUMNS, LEAST_COLUMNS_ALONE = 8, 2
 COLUMNS_AS_READING = 16  # columns whose product takes as long as reading the parameters
 STEP_AS_READING = 0.5  # what else a step takes, before its rows
-# A tile's products against those of a program of its own: 64 rows of four paths of 0.84 M
-# parameters, a 2x2, take 0.117 s of CPU time in turn and 0.139 s together (32 tokens each).
-TILE_OVERHEAD = 1.6
+# A tile's products against those of a program of its own. 64 rows of four paths, a 2x2, 32 tokens
+# each, take 0.141 s of CPU time in turn and 0.121 s together (0.84 M parameters a path), and 0.743
+# and 0.691 s (8.4 M).
+TILE_OVERHEAD = 1.2
 
 
 class LevelShape(NamedTuple):
