@@ -6,6 +6,8 @@ for each request and never the whole model. Re-routing chooses the path again ev
     decoding/          from a request to its tokens: the loop, the cache, the compiled programs
     dispatch.py        which path takes a prompt, and why
     prefix_scores.py   how likely a path finds the first tokens of a prompt
+    prompt_router.py   both in an event loop: no thread waits for a path, and clients take turns
+    fair_threads.py    a few threads for work on requests, which clients take in turn
     rerouting.py       which path continues after every W tokens, by the router trained for it
     micro_batcher.py   calls of several threads, computed in one batch
     models.py          the arms of the run as models of one server

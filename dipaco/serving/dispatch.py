@@ -10,6 +10,7 @@ import contextlib
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -123,7 +124,10 @@ class Dispatcher:
             self.cache = cache or _own_cache(run)
             tokens = self._routing.prefix_tokens
             self._scorer = PrefixScorer(run.config.model, tokens, self.cache.pin)
-        self._stats, self._stats_lock = RoutingStats(), threading.Lock()
+        self._stats, self._lock = RoutingStats(), threading.Lock()
+        self._comparing: weakref.WeakValueDictionary[tuple, PathComparison] = (
+            weakref.WeakValueDictionary()
+        )
         if self._routing.kind == SMALL_MODELS:
             _ = run.small_models  # read here: the ledger's connection belongs to this thread
             self._features_of = functools.partial(features, run)
@@ -213,7 +217,7 @@ class Dispatcher:
             (shortlist_n,) = router.assign(
                 features_1D, self._routing.num_compared(router.num_paths)
             )
-            begun = PathComparison(
+            comparison = PathComparison(
                 self._scorer,
                 self._routing,
                 self._releases[phase],
@@ -222,6 +226,8 @@ class Dispatcher:
                 router.num_paths,
                 lambda seconds: self._count(prefills=1, path_tokens=len(text), seconds=seconds),
             )
+            with self._lock:  # of several that begin at once, all get the first
+                begun = self._comparing.setdefault((prefix, digest, phase), comparison)
         self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
         return begun
 
@@ -233,7 +239,7 @@ class Dispatcher:
             self._scorer.score(np.zeros(2, np.int32), release.modules_of(0))
 
     def _count(self, **more: float) -> None:
-        with self._stats_lock:
+        with self._lock:
             before = self._stats._asdict()
             self._stats = self._stats._replace(
                 **{name: before[name] + number for name, number in more.items()}

@@ -3,18 +3,25 @@
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
+import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
 
-_Job = tuple[asyncio.Future, Callable[[], object]]
+
+class _Job(NamedTuple):
+    """A call that a client waits for."""
+
+    done: asyncio.Future[Any]
+    work: Callable[[], Any]
 
 
 class FairThreads:
     """A client that asks for much waits for its own work, and others do not wait for all of it: a
-    thread that is free takes the next client's oldest job. Used in one event loop only.
+    thread that is free takes the next client's oldest job. Used in one event loop at a time.
 
     Args:
       threads: jobs at once. None may wait for anything but the processor.
@@ -23,7 +30,7 @@ class FairThreads:
 
     def __init__(self, threads: int, name: str):
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._num_free = threads
+        self._num_free, self._lock = threads, threading.Lock()
         # By client; the one that is served next comes first. None is empty.
         self._waiting: collections.OrderedDict[str, collections.deque[_Job]] = (
             collections.OrderedDict()
@@ -40,31 +47,52 @@ class FairThreads:
         cancelled before its turn takes none.
         """
         done: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
-        jobs = self._waiting.setdefault(client, collections.deque())
-        jobs.append((done, lambda: function(*args, **kwargs)))
+        job = _Job(done, lambda: function(*args, **kwargs))
+        self._waiting.setdefault(client, collections.deque()).append(job)
         self._begin()
-        return await done
+        try:
+            return await done
+        except asyncio.CancelledError:
+            self._drop(client, job)
+            raise
+
+    def _drop(self, client: str, job: _Job) -> None:
+        jobs = self._waiting.get(client, collections.deque())
+        if job in jobs:
+            jobs.remove(job)
+            if not jobs:
+                del self._waiting[client]
 
     def _begin(self) -> None:
-        while self._num_free and self._waiting:
+        while self._waiting:
+            with self._lock:
+                if not self._num_free:
+                    return
+                self._num_free -= 1
             client, jobs = self._waiting.popitem(last=False)
-            done, work = jobs.popleft()
+            job = jobs.popleft()
             if jobs:
                 self._waiting[client] = jobs  # after all others
-            if not done.cancelled():
-                self._num_free -= 1
-                running = asyncio.wrap_future(self._pool.submit(work))
-                running.add_done_callback(lambda running, done=done: self._end(running, done))
+            self._pool.submit(self._work, job, asyncio.get_running_loop())
 
-    def _end(self, running: asyncio.Future, done: asyncio.Future) -> None:
-        self._num_free += 1
-        error = None if running.cancelled() else running.exception()
-        if done.cancelled():
-            pass
-        elif running.cancelled():
-            done.cancel()
-        elif error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(running.result())
+    def _work(self, job: _Job, events: asyncio.AbstractEventLoop) -> None:
+        """In a thread. Whatever happens to the caller and its event loop, the thread is free."""
+        value, error = None, None
+        try:
+            value = job.work()
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._num_free += 1
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            events.call_soon_threadsafe(self._end, job.done, value, error)
+
+    def _end(self, done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+        if not done.done():
+            if isinstance(error, StopIteration):  # which no future takes
+                error = RuntimeError("the function raised StopIteration")
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(error)
         self._begin()

@@ -54,22 +54,27 @@ class PathAdmission:
         )
 
     @contextlib.asynccontextmanager
-    async def pinned(self, modules: Modules) -> AsyncGenerator[None]:
+    async def pinned(self, modules: Modules, *, waits: bool = True) -> AsyncGenerator[None]:
         """Keeps a path in memory; waits until it fits.
+
+        Args:
+          modules: of the path.
+          waits: False: not for room.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be served.
+          NoRoomForPath: it does not fit now, and is not waited for.
         """
-        pin = await self._pin(modules)
+        pin = await self._pin(modules, waits)
         try:
             yield
         finally:
             pin.close()
             self._give_room()
 
-    async def _pin(self, modules: Modules) -> PathPin:
+    async def _pin(self, modules: Modules, waits: bool) -> PathPin:
         while True:
-            pin = await self._room(modules)
+            pin = await self._room(modules) if waits else self._cache.reserve(modules)
             try:
                 if not self._cache.contains(modules):
                     await self._read(modules)
@@ -78,7 +83,7 @@ class PathAdmission:
             except BaseException as error:
                 pin.close()
                 self._give_room()
-                if not isinstance(error, NoRoomForPath):
+                if not waits or not isinstance(error, NoRoomForPath):
                     raise
             await asyncio.sleep(RETRY_SECONDS)  # in memory it takes more than on disk
 

@@ -5,6 +5,7 @@ read by the cache that keeps the paths; modules that it shares with others are n
 """
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -80,6 +81,7 @@ class PathComparison:
         self._prefix, self._shortlist_n, self._num_paths = prefix, shortlist_n, num_paths
         self._on_scored = on_scored
         self._nats: dict[int, float] = {}
+        self._lock = threading.Lock()  # held by the one that scores
 
     @property
     def missing(self) -> Sequence[int]:
@@ -102,7 +104,9 @@ class PathComparison:
           PathCacheTooSmall, NoRoomForPath: as `PrefixScorer.score`.
         """
         started = time.monotonic()
-        with self.reading(path):
+        with self._lock, self.reading(path):
+            if path in self._nats:
+                return
             self._nats[path] = self._scorer.score(self._prefix, self.modules_of(path))
         self._on_scored(time.monotonic() - started)
 

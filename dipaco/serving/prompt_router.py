@@ -11,13 +11,15 @@ import numpy as np
 
 from dipaco.runs.errors import NotAllPaths
 from dipaco.serving.dispatch import PathChoice
+from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prefix_scores import PathComparison
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
+from dipaco.store.errors import StoreUnreachable
 
-REROUTE_SECONDS = 10.0  # after which a text stays on its path
+REROUTE_SECONDS = 10.0  # for reading paths, after which a text stays on its own
 
 
 class NextPath(NamedTuple):
@@ -43,22 +45,37 @@ class PromptRouter:
         self._paths = PathAdmission(cache) if is_own and cache is not None else paths
 
     async def route(
-        self, served: ServedRelease, prompt: np.ndarray, path: int | None, client: str
+        self,
+        served: ServedRelease,
+        prompt: np.ndarray,
+        path: int | None,
+        client: str,
+        *,
+        waits: bool = True,
     ) -> PathChoice:
         """The path of a prompt, int32 [tokens]; `path` overrides it.
+
+        Args:
+          served: the release.
+          prompt: int32 [tokens].
+          path: None = the router chooses.
+          client: whose turn it takes.
+          waits: until paths that are to be compared fit into memory.
 
         Raises:
           NoSuchPath: there is none of that number.
           NotAllPaths: a path that is to be compared cannot be read.
+          NoRoomForPath: one does not fit now, and is not waited for.
         """
         service = self._service
         begun = await self._threads.run(client, service.begin_routing, served, prompt, path)
         if not isinstance(begun, PathComparison):
             return begun
-        for each in begun.missing:
-            with begun.reading(each):
-                async with self._paths.pinned(begun.modules_of(each)):
-                    await self._threads.run(client, begun.score, each)
+        while missing := begun.missing:
+            modules = begun.modules_of(missing[0])
+            with begun.reading(missing[0]):
+                async with self._paths.pinned(modules, waits=waits):
+                    await self._threads.run(client, begun.score, missing[0])
         return service.end_routing(served, begun)
 
     async def reroute(
@@ -67,15 +84,15 @@ class PromptRouter:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens. None: paths
         that are to be compared cannot be read, or not now; the text has one that is in memory.
         """
+        text = self._service.text_of(text)
         if rerouter := self._service.rerouter_of(served):
-            text = self._service.text_of(text)
             path = await self._threads.run(client, rerouter.next_path, text)
             return NextPath(path, len(text))
-        latest = self._service.text_of(text)[-self._service.prefix_tokens :]
+        latest = text[-self._service.prefix_tokens :]
         try:
-            # Texts that hold their own paths in memory may wait for the room of each other's.
             async with asyncio.timeout(REROUTE_SECONDS):
-                choice = await self.route(served, latest, None, client)
-        except (NotAllPaths, TimeoutError):
+                # A text keeps its own path in memory, and may wait for no room: others wait for it.
+                choice = await self.route(served, latest, None, client, waits=False)
+        except (NotAllPaths, NoRoomForPath, PathCacheTooSmall, StoreUnreachable, TimeoutError):
             return None
         return NextPath(choice.path, len(latest))

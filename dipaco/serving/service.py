@@ -26,7 +26,6 @@ from dipaco.serving.dispatch import (
     RoutingStats,
     choice_of,
     choice_without_router,
-    dispatch,
     is_routed,
     without_start,
 )
@@ -215,24 +214,12 @@ class Service:
         """Whether the loop can make tokens."""
         return self.loop.is_alive
 
-    def route(
-        self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
-    ) -> PathChoice:
-        """The path of a prompt, int32 [tokens]; `path` overrides it. Blocks while paths are read:
-        in an event loop, use a `PromptRouter`.
-
-        Raises:
-          NoSuchPath: there is none of that number.
-          NotAllPaths, NoRoomForPath: as `Dispatcher.route`.
-        """
-        if path is not None:
-            served.modules_of(path)
-        return dispatch(self.run, served.release, prompt, path, self._dispatcher)
-
     def begin_routing(
         self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
     ) -> PathChoice | PathComparison:
-        """As `route` up to where paths are read: those that must read the prompt, if any must."""
+        """The path of a prompt, int32 [tokens]; `path` overrides it. Or the paths that must read
+        the prompt first: a `PromptRouter` has them do so. Raises `NoSuchPath`.
+        """
         if path is not None:
             served.modules_of(path)
         given = choice_without_router(self.run, served.release, path)

@@ -51,7 +51,7 @@ HEALTH_SECONDS = 5.0  # between health checks of a replica
 HEALTH_TIMEOUT_SECONDS = 60.0  # for its reply: a compilation delays it
 POLL_SECONDS = 1.0  # between polls of the number of replicas
 REPORT_SECONDS = 30.0  # between messages while no replica is ready
-MOST_PER_ROW = 8  # requests of a replica, for each of its rows: more than the front end sends it
+MOST_PER_ROW = 8  # requests of a replica, for each of its rows: as many as 30 clients are sent
 GRACE_SECONDS = 60.0  # for a replica that is removed to finish its requests
 
 

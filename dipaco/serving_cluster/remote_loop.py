@@ -315,8 +315,9 @@ class RemoteLoop:
 
     def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
         if update.stats is not None:
-            self.replica_stats.pop(update.stats.replica, None)  # the latest comes last
-            self.replica_stats[update.stats.replica] = update.stats
+            name = update.stats.replica
+            others = {one: stats for one, stats in self.replica_stats.items() if one != name}
+            self.replica_stats = others | {name: update.stats}  # at once, for other threads
             for seconds in update.stats.cold_seconds:
                 self._spec.on_cold(seconds)
         stream = remote.stream
@@ -335,7 +336,7 @@ class RemoteLoop:
     def _checked(self, remote: _RemoteRequest, finish: Finish) -> Finish:
         """The end of the request. Raises `ReplicaUnavailable` if it is the end of the replica."""
         match finish.error:
-            case LoopStopping() | QueueFull():
+            case LoopStopping():
                 raise ReplicaUnavailable
             case ObjectMissing() | ObjectDamaged() as error:
                 name = error.values.get("name")

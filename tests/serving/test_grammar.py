@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -189,3 +191,23 @@ def test_schemas_are_kept_for_later_requests_up_to_their_bytes(grammars, monkeyp
     assert grammars.compiled(schemas[7]) is kept[7]()
     grammars.compiled(schemas[0])
     assert [each() is not None for each in kept] == [False] * 7 + [True, False, True]
+    monkeypatch.setattr(grammar, "RECENT", 1)
+    grammars.begin(schemas[9], [], frozenset())
+    assert kept[7]() is not None, "the loop changes nothing"
+    grammars.compiled(schemas[1])
+    assert [each() is not None for each in kept] == [False] * 10
+    grammars.compiled('{"enum": ["' + "a" * len(schemas[0]) * 3 + '"]}')
+    assert list(grammars._recent) == [schemas[1]], "one that is larger than all takes no room"
+
+
+def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, monkeypatch):
+    together, make = threading.Barrier(2), grammar.Grammar.__init__
+
+    def making(self, schema, tokenizer):
+        make(self, schema, tokenizer)
+        together.wait(30)
+
+    monkeypatch.setattr(grammar.Grammar, "__init__", making)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(grammars.compiled, ['{"const": "two"}'] * 2)
+    assert first is second

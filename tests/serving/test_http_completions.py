@@ -12,6 +12,7 @@ from dipaco.model.lm import forward
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.serving.http.protocol import CompletionRequest
+from tests.support.serving_rig import route
 
 
 def ask(client, **body):
@@ -34,7 +35,7 @@ def events_of(client, where="/v1/completions", **body):
 def path_and_ids(service, prompt):
     """The path and token ids of a prompt."""
     (ids,) = service.tokenizer.encode([prompt])
-    return service.route(service.releases.current, ids).path, ids
+    return route(service, service.releases.current, ids).path, ids
 
 
 @pytest.fixture(scope="module")

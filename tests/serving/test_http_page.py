@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.support.serving_rig import route
+
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
@@ -49,7 +51,7 @@ def test_typing_highlights_the_path_and_continuing_streams_the_text(page, servic
     seen = set()
     for prompt in prompts[:4]:
         (ids,) = service.tokenizer.encode([prompt])
-        choice = service.route(served, ids)
+        choice = route(service, served, ids)
         page.fill("#prompt", prompt)
         page.locator("#paths b", has_text=f"path {choice.path}").wait_for()
         assert lit(page) == list(choice.modules)

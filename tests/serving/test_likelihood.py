@@ -11,13 +11,15 @@ from dipaco.errors import BadSetting
 from dipaco.runs.errors import NotAllPaths
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
-from dipaco.serving import prefix_scores, prompt_router
+from dipaco.serving import prefix_scores
+from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
-from dipaco.store.errors import ObjectMissing
+from dipaco.store.errors import ObjectMissing, StoreUnreachable
+from tests.support.serving_rig import route
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_prompts_go_where_evaluation_sends_them_by_paths_that_stay_in_memory(
         expected = paths_of_prefixes(run, release, likelihood, *prefixes_of(run, ids))
     served = service.releases.current
     for prompt, path in zip(ids, expected, strict=True):
-        choice = service.route(served, prompt)
+        choice = route(service, served, prompt)
         assert (choice.path, choice.rule) == (path, "likelihood")
         assert f"path {path} = " in choice.describe()
         assert "log-likelihoods plus prior, the best first" in choice.describe()
@@ -48,7 +50,7 @@ def test_prompts_go_where_evaluation_sends_them_by_paths_that_stay_in_memory(
     assert 2 <= stats.misses <= 3  # pins that read modules: paths share them
     before = service.routing_stats()
     assert before.prefills == 4 * before.prompts > 0
-    service.route(served, ids[0])  # its prefix is cached
+    route(service, served, ids[0])  # its prefix is cached
     assert service.routing_stats() == before
 
 
@@ -57,7 +59,7 @@ def test_a_prompt_compiles_nothing_after_the_warm_up(service):
     compiled.clear_cache()
     WarmUp().run(service._dispatcher.programs())
     assert compiled._cache_size() == 1
-    service.route(service.releases.current, np.arange(100, 120, dtype=np.int32))
+    route(service, service.releases.current, np.arange(100, 120, dtype=np.int32))
     assert compiled._cache_size() == 1
 
 
@@ -73,7 +75,7 @@ def test_the_cost_of_routing_is_in_the_metrics(service, prompts):
     pytest.importorskip("prometheus_client", reason="HTTP needs the `serve` extra")
     from dipaco.serving.http.metrics import Metrics
 
-    service.route(service.releases.current, service.tokenizer.encode(prompts)[0])
+    route(service, service.releases.current, service.tokenizer.encode(prompts)[0])
     metrics, stats = Metrics(), service.routing_stats()
     metrics.watch(service)
     text = metrics.text().decode()
@@ -88,7 +90,7 @@ def test_a_path_that_cannot_be_read_refuses_the_prompt(service, monkeypatch):
 
     monkeypatch.setattr(service._dispatcher._scorer, "_pin", missing)
     with pytest.raises(NotAllPaths, match="cannot be read"):
-        service.route(service.releases.current, np.arange(7, dtype=np.int32))
+        route(service, service.releases.current, np.arange(7, dtype=np.int32))
 
 
 def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, prompts):
@@ -96,7 +98,7 @@ def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, p
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         served, may_read, load = service.releases.current, threading.Event(), service.cache._load
         ids = service.tokenizer.encode(prompts)
-        expected = [service.route(served, prompt).path for prompt in ids]
+        expected = [route(service, served, prompt).path for prompt in ids]
 
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         service.cache._load = lambda receipt: may_read.wait(60) and load(receipt)
@@ -125,7 +127,6 @@ def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, p
 def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
     tiny, limits, monkeypatch
 ):
-    monkeypatch.setattr(prompt_router, "REROUTE_SECONDS", 0.2)
     text = np.arange(100, 140, dtype=np.int32)
     with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as roomy:
         modules = roomy.releases.current.modules_of(0)
@@ -139,12 +140,47 @@ def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
             router = PromptRouter(service, paths, FairThreads(1, "test"))
             async with paths.pinned(served.modules_of(0)):
                 stays = await router.reroute(served, text, "one")
-            monkeypatch.setattr(prompt_router, "REROUTE_SECONDS", 60)
+                assert not paths._waiting, "others would wait for it"
             return stays, await router.reroute(served, text, "one")
 
         stays, goes = asyncio.run(run())
     assert stays is None
     assert goes.tokens_read == 32
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnreachable(url="s3://x", seconds=9.0, problem="it is away"),
+        PathCacheTooSmall(num_bytes=2, max_bytes=1),
+        ObjectMissing(file="modules/x"),
+    ],
+)
+def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(service, monkeypatch, error):
+    def fails(prefix, modules):
+        raise error
+
+    monkeypatch.setattr(service._dispatcher._scorer, "score", fails)
+
+    async def run():
+        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+        text = np.arange(50, 90, dtype=np.int32)
+        return await router.reroute(service.releases.current, text, "one")
+
+    assert asyncio.run(run()) is None
+
+
+def test_prompts_that_begin_alike_are_scored_once(service):
+    before, prompt = service.routing_stats(), np.arange(30, 70, dtype=np.int32)
+
+    async def run():
+        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(8, "test"))
+        served = service.releases.current
+        alike = [router.route(served, prompt, None, str(n)) for n in range(40)]
+        return {choice.path for choice in await asyncio.gather(*alike)}
+
+    assert len(asyncio.run(run())) == 1
+    assert service.routing_stats().prefills == before.prefills + 4
 
 
 def test_a_rule_that_there_is_not_is_refused(tiny, limits):

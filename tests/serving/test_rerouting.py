@@ -24,6 +24,7 @@ from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
+from tests.support.serving_rig import route
 
 EVERY = 8
 SETTINGS = (
@@ -93,7 +94,7 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(rerouted, setti
         with TestClient(make_app(service)) as client:
             for row in tokens[lengths > prefix][:6]:
                 ids = row[:prefix].tolist()
-                first = service.route(served, row[:prefix]).path
+                first = route(service, served, row[:prefix]).path
                 paths = [first]
                 while len(ids) < length:
                     ids.append(next_token(paths[-1], ids))
@@ -141,7 +142,7 @@ def test_an_earlier_release_is_re_routed_by_the_document_router(rerouted, settin
         service.start()
         served = service.releases.current
         rerouted_to = reroute(service, text)
-        assert rerouted_to == (service.route(served, text[-32:]).path, 32)
+        assert rerouted_to == (route(service, served, text[-32:]).path, 32)
     assert any("re-routed by the document router" in sentence for sentence in notices)
 
     never = dataclasses.replace(settings, reroute_every=None)

@@ -14,6 +14,7 @@ from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
+from dipaco.serving.dispatch import PathChoice, dispatch
 
 CONFIG = ModelConfig(
     vocab_size=64,
@@ -84,3 +85,8 @@ def error_of(response, status, param=None, code=None):
     if code is not None:
         assert detail["code"] == code
     return detail["message"]
+
+
+def route(service, served, prompt, path=None) -> PathChoice:
+    """The path of a prompt, as the command line chooses it: it waits while paths are read."""
+    return dispatch(service.run, served.release, prompt, path, service._dispatcher)

@@ -160,7 +160,7 @@ def grammar_of(stream: Stream, grammars: Grammars | None) -> GrammarState | None
     request = stream.request
     if request.schema is None:
         return None
-    assert grammars is not None, "the sender of a schema gives the loop its vocabulary"
+    assert grammars is not None, "the sender of a schema gives the loop its grammars"
     num_given = request.num_given or len(request.prompt_ids)
     made_ids = [*request.prompt_ids, *stream.made_ids][num_given:]
     return grammars.begin(request.schema, made_ids, request.stop_ids)

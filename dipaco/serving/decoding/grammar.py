@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 WORD_BITS = 32  # tokens in a word of a mask
 ALL = np.uint32(0xFFFFFFFF)
 NO_END = "<|the end of a text whose model has no token for it|>"
-RECENT_BYTES = 1 << 20  # of schemas kept for later requests; compiled, 40 times as much
+# Schemas kept for later requests; compiled, one takes 40 times its bytes, and a small one 30 to
+# 130 KB.
+RECENT, RECENT_BYTES = 64, 1 << 20
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
@@ -66,8 +68,8 @@ class Grammar:
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary: each once, while a request refers to it and for a while
-    after, since an application sends the same ones. Any thread may call it.
+    """Compiles grammars for one vocabulary. What a request refers to is not compiled again, nor are
+    the latest, since an application sends the same ones. Any thread may call it.
     """
 
     def __init__(self, vocabulary: GrammarVocabulary):
@@ -82,16 +84,22 @@ class Grammars:
         Raises:
           ImportError: `llguidance` is not installed.
         """
+        grammar = self._live_one(schema)
+        with self._lock:
+            if len(schema) <= RECENT_BYTES:
+                self._recent[schema] = grammar
+                self._recent.move_to_end(schema)
+            while len(self._recent) > RECENT or sum(map(len, self._recent)) > RECENT_BYTES:
+                self._recent.popitem(last=False)
+        return grammar
+
+    def _live_one(self, schema: str) -> Grammar:
         with self._lock:
             grammar = self._live.get(schema)
         if grammar is None:
             grammar = Grammar(schema, self.tokenizer)
-        with self._lock:
-            self._live[schema] = grammar
-            self._recent[schema] = grammar
-            self._recent.move_to_end(schema)
-            while sum(map(len, self._recent)) > RECENT_BYTES:
-                self._recent.popitem(last=False)
+            with self._lock:  # of two threads that bring the same, both get the first
+                grammar = self._live.setdefault(schema, grammar)
         return grammar
 
     def begin(
@@ -107,7 +115,7 @@ class Grammars:
         Raises:
           GrammarFailed: as `GrammarState.add`.
         """
-        matcher = self.compiled(schema).matcher()
+        matcher = self._live_one(schema).matcher()
         for token in made_ids:
             if not matcher.is_stopped():
                 matcher.consume_token(token)

@@ -208,12 +208,14 @@ class Loop:
                 self._queue.put_back(stream)  # the whole step fails; it waits for the next
                 raise
             try:
-                grammar = grammar_of(stream, self._grammars)
+                grammar, finish = grammar_of(stream, self._grammars), None
             except Exception as error:
-                self._end(stream, Finish("error", error))
-                continue
+                grammar, finish = None, Finish("error", error)
             if grammar is not None and grammar.is_complete:
-                self._end(stream, Finish("stop"))  # by tokens it made before, elsewhere
+                finish = Finish("stop")  # by tokens it made before, elsewhere
+            if finish is not None:
+                self._close_empty_batches()
+                self._end(stream, finish)
                 continue
             try:
                 row, assignment = self._add_row(batch, stream, grammar)

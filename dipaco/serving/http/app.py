@@ -135,7 +135,7 @@ class _Application:
                 response = Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as error:
                 response = _error_response(error)
-            except asyncio.CancelledError:  # the drain time was over before its body was read
+            except asyncio.CancelledError:  # the drain time was over before its answer began
                 response = _error_response(LoopStopping())
             self._metrics.answers.labels(path, response.status_code).inc()
             return response
@@ -242,8 +242,9 @@ class _Application:
         started, client = time.monotonic(), _client_of(request)
         served = self._service.models.named(body.model).releases.current
         ids = await self._threads.run(client, encode, self._service, body.prompt)
-        routed = self._router.route(served, ids, None, client)
-        choice = await while_connected(request, routed)
+        with self._admission.admitted(1, client):
+            routed = self._router.route(served, ids, None, client)
+            choice = await while_connected(request, routed)
         scores = None
         if choice.scores is not None:
             scores = [
