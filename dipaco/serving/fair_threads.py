@@ -31,6 +31,7 @@ class FairThreads:
     def __init__(self, threads: int, name: str):
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._num_free, self._lock = threads, threading.Lock()
+        self._events: asyncio.AbstractEventLoop | None = None  # the one in use now
         # By client; the one that is served next comes first. None is empty.
         self._waiting: collections.OrderedDict[str, collections.deque[_Job]] = (
             collections.OrderedDict()
@@ -46,7 +47,8 @@ class FairThreads:
         """What a function returns, called in a thread; raises what it raises. A caller that is
         cancelled before its turn takes none.
         """
-        done: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
+        self._events = asyncio.get_running_loop()
+        done: asyncio.Future[Value] = self._events.create_future()
         job = _Job(done, lambda: function(*args, **kwargs))
         self._waiting.setdefault(client, collections.deque()).append(job)
         self._begin()
@@ -73,9 +75,9 @@ class FairThreads:
             job = jobs.popleft()
             if jobs:
                 self._waiting[client] = jobs  # after all others
-            self._pool.submit(self._work, job, asyncio.get_running_loop())
+            self._pool.submit(self._work, job)
 
-    def _work(self, job: _Job, events: asyncio.AbstractEventLoop) -> None:
+    def _work(self, job: _Job) -> None:
         """In a thread. Whatever happens to the caller and its event loop, the thread is free."""
         value, error = None, None
         try:
@@ -84,15 +86,18 @@ class FairThreads:
             error = raised
         with self._lock:
             self._num_free += 1
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            events.call_soon_threadsafe(self._end, job.done, value, error)
+        with contextlib.suppress(RuntimeError):  # the caller's event loop is closed
+            job.done.get_loop().call_soon_threadsafe(_end, job.done, value, error)
+        if self._events is not None:
+            with contextlib.suppress(RuntimeError):
+                self._events.call_soon_threadsafe(self._begin)
 
-    def _end(self, done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-        if not done.done():
-            if isinstance(error, StopIteration):  # which no future takes
-                error = RuntimeError("the function raised StopIteration")
-            if error is None:
-                done.set_result(value)
-            else:
-                done.set_exception(error)
-        self._begin()
+
+def _end(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if not done.done():
+        if isinstance(error, StopIteration):  # which no future takes
+            error = RuntimeError("the function raised StopIteration")
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)

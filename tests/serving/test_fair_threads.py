@@ -82,7 +82,6 @@ def test_a_thread_is_free_again_whatever_its_function_raises_and_whoever_is_left
     threads, may_end = FairThreads(1, "test"), threading.Event()
 
     async def leave():
-        asyncio.get_running_loop().call_later(0.05, may_end.set)
         waiting = asyncio.create_task(threads.run("one", may_end.wait, 30))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -92,9 +91,12 @@ def test_a_thread_is_free_again_whatever_its_function_raises_and_whoever_is_left
             await asyncio.wait_for(threads.run("one", next, iter(())), 30)
         return await asyncio.wait_for(threads.run("one", lambda: 7), 30)
 
+    async def go_on_before_it_ends():
+        asyncio.get_running_loop().call_later(0.05, may_end.set)
+        return await go_on()
+
     asyncio.run(leave())
-    may_end.set()
-    assert asyncio.run(go_on()) == 7
+    assert asyncio.run(go_on_before_it_ends()) == 7
 
 
 def test_a_job_whose_caller_left_while_it_ran_gives_its_thread_back():
