@@ -29,7 +29,8 @@ from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.warm_up import WarmUp
 from dipaco.serving_cluster.errors import ReplicasFailed
-from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
+from dipaco.serving_cluster.remote_cache import RemoteCache
+from dipaco.serving_cluster.remote_loop import RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import Replica, ReplicaSpec, ReplicaUpdate
 
 try:

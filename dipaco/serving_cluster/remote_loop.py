@@ -16,8 +16,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager
-from typing import NamedTuple
 
 from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
@@ -26,7 +24,7 @@ from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, S
 from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
-from dipaco.serving.path_cache import CacheStats, Modules, PathPin
+from dipaco.serving.path_cache import Modules
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
@@ -353,48 +351,6 @@ class RemoteLoop:
             return Finish("stop")
         is_full = len(request.prompt_ids) + len(new_ids) >= self._spec.model.max_length
         return Finish("length") if len(new_ids) >= request.max_new_tokens or is_full else None
-
-
-class RemoteCache(NamedTuple):
-    """The path store of a front end, which holds nothing: replicas cache their own paths."""
-
-    loop: RemoteLoop
-
-    @property
-    def max_bytes(self) -> int:
-        """Of all replicas that answer."""
-        return sum(stats.max_bytes for stats in self.loop.present())
-
-    @property
-    def holds_parts(self) -> bool:
-        """Whether `pin` gives parameters: False, they are at the replicas."""
-        return False
-
-    def pin(self, modules: Modules) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
-
-    def contains(self, modules: Modules) -> bool:
-        return True
-
-    def has_room(self, modules: Modules) -> bool:
-        return True
-
-    def reserve(self, modules: Modules) -> PathPin:
-        return PathPin(dict, lambda: None)
-
-    def stats(self) -> CacheStats:
-        """All replicas together, as of their last updates; counts also of those that are gone."""
-        ever = [stats.cache for stats in list(self.loop.replica_stats.values())]
-        present = [stats.cache for stats in self.loop.present()]
-        return _sums(present)._replace(
-            hits=sum(one.hits for one in ever),
-            misses=sum(one.misses for one in ever),
-            evictions=sum(one.evictions for one in ever),
-        )
-
-
-def _sums(stats: list[CacheStats]) -> CacheStats:
-    return CacheStats(*map(sum, zip(*stats, strict=True))) if stats else CacheStats(*[0] * 7)
 
 
 def _remaining(remote: _RemoteRequest) -> GenerationRequest:

@@ -19,6 +19,7 @@ from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.topology import ModuleId
+from tests.support.serving_rig import ask_and_leave
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -294,47 +295,24 @@ def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
 
 def test_a_client_that_leaves_while_its_prompt_waits_for_a_path_gives_its_places_back(tiny, limits):
     settings = ServiceSettings(limits=limits, rule="likelihood")
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/completions",
-        "headers": [(b"content-type", b"application/json")],
-        "query_string": b"",
-        "client": ("127.0.0.1", 1),
-    }
     with Service(tiny.folder, settings, say=lambda _: None) as service:  # its loop does not run
         may_read, load, capacity = threading.Event(), service.cache._load, service.loop.capacity
         service.cache._load = lambda receipt: may_read.wait(60) and load(receipt)
-        body, statuses = b'{"model": "toy", "prompt": "jiji", "n": %d}' % capacity, []
-
-        async def send(message):
-            statuses.append(message.get("status"))
-
-        async def ask(app, leaves):
-            sent = iter([body])
-
-            async def receive():
-                if (content := next(sent, None)) is not None:
-                    return {"type": "http.request", "body": content}
-                await leaves.wait()
-                return {"type": "http.disconnect"}
-
-            await app(scope, receive, send)
+        body = b'{"model": "toy", "prompt": "jiji", "n": %d}' % capacity
 
         async def run():
             app, leaves, leaves_later = make_app(service), asyncio.Event(), asyncio.Event()
-            leaving = asyncio.create_task(ask(app, leaves))
+            leaving = asyncio.create_task(ask_and_leave(app, body, leaves))
             await asyncio.wait_for(_until(lambda: service.cache.stats().pinned), 30)
             leaves.set()
-            await asyncio.wait_for(leaving, 30)
+            first = await asyncio.wait_for(leaving, 30)
             may_read.set()
-            again = asyncio.create_task(ask(app, leaves_later))
+            again = asyncio.create_task(ask_and_leave(app, body, leaves_later))
             await asyncio.wait_for(_until(lambda: len(service.loop._queue) == capacity), 30)
             leaves_later.set()
-            await asyncio.wait_for(again, 30)
+            return first, await asyncio.wait_for(again, 30)
 
-        asyncio.run(run())
-    assert statuses[0] == statuses[2] == 499  # none was refused
+        assert asyncio.run(run()) == (499, 499)  # none was refused
 
 
 def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatch):

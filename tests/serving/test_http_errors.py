@@ -21,7 +21,7 @@ from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import CompletionRequest
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import ObjectDamaged
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import ask_and_leave, error_of
 
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
 AS_JSON = {"Content-Type": "application/json"}
@@ -276,26 +276,7 @@ def test_a_client_that_disconnects_frees_its_rows_and_its_path(idle_service, is_
 
     async def call():
         has_left = asyncio.Event()
-        messages = [{"type": "http.request", "body": body}]
-
-        async def receive():
-            if messages:
-                return messages.pop()
-            await has_left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            pass
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/completions",
-            "headers": [(b"content-type", b"application/json")],
-            "query_string": b"",
-            "asgi": {"spec_version": "2.3"},
-        }
-        answering = asyncio.create_task(app(scope, receive, send))
+        answering = asyncio.create_task(ask_and_leave(app, body, has_left))
         await until(lambda: idle_service.loop.stats().num_waiting == 2)
         assert idle_service.cache.stats().pinned == 1
         has_left.set()

@@ -19,7 +19,8 @@ from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.path_cache import CacheStats
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster import remote_loop
-from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
+from dipaco.serving_cluster.remote_cache import RemoteCache
+from dipaco.serving_cluster.remote_loop import RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import ModuleId

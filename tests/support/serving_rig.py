@@ -1,5 +1,6 @@
 """A model of a few thousand parameters, several of its paths, and a loop that serves them."""
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -90,3 +91,28 @@ def error_of(response, status, param=None, code=None):
 def route(service, served, prompt, path=None) -> PathChoice:
     """The path of a prompt, as the command line chooses it: it waits while paths are read."""
     return dispatch(service.run, served.release, prompt, path, service._dispatcher)
+
+
+async def ask_and_leave(app, body: bytes, leaves: asyncio.Event) -> int:
+    """Sends a completion to an app, and disconnects when told so. The status of the answer."""
+    sent, statuses = iter([body]), []
+
+    async def receive():
+        if (content := next(sent, None)) is not None:
+            return {"type": "http.request", "body": content}
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"content-type", b"application/json")],
+        "query_string": b"",
+        "asgi": {"spec_version": "2.3"},
+    }
+    await app(scope, receive, send)
+    return statuses[0]
