@@ -149,6 +149,7 @@ def main() -> None:
     vocabulary = GrammarVocabulary(tokenizer.library.to_str(), config.vocab_size, end)
     grammars, rng = Grammars(vocabulary), np.random.default_rng(0)
     schema = json.dumps(SCHEMAS[options.schema])
+    grammars.compiled(schema)  # which the server keeps, from the first request on
     stop_ids = frozenset() if end is None else frozenset({end})
     ratios, checked, valid, seed = {}, 0, 0, 0
     for rows in map(int, options.rows.split(",")):

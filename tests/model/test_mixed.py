@@ -48,9 +48,8 @@ def tiles(choice_B, modules, num_tiles, columns):
             places_B[tile] = len(chosen) * columns + np.arange(len(tile))
             rows_TC[len(chosen), : len(tile)] = tile
             chosen.append(module)
-    num_used = len(chosen)
-    chosen += [modules[0]] * (num_tiles - num_used)
-    return LevelTiles(tuple(chosen), rows_TC, places_B, np.int32(num_used))
+    chosen += [modules[0]] * (num_tiles - len(chosen))
+    return LevelTiles(tuple(chosen), rows_TC, places_B)
 
 
 @pytest.mark.parametrize("change", [{}, {"qk_norm": True, "tied_head": True}], ids=["plain", "qk"])
@@ -60,7 +59,7 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change):
     inner = [modules(config, INNER, 10 + seed) for seed in range(3)]
     top = modules(config, TOP, 20)
     outer_B, inner_B = [1, 0, 1, 1, 0, 1], [2, 0, 2, 0, 1, 2]
-    whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS), np.int32(1))
+    whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
     parts = MixedParts((tiles(outer_B, outer, 4, 2), tiles(inner_B, inner, 6, 2), whole))
 
     rng = np.random.default_rng(0)
@@ -81,11 +80,3 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change):
             after,
             kept,
         )
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 7, 15, 28, 64])
-def test_segments_hold_every_tile_once_and_the_first_half_together(number):
-    segments = mixed._segments(number)
-    assert [tile for start, stop in segments for tile in range(start, stop)] == list(range(number))
-    assert segments[0] == (0, -(-number // 2))
-    assert len(segments) <= 1 + mixed.SKIPS

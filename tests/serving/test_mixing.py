@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.model.config import part_names
-from dipaco.serving.decoding.batch import Batch, BatchRow, GatheredRows
+from dipaco.serving.decoding.batch import Batch, GatheredRows
+from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import LevelShape, Mixer, _tile_shape
@@ -111,34 +112,42 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
 
 @given(st.integers(1, 130), st.integers(2, 300), st.data())
 def test_tiles_hold_any_rows_of_a_level(num_rows, num_modules, data):
-    num_tiles, columns = _tile_shape(LevelShape((), num_modules), num_rows)
+    columns, few, most = _tile_shape(LevelShape((), num_modules), num_rows)
     rows = data.draw(st.lists(st.integers(0, num_modules - 1), max_size=num_rows))
     used = sum(-(-count // columns) for count in collections.Counter(rows).values())
-    assert used <= num_tiles
+    assert used <= most
+    assert few <= most
 
 
-def test_evenly_spread_rows_fill_half_of_the_tiles_or_all_of_them():
-    assert _tile_shape(LevelShape((), 8), 64) == (15, 8)
-    assert _tile_shape(LevelShape((), 16), 64) == (22, 8)
-    assert _tile_shape(LevelShape((), 64), 64) == (64, 2)
-    assert _tile_shape(LevelShape((), 1), 64) == (1, 64)
+@pytest.mark.parametrize("num_modules", [2, 4, 8, 16, 32])
+def test_evenly_spread_rows_fit_few_tiles(num_modules):
+    columns, few, most = _tile_shape(LevelShape((), num_modules), 64)
+    assert num_modules * -(-64 // num_modules // columns) <= few < most
 
 
-def test_every_row_passes_the_modules_of_its_path():
+def test_the_tiles_of_64_rows():
+    assert _tile_shape(LevelShape((), 8), 64) == (8, 8, 15)  # columns, few, most
+    assert _tile_shape(LevelShape((), 16), 64) == (8, 16, 22)
+    assert _tile_shape(LevelShape((), 64), 64) == (2, 32, 64)
+    assert _tile_shape(LevelShape((), 1), 64) == (64, 1, 1)
+
+
+@pytest.mark.parametrize("is_uneven", [False, True])
+def test_every_row_passes_the_modules_of_its_path(is_uneven):
     mixer = Mixer(CONFIG, GRID, LIMITS)
-    batches = [batch_of(path_of(path), rows) for path, rows in ((0, 3), (5, 1), (3, 2), (8, 4))]
+    first = 9 if is_uneven else 3  # a tile has eight columns
+    rows_of = ((0, first), (5, 1), (3, 1), (8, 1))
+    batches = [batch_of(path_of(path), rows) for path, rows in rows_of]
     parts = mixer.parts(batches)
     assert mixer.num_rows(batches) == 12
     paths = [batch.prepared for batch in batches for _ in batch.rows]
     for level in parts.levels:
         columns = level.rows_TC.shape[1]
-        used = sum(level.num_used * [True])
         for row, path in enumerate(paths):
             tile, column = divmod(int(level.places_B[row]), columns)
-            assert tile < used
             assert level.rows_TC[tile, column] == row
             assert all(module is path[part] for part, module in level.modules[tile].items())
-    same = jax.tree.map(np.shape, mixer.any_parts(path_of(0), 12))
+    same = jax.tree.map(np.shape, mixer.any_parts(path_of(0), 12, is_uneven))
     assert jax.tree.map(np.shape, parts) == same
 
 

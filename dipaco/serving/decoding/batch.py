@@ -1,54 +1,17 @@
-"""The active rows of a path, of several: the inputs of a block of steps, and what it made."""
+"""The active rows of a path, and the tokens that a block of steps made for them."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.block_plan import BlockPlan
+from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.block_inputs import RowInputs
 from dipaco.serving.decoding.decode import DecodeBlock
-from dipaco.serving.decoding.grammar import Grammars, GrammarState, all_allowed
-from dipaco.serving.decoding.sampling import NO_ID, EarliestStop, SamplingSettings, stack_settings
-from dipaco.serving.decoding.stream import Finish, Stream, Token
-from dipaco.serving.errors import GrammarFailed
-
-
-@dataclasses.dataclass(eq=False)
-class BatchRow:
-    """One active request."""
-
-    stream: Stream
-    pool_row: int  # its row of the cache pool
-    tokens: list[int]  # prompt and continuation
-    max_tokens: int  # both together, at most; then it ends
-    uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
-    grammar: GrammarState | None = None  # of what it makes
-    mask_number: int = 0  # of the mask with which its block draws
-
-    def takes(self, token: Token) -> bool:
-        """Whether a token of its block is as it is drawn one by one: else its grammar's mask has
-        changed since the block began, and it is drawn again.
-        """
-        return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
-
-    def add(self, token: Token) -> Finish | None:
-        """Puts one token into the stream; returns the end where this was the last."""
-        self.tokens.append(token.id)
-        self.stream.put(token)
-        if token.id in self.stream.request.stop_ids:
-            return Finish("stop")
-        if self.grammar is not None:
-            try:
-                self.grammar.add(token.id)
-            except GrammarFailed as error:
-                return Finish("error", error)
-            if self.grammar.is_complete:
-                return Finish("stop")
-        return Finish("length") if len(self.tokens) >= self.max_tokens else None
+from dipaco.serving.decoding.grammar import Grammars, GrammarState
+from dipaco.serving.decoding.stream import Stream, Token
 
 
 class GatheredRows:
@@ -95,64 +58,13 @@ class Batch:
     def __init__(self, prepared: Parts, pinned: contextlib.ExitStack | None = None):
         self.prepared = prepared
         self.rows: list[BatchRow] = []
-        self.gathered = GatheredRows()
+        self.gathered, self.inputs = GatheredRows(), RowInputs()
         self._pinned = pinned or contextlib.ExitStack()
 
     def close(self) -> None:
         """Unpins the parameters."""
         self.gathered.drop()
         self._pinned.close()
-
-
-def block_inputs(
-    rows: Sequence[BatchRow],
-    plan: BlockPlan,
-    slots: int,
-    spare: int,
-    vocab_size: int,
-) -> dict[str, Any]:
-    """The arguments of `decode.decode_block` for these rows, by name, as NumPy arrays.
-
-    Padded to the rows of the plan with the spare row of the pool, greedy and one token long.
-    """
-    num_steps, num_rows = plan.given_nB.shape
-    allowed_BW = all_allowed(num_rows, vocab_size)
-    for index, row in enumerate(rows):
-        if row.grammar is not None:
-            allowed_BW[index] = row.grammar.allowed_W
-            row.mask_number = row.grammar.mask_number
-    num_spare = num_rows - len(rows)
-    history_BS = np.zeros((num_rows, slots), np.int32)
-    uniforms_nB = np.zeros((num_steps, num_rows), np.float32)
-    for index, row in enumerate(rows):
-        uniforms_nB[:, index] = row.uniforms[len(row.tokens) :][:num_steps]
-        history_BS[index, : len(row.tokens)] = row.tokens
-    requests = [row.stream.request for row in rows]
-    sampling = [request.sampling for request in requests] + [SamplingSettings()] * num_spare
-    return {
-        "rows_B": np.array([row.pool_row for row in rows] + [spare] * num_spare, np.int32),
-        "history_BS": history_BS,
-        "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
-        "settings": stack_settings(
-            sampling,
-            [_earliest_stop(row) for row in rows],
-            [request.num_given or len(request.prompt_ids) for request in requests],
-            allowed_BW=allowed_BW,
-        ),
-        "uniforms_nB": uniforms_nB,
-        "num_steps": np.int32(plan.num_steps),
-        "given_nB": plan.given_nB,
-        "wants_logprobs": np.array(any(row.num_logprobs is not None for row in requests)),
-    }
-
-
-def _earliest_stop(row: BatchRow) -> EarliestStop:
-    request = row.stream.request
-    if not request.min_new_tokens or (row.grammar is not None and row.grammar.must_stop):
-        return EarliestStop()
-    # As an int32: a request may ask for more tokens than any context holds.
-    shortest = min(len(request.prompt_ids) + request.min_new_tokens, NO_ID)
-    return EarliestStop(request.stop_ids, shortest)
 
 
 def grammar_of(stream: Stream, grammars: Grammars | None) -> GrammarState | None:

@@ -14,13 +14,9 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import (
-    Batch,
-    BatchRow,
-    GatheredRows,
-    block_inputs,
-    tokens_of,
-)
+from dipaco.serving.decoding.batch import Batch, GatheredRows, tokens_of
+from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.block_inputs import RowInputs, block_inputs
 from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.cached_texts import CachedTexts
 from dipaco.serving.decoding.decode import (
@@ -74,7 +70,7 @@ class CachePool:
         """
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
-        self._gathered_of_several = GatheredRows()
+        self._gathered_of_several, self._inputs_of_several = GatheredRows(), RowInputs()
         self._texts = CachedTexts()
 
     @property
@@ -163,11 +159,12 @@ class CachePool:
         slots = smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block)
         if len(batches) == 1:
             num_rows = smallest_fitting(self._row_sizes, len(rows))
-            parts, gathered = batches[0].prepared, batches[0].gathered
+            batch = batches[0]
+            parts, gathered, inputs = batch.prepared, batch.gathered, batch.inputs
         else:
             num_rows, parts = self.mixer.num_rows(batches), self.mixer.parts(batches)
-            gathered = self._gathered_of_several
-        return self._run_block(parts, rows, gathered, num_rows, slots)
+            gathered, inputs = self._gathered_of_several, self._inputs_of_several
+        return self._run_block(parts, rows, gathered, inputs, num_rows, slots)
 
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
         """Every program in every shape, on the spare row; to be run in this order."""
@@ -182,13 +179,21 @@ class CachePool:
             name = f"reading {size} more tokens"
             return WarmUpProgram(name, lambda: self._read_on(prepared, tokens_1T, self._spare, 0))
 
-        def block_program(num_rows: int, slots: int, are_mixed: bool) -> WarmUpProgram:
-            def run() -> DecodeBlock:
-                parts = self.mixer.any_parts(prepared, num_rows) if are_mixed else prepared
-                return self._run_block(parts, [], GatheredRows(), num_rows, slots)
+        def run_block(parts: Parts | MixedParts, num_rows: int, slots: int) -> DecodeBlock:
+            return self._run_block(parts, [], GatheredRows(), RowInputs(), num_rows, slots)
 
+        def block_program(num_rows: int, slots: int) -> WarmUpProgram:
             name = f"decoding {num_rows} row{'s' * (num_rows > 1)} of {slots} tokens"
-            return WarmUpProgram(name + " on several paths" * are_mixed, run)
+            return WarmUpProgram(name, lambda: run_block(prepared, num_rows, slots))
+
+        def mixed_program(num_rows: int, slots: int, is_uneven: bool) -> WarmUpProgram:
+            def run() -> DecodeBlock:
+                parts = self.mixer.any_parts(prepared, num_rows, is_uneven)
+                return run_block(parts, num_rows, slots)
+
+            spread = "unevenly" if is_uneven else "evenly"
+            name = f"decoding {num_rows} rows of {slots} tokens on several paths, spread {spread}"
+            return WarmUpProgram(name, run)
 
         def score() -> object:
             return score_prompt(self.config, prepared, self._whole_context())
@@ -203,10 +208,15 @@ class CachePool:
             WarmUpProgram("scoring a prompt", score),
             WarmUpProgram("copying a row", lambda: self._copy(self._spare, self._spare)),
             *(
-                block_program(num_rows, slots, are_mixed)
-                for are_mixed, row_sizes in ((False, self._row_sizes), (True, self.mixer.row_sizes))
-                for num_rows in row_sizes
+                block_program(num_rows, slots)
+                for num_rows in self._row_sizes
                 for slots in self._slot_sizes
+            ),
+            *(
+                mixed_program(num_rows, slots, is_uneven)
+                for num_rows in self.mixer.row_sizes
+                for slots in self._slot_sizes
+                for is_uneven in self.mixer.spreads(num_rows)
             ),
         ]
 
@@ -241,13 +251,15 @@ class CachePool:
         parts: Parts | MixedParts,
         rows: Sequence[BatchRow],
         gathered: GatheredRows,
+        row_inputs: RowInputs,
         num_rows: int,
         slots: int,
     ) -> DecodeBlock:
-        self._allocate_cache(parts)
-        steps, vocab_size = self.limits.steps_per_block, self.config.vocab_size
-        plan = plan_block([row.grammar for row in rows], num_rows, steps)
-        inputs = block_inputs(rows, plan, slots, self._spare, vocab_size)
+        device = self._allocate_cache(parts)
+        plan = plan_block([row.grammar for row in rows], num_rows, self.limits.steps_per_block)
+        inputs = block_inputs(rows, plan, slots) | row_inputs.of(
+            rows, num_rows, spare=self._spare, vocab_size=self.config.vocab_size, device=device
+        )
         shape = num_rows, slots
         if not gathered.is_of(shape, rows):
             self._make_room(gathered, num_rows * slots)
@@ -270,10 +282,12 @@ class CachePool:
             self._gathered.pop(0).drop()
         self._gathered.append(gathered)
 
-    def _allocate_cache(self, prepared: Parts | MixedParts) -> None:
+    def _allocate_cache(self, prepared: Parts | MixedParts) -> jax.Device:
+        """Returns the device that it is on, which is that of the parameters."""
         if self._cache is None:
-            # Committed to the device of the parameters: an uncommitted array is another kind of
-            # argument to `jit`, and would compile every program twice.
-            device = next(iter(jax.tree.leaves(prepared)[0].devices()))
-            with jax.default_device(device):
-                self._cache = jax.device_put(make_pool(self.config, self.limits.rows), device)
+            # Committed to it: an uncommitted array is another kind of argument to `jit`, and would
+            # compile every program twice.
+            self._device = next(iter(jax.tree.leaves(prepared)[0].devices()))
+            with jax.default_device(self._device):
+                self._cache = jax.device_put(make_pool(self.config, self.limits.rows), self._device)
+        return self._device

@@ -10,7 +10,8 @@ and delays the next one by a turn of the loop, not by its texts.
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from dipaco.serving.decoding.batch import Batch, BatchRow
+from dipaco.serving.decoding.batch import Batch
+from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.stream import Stream
 from dipaco.serving.decoding.waiting_requests import PathKey, key_of

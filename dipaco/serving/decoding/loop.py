@@ -19,7 +19,8 @@ import jax
 
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, BatchRow, fetch_tokens, grammar_of, tokens_of
+from dipaco.serving.decoding.batch import Batch, fetch_tokens, grammar_of, tokens_of
+from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.fairness import RowShares

@@ -29,8 +29,8 @@ LEAST_COLUMNS, LEAST_COLUMNS_ALONE = 8, 2
 COLUMNS_AS_READING = 16  # columns whose product takes as long as reading the parameters
 STEP_AS_READING = 0.5  # what else a step takes, before its rows
 # A tile's products against those of a program of its own. 64 rows of four paths, a 2x2, 32 tokens
-# each, take 0.141 s of CPU time in turn and 0.121 s together (0.84 M parameters a path), and 0.743
-# and 0.691 s (8.4 M).
+# each, take 0.208 s of CPU time in turn and 0.156 s together (0.84 M parameters a path), and 1.338
+# and 1.021 s (8.4 M).
 TILE_OVERHEAD = 1.2
 
 
@@ -88,25 +88,41 @@ class Mixer:
         """The modules that the rows pass, in the order of the batches and of the rows in each."""
         paths = [batch.prepared for batch in batches for _ in batch.rows]
         num_rows = self.num_rows(batches)
-        return MixedParts(tuple(_tiles(level, paths, num_rows) for level in self._levels))
+        is_uneven = self._is_uneven(batches, num_rows)
+        tiles = (_tiles(level, paths, num_rows, is_uneven) for level in self._levels)
+        return MixedParts(tuple(tiles))
 
-    def any_parts(self, prepared: Parts, num_rows: int) -> MixedParts:
-        """Of the shapes of any step with so many rows."""
-        return MixedParts(tuple(_tiles(level, [prepared], num_rows) for level in self._levels))
+    def spreads(self, num_rows: int) -> tuple[bool, ...]:
+        """Of `any_parts`: steps of fewer rows than the most are always taken to be uneven, which
+        saves a program for each shape.
+        """
+        return (False, True) if num_rows == self.row_sizes[-1] else (True,)
+
+    def any_parts(self, prepared: Parts, num_rows: int, is_uneven: bool) -> MixedParts:
+        """Of the shapes of any step with so many rows, spread evenly or not."""
+        tiles = (_tiles(level, [prepared], num_rows, is_uneven) for level in self._levels)
+        return MixedParts(tuple(tiles))
+
+    def _is_uneven(self, batches: Sequence[Batch], num_rows: int) -> bool:
+        """Whether the step has the tiles that any rows need, not those of evenly spread ones."""
+        return False not in self.spreads(num_rows) or any(
+            _num_used(level, batches, num_rows) > _tile_shape(level, num_rows).few
+            for level in self._levels
+        )
 
     def _is_sooner(self, batches: Sequence[Batch]) -> bool:
         if not self.row_sizes:
             return False
         num_rows = self.num_rows(batches)
+        is_uneven = self._is_uneven(batches, num_rows)
         together = STEP_AS_READING
         for level, share in zip(self._levels, self._shares, strict=True):
-            num_tiles, columns = _tile_shape(level, num_rows)
-            used = sum(
-                math.ceil(number / columns) for number in _rows_by_module(level, batches).values()
-            )
-            if used > num_tiles:  # a release may have more modules than levels say: stopped early
+            shape = _tile_shape(level, num_rows)
+            # A release may have more modules than its levels say: a run that was stopped early.
+            if _num_used(level, batches, num_rows) > shape.most:
                 return False
-            together += TILE_OVERHEAD * share * used * _reading(columns)
+            num_tiles = shape.most if is_uneven else shape.few
+            together += TILE_OVERHEAD * share * num_tiles * _reading(shape.columns)
         sizes = self._limits.row_sizes
         apart = [smallest_fitting(sizes, len(batch.rows)) for batch in batches]
         return together < sum(STEP_AS_READING + _reading(number) for number in apart)
@@ -116,14 +132,31 @@ def _reading(columns: int) -> float:
     return 1 + columns / COLUMNS_AS_READING
 
 
-def _tile_shape(level: LevelShape, num_rows: int) -> tuple[int, int]:
-    """Tiles and columns that hold any rows of a level. Evenly spread rows fill them once."""
+class _TileShape(NamedTuple):
+    """The tiles of a level for so many rows."""
+
+    columns: int  # of each
+    few: int  # that hold evenly spread rows
+    most: int  # that hold any
+
+
+def _tile_shape(level: LevelShape, num_rows: int) -> _TileShape:
     if level.num_modules == 1:
-        return 1, num_rows
+        return _TileShape(num_rows, 1, 1)
     least = LEAST_COLUMNS if level.num_modules < num_rows else LEAST_COLUMNS_ALONE
     columns = max(least, math.ceil(num_rows / level.num_modules))
-    most = min(level.num_modules, num_rows)
-    return most + (num_rows - most) // columns, columns
+    even = min(level.num_modules, num_rows)
+    most = even + (num_rows - even) // columns
+    return _TileShape(columns, even if even < most else math.ceil(most / 2), most)
+
+
+def _num_used(level: LevelShape, batches: Sequence[Batch], num_rows: int) -> int:
+    """Tiles of a level that have rows."""
+    if level.num_modules == 1:
+        return 1
+    columns = _tile_shape(level, num_rows).columns
+    numbers = _rows_by_module(level, batches).values()
+    return sum(math.ceil(number / columns) for number in numbers)
 
 
 def _rows_by_module(level: LevelShape, batches: Sequence[Batch]) -> dict[int, int]:
@@ -139,17 +172,17 @@ def _module_of(level: LevelShape, prepared: Parts) -> int:
     return id(prepared[level.parts[0]])
 
 
-def _tiles(level: LevelShape, paths: Sequence[Parts], num_rows: int) -> LevelTiles:
+def _tiles(level: LevelShape, paths: Sequence[Parts], num_rows: int, is_uneven: bool) -> LevelTiles:
     """The tiles of a level. Rows beyond `paths` are padding: their column is any."""
-    num_tiles, columns = _tile_shape(level, num_rows)
+    shape = _tile_shape(level, num_rows)
     if level.num_modules == 1:
-        rows_TC, places_B = np.arange(num_rows)[None], np.arange(num_rows)
-        own = _own_parts(level, paths[0])
-        return LevelTiles((own,), rows_TC.astype(np.int32), places_B.astype(np.int32), np.int32(1))
+        rows_B = np.arange(num_rows, dtype=np.int32)
+        return LevelTiles((_own_parts(level, paths[0]),), rows_B[None], rows_B)
     by_module: dict[int, list[int]] = {}
     for row, prepared in enumerate(paths):
         by_module.setdefault(_module_of(level, prepared), []).append(row)
     modules: list[Parts] = []
+    num_tiles, columns = shape.most if is_uneven else shape.few, shape.columns
     rows_TC = np.zeros((num_tiles, columns), np.int32)
     places_B = np.zeros(num_rows, np.int32)
     for rows in by_module.values():
@@ -160,9 +193,8 @@ def _tiles(level: LevelShape, paths: Sequence[Parts], num_rows: int) -> LevelTil
             rows_TC[len(modules), : len(tile)] = tile
             places_B[tile] = np.arange(first, first + len(tile))
             modules.append(own)
-    num_used = len(modules)
-    modules += [modules[-1]] * (num_tiles - num_used)
-    return LevelTiles(tuple(modules), rows_TC, places_B, np.int32(num_used))
+    modules += [modules[-1]] * (num_tiles - len(modules))  # tiles without a row
+    return LevelTiles(tuple(modules), rows_TC, places_B)
 
 
 def _own_parts(level: LevelShape, prepared: Parts) -> Parts:

@@ -96,11 +96,7 @@ def stack_settings(
     def floats(field):
         return np.array([getattr(row, field) for row in settings], np.float32)
 
-    stop_ids_BM = np.full((len(settings), MAX_STOP_IDS), NO_ID, np.int32)
-    shortest_B = np.zeros(len(settings), np.int32)
-    for row, stop in enumerate(stops):
-        stop_ids_BM[row, : len(stop.ids)] = sorted(stop.ids)
-        shortest_B[row] = stop.shortest
+    stop_ids_BM, shortest_B = stack_stops(stops, len(settings))
     prompt_B = np.zeros(len(settings), np.int32)
     prompt_B[: len(prompt_lengths)] = prompt_lengths
     bias_ids_BM = np.full((len(settings), MAX_BIASES), NO_ID, np.int32)
@@ -124,6 +120,16 @@ def stack_settings(
         min_p_B=floats("min_p"),
         penalty_B=floats("repetition_penalty"),
     )
+
+
+def stack_stops(stops: Sequence[EarliestStop], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """`stop_ids_BM` and `shortest_B` of `RowSettings`; rows beyond `stops` have none."""
+    stop_ids_BM = np.full((num_rows, MAX_STOP_IDS), NO_ID, np.int32)
+    shortest_B = np.zeros(num_rows, np.int32)
+    for row, stop in enumerate(stops):
+        stop_ids_BM[row, : len(stop.ids)] = sorted(stop.ids)
+        shortest_B[row] = stop.shortest
+    return stop_ids_BM, shortest_B
 
 
 def choice_seed(seed: int, prompt: int, choice: int) -> int:

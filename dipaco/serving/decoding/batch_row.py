@@ -1,0 +1,43 @@
+"""One active request: its tokens so far, its row of the cache, where it is in its grammar."""
+
+import dataclasses
+
+import numpy as np
+
+from dipaco.serving.decoding.grammar import GrammarState
+from dipaco.serving.decoding.stream import Finish, Stream, Token
+from dipaco.serving.errors import GrammarFailed
+
+
+@dataclasses.dataclass(eq=False)
+class BatchRow:
+    """One active request."""
+
+    stream: Stream
+    pool_row: int  # its row of the cache pool
+    tokens: list[int]  # prompt and continuation
+    max_tokens: int  # both together, at most; then it ends
+    uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
+    grammar: GrammarState | None = None  # of what it makes
+    mask_number: int = 0  # of the mask with which its block draws
+
+    def takes(self, token: Token) -> bool:
+        """Whether a token of its block is as it is drawn one by one: else its grammar's mask has
+        changed since the block began, and it is drawn again.
+        """
+        return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
+
+    def add(self, token: Token) -> Finish | None:
+        """Puts one token into the stream; returns the end where this was the last."""
+        self.tokens.append(token.id)
+        self.stream.put(token)
+        if token.id in self.stream.request.stop_ids:
+            return Finish("stop")
+        if self.grammar is not None:
+            try:
+                self.grammar.add(token.id)
+            except GrammarFailed as error:
+                return Finish("error", error)
+            if self.grammar.is_complete:
+                return Finish("stop")
+        return Finish("length") if len(self.tokens) >= self.max_tokens else None
