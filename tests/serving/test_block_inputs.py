@@ -71,3 +71,12 @@ def test_the_mask_of_a_grammar_is_that_of_the_moment_and_the_row_knows_which_one
     assert later.shortest_B.tolist() == [0, 0, 0, 0]
     assert rows[1].mask_number == 2
     assert later.temperature_B is first.temperature_B
+
+
+def test_dropped_inputs_are_made_again():
+    rows, held = [row(2)], RowInputs()
+    first = inputs_of(held, rows)
+    held.drop()
+    again = inputs_of(held, rows)
+    assert again["rows_B"] is not first["rows_B"]
+    assert again["rows_B"].tolist() == first["rows_B"].tolist()

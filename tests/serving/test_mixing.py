@@ -15,7 +15,7 @@ from dipaco.serving.decoding.batch import Batch, GatheredRows
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.mixing import LevelShape, Mixer, _tile_shape
+from dipaco.serving.decoding.mixing import LevelShape, Mixer, StepShape, _tile_shape
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.topology import PER_PATH, Level, Topology, blocks
 from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
@@ -111,25 +111,43 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
 
 
 @given(st.integers(1, 130), st.integers(2, 300), st.data())
-def test_tiles_hold_any_rows_of_a_level(num_rows, num_modules, data):
-    columns, few, most = _tile_shape(LevelShape((), num_modules), num_rows)
+def test_the_tiles_of_an_uneven_step_hold_any_rows_of_a_level(num_rows, num_modules, data):
+    level = LevelShape((), num_modules)
+    num_tiles, columns = _tile_shape(level, StepShape(num_rows, True))
     rows = data.draw(st.lists(st.integers(0, num_modules - 1), max_size=num_rows))
     used = sum(-(-count // columns) for count in collections.Counter(rows).values())
-    assert used <= most
-    assert few <= most
+    assert used <= num_tiles
+    even = StepShape(num_rows, False)
+    spread = collections.Counter(row % num_modules for row in range(num_rows)).values()
+    assert sum(-(-count // columns) for count in spread) <= _tile_shape(level, even)[0] <= num_tiles
 
 
-@pytest.mark.parametrize("num_modules", [2, 4, 8, 16, 32])
-def test_evenly_spread_rows_fit_few_tiles(num_modules):
-    columns, few, most = _tile_shape(LevelShape((), num_modules), 64)
-    assert num_modules * -(-64 // num_modules // columns) <= few < most
+@pytest.mark.parametrize(
+    ("num_modules", "tiles", "most", "columns"),
+    [(1, 1, 1, 64), (8, 8, 15, 8), (16, 16, 22, 8), (60, 60, 60, 8), (256, 64, 64, 2)],
+)
+def test_the_tiles_of_64_rows(num_modules, tiles, most, columns):
+    level = LevelShape((), num_modules)
+    assert _tile_shape(level, StepShape(64, False)) == (tiles, columns)
+    assert _tile_shape(level, StepShape(64, True)) == (most, columns)
 
 
-def test_the_tiles_of_64_rows():
-    assert _tile_shape(LevelShape((), 8), 64) == (8, 8, 15)  # columns, few, most
-    assert _tile_shape(LevelShape((), 16), 64) == (8, 16, 22)
-    assert _tile_shape(LevelShape((), 64), 64) == (2, 32, 64)
-    assert _tile_shape(LevelShape((), 1), 64) == (64, 1, 1)
+def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next():
+    mixer = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 8),), LoopLimits(rows=64))
+    assert mixer.shapes == ((8, False), (32, False), (64, False), (64, True))
+    paths = [dict(prepared(0)) for _ in range(8)]
+    for path in paths:
+        path[part_names(CONFIG)[0]] = dict(path[part_names(CONFIG)[0]])
+
+    def shape(*rows):
+        return mixer.shape([batch_of(paths[path], number) for path, number in enumerate(rows)])
+
+    assert shape(2, 2, 2, 2) == (8, False)
+    assert shape(3, 3, 3, 3) == (32, False)
+    assert shape(9, 9, 9) == (32, False)  # six tiles of eight
+    assert shape(9, 9, 1, 1, 1, 1, 1) == (64, True)  # nine tiles, where both others have eight
+    assert shape(8, 8, 8, 8, 8, 8, 8, 8) == (64, False)
+    assert shape(57, 1, 1, 1, 1, 1, 1, 1) == (64, True)
 
 
 @pytest.mark.parametrize("is_uneven", [False, True])
@@ -138,8 +156,9 @@ def test_every_row_passes_the_modules_of_its_path(is_uneven):
     first = 9 if is_uneven else 3  # a tile has eight columns
     rows_of = ((0, first), (5, 1), (3, 1), (8, 1))
     batches = [batch_of(path_of(path), rows) for path, rows in rows_of]
-    parts = mixer.parts(batches)
-    assert mixer.num_rows(batches) == 12
+    shape = StepShape(12, is_uneven)
+    assert mixer.shape(batches) == shape
+    parts = mixer.parts(batches, shape)
     paths = [batch.prepared for batch in batches for _ in batch.rows]
     for level in parts.levels:
         columns = level.rows_TC.shape[1]
@@ -147,7 +166,7 @@ def test_every_row_passes_the_modules_of_its_path(is_uneven):
             tile, column = divmod(int(level.places_B[row]), columns)
             assert level.rows_TC[tile, column] == row
             assert all(module is path[part] for part, module in level.modules[tile].items())
-    same = jax.tree.map(np.shape, mixer.any_parts(path_of(0), 12, is_uneven))
+    same = jax.tree.map(np.shape, mixer.any_parts(path_of(0), shape))
     assert jax.tree.map(np.shape, parts) == same
 
 
@@ -173,6 +192,15 @@ def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():
     mixer = Mixer(CONFIG, few, LIMITS)
     stopped_early = {("a", path): batch_of(path_of(path), 1) for path in (0, 3)}
     assert [len(step) for step in mixer.divide(stopped_early)] == [1, 1]
+    # Also where a common step would be much sooner: one module of two has all rows.
+    whole = [batch_of(path_of(path), 1) for path in (0, 1, 2)]
+    assert mixer.shape(whole[:2]) is not None
+    few = (LevelShape(BELOW, 1), LevelShape(ABOVE, 9))
+    mixer = Mixer(CONFIG, few, LoopLimits(rows=64))
+    together = [batch_of(path_of(path), 1) for path in (0, 1, 2, 3)]
+    assert mixer.shape(together[:3]) is not None
+    assert mixer.shape(together) is None
+    assert not mixer._is_sooner(together)
 
 
 def test_gathered_rows_are_of_these_rows_with_these_tokens_only():

@@ -1,6 +1,7 @@
 """One active request: its tokens so far, its row of the cache, where it is in its grammar."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class BatchRow:
     uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
     grammar: GrammarState | None = None  # of what it makes
     mask_number: int = 0  # of the mask with which its block draws
+    number: int = dataclasses.field(default_factory=itertools.count().__next__)  # no other has it
 
     def takes(self, token: Token) -> bool:
         """Whether a token of its block is as it is drawn one by one: else its grammar's mask has

@@ -27,7 +27,11 @@ class RowInputs:
     """The arguments of `decode.decode_block` that depend on which rows there are, on the device."""
 
     def __init__(self):
-        self._of: tuple[int, list[BatchRow]] | None = None
+        self.drop()
+
+    def drop(self) -> None:
+        """Frees them, which may be the results of a program that failed."""
+        self._of: tuple[int, list[int]] | None = None  # rows with padding; numbers of rows
         self._held: dict[str, Any] = {}
 
     def of(
@@ -48,10 +52,11 @@ class RowInputs:
           vocab_size: of the model.
           device: of the pool.
         """
-        if self._of != (num_rows, list(rows)):
+        these = num_rows, [row.number for row in rows]
+        if self._of != these:
             inputs = _row_inputs(rows, num_rows, spare, vocab_size)
             with jax.default_device(device):
-                self._of, self._held = (num_rows, list(rows)), _on_device(inputs)
+                self._of, self._held = these, _on_device(inputs)
         if all(row.grammar is None for row in rows):
             return self._held
         stop_ids_BM, shortest_B = stack_stops([_earliest_stop(row) for row in rows], num_rows)

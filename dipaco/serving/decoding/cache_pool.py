@@ -32,7 +32,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.mixing import LevelShape, Mixer
+from dipaco.serving.decoding.mixing import LevelShape, Mixer, StepShape
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
@@ -162,7 +162,9 @@ class CachePool:
             batch = batches[0]
             parts, gathered, inputs = batch.prepared, batch.gathered, batch.inputs
         else:
-            num_rows, parts = self.mixer.num_rows(batches), self.mixer.parts(batches)
+            shape = self.mixer.shape(batches)
+            assert shape is not None, "these paths have no common step"
+            num_rows, parts = shape.num_rows, self.mixer.parts(batches, shape)
             gathered, inputs = self._gathered_of_several, self._inputs_of_several
         return self._run_block(parts, rows, gathered, inputs, num_rows, slots)
 
@@ -186,14 +188,13 @@ class CachePool:
             name = f"decoding {num_rows} row{'s' * (num_rows > 1)} of {slots} tokens"
             return WarmUpProgram(name, lambda: run_block(prepared, num_rows, slots))
 
-        def mixed_program(num_rows: int, slots: int, is_uneven: bool) -> WarmUpProgram:
+        def mixed_program(shape: StepShape, slots: int) -> WarmUpProgram:
             def run() -> DecodeBlock:
-                parts = self.mixer.any_parts(prepared, num_rows, is_uneven)
-                return run_block(parts, num_rows, slots)
+                parts = self.mixer.any_parts(prepared, shape)
+                return run_block(parts, shape.num_rows, slots)
 
-            spread = "unevenly" if is_uneven else "evenly"
-            name = f"decoding {num_rows} rows of {slots} tokens on several paths, spread {spread}"
-            return WarmUpProgram(name, run)
+            name = f"decoding {shape.num_rows} rows of {slots} tokens on several paths"
+            return WarmUpProgram(name + ", unevenly spread" * shape.is_uneven, run)
 
         def score() -> object:
             return score_prompt(self.config, prepared, self._whole_context())
@@ -213,10 +214,9 @@ class CachePool:
                 for slots in self._slot_sizes
             ),
             *(
-                mixed_program(num_rows, slots, is_uneven)
-                for num_rows in self.mixer.row_sizes
+                mixed_program(shape, slots)
+                for shape in self.mixer.shapes
                 for slots in self._slot_sizes
-                for is_uneven in self.mixer.spreads(num_rows)
             ),
         ]
 

@@ -2,8 +2,8 @@
 
 All requests share one cache, the *pool*: a row of slots for each, whatever its path, and one spare
 row that takes what padding writes. A program runs on the parameters of one path and some rows of
-the pool; a block of steps also on those of several paths (`model.mixed`). Its other inputs (tokens,
-lengths, settings) are small and come from the host each time, so only the pool lives on the device.
+the pool; a block of steps also on those of several paths (`model.mixed`). Its other inputs are
+small: tokens and lengths come from the host each time, settings when rows change (`block_inputs`).
 Shapes are fixed: rows and slots come in *buckets*, so a few programs serve any load.
 
 `prefill` fills the pool and computes no logits: it leaves out a prompt's last token. That token

@@ -333,6 +333,7 @@ class Loop:
         self._pool.forget()
         for batch in self._batches.values():
             batch.gathered.drop()
+            batch.inputs.drop()
         return [(batch, row) for batch in self._batches.values() for row in batch.rows]
 
     def _end_cancelled(self) -> None:

@@ -41,6 +41,13 @@ class LevelShape(NamedTuple):
     num_modules: int
 
 
+class StepShape(NamedTuple):
+    """The shape of a step for several paths."""
+
+    num_rows: int  # padding included
+    is_uneven: bool  # with the tiles that any rows need, not those of evenly spread ones
+
+
 class Mixer:
     """Divides the active paths into steps.
 
@@ -60,11 +67,14 @@ class Mixer:
         ]
 
     @property
-    def row_sizes(self) -> tuple[int, ...]:
-        """Rows of a step for several paths, padding included; none where there are no such."""
+    def shapes(self) -> tuple[StepShape, ...]:
+        """Of steps for several paths; none where there are no such. Rows that are too uneven for
+        the tiles of one are padded to the next.
+        """
         if all(level.num_modules == 1 for level in self._levels):
             return ()
-        return self._limits.mixed_row_sizes
+        sizes = self._limits.mixed_row_sizes
+        return (*(StepShape(size, False) for size in sizes), *(StepShape(sizes[-1], True),))
 
     def divide(self, batches: Mapping[PathKey, Batch]) -> list[list[Batch]]:
         """Batches with rows, those that share a step side by side."""
@@ -80,49 +90,41 @@ class Mixer:
             steps += [together] if is_sooner else [[batch] for batch in together]
         return steps
 
-    def num_rows(self, batches: Sequence[Batch]) -> int:
-        """Rows of their common step, padding included."""
-        return smallest_fitting(self.row_sizes, sum(len(batch.rows) for batch in batches))
+    def shape(self, batches: Sequence[Batch]) -> StepShape | None:
+        """Of a common step; None where there is none: a release has more modules than its levels
+        say if its run was stopped early.
+        """
+        num_rows = sum(len(batch.rows) for batch in batches)
+        counts = [_rows_by_module(level, batches).values() for level in self._levels]
 
-    def parts(self, batches: Sequence[Batch]) -> MixedParts:
+        def holds(shape: StepShape) -> bool:
+            if num_rows > shape.num_rows:
+                return False
+            for level, numbers in zip(self._levels, counts, strict=True):
+                num_tiles, columns = _tile_shape(level, shape)
+                if sum(math.ceil(number / columns) for number in numbers) > num_tiles:
+                    return False
+            return True
+
+        return next(filter(holds, self.shapes), None)
+
+    def parts(self, batches: Sequence[Batch], shape: StepShape) -> MixedParts:
         """The modules that the rows pass, in the order of the batches and of the rows in each."""
         paths = [batch.prepared for batch in batches for _ in batch.rows]
-        num_rows = self.num_rows(batches)
-        is_uneven = self._is_uneven(batches, num_rows)
-        tiles = (_tiles(level, paths, num_rows, is_uneven) for level in self._levels)
-        return MixedParts(tuple(tiles))
+        return MixedParts(tuple(_tiles(level, paths, shape) for level in self._levels))
 
-    def spreads(self, num_rows: int) -> tuple[bool, ...]:
-        """Of `any_parts`: steps of fewer rows than the most are always taken to be uneven, which
-        saves a program for each shape.
-        """
-        return (False, True) if num_rows == self.row_sizes[-1] else (True,)
-
-    def any_parts(self, prepared: Parts, num_rows: int, is_uneven: bool) -> MixedParts:
-        """Of the shapes of any step with so many rows, spread evenly or not."""
-        tiles = (_tiles(level, [prepared], num_rows, is_uneven) for level in self._levels)
-        return MixedParts(tuple(tiles))
-
-    def _is_uneven(self, batches: Sequence[Batch], num_rows: int) -> bool:
-        """Whether the step has the tiles that any rows need, not those of evenly spread ones."""
-        return False not in self.spreads(num_rows) or any(
-            _num_used(level, batches, num_rows) > _tile_shape(level, num_rows).few
-            for level in self._levels
-        )
+    def any_parts(self, prepared: Parts, shape: StepShape) -> MixedParts:
+        """Of the shapes of any step of this one."""
+        return MixedParts(tuple(_tiles(level, [prepared], shape) for level in self._levels))
 
     def _is_sooner(self, batches: Sequence[Batch]) -> bool:
-        if not self.row_sizes:
+        shape = self.shape(batches)
+        if shape is None:
             return False
-        num_rows = self.num_rows(batches)
-        is_uneven = self._is_uneven(batches, num_rows)
         together = STEP_AS_READING
         for level, share in zip(self._levels, self._shares, strict=True):
-            shape = _tile_shape(level, num_rows)
-            # A release may have more modules than its levels say: a run that was stopped early.
-            if _num_used(level, batches, num_rows) > shape.most:
-                return False
-            num_tiles = shape.most if is_uneven else shape.few
-            together += TILE_OVERHEAD * share * num_tiles * _reading(shape.columns)
+            num_tiles, columns = _tile_shape(level, shape)
+            together += TILE_OVERHEAD * share * num_tiles * _reading(columns)
         sizes = self._limits.row_sizes
         apart = [smallest_fitting(sizes, len(batch.rows)) for batch in batches]
         return together < sum(STEP_AS_READING + _reading(number) for number in apart)
@@ -132,31 +134,15 @@ def _reading(columns: int) -> float:
     return 1 + columns / COLUMNS_AS_READING
 
 
-class _TileShape(NamedTuple):
-    """The tiles of a level for so many rows."""
-
-    columns: int  # of each
-    few: int  # that hold evenly spread rows
-    most: int  # that hold any
-
-
-def _tile_shape(level: LevelShape, num_rows: int) -> _TileShape:
+def _tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
+    """Tiles and columns of each that hold evenly spread rows of a level, or any rows."""
+    num_rows = shape.num_rows
     if level.num_modules == 1:
-        return _TileShape(num_rows, 1, 1)
+        return 1, num_rows
     least = LEAST_COLUMNS if level.num_modules < num_rows else LEAST_COLUMNS_ALONE
     columns = max(least, math.ceil(num_rows / level.num_modules))
     even = min(level.num_modules, num_rows)
-    most = even + (num_rows - even) // columns
-    return _TileShape(columns, even if even < most else math.ceil(most / 2), most)
-
-
-def _num_used(level: LevelShape, batches: Sequence[Batch], num_rows: int) -> int:
-    """Tiles of a level that have rows."""
-    if level.num_modules == 1:
-        return 1
-    columns = _tile_shape(level, num_rows).columns
-    numbers = _rows_by_module(level, batches).values()
-    return sum(math.ceil(number / columns) for number in numbers)
+    return even + (num_rows - even) // columns if shape.is_uneven else even, columns
 
 
 def _rows_by_module(level: LevelShape, batches: Sequence[Batch]) -> dict[int, int]:
@@ -172,19 +158,18 @@ def _module_of(level: LevelShape, prepared: Parts) -> int:
     return id(prepared[level.parts[0]])
 
 
-def _tiles(level: LevelShape, paths: Sequence[Parts], num_rows: int, is_uneven: bool) -> LevelTiles:
+def _tiles(level: LevelShape, paths: Sequence[Parts], shape: StepShape) -> LevelTiles:
     """The tiles of a level. Rows beyond `paths` are padding: their column is any."""
-    shape = _tile_shape(level, num_rows)
+    num_tiles, columns = _tile_shape(level, shape)
     if level.num_modules == 1:
-        rows_B = np.arange(num_rows, dtype=np.int32)
+        rows_B = np.arange(shape.num_rows, dtype=np.int32)
         return LevelTiles((_own_parts(level, paths[0]),), rows_B[None], rows_B)
     by_module: dict[int, list[int]] = {}
     for row, prepared in enumerate(paths):
         by_module.setdefault(_module_of(level, prepared), []).append(row)
     modules: list[Parts] = []
-    num_tiles, columns = shape.most if is_uneven else shape.few, shape.columns
     rows_TC = np.zeros((num_tiles, columns), np.int32)
-    places_B = np.zeros(num_rows, np.int32)
+    places_B = np.zeros(shape.num_rows, np.int32)
     for rows in by_module.values():
         own = _own_parts(level, paths[rows[0]])
         for start in range(0, len(rows), columns):
