@@ -108,7 +108,9 @@ class HostFleet:
                     self.alive_seconds += (now - looked) * len(self.names)
                     self.path_phases = run.ledger.progress.training_totals(MODULAR).path_phases
                 looked = now
-                is_time = began is not None and now > next_seconds
+                # Not before a first task is recorded: on a busy machine compiling outlasts all
+                # faults, and of no task there is no goodput.
+                is_time = self.path_phases > 0 and now > next_seconds
                 if is_time and (happened := in_turn.next_of(run)) is not None:
                     self.faults[happened] += 1
                     print(f"  {time.monotonic() - (began or 0):6.1f} s  {happened}", flush=True)
