@@ -1,7 +1,7 @@
 """What a block of steps gets from the host: tokens and draws each time, settings when rows change.
 
-A block of a small model costs as much beside its steps as some of them, and half of that is the
-copying of small arrays to the device: so those that stay the same while the rows do stay there.
+A block of a small model costs as much beside its steps as some of them, and copying small arrays to
+the device is a part of that: so those that stay the same while the rows do stay there.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,6 @@ from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.sampling import (
     NO_ID,
     EarliestStop,
-    RowSettings,
     SamplingSettings,
     stack_settings,
     stack_stops,
@@ -101,11 +100,11 @@ def _row_inputs(
 ) -> dict[str, Any]:
     num_spare = num_rows - len(rows)
     requests = [row.stream.request for row in rows]
-    settings: RowSettings = stack_settings(
+    settings = stack_settings(
         [request.sampling for request in requests] + [SamplingSettings()] * num_spare,
         [_earliest_stop(row) for row in rows],
         [request.num_given or len(request.prompt_ids) for request in requests],
-        allowed_BW=_allowed(rows, num_rows, vocab_size),
+        allowed_BW=all_allowed(num_rows, vocab_size),
     )
     return {
         "rows_B": np.array([row.pool_row for row in rows] + [spare] * num_spare, np.int32),

@@ -110,12 +110,14 @@ class Mixer:
 
     def parts(self, batches: Sequence[Batch], shape: StepShape) -> MixedParts:
         """The modules that the rows pass, in the order of the batches and of the rows in each."""
-        paths = [batch.prepared for batch in batches for _ in batch.rows]
-        return MixedParts(tuple(_tiles(level, paths, shape) for level in self._levels))
+        return self._parts([batch.prepared for batch in batches for _ in batch.rows], shape)
 
     def any_parts(self, prepared: Parts, shape: StepShape) -> MixedParts:
-        """Of the shapes of any step of this one."""
-        return MixedParts(tuple(_tiles(level, [prepared], shape) for level in self._levels))
+        """Those of one row, of the shapes of any step of this one."""
+        return self._parts([prepared], shape)
+
+    def _parts(self, paths: Sequence[Parts], shape: StepShape) -> MixedParts:
+        return MixedParts(tuple(_tiles(level, paths, shape) for level in self._levels))
 
     def _is_sooner(self, batches: Sequence[Batch]) -> bool:
         shape = self.shape(batches)
