@@ -7,6 +7,9 @@ import pytest
 
 from dipaco.data.toy import toy_documents
 
+CHARACTERS = '{}":,abcdefghijklmnopqrstuvwxyz0123456789'
+MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "n"), ("1", "7")]
+
 
 @pytest.fixture(scope="session")
 def limits():
@@ -44,6 +47,26 @@ def url(service) -> Iterator[str]:
 
     with listen("127.0.0.1", 0) as listening, _serving(service, listening):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    """Of a vocabulary of 48 characters and merges; token 50 ends a text."""
+    pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
+
+    tokens = [*CHARACTERS, *("".join(pair) for pair in MERGES)]
+    tokenizer = Tokenizer(BPE(vocab={each: n for n, each in enumerate(tokens)}, merges=MERGES))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(tokens), None))
+    grammars.text = tokenizer.decode
+    return grammars
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dipaco.serving.decoding.stream import Stream
 from tests.support.serving_rig import request
 
 VOCAB = 40
-DEVICE = jax.devices()[0]
+DEVICE = jax.local_devices()[-1]
 
 
 def row(pool_row, grammar=None, **options):
@@ -28,6 +28,7 @@ def inputs_of(held, rows, num_rows=4):
 def test_the_inputs_of_the_same_rows_are_those_that_the_device_has():
     rows, held = [row(2), row(5)], RowInputs()
     first = inputs_of(held, rows)
+    assert {device for each in jax.tree.leaves(first) for device in each.devices()} == {DEVICE}
     again = inputs_of(held, list(rows))
     assert all(a is b for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True))
 

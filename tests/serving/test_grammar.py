@@ -12,15 +12,11 @@ import pytest
 pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
 
 from llguidance.numpy import fill_next_token_bitmask
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.decode import DRAWN, RESTS
-from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
+from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -34,20 +30,6 @@ SCHEMA = json.dumps(
         "additionalProperties": False,
     }
 )
-CHARACTERS = '{}":,abcdefghijklmnopqrstuvwxyz0123456789'
-MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "n"), ("1", "7")]
-
-
-@pytest.fixture(scope="module")
-def grammars():
-    """Of a vocabulary of 48 characters and merges; token 50 ends a text."""
-    tokens = [*CHARACTERS, *("".join(pair) for pair in MERGES)]
-    tokenizer = Tokenizer(BPE(vocab={each: n for n, each in enumerate(tokens)}, merges=MERGES))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = ByteLevelDecoder()
-    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(tokens), None))
-    grammars.text = tokenizer.decode
-    return grammars
 
 
 def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):

@@ -28,6 +28,7 @@ from dipaco.store.errors import ObjectMissing
 from tests.support.serving_rig import (
     CONFIG,
     NUM_PATHS,
+    compilations,
     ids,
     make_loop,
     prepared,
@@ -39,10 +40,6 @@ from tests.support.serving_rig import (
 
 GREEDY, WARM = SamplingSettings(), SamplingSettings(temperature=1.0, top_k=20, top_p=0.9)
 forward = jax.jit(lm.forward, static_argnums=0)
-compilations: list[str] = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, seconds, **_: compilations.append(event) if "backend_compile" in event else None
-)
 
 
 @pytest.fixture(scope="module")
@@ -532,7 +529,7 @@ def test_after_a_failure_each_row_is_read_once_though_others_end_meanwhile(monke
     loop.run_once()
     start, prefill, read_again = loop._pool.start_block, loop._pool.prefill, []
 
-    def fails_once(batches):
+    def fails_once(step):
         monkeypatch.setattr(loop._pool, "start_block", start)
         raise RuntimeError("once")
 

@@ -2,6 +2,8 @@
 
 import collections
 import contextlib
+import functools
+import json
 from types import SimpleNamespace
 
 import jax
@@ -15,10 +17,18 @@ from dipaco.serving.decoding.batch import Batch, GatheredRows
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.mixing import LevelShape, Mixer, StepShape, _tile_shape
+from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepShape, _tile_shape
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.topology import PER_PATH, Level, Topology, blocks
-from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
+from tests.support.serving_rig import (
+    CONFIG,
+    compilations,
+    ids,
+    prepared,
+    read,
+    request,
+    run_until_idle,
+)
 
 SIDE = 3  # modules of each of two levels
 BELOW, ABOVE = part_names(CONFIG)[:2], part_names(CONFIG)[2:]
@@ -28,9 +38,9 @@ LIMITS = LoopLimits(
 )
 
 
-def path_of(number):
+def path_of(number, of=prepared):
     """A path of the grid: its two modules are the very objects that other paths have."""
-    below, above = prepared(number // SIDE), prepared(number % SIDE)
+    below, above = of(number // SIDE), of(number % SIDE)
     return {part: below[part] for part in BELOW} | {part: above[part] for part in ABOVE}
 
 
@@ -40,16 +50,22 @@ def batch_of(parts, num_rows):
     return batch
 
 
-@pytest.fixture(scope="module")
-def loop():
+def loop_over(path_of, grammars=None):
+    """A loop over the paths of the grid, with every program compiled."""
     loop = Loop(
         CONFIG,
         lambda release, path: contextlib.nullcontext(path_of(path)),
         limits=LIMITS,
         levels=GRID,
+        grammars=grammars,
     )
     loop.warm_up(path_of(0))
     return loop
+
+
+@pytest.fixture(scope="module")
+def loop():
+    return loop_over(path_of)
 
 
 @pytest.mark.slow
@@ -72,7 +88,7 @@ def test_rows_of_nine_paths_share_their_steps_and_get_the_tokens_they_get_alone(
 
     def watching(batches):
         steps = divide(batches)
-        sizes.extend(len(step) for step in steps)
+        sizes.extend(len(step.batches) for step in steps)
         return steps
 
     monkeypatch.setattr(loop._pool.mixer, "divide", watching)
@@ -93,6 +109,47 @@ def test_rows_of_nine_paths_share_their_steps_and_get_the_tokens_they_get_alone(
         assert finish.reason == "length"
 
 
+@pytest.mark.slow
+def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_the_warm_up(
+    grammars,
+):
+    device = jax.local_devices()[-1]
+    moved = functools.cache(lambda number: jax.device_put(prepared(number), device))
+    loops = loop_over(path_of, grammars), loop_over(functools.partial(path_of, of=moved), grammars)
+    schema = json.dumps({"type": "array", "items": {"enum": ["abba", "name", 17]}, "minItems": 4})
+    warm = SamplingSettings(temperature=1.0, top_k=20, logit_bias=((3, 2.0),), presence_penalty=1.0)
+    rng = np.random.default_rng(1)
+    # First twelve rows that are too uneven for the tiles of evenly spread ones.
+    paths = [0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 6, 6, *rng.integers(0, SIDE**2, 24).tolist()]
+    requests = [
+        request(
+            rng.integers(0, CONFIG.vocab_size, rng.integers(1, 40)).tolist(),
+            path=path,
+            max_new_tokens=int(rng.integers(5, 20)),
+            sampling=(SamplingSettings(), warm)[number % 2],
+            seed=number,
+            stop_ids=frozenset({7}) if number % 3 == 0 else frozenset(),
+            min_new_tokens=4 * (number % 3 == 0),
+            num_logprobs=3 if number % 5 == 0 else None,
+            schema=schema if number >= 12 and number % 4 == 0 else None,
+            prompt_logprobs=number == 10,
+        )
+        for number, path in enumerate(paths)
+    ]
+    before, texts = len(compilations), []
+    for loop in loops:
+        streams = [loop.submit(each) for each in requests[:12]]
+        loop.run_once()
+        assert loop._pool.mixer.shape(list(loop._batches.values())).is_uneven
+        for each in requests[12:]:  # while others are being served
+            streams.append(loop.submit(each))
+            loop.run_once()
+        run_until_idle(loop)
+        texts.append([ids(stream) for stream in streams])
+    assert texts[0] == texts[1]
+    assert len(compilations) == before
+
+
 def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_token(
     loop, monkeypatch
 ):
@@ -103,7 +160,7 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
         run_until_idle(loop)
     # In turn: together, apart, together. What was gathered for the one is stale for the other.
     turn = iter(range(1000))
-    monkeypatch.setattr(loop._pool.mixer, "_is_sooner", lambda batches: next(turn) % 3 != 1)
+    monkeypatch.setattr(loop._pool.mixer, "_is_sooner", lambda *_: next(turn) % 3 != 1)
     streams = [loop.submit(each) for each in requests]
     run_until_idle(loop)
     assert next(turn) > 6
@@ -176,22 +233,23 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     empty, elsewhere = batch_of(path_of(7), 0), batch_of(path_of(8), 1)
     active = {("a", path): batch for path, batch in enumerate(batches)}
     steps = mixer.divide({**active, ("a", 7): empty, ("b", 8): elsewhere})
-    assert steps == [batches, [elsewhere]]
-    two = [[batch] for batch in batches[:2]]
+    assert steps == [DecodeStep(batches, StepShape(12, False)), DecodeStep([elsewhere])]
+    two = [DecodeStep([batch]) for batch in batches[:2]]
     assert mixer.divide({("a", path): batches[path] for path in range(2)}) == two
     # Paths that share nothing, with many rows each: a step for both would cut them into tiles.
     apart = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 64),), LoopLimits(rows=64))
     few = {("a", path): batch_of(prepared(path), 32) for path in range(2)}
-    assert [len(step) for step in apart.divide(few)] == [1, 1]
+    assert [len(step.batches) for step in apart.divide(few)] == [1, 1]
     many = {("a", path): batch_of(dict(prepared(0)), 1) for path in range(40)}
-    assert [len(step) for step in Mixer(CONFIG, GRID, LoopLimits(rows=64)).divide(many)] == [40]
+    wide = Mixer(CONFIG, GRID, LoopLimits(rows=64))
+    assert [len(step.batches) for step in wide.divide(many)] == [40]
 
 
 def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():
     few = (LevelShape(BELOW, 1), LevelShape(ABOVE, 2))
     mixer = Mixer(CONFIG, few, LIMITS)
     stopped_early = {("a", path): batch_of(path_of(path), 1) for path in (0, 3)}
-    assert [len(step) for step in mixer.divide(stopped_early)] == [1, 1]
+    assert [len(step.batches) for step in mixer.divide(stopped_early)] == [1, 1]
     # Also where a common step would be much sooner: one module of two has all rows.
     whole = [batch_of(path_of(path), 1) for path in (0, 1, 2)]
     assert mixer.shape(whole[:2]) is not None
@@ -200,7 +258,8 @@ def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():
     together = [batch_of(path_of(path), 1) for path in (0, 1, 2, 3)]
     assert mixer.shape(together[:3]) is not None
     assert mixer.shape(together) is None
-    assert not mixer._is_sooner(together)
+    steps = mixer.divide({("a", path): batch for path, batch in enumerate(together)})
+    assert [len(step.batches) for step in steps] == [1, 1, 1, 1]
 
 
 def test_gathered_rows_are_of_these_rows_with_these_tokens_only():

@@ -29,6 +29,11 @@ CONFIG = ModelConfig(
 NUM_PATHS = 3
 LEVELS = (LevelShape(part_names(CONFIG), NUM_PATHS),)  # paths that share nothing
 
+compilations: list[str] = []  # one entry more for every program that XLA compiles
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: compilations.append(event) if "backend_compile" in event else None
+)
+
 
 @functools.cache
 def random_parts(path: int):

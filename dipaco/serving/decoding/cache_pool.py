@@ -14,7 +14,7 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, GatheredRows, tokens_of
+from dipaco.serving.decoding.batch import GatheredRows, tokens_of
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.block_inputs import RowInputs, block_inputs
 from dipaco.serving.decoding.block_plan import plan_block
@@ -32,7 +32,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.mixing import LevelShape, Mixer, StepShape
+from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepShape
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
@@ -150,21 +150,18 @@ class CachePool:
         scored = tokens_of(block, 0, num_logprobs)[1 : len(prompt_ids)]
         return [Token(prompt_ids[0]), *scored]
 
-    def start_block(self, batches: Sequence[Batch]) -> DecodeBlock:
-        """Starts a block of tokens for the rows of one batch or, in one step, of several; the
-        result is still being computed.
-        """
-        rows = [row for batch in batches for row in batch.rows]
+    def start_block(self, step: DecodeStep) -> DecodeBlock:
+        """Starts a block of tokens for the rows of a step; the result is still being computed."""
+        rows = [row for batch in step.batches for row in batch.rows]
         longest = max(len(row.tokens) for row in rows)
         slots = smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block)
-        if len(batches) == 1:
+        if step.shape is None:
+            (batch,) = step.batches
             num_rows = smallest_fitting(self._row_sizes, len(rows))
-            batch = batches[0]
             parts, gathered, inputs = batch.prepared, batch.gathered, batch.inputs
         else:
-            shape = self.mixer.shape(batches)
-            assert shape is not None, "these paths have no common step"
-            num_rows, parts = shape.num_rows, self.mixer.parts(batches, shape)
+            num_rows = step.shape.num_rows
+            parts = self.mixer.parts(step.batches, step.shape)
             gathered, inputs = self._gathered_of_several, self._inputs_of_several
         return self._run_block(parts, rows, gathered, inputs, num_rows, slots)
 

@@ -27,7 +27,7 @@ from dipaco.serving.decoding.fairness import RowShares
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
-from dipaco.serving.decoding.mixing import LevelShape
+from dipaco.serving.decoding.mixing import DecodeStep, LevelShape
 from dipaco.serving.decoding.request_queue import RequestQueue
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
@@ -156,7 +156,7 @@ class Loop:
             started = time.monotonic()
             steps = self._pool.mixer.divide(self._batches)
             blocks = [(step, self._pool.start_block(step)) for step in steps]
-            num_tokens = sum(self._hand_out(step, block) for step, block in blocks)
+            num_tokens = sum(self._hand_out(step.batches, block) for step, block in blocks)
         except Exception as error:
             log.warning("a step failed; its requests go on one by one", exc_info=error)
             self._go_on_alone()
@@ -317,7 +317,7 @@ class Loop:
             try:
                 self._pool.prefill(batch.prepared, [row])
                 self._score_prompt(batch, row)
-                self._hand_out([alone], self._pool.start_block([alone]))
+                self._hand_out([alone], self._pool.start_block(DecodeStep([alone])))
             except Exception as error:
                 self._remove_row(alone, row, Finish("error", error))
                 has_failed = True

@@ -48,6 +48,13 @@ class StepShape(NamedTuple):
     is_uneven: bool  # with the tiles that any rows need, not those of evenly spread ones
 
 
+class DecodeStep(NamedTuple):
+    """Batches whose rows take their steps side by side."""
+
+    batches: list[Batch]
+    shape: StepShape | None = None  # of a step for several paths; None: there is one batch
+
+
 class Mixer:
     """Divides the active paths into steps.
 
@@ -76,18 +83,22 @@ class Mixer:
         sizes = self._limits.mixed_row_sizes
         return (*(StepShape(size, False) for size in sizes), *(StepShape(sizes[-1], True),))
 
-    def divide(self, batches: Mapping[PathKey, Batch]) -> list[list[Batch]]:
-        """Batches with rows, those that share a step side by side."""
+    def divide(self, batches: Mapping[PathKey, Batch]) -> list[DecodeStep]:
+        """The steps of all batches with rows."""
         by_release: dict[str, list[Batch]] = {}
-        steps: list[list[Batch]] = []
+        steps: list[DecodeStep] = []
         for (release, _), batch in batches.items():
             if any(row.grammar is not None for row in batch.rows):
-                steps.append([batch])  # its block has fewer steps, which others need not wait for
+                # Its block has fewer steps, which others need not wait for.
+                steps.append(DecodeStep([batch]))
             elif batch.rows:
                 by_release.setdefault(release, []).append(batch)
         for together in by_release.values():
-            is_sooner = len(together) > 1 and self._is_sooner(together)
-            steps += [together] if is_sooner else [[batch] for batch in together]
+            shape = self.shape(together) if len(together) > 1 else None
+            if shape is not None and self._is_sooner(together, shape):
+                steps.append(DecodeStep(together, shape))
+            else:
+                steps += [DecodeStep([batch]) for batch in together]
         return steps
 
     def shape(self, batches: Sequence[Batch]) -> StepShape | None:
@@ -119,10 +130,7 @@ class Mixer:
     def _parts(self, paths: Sequence[Parts], shape: StepShape) -> MixedParts:
         return MixedParts(tuple(_tiles(level, paths, shape) for level in self._levels))
 
-    def _is_sooner(self, batches: Sequence[Batch]) -> bool:
-        shape = self.shape(batches)
-        if shape is None:
-            return False
+    def _is_sooner(self, batches: Sequence[Batch], shape: StepShape) -> bool:
         together = STEP_AS_READING
         for level, share in zip(self._levels, self._shares, strict=True):
             num_tiles, columns = _tile_shape(level, shape)
