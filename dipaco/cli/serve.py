@@ -74,9 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`--rows-per-client` and `--path-bytes` of its own (1)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
-    how.add_argument(
-        "--rows-per-path", type=int, metavar="N", help="of one path at once (all; at most 64)"
-    )
+    how.add_argument("--rows-per-path", type=int, metavar="N", help="of one path at once (all)")
     how.add_argument("--rows-per-client", type=int, metavar="N", help="of one client at once (all)")
     how.add_argument("--waiting", type=int, default=256, help="requests that may wait (256)")
     how.add_argument(
@@ -167,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
         reroute_every=options.reroute_every,
         limits=LoopLimits(
             rows=options.rows,
-            rows_per_path=min(options.rows, options.rows_per_path or LoopLimits.rows_per_path),
+            rows_per_path=min(options.rows, options.rows_per_path or options.rows),
             rows_per_client=options.rows_per_client,
             waiting=options.waiting,
         ),

@@ -105,18 +105,20 @@ class PathAdmission:
     def _give_room(self) -> None:
         """Pins paths for those that wait, as far as there is room."""
         now, still_waiting = time.monotonic(), []
-        refused: _Waiting | None = None  # the first that has no room
+        refused: dict[int, _Waiting] = {}  # the first of each memory that has no room
         for each in self._waiting:
             if each.pin.done():
                 continue
+            memory = self._cache.memory_of(each.modules)
+            first = refused.get(memory)
             # Those whose path needs no room go on, or else after it: they would starve it.
-            if refused and (_is_starved(refused, now) or not self._cache.has_room(each.modules)):
+            if first and (_is_starved(first, now) or not self._cache.has_room(each.modules)):
                 still_waiting.append(each)
                 continue
             try:
                 each.pin.set_result(self._cache.reserve(each.modules))
             except NoRoomForPath:
-                refused = refused or each
+                refused.setdefault(memory, each)
                 each.without_room_since = each.without_room_since or now
                 still_waiting.append(each)
             except Exception as error:

@@ -58,6 +58,10 @@ class PathStore(Protocol):
 
     def has_room(self, modules: Modules) -> bool: ...
 
+    def memory_of(self, modules: Modules) -> int:
+        """The number of the memory that a path goes to: one that is full says nothing of others."""
+        ...
+
     def reserve(self, modules: Modules) -> PathPin: ...
 
     def stats(self) -> CacheStats: ...
@@ -148,6 +152,10 @@ class PathCache:
         """
         with self._lock:
             return self._sizes.keys() >= set(_key(modules))
+
+    def memory_of(self, modules: Modules) -> int:
+        """The only one."""
+        return 0
 
     def stats(self) -> CacheStats:
         with self._lock:

@@ -79,6 +79,10 @@ class PathsOfDevices:
     def has_room(self, modules: Modules) -> bool:
         return self._of(modules).has_room(modules)
 
+    def memory_of(self, modules: Modules) -> int:
+        """The number of its device."""
+        return self._placement.device_of(modules)
+
     def reserve(self, modules: Modules) -> PathPin:
         return self._of(modules).reserve(modules)
 
@@ -87,7 +91,7 @@ class PathsOfDevices:
         return CacheStats(*map(sum, zip(*(cache.stats() for cache in self._caches), strict=True)))
 
     def _of(self, modules: Modules) -> PathCache:
-        return self._caches[self._placement.device_of(modules)]
+        return self._caches[self.memory_of(modules)]
 
 
 class LoopsOfDevices:

@@ -32,6 +32,9 @@ class RemoteCache(NamedTuple):
     def has_room(self, modules: Modules) -> bool:
         return True
 
+    def memory_of(self, modules: Modules) -> int:
+        return 0
+
     def reserve(self, modules: Modules) -> PathPin:
         return PathPin(dict, lambda: None)
 

@@ -154,6 +154,12 @@ def test_every_field_that_may_be_left_out_may_be_null(client, prompts):
     assert answer.json()["choices"] == ask(client, prompt=prompts[0])["choices"]
 
 
+def test_a_top_k_of_minus_one_is_all_tokens_as_clients_of_vllm_say_it(client, prompts):
+    body = {"prompt": prompts[0], "temperature": 1.0, "seed": 3, "max_tokens": 12}
+    told = [ask(client, **body, top_k=top_k)["choices"] for top_k in (-1, 0)]
+    assert told[0] == told[1]
+
+
 def test_bias_penalties_and_stop_tokens_do_what_they_say(service, client, prompts):
     prompt = prompts[0]
     banned = {str(i): -100 for i in range(service.model.vocab_size) if i not in (40, 41)}

@@ -36,7 +36,7 @@ AS_JSON = {"Content-Type": "application/json"}
         ({"temperature": True}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
         ({"min_p": -0.1}, "min_p"),
-        ({"top_k": -1}, "top_k"),
+        ({"top_k": -2}, "top_k"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-40}, "repetition_penalty"),
         ({"max_tokens": -1}, "max_tokens"),

@@ -45,8 +45,8 @@ def test_every_generated_body_is_answered_or_refused(schema, client, where, mode
     def ask(data):
         case = data.draw(cases)
         body = case.body
-        if isinstance(body, dict) and "model" in body and body["model"] == "":
-            body = body | {"model": "toy"}
+        if isinstance(body, dict) and data.draw(st.integers(0, 9)) < 9:
+            body = body | {"model": "toy"}  # a generated name is no model: nothing else is read
         if isinstance(body, bytes):
             response = client.post(
                 where, content=body, headers={"Content-Type": "application/json"}

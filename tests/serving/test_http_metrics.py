@@ -1,5 +1,6 @@
 """Metrics under vLLM's names: what its dashboards ask for is there, and counts this server."""
 
+import asyncio
 import re
 
 import pytest
@@ -10,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from dipaco.serving.http.app import make_app
+from dipaco.serving.http.metrics import Metrics
+from dipaco.serving.prompt_router import PromptRouter
 
-# What the dashboard of vLLM's repository asks for, but for the times that are not measured here
+# What the dashboard of vLLM's repository asks for
 # (`examples/online_serving/prometheus_grafana/grafana.json`).
 ASKED_FOR = [
     "vllm:e2e_request_latency_seconds_bucket",
@@ -32,7 +35,14 @@ ASKED_FOR = [
     "vllm:request_prompt_tokens_bucket",
     "vllm:request_generation_tokens_bucket",
     "vllm:request_success_total",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_decode_time_seconds_sum",
+    "vllm:request_max_num_generation_tokens_sum",
 ]
+
+
+STAGES = ("queue", "prefill", "decode")
 
 
 def samples(client):
@@ -72,8 +82,35 @@ def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prom
         whole = value("e2e_request_latency_seconds_sum")
         parts = value("time_to_first_token_seconds_sum") + value("inter_token_latency_seconds_sum")
         assert 0 < parts <= whole
+        stages = [value(f"request_{stage}_time_seconds_sum") for stage in STAGES]
+        assert all(seconds > 0 for seconds in stages)
+        assert sum(stages[:2]) == pytest.approx(value("time_to_first_token_seconds_sum"))
+        assert sum(stages) <= whole
+        assert value("request_max_num_generation_tokens_sum") == 24
         assert value("num_requests_running") == value("num_requests_waiting") == 0
         assert value("kv_cache_usage_perc") == 0
+
+
+def test_the_time_to_the_first_token_has_all_that_a_client_waits_for(service, prompts, monkeypatch):
+    names = ("time_to_first_token", "request_queue_time", "e2e_request_latency")
+    labels = frozenset({"model_name": "toy", "engine": "0"}.items())
+    waiting, route = [], PromptRouter.route
+
+    async def slowly(self, *args):
+        await asyncio.sleep(0.3)
+        waiting.append(metrics.requests.num_open["toy"])
+        return await route(self, *args)
+
+    metrics = Metrics()
+    with TestClient(make_app(service, metrics)) as client:
+        before = samples(client)
+        monkeypatch.setattr(PromptRouter, "route", slowly)
+        client.post("/v1/completions", json={"model": "toy", "prompt": prompts[0], "n": 3})
+        found = samples(client)
+    for name in names:
+        seconds = f"vllm:{name}_seconds_sum", labels
+        assert found[seconds] - before.get(seconds, 0) > 3 * 0.3, name
+    assert waiting == [3]
 
 
 def test_a_request_that_fails_is_aborted_and_no_longer_open(service, prompts, monkeypatch):

@@ -207,6 +207,13 @@ def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next():
     assert shape(57, 1, 1, 1, 1, 1, 1, 1) == (64, True)
 
 
+def test_a_loop_of_one_row_has_no_common_step():
+    mixer = Mixer(CONFIG, GRID, LoopLimits(rows=1))
+    assert mixer.shapes == ()
+    only = {("a", 0): batch_of(path_of(0), 1)}
+    assert mixer.divide(only) == [DecodeStep(list(only.values()))]
+
+
 @pytest.mark.parametrize("is_uneven", [False, True])
 def test_every_row_passes_the_modules_of_its_path(is_uneven):
     mixer = Mixer(CONFIG, GRID, LIMITS)

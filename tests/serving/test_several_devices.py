@@ -1,5 +1,7 @@
 """Paths spread over the devices of one process: placed evenly, and the texts are the same."""
 
+import asyncio
+
 import jax
 import numpy as np
 import pytest
@@ -7,12 +9,16 @@ import pytest
 from dipaco.errors import BadSetting
 from dipaco.model.config import part_names
 from dipaco.model.spec import describe
+from dipaco.receipt import Receipt
+from dipaco.serving import path_admission
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish
 from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth
-from dipaco.serving.several_devices import Placement, SeveralDevices
+from dipaco.serving.several_devices import PathsOfDevices, Placement, SeveralDevices
 from dipaco.store.address import Address
 from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId, grid
@@ -90,6 +96,34 @@ def test_paths_on_eight_devices_make_the_texts_of_one_device(spec):
     assert not spread.loop.is_alive
     assert spread.loop.stats().num_tokens == len(PATHS) * NEW_TOKENS
     assert [each.loop.stats().num_tokens > 0 for each in spread.engines[:4]] == [0, 1, 1, 0]
+
+
+def test_a_device_without_room_keeps_no_path_of_another_device_waiting():
+    load = lambda receipt: {"head": receipt.digest}  # noqa: E731
+    caches = [PathCache(load, max_bytes=100) for _ in range(2)]
+    paths = [
+        {ModuleId("all", number): Receipt(f"objects/{number}", f"digest {number}", 100)}
+        for number in range(4)
+    ]
+    store = PathsOfDevices(caches, Placement(2))
+    assert [store.memory_of(path) for path in paths] == [0, 1, 0, 1]
+
+    async def run():
+        admission = PathAdmission(store)
+        async with admission.pinned(paths[0]):
+            without_room = asyncio.create_task(hold(admission, paths[2]))
+            await asyncio.sleep(1.5 * path_admission.STARVED_SECONDS)
+            await asyncio.wait_for(hold(admission, paths[1]), 30)  # cold
+            await asyncio.wait_for(hold(admission, paths[1]), 30)  # warm
+            assert not without_room.done()
+        await asyncio.wait_for(without_room, 30)
+
+    asyncio.run(run())
+
+
+async def hold(admission, modules):
+    async with admission.pinned(modules):
+        pass
 
 
 def test_more_devices_than_there_are_is_refused(spec):

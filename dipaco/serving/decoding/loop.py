@@ -248,6 +248,8 @@ class Loop:
         assignment = self._pool.allocate(key_of(stream), tokens)
         row = BatchRow(stream, assignment.pool_row, tokens, max_tokens, row_uniforms, grammar)
         batch.rows.append(row)
+        if stream.row_seconds is None:
+            stream.row_seconds = time.monotonic()
         return row, assignment
 
     def _pause(self, batch: Batch, row: BatchRow) -> None:

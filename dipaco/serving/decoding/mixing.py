@@ -78,9 +78,9 @@ class Mixer:
         """Of steps for several paths; none where there are no such. Rows that are too uneven for
         the tiles of one are padded to the next.
         """
-        if all(level.num_modules == 1 for level in self._levels):
-            return ()
         sizes = self._limits.mixed_row_sizes
+        if not sizes or all(level.num_modules == 1 for level in self._levels):
+            return ()
         return (*(StepShape(size, False) for size in sizes), *(StepShape(sizes[-1], True),))
 
     def divide(self, batches: Mapping[PathKey, Batch]) -> list[DecodeStep]:

@@ -57,6 +57,7 @@ class Stream:
         self.prompt_logprobs: list[Token] | None = None  # set before the first token comes
         self.made_ids: list[int] = []  # before it was last paused; the loop's own
         self.submitted_seconds = time.monotonic()
+        self.row_seconds: float | None = None  # when it first got a row; set before its tokens come
         self.is_cancelled = False
         self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
         self._on_token = on_token or self._items.put

@@ -103,6 +103,7 @@ class Answer:
       params: what to generate for each.
       client: who asks.
       admitted: the places of its choices, which it gives back.
+      came_seconds: when the request came, by `time.monotonic`.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Answer:
         params: GenerationParams,
         client: str,
         admitted: contextlib.ExitStack,
+        came_seconds: float,
     ):
         self._service, self._admission, self._metrics = service, admission, metrics
         self._router = router
@@ -134,12 +136,12 @@ class Answer:
             for nth in range(params.n)
         ]
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
-        self._started = time.monotonic()
+        self._came_seconds = came_seconds
         self._bridge: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
         self._admitted = admitted
         self._model, self._requests = model, metrics.requests
         for choice in self._choices:
-            choice.times = self._requests.begin(model, len(choice.prompt.ids))
+            choice.times = self._requests.begin(model, len(choice.prompt.ids), came_seconds)
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
 
     @property
@@ -196,7 +198,8 @@ class Answer:
         )
         for choice, number in numbers.items():
             if choice.times is not None:
-                self._requests.add_tokens(self._model, choice.times, number)
+                row_seconds = choice.stream.row_seconds if choice.stream else None
+                self._requests.add_tokens(self._model, choice.times, number, row_seconds)
 
     def _end_times(self, choice: _Choice, reason: str) -> None:
         if choice.times is not None:
@@ -302,7 +305,7 @@ class Answer:
     def _piece_of(self, choice: _Choice, item: Token | Finish) -> TextPiece:
         if isinstance(item, Token):
             if not self.completion_tokens:
-                self._metrics.first_token.observe(time.monotonic() - self._started)
+                self._metrics.first_token.observe(time.monotonic() - self._came_seconds)
             if self._params.max_new_tokens:
                 self.completion_tokens += 1
                 choice.new_ids.append(item.id)

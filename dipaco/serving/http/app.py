@@ -172,16 +172,18 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
+        came_seconds = time.monotonic()
         parsed = await self._parsed(request, parse_completion, self._service, body)
         answer_format = CompletionFormat(body.model, parsed.served.digest, body.logprobs)
-        return await self._respond(request, body, parsed, answer_format)
+        return await self._respond(request, body, parsed, answer_format, came_seconds)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
+        came_seconds = time.monotonic()
         chat = self._settings.chat
         parsed = await self._parsed(request, parse_chat, self._service, chat, body)
         answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
-        return await self._respond(request, body, parsed, answer_format)
+        return await self._respond(request, body, parsed, answer_format, came_seconds)
 
     async def _parsed(
         self, request: Request, parse: Callable[..., ParsedRequest], *args: object
@@ -212,11 +214,13 @@ class _Application:
         body: CompletionRequest | ChatRequest,
         parsed: ParsedRequest,
         answer_format: AnswerFormat,
+        came_seconds: float,
     ) -> Response:
-        client = _client_of(request)
+        client, number = _client_of(request), parsed.num_choices
         with contextlib.ExitStack() as places:
-            places.enter_context(self._admission.admitted(parsed.num_choices, client))
-            prompts = await while_connected(request, self._routed(parsed, client))
+            places.enter_context(self._admission.admitted(number, client))
+            with self._metrics.requests.routing(parsed.model, number):
+                prompts = await while_connected(request, self._routed(parsed, client))
             answer = Answer(
                 self._service,
                 self._admission,
@@ -228,6 +232,7 @@ class _Application:
                 parsed.params,
                 client,
                 places.pop_all(),
+                came_seconds,
             )
         if body.stream:
             return await send_stream(

@@ -39,7 +39,7 @@ class Metrics:
         self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
         self.reroute_choices = counter("reroute_choices", "Times a path was chosen again.")
         self.reroute_router_tokens = counter("reroute_router_tokens", "Tokens read to choose it.")
-        self.first_token = histogram("first_token", "From the routed request to its first token.")
+        self.first_token = histogram("first_token", "From a request to its first token.")
         self.parsing = histogram("parsing", "Checking one request and tokenizing its prompts.")
         self.routing = histogram("routing", "Routing the prompts of one request.")
         self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")

@@ -18,6 +18,7 @@ MAX_STOPS = 16  # strings; OpenAI takes 4
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20  # alternatives for each token
 
+TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
@@ -46,7 +47,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # 1; 0 = greedy
     top_p: Probability | None = None  # 1
-    top_k: Index | None = None  # 0 = all
+    top_k: TopK | None = None  # 0, and -1 as vLLM has it = all
     min_p: Probability | None = None  # 0 = off
     repetition_penalty: Annotated[float, Meta(ge=LEAST_PENALTY, le=100)] | None = None  # 1 = off
     n: Count | None = None  # 1

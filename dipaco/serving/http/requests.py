@@ -191,7 +191,7 @@ def _sampling(body: CommonRequest, vocab_size: int) -> SamplingSettings:
         return SamplingSettings(
             temperature=1.0 if body.temperature is None else body.temperature,
             top_p=1.0 if body.top_p is None else max(body.top_p, MIN_TOP_P),
-            top_k=body.top_k or 0,
+            top_k=max(0, body.top_k or 0),
             min_p=body.min_p or 0.0,
             repetition_penalty=body.repetition_penalty or 1.0,
             presence_penalty=body.presence_penalty or 0.0,

@@ -5,8 +5,9 @@ meaning here is given. Names and labels: vLLM, `vllm/v1/metrics/loggers.py`.
 """
 
 import collections
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -23,10 +24,11 @@ TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 
 class RequestTimes:
-    """When the tokens of one request came."""
+    """When one request came, and its tokens."""
 
-    def __init__(self) -> None:
-        self.begun_seconds = self.latest_seconds = time.monotonic()
+    def __init__(self, came_seconds: float):
+        self.came_seconds = self.latest_seconds = came_seconds
+        self.first_seconds = came_seconds  # of its first token
         self.num_tokens = 0
 
 
@@ -57,24 +59,59 @@ class VllmMetrics:
         self._latency = histogram(
             "e2e_request_latency_seconds", "From a request to its last token.", REQUEST
         )
+        self._in_queue = histogram(
+            "request_queue_time_seconds", "From a request to its row of the cache.", REQUEST
+        )
+        self._in_prefill = histogram(
+            "request_prefill_time_seconds", "From a request's row to its first token.", REQUEST
+        )
+        self._in_decode = histogram(
+            "request_decode_time_seconds", "From a request's first token to its last.", REQUEST
+        )
         self._prompt_lengths = histogram("request_prompt_tokens", "Tokens of a prompt.", TOKENS)
-        self._lengths = histogram("request_generation_tokens", "Tokens made in a request.", TOKENS)
+        made = "Tokens made in a request."
+        self._lengths = [
+            histogram(name, made, TOKENS)
+            for name in ("request_generation_tokens", "request_max_num_generation_tokens")
+        ]
 
-    def begin(self, model: str, prompt_tokens: int) -> RequestTimes:
-        """A request with so many tokens has come."""
+    @contextlib.contextmanager
+    def routing(self, model: str, number: int) -> Generator[None]:
+        """So many requests wait for their paths to be chosen."""
+        self.num_open[model] += number
+        try:
+            yield
+        finally:
+            self.num_open[model] -= number
+
+    def begin(self, model: str, prompt_tokens: int, came_seconds: float) -> RequestTimes:
+        """A request with so many tokens has its path; it came at that time (`time.monotonic`)."""
         self.num_open[model] += 1
         self._prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
         self._prompt_lengths.labels(model, ENGINE).observe(prompt_tokens)
-        return RequestTimes()
+        return RequestTimes(came_seconds)
 
-    def add_tokens(self, model: str, times: RequestTimes, number: int) -> None:
-        """So many tokens of a request have come, together."""
+    def add_tokens(
+        self, model: str, times: RequestTimes, number: int, row_seconds: float | None
+    ) -> None:
+        """So many tokens of a request have come, together.
+
+        Args:
+          model: that was asked.
+          times: of the request.
+          number: of tokens.
+          row_seconds: when the request first got a row; None = that is not known here.
+        """
         now = time.monotonic()
         since = now - times.latest_seconds
         times.latest_seconds = now
         self._generation_tokens.labels(model, ENGINE).inc(number)
         if not times.num_tokens:
+            times.first_seconds = now
             self._first_token.labels(model, ENGINE).observe(since)
+            if row_seconds is not None:
+                self._in_queue.labels(model, ENGINE).observe(row_seconds - times.came_seconds)
+                self._in_prefill.labels(model, ENGINE).observe(now - row_seconds)
             since = 0.0  # the others of the first block came with the first token
         later = number - (not times.num_tokens)
         times.num_tokens += number
@@ -87,10 +124,14 @@ class VllmMetrics:
         """A request has ended: by `stop` or `length`, or else it was given up (`abort`)."""
         self.num_open[model] -= 1
         self._success.labels(model, ENGINE, reason).inc()
-        self._lengths.labels(model, ENGINE).observe(times.num_tokens)
+        for histogram in self._lengths:  # a request is one choice: its own length is the greatest
+            histogram.labels(model, ENGINE).observe(times.num_tokens)
         if reason != "abort":
-            seconds = time.monotonic() - times.begun_seconds
-            self._latency.labels(model, ENGINE).observe(seconds)
+            now = time.monotonic()
+            self._latency.labels(model, ENGINE).observe(now - times.came_seconds)
+            self._in_decode.labels(model, ENGINE).observe(
+                times.latest_seconds - times.first_seconds
+            )
 
 
 class VllmCollector(Collector):
@@ -110,7 +151,7 @@ class VllmCollector(Collector):
         gauges = {
             "num_requests_running": ("Requests being decoded.", running),
             "num_requests_waiting": (
-                "Requests that wait, for a row or for their path.",
+                "Requests that wait: to be routed, for their path, or for a row.",
                 {
                     model.name: max(0, self._metrics.num_open[model.name] - running[model.name])
                     for model in self._service.models
