@@ -24,6 +24,24 @@ POSTS = (
 
 
 @pytest.fixture(scope="module")
+def client(service, tmp_path_factory):
+    """With a chat template."""
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import HttpSettings, make_app
+    from dipaco.serving.http.chat_template import ChatTemplate
+
+    template = tmp_path_factory.mktemp("chat") / "chat_template.jinja"
+    template.write_text(
+        "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    )
+    settings = HttpSettings(chat=ChatTemplate(template, service.tokenizer.file))
+    app = make_app(service, settings=settings)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def schema(client):
     return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
 
