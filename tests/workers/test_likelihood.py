@@ -252,6 +252,8 @@ def test_an_alternation_gives_documents_to_the_paths_that_find_them_likeliest(be
     [
         ({"overlap": 3, "shortlist": 2}, "documents train paths of their shortlists"),
         ({"target_share": (0.25,) * 4}, "`routing.target_share` is set, and `routing.rule`"),
+        ({"kind": "random"}, "expected `routing.prior` 0"),
+        ({"kind": "random", "prior": 0.0, "shortlist": 2}, "says nothing of a text"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(settings, problem):
