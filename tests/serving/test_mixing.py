@@ -17,7 +17,14 @@ from dipaco.serving.decoding.batch import Batch, GatheredRows
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepShape, _tile_shape
+from dipaco.serving.decoding.mixing import (
+    DecodeStep,
+    LevelShape,
+    Mixer,
+    StepKind,
+    StepShape,
+    _tile_shape,
+)
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.topology import PER_PATH, Level, Topology, blocks
 from tests.support.serving_rig import (
@@ -44,9 +51,9 @@ def path_of(number, of=prepared):
     return {part: below[part] for part in BELOW} | {part: above[part] for part in ABOVE}
 
 
-def batch_of(parts, num_rows):
+def batch_of(parts, num_rows, grammar=None):
     batch = Batch(parts)
-    batch.rows = [SimpleNamespace(grammar=None)] * num_rows
+    batch.rows = [SimpleNamespace(grammar=grammar)] * num_rows
     return batch
 
 
@@ -116,7 +123,10 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
     device = jax.local_devices()[-1]
     moved = functools.cache(lambda number: jax.device_put(prepared(number), device))
     loops = loop_over(path_of, grammars), loop_over(functools.partial(path_of, of=moved), grammars)
-    schema = json.dumps({"type": "array", "items": {"enum": ["abba", "name", 17]}, "minItems": 4})
+    names = {"type": "string", "pattern": "^[a-d]{2,9}$"}
+    schema = json.dumps(
+        {"type": "object", "properties": {"a": names, "b": names}, "required": ["a", "b"]}
+    )
     warm = SamplingSettings(temperature=1.0, top_k=20, logit_bias=((3, 2.0),), presence_penalty=1.0)
     rng = np.random.default_rng(1)
     # First twelve rows that are too uneven for the tiles of evenly spread ones.
@@ -131,22 +141,29 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
             stop_ids=frozenset({7}) if number % 3 == 0 else frozenset(),
             min_new_tokens=4 * (number % 3 == 0),
             num_logprobs=3 if number % 5 == 0 else None,
-            schema=schema if number >= 12 and number % 4 == 0 else None,
+            schema=schema if number >= 12 and number % 3 else None,
             prompt_logprobs=number == 10,
         )
         for number, path in enumerate(paths)
     ]
-    before, texts = len(compilations), []
+    before, texts, kinds, alone = len(compilations), [], set(), []
+    for each in requests:
+        alone.append(loops[0].submit(each))
+        run_until_idle(loops[0])
     for loop in loops:
         streams = [loop.submit(each) for each in requests[:12]]
         loop.run_once()
         assert loop._pool.mixer.shape(list(loop._batches.values())).is_uneven
-        for each in requests[12:]:  # while others are being served
-            streams.append(loop.submit(each))
-            loop.run_once()
-        run_until_idle(loop)
-        texts.append([ids(stream) for stream in streams])
-    assert texts[0] == texts[1]
+        streams += [loop.submit(each) for each in requests[12:]]  # while others are being served
+        while loop.run_once():
+            steps = loop._pool.mixer.divide(loop._batches)
+            kinds |= {step.common[0] for step in steps if step.common}
+        texts.append([read(stream) for stream in streams])
+    assert all(finish.error is None for _, finish in texts[0])
+    alone = [ids(stream) for stream in alone]
+    for each in texts:
+        assert [[token.id for token in tokens] for tokens, _ in each] == alone
+    assert kinds == {StepKind("", False), StepKind("", True)}
     assert len(compilations) == before
 
 
@@ -240,7 +257,15 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     empty, elsewhere = batch_of(path_of(7), 0), batch_of(path_of(8), 1)
     active = {("a", path): batch for path, batch in enumerate(batches)}
     steps = mixer.divide({**active, ("a", 7): empty, ("b", 8): elsewhere})
-    assert steps == [DecodeStep(batches, StepShape(12, False)), DecodeStep([elsewhere])]
+    plain = StepKind("a", has_grammar=False)
+    common = DecodeStep(batches, (plain, StepShape(12, False)))
+    assert steps == [common, DecodeStep([elsewhere])]
+    with_grammar = [batch_of(path_of(path), 1, grammar=object()) for path in range(7)]
+    steps = mixer.divide({("a", path): batch for path, batch in enumerate(with_grammar)})
+    shared = StepKind("a", has_grammar=True)
+    assert steps == [DecodeStep(with_grammar, (shared, StepShape(12, False)))]
+    one = with_grammar[0]
+    assert mixer.divide({**active, ("a", 9): one}) == [common, DecodeStep([one])]
     two = [DecodeStep([batch]) for batch in batches[:2]]
     assert mixer.divide({("a", path): batches[path] for path in range(2)}) == two
     # Paths that share nothing, with many rows each: a step for both would cut them into tiles.

@@ -52,18 +52,30 @@ class GatheredRows:
         return 0 if self._held is None else self._held[0] * self._held[1]
 
 
+class StepMemory:
+    """What the steps of some rows leave on the device for their next ones."""
+
+    def __init__(self):
+        self.gathered, self.inputs = GatheredRows(), RowInputs()
+
+    def drop(self) -> None:
+        """Frees it."""
+        self.gathered.drop()
+        self.inputs.drop()
+
+
 class Batch:
     """The active rows of one path, and its parameters while there are any."""
 
     def __init__(self, prepared: Parts, pinned: contextlib.ExitStack | None = None):
         self.prepared = prepared
         self.rows: list[BatchRow] = []
-        self.gathered, self.inputs = GatheredRows(), RowInputs()
+        self.memory = StepMemory()
         self._pinned = pinned or contextlib.ExitStack()
 
     def close(self) -> None:
         """Unpins the parameters."""
-        self.gathered.drop()
+        self.memory.drop()
         self._pinned.close()
 
 

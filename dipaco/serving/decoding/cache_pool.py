@@ -5,7 +5,7 @@ content: of a prompt that begins as a text in the cache does, only the rest is r
 continuations of one prompt, a retry, the next turn of a chat).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +14,9 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import GatheredRows, tokens_of
+from dipaco.serving.decoding.batch import GatheredRows, StepMemory, tokens_of
 from dipaco.serving.decoding.batch_row import BatchRow
-from dipaco.serving.decoding.block_inputs import RowInputs, block_inputs
+from dipaco.serving.decoding.block_inputs import block_inputs
 from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.cached_texts import CachedTexts
 from dipaco.serving.decoding.decode import (
@@ -32,7 +32,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepShape
+from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepKind, StepShape
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
@@ -70,7 +70,7 @@ class CachePool:
         """
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
-        self._gathered_of_several, self._inputs_of_several = GatheredRows(), RowInputs()
+        self._of_several: dict[StepKind, StepMemory] = {}  # of steps for several paths
         self._texts = CachedTexts()
 
     @property
@@ -155,15 +155,29 @@ class CachePool:
         rows = [row for batch in step.batches for row in batch.rows]
         longest = max(len(row.tokens) for row in rows)
         slots = smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block)
-        if step.shape is None:
+        if step.common is None:
             (batch,) = step.batches
-            num_rows = smallest_fitting(self._row_sizes, len(rows))
-            parts, gathered, inputs = batch.prepared, batch.gathered, batch.inputs
+            num_rows, parts = smallest_fitting(self._row_sizes, len(rows)), batch.prepared
         else:
-            num_rows = step.shape.num_rows
-            parts = self.mixer.parts(step.batches, step.shape)
-            gathered, inputs = self._gathered_of_several, self._inputs_of_several
-        return self._run_block(parts, rows, gathered, inputs, num_rows, slots)
+            _, shape = step.common
+            num_rows, parts = shape.num_rows, self.mixer.parts(step.batches, shape)
+        return self._run_block(parts, rows, self._memory_of(step), num_rows, slots)
+
+    def take_back(self, step: DecodeStep, row: BatchRow) -> None:
+        """Says that a row did not take all the tokens of its step's block: those are made again."""
+        self._memory_of(step).gathered.take_back(row)
+
+    def drop_others(self, releases: Collection[str]) -> None:
+        """Frees what common steps have left of releases but these."""
+        for kind in [kind for kind in self._of_several if kind.release not in releases]:
+            self._of_several.pop(kind).drop()
+
+    def _memory_of(self, step: DecodeStep) -> StepMemory:
+        if step.common is None:
+            (batch,) = step.batches
+            return batch.memory
+        kind, _ = step.common
+        return self._of_several.setdefault(kind, StepMemory())
 
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
         """Every program in every shape, on the spare row; to be run in this order."""
@@ -179,7 +193,7 @@ class CachePool:
             return WarmUpProgram(name, lambda: self._read_on(prepared, tokens_1T, self._spare, 0))
 
         def run_block(parts: Parts | MixedParts, num_rows: int, slots: int) -> DecodeBlock:
-            return self._run_block(parts, [], GatheredRows(), RowInputs(), num_rows, slots)
+            return self._run_block(parts, [], StepMemory(), num_rows, slots)
 
         def block_program(num_rows: int, slots: int) -> WarmUpProgram:
             name = f"decoding {num_rows} row{'s' * (num_rows > 1)} of {slots} tokens"
@@ -247,17 +261,16 @@ class CachePool:
         self,
         parts: Parts | MixedParts,
         rows: Sequence[BatchRow],
-        gathered: GatheredRows,
-        row_inputs: RowInputs,
+        memory: StepMemory,
         num_rows: int,
         slots: int,
     ) -> DecodeBlock:
         device = self._allocate_cache(parts)
         plan = plan_block([row.grammar for row in rows], num_rows, self.limits.steps_per_block)
-        inputs = block_inputs(rows, plan, slots) | row_inputs.of(
+        inputs = block_inputs(rows, plan, slots) | memory.inputs.of(
             rows, num_rows, spare=self._spare, vocab_size=self.config.vocab_size, device=device
         )
-        shape = num_rows, slots
+        shape, gathered = (num_rows, slots), memory.gathered
         if not gathered.is_of(shape, rows):
             self._make_room(gathered, num_rows * slots)
             own = gather_rows(self._cache, inputs["rows_B"], slots)

@@ -156,7 +156,7 @@ class Loop:
             started = time.monotonic()
             steps = self._pool.mixer.divide(self._batches)
             blocks = [(step, self._pool.start_block(step)) for step in steps]
-            num_tokens = sum(self._hand_out(step.batches, block) for step, block in blocks)
+            num_tokens = sum(self._hand_out(step, block) for step, block in blocks)
         except Exception as error:
             log.warning("a step failed; its requests go on one by one", exc_info=error)
             self._go_on_alone()
@@ -287,9 +287,9 @@ class Loop:
 
     # --- tokens and ends ----------------------------------------------------------------------
 
-    def _hand_out(self, step: Sequence[Batch], block: DecodeBlock) -> int:
+    def _hand_out(self, step: DecodeStep, block: DecodeBlock) -> int:
         """Gives each row its tokens of a block; returns how many were used."""
-        rows = [(batch, row) for batch in step for row in batch.rows]
+        rows = [(batch, row) for batch in step.batches for row in batch.rows]
         wants_logprobs = any(row.stream.request.num_logprobs is not None for _, row in rows)
         block = jax.device_get(block) if wants_logprobs else fetch_tokens(block)
         num_tokens = 0
@@ -297,7 +297,7 @@ class Loop:
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
             for token in tokens_of(block, index, row.stream.request.num_logprobs):
                 if not row.takes(token):
-                    batch.gathered.take_back(row)  # rows with a grammar share no step with others'
+                    self._pool.take_back(step, row)
                     break
                 num_tokens += 1
                 if finish := row.add(token):
@@ -315,11 +315,12 @@ class Loop:
         while rest:
             batch, row = rest.pop(0)
             alone, has_failed = Batch(batch.prepared), False
+            step = DecodeStep([alone])
             alone.rows.append(row)
             try:
                 self._pool.prefill(batch.prepared, [row])
                 self._score_prompt(batch, row)
-                self._hand_out([alone], self._pool.start_block(DecodeStep([alone])))
+                self._hand_out(step, self._pool.start_block(step))
             except Exception as error:
                 self._remove_row(alone, row, Finish("error", error))
                 has_failed = True
@@ -334,8 +335,7 @@ class Loop:
         """
         self._pool.forget()
         for batch in self._batches.values():
-            batch.gathered.drop()
-            batch.inputs.drop()
+            batch.memory.drop()
         return [(batch, row) for batch in self._batches.values() for row in batch.rows]
 
     def _end_cancelled(self) -> None:
@@ -370,6 +370,7 @@ class Loop:
         """Unpins paths without active rows."""
         for key in [key for key, batch in self._batches.items() if not batch.rows]:
             self._batches.pop(key).close()
+        self._pool.drop_others({release for release, _ in self._batches})
 
 
 def _is_to_be_scored(stream: Stream) -> bool:

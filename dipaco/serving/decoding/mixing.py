@@ -48,11 +48,18 @@ class StepShape(NamedTuple):
     is_uneven: bool  # with the tiles that any rows need, not those of evenly spread ones
 
 
+class StepKind(NamedTuple):
+    """Rows of one kind may share a step."""
+
+    release: str
+    has_grammar: bool  # then blocks have fewer steps, which other rows need not wait for
+
+
 class DecodeStep(NamedTuple):
     """Batches whose rows take their steps side by side."""
 
     batches: list[Batch]
-    shape: StepShape | None = None  # of a step for several paths; None: there is one batch
+    common: tuple[StepKind, StepShape] | None = None  # of several paths; None: there is one batch
 
 
 class Mixer:
@@ -85,18 +92,16 @@ class Mixer:
 
     def divide(self, batches: Mapping[PathKey, Batch]) -> list[DecodeStep]:
         """The steps of all batches with rows."""
-        by_release: dict[str, list[Batch]] = {}
+        by_kind: dict[StepKind, list[Batch]] = {}
         steps: list[DecodeStep] = []
         for (release, _), batch in batches.items():
-            if any(row.grammar is not None for row in batch.rows):
-                # Its block has fewer steps, which others need not wait for.
-                steps.append(DecodeStep([batch]))
-            elif batch.rows:
-                by_release.setdefault(release, []).append(batch)
-        for together in by_release.values():
+            if batch.rows:
+                has_grammar = any(row.grammar is not None for row in batch.rows)
+                by_kind.setdefault(StepKind(release, has_grammar), []).append(batch)
+        for kind, together in by_kind.items():
             shape = self.shape(together) if len(together) > 1 else None
             if shape is not None and self._is_sooner(together, shape):
-                steps.append(DecodeStep(together, shape))
+                steps.append(DecodeStep(together, (kind, shape)))
             else:
                 steps += [DecodeStep([batch]) for batch in together]
         return steps
