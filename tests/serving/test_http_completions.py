@@ -1,6 +1,7 @@
 """Completions over HTTP: the text is the path's own, whole or streamed, alone or in a batch."""
 
 import json
+import threading
 
 import jax
 import msgspec
@@ -11,6 +12,7 @@ from dipaco.model.lm import forward
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+from dipaco.serving.http import app
 from dipaco.serving.http.protocol import CompletionRequest
 from tests.support.serving_rig import route
 
@@ -198,6 +200,23 @@ def test_texts_become_token_ids_and_back(service, client, prompts):
     assert back == {"prompt": prompts[0]}
     assert client.post("/detokenize", json={"tokens": [300]}).status_code == 400
     assert client.post("/tokenize", json=body | {"model": "gpt"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("where", "body"), [("tokenize", {"prompt": "jiji"}), ("detokenize", {"tokens": [1]})]
+)
+def test_tokenizing_is_done_in_the_threads_that_clients_take_in_turn(
+    client, monkeypatch, where, body
+):
+    threads, real = [], getattr(app, where)
+
+    def noting(*args):
+        threads.append(threading.current_thread().name)
+        return real(*args)
+
+    monkeypatch.setattr(app, where, noting)
+    assert client.post(f"/{where}", json=body).status_code == 200
+    assert threads[0].startswith("requests")
 
 
 def test_equal_seeds_draw_equal_texts_and_n_draws_several(client, prompts):

@@ -282,11 +282,13 @@ class _Application:
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)
-        return _json(await asyncio.to_thread(tokenize, self._service, body))
+        client = _client_of(request)
+        return _json(await self._threads.run(client, tokenize, self._service, body))
 
     async def _detokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, DetokenizeRequest)
-        return _json(await asyncio.to_thread(detokenize, self._service, body))
+        client = _client_of(request)
+        return _json(await self._threads.run(client, detokenize, self._service, body))
 
     async def _models(self, request: Request) -> Response:
         entries = [self._model_entry(model) for model in self._service.models]
