@@ -79,7 +79,7 @@ def scores_of(run: Run, temperatures: list[float]) -> Scores:
     router = run.router_of(run.routing_of(MODULAR, phase))
     order_NP = router.assign(features_of(run, run.corpus, valid.documents), router.num_paths)
     names = np.array(run.corpus.domain_names)
-    score_NP = prefix_scores(said.prefixes.T, order_NP, run.config.routing.prior)
+    score_NP = prefix_scores(said.prefixes.T, order_NP, run.config.routing.prior_nats)
     mixtures = {
         (name, t): mixture
         for t in temperatures

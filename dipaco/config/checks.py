@@ -138,13 +138,6 @@ def _check_paths(config: "RunConfig") -> None:
             problem=f"`routing.shortlist` is {routing.shortlist}, and there are {num_paths} "
             "paths; None compares them all"
         )
-    needs_first_choice = routing.shortlist is not None or routing.prior > 0
-    if routing.rule == LIKELIHOOD and routing.kind == "random" and needs_first_choice:
-        raise SettingsDisagree(
-            problem="`routing.rule` is likelihood and `routing.kind` random, whose first choice "
-            "says nothing of a text: expected `routing.prior` 0 and `routing.shortlist` None, not "
-            f"{routing.prior:g} and {routing.shortlist}"
-        )
     if routing.rule == LIKELIHOOD and routing.alternations:
         if routing.shortlist is not None and routing.overlap > routing.shortlist:
             raise SettingsDisagree(

@@ -62,13 +62,19 @@ class RoutingConfig:
     (DiPaCo section 2.4); `likelihood` = the one under which its first tokens are likeliest
     (SmallTalk LM)."""
     shortlist: int | None = None
-    """Paths that are compared by likelihood, the best by features; None = all."""
+    """Paths that are compared by likelihood, the best by features; None = all, and so it is where
+    `kind` is random: features say nothing then."""
     prior: float = 2.0
-    """Nats that the first of them starts ahead."""
+    """Nats that the first of them starts ahead; none where `kind` is random."""
 
     def num_compared(self, num_paths: int) -> int:
         """How many of P paths are compared by likelihood."""
-        return self.shortlist or num_paths
+        return num_paths if self.kind == "random" else self.shortlist or num_paths
+
+    @property
+    def prior_nats(self) -> float:
+        """That the first path by features starts ahead."""
+        return 0.0 if self.kind == "random" else self.prior
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:

@@ -93,7 +93,7 @@ def paths_of_prefixes(
         with reading_path(release, path):
             parts = run.path_of(release, path)
         prefix_NP[mine, path] = prefix_log_likelihoods(run, parts, tokens_NT[mine], lengths_N[mine])
-    return likeliest(prefix_scores(prefix_NP, shortlist_Nn, routing.prior), shortlist_Nn)
+    return likeliest(prefix_scores(prefix_NP, shortlist_Nn, routing.prior_nats), shortlist_Nn)
 
 
 def prefix_log_likelihoods(

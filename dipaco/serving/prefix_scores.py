@@ -115,7 +115,7 @@ class PathComparison:
         prefix_1P, shortlist_1n = np.zeros((1, self._num_paths)), self._shortlist_n[None]
         for path, nats in list(self._nats.items()):
             prefix_1P[0, path] = nats
-        score_1P = prefix_scores(prefix_1P, shortlist_1n, self._routing.prior)
+        score_1P = prefix_scores(prefix_1P, shortlist_1n, self._routing.prior_nats)
         return int(likeliest(score_1P, shortlist_1n)[0]), score_1P[0]
 
 

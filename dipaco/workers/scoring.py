@@ -117,7 +117,7 @@ def document_scores(run: Run, arm: str, phase: int) -> DocumentScores:
 
 def by_likelihood(run: Run, valid: Validation, prefix_PN: np.ndarray) -> np.ndarray:
     """The path of each validation document by its likelihood: int32 [N]."""
-    score_NP = prefix_scores(prefix_PN.T, valid.shortlists, run.config.routing.prior)
+    score_NP = prefix_scores(prefix_PN.T, valid.shortlists, run.config.routing.prior_nats)
     return likeliest(score_NP, valid.shortlists)
 
 

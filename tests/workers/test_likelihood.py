@@ -1,5 +1,6 @@
 """A run that is routed by likelihood: evaluation and serving against full forward passes."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -34,9 +35,14 @@ RUN = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def finished(programs, corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("likelihood")
+    with finished_run(RUN, programs, corpus, tmp_path_factory.mktemp("likelihood")) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def finished_run(config, programs, corpus, folder):
     shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, RUN)
+    run, _ = create_or_open(folder, config)
     run.programs = programs
     worker = worker_of(run)
     while worker.run_once():
@@ -119,6 +125,27 @@ def test_evaluation_is_what_full_forward_passes_say(finished):
         *("modular_ensemble_renewed", "modular_best_path"),
     ]
     assert any("3 of 4 paths read them too" in note for note in report["notes"])
+
+
+def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_starts_ahead(
+    programs, corpus, tmp_path
+):
+    routing = dataclasses.replace(RUN.routing, kind="random", prior=5.0)
+    config = dataclasses.replace(RUN, routing=routing, phases=1)
+    with finished_run(config, programs, corpus, tmp_path) as run:
+        values, lengths, _ = by_hand(run, 1)
+        chosen = values[:, :, :PREFIX].sum(axis=2).argmax(axis=0)
+        sum_N = values[chosen, np.arange(len(chosen)), PREFIX:].sum(axis=1)
+        count = (lengths - PREFIX).clip(min=0).sum()
+        (evaluated,) = (e for e in run.ledger.facts.evaluations() if e.arm == MODULAR)
+        assert evaluated.perplexity == pytest.approx(np.exp(-sum_N.sum() / count))
+        tokens, lengths = first_tokens(run.corpus, run.corpus.documents("valid"), PREFIX)
+        release = run.ledger.facts.release(MODULAR, 1)
+        found = paths_of_prefixes(run, release, routing, tokens, lengths)
+        assert found.tolist() == chosen.tolist()
+        dispatcher = Dispatcher(run, release)
+        for row, length, path in zip(tokens[:5], lengths, chosen, strict=False):
+            assert dispatch(run, release, row[:length], dispatcher=dispatcher).path == path
 
 
 def test_a_shortlist_of_more_paths_than_there_are_is_refused():
@@ -252,8 +279,6 @@ def test_an_alternation_gives_documents_to_the_paths_that_find_them_likeliest(be
     [
         ({"overlap": 3, "shortlist": 2}, "documents train paths of their shortlists"),
         ({"target_share": (0.25,) * 4}, "`routing.target_share` is set, and `routing.rule`"),
-        ({"kind": "random"}, "expected `routing.prior` 0"),
-        ({"kind": "random", "prior": 0.0, "shortlist": 2}, "says nothing of a text"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(settings, problem):

@@ -49,10 +49,10 @@ class StepShape(NamedTuple):
 
 
 class StepKind(NamedTuple):
-    """Rows of one kind may share a step."""
+    """Batches of one kind may share a step."""
 
     release: str
-    has_grammar: bool  # then blocks have fewer steps, which other rows need not wait for
+    has_grammar: bool  # of any row: blocks have fewer steps then, which others need not wait for
 
 
 class DecodeStep(NamedTuple):

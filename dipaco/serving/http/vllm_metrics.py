@@ -29,6 +29,7 @@ class RequestTimes:
     def __init__(self, came_seconds: float):
         self.came_seconds = self.latest_seconds = came_seconds
         self.first_seconds = came_seconds  # of its first token
+        self.row_seconds: float | None = None  # when it first got a row; None: not known here
         self.num_tokens = 0
 
 
@@ -107,11 +108,8 @@ class VllmMetrics:
         times.latest_seconds = now
         self._generation_tokens.labels(model, ENGINE).inc(number)
         if not times.num_tokens:
-            times.first_seconds = now
+            times.first_seconds, times.row_seconds = now, row_seconds
             self._first_token.labels(model, ENGINE).observe(since)
-            if row_seconds is not None:
-                self._in_queue.labels(model, ENGINE).observe(row_seconds - times.came_seconds)
-                self._in_prefill.labels(model, ENGINE).observe(now - row_seconds)
             since = 0.0  # the others of the first block came with the first token
         later = number - (not times.num_tokens)
         times.num_tokens += number
@@ -129,9 +127,13 @@ class VllmMetrics:
         if reason != "abort":
             now = time.monotonic()
             self._latency.labels(model, ENGINE).observe(now - times.came_seconds)
-            self._in_decode.labels(model, ENGINE).observe(
-                times.latest_seconds - times.first_seconds
-            )
+            if times.num_tokens:
+                decoding = times.latest_seconds - times.first_seconds
+                self._in_decode.labels(model, ENGINE).observe(decoding)
+            if times.row_seconds is not None:
+                prefill = times.first_seconds - times.row_seconds
+                self._in_prefill.labels(model, ENGINE).observe(prefill)
+                self._in_queue.labels(model, ENGINE).observe(times.row_seconds - times.came_seconds)
 
 
 class VllmCollector(Collector):

@@ -102,7 +102,7 @@ def _ensembles(
     config = run.config
     temperature = config.evaluation.ensemble_temperature
     score_NP = scores.prefixes.T.copy()
-    score_NP[np.arange(len(score_NP)), valid.paths] += config.routing.prior
+    score_NP[np.arange(len(score_NP)), valid.paths] += config.routing.prior_nats
     mixtures = {
         "ensemble_2": Mixture(log_posterior(best_of(score_NP, 2), temperature)),
         "ensemble": Mixture(log_posterior(score_NP, temperature)),

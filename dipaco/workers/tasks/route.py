@@ -230,7 +230,7 @@ def _by_likelihood(run: Run, phase: int) -> _Refit:
         for split, prefix_M in load_tree(run.objects, receipt).items():
             scores[split][shortlists[split] == path] = prefix_M
     for score_Nn in scores.values():
-        score_Nn[:, 0] += routing.prior
+        score_Nn[:, 0] += routing.prior_nats
     price_P = balancing_nats(
         scores["router"],
         shortlists["router"],
