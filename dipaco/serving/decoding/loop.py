@@ -368,9 +368,10 @@ class Loop:
 
     def _close_empty_batches(self) -> None:
         """Unpins paths without active rows."""
-        for key in [key for key, batch in self._batches.items() if not batch.rows]:
-            self._batches.pop(key).close()
-        self._pool.drop_others({release for release, _ in self._batches})
+        if empty := [key for key, batch in self._batches.items() if not batch.rows]:
+            for key in empty:
+                self._batches.pop(key).close()
+            self._pool.drop_others({release for release, _ in self._batches})
 
 
 def _is_to_be_scored(stream: Stream) -> bool:
