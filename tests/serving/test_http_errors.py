@@ -67,7 +67,7 @@ AS_JSON = {"Content-Type": "application/json"}
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"tools": []}, "tools"),
-        ({"store": True}, "store"),
+        ({"store": "yes"}, "store"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
         ({"stop_word": None}, "stop_word"),
         ({"path": 4}, "path"),

@@ -113,6 +113,21 @@ def test_the_time_to_the_first_token_has_all_that_a_client_waits_for(service, pr
     assert waiting == [3]
 
 
+def test_tokens_after_a_stop_string_are_counted_in_no_usage_and_no_metric(service, prompts):
+    labels = frozenset({"model_name": "toy", "engine": "0"}.items())
+    names = ("generation_tokens_total", "request_generation_tokens_sum")
+    body = {"model": "toy", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
+    with TestClient(make_app(service)) as client:
+        text = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        before = samples(client)
+        answer = client.post("/v1/completions", json=body | {"stop": text[1]}).json()
+        found = samples(client)
+    made = answer["usage"]["completion_tokens"]
+    assert made < 4, "tokens that came together with these were left out"
+    for name in names:
+        assert found[f"vllm:{name}", labels] - before[f"vllm:{name}", labels] == made, name
+
+
 def test_a_request_that_fails_is_aborted_and_no_longer_open(service, prompts, monkeypatch):
     with TestClient(make_app(service), raise_server_exceptions=False) as client:
         with monkeypatch.context() as patch:

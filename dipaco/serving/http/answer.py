@@ -170,36 +170,41 @@ class Answer:
         num_open = len(self._choices)
         while num_open:
             events = []
+            ended: dict[_Choice, str] = {}
+            num_tokens: collections.Counter[_Choice] = collections.Counter()
             items = await self._bridge.take()
-            self._time(items)
-            for choice, num_moves, item in items:
-                if choice.is_over or num_moves != choice.num_moves:
-                    continue  # made before the loop saw that the stream was cancelled
-                event = self._event_of(choice, item)
-                if event.finish_reason:
-                    self._end_times(choice, event.finish_reason)
-                    choice.is_over = True
-                    choice.leaves_path.set()
-                    num_open -= 1
-                elif self._is_reroute_due(choice):
-                    await self._reroute(choice)
-                events.append(event)
+            now_seconds = time.monotonic()
+            try:
+                for choice, num_moves, item in items:
+                    if choice.is_over or num_moves != choice.num_moves:
+                        continue  # made before the loop saw that the stream was cancelled
+                    num_tokens[choice] += isinstance(item, Token)
+                    event = self._event_of(choice, item)
+                    if event.finish_reason:
+                        ended[choice] = event.finish_reason
+                        choice.is_over = True
+                        choice.leaves_path.set()
+                        num_open -= 1
+                    elif self._is_reroute_due(choice):
+                        await self._reroute(choice)
+                    events.append(event)
+            finally:
+                self._time(num_tokens, now_seconds)
+                for choice, reason in ended.items():
+                    self._end_times(choice, reason)
             if events := _joined(events):
                 yield events
 
-    def _time(self, items: list[tuple[_Choice, int, Token | Finish]]) -> None:
-        """Measures when tokens come; those of one choice that come together are one piece."""
+    def _time(self, num_tokens: collections.Counter[_Choice], now_seconds: float) -> None:
+        """Measures when tokens came; those of one choice that came together are one piece."""
         if not self._params.max_new_tokens:
             return
-        numbers = collections.Counter(
-            choice
-            for choice, num_moves, item in items
-            if isinstance(item, Token) and num_moves == choice.num_moves
-        )
-        for choice, number in numbers.items():
-            if choice.times is not None:
+        for choice, number in num_tokens.items():
+            if number and choice.times is not None:
                 row_seconds = choice.stream.row_seconds if choice.stream else None
-                self._requests.add_tokens(self._model, choice.times, number, row_seconds)
+                self._requests.add_tokens(
+                    self._model, choice.times, number, row_seconds, now_seconds
+                )
 
     def _end_times(self, choice: _Choice, reason: str) -> None:
         if choice.times is not None:

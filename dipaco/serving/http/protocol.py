@@ -61,7 +61,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     # Accepted and ignored: for OpenAI's own accounts and records.
     user: str | None = None
     metadata: dict[str, str] | None = None
-    store: Literal[False] | None = None
+    store: bool | None = None
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

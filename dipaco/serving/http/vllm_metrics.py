@@ -93,22 +93,27 @@ class VllmMetrics:
         return RequestTimes(came_seconds)
 
     def add_tokens(
-        self, model: str, times: RequestTimes, number: int, row_seconds: float | None
+        self,
+        model: str,
+        times: RequestTimes,
+        number: int,
+        row_seconds: float | None,
+        now_seconds: float,
     ) -> None:
-        """So many tokens of a request have come, together.
+        """So many tokens of a request have come, together; only those that its text takes.
 
         Args:
           model: that was asked.
           times: of the request.
           number: of tokens.
           row_seconds: when the request first got a row; None = that is not known here.
+          now_seconds: when they came.
         """
-        now = time.monotonic()
-        since = now - times.latest_seconds
-        times.latest_seconds = now
+        since = now_seconds - times.latest_seconds
+        times.latest_seconds = now_seconds
         self._generation_tokens.labels(model, ENGINE).inc(number)
         if not times.num_tokens:
-            times.first_seconds, times.row_seconds = now, row_seconds
+            times.first_seconds, times.row_seconds = now_seconds, row_seconds
             self._first_token.labels(model, ENGINE).observe(since)
             since = 0.0  # the others of the first block came with the first token
         later = number - (not times.num_tokens)
