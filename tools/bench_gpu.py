@@ -11,8 +11,9 @@ attention  cuDNN's kernel against attention written out, on packed rows: how far
 train      the paper's path of 150 M parameters (12 layers, d_model 896, vocabulary 32,000) in
            bfloat16, rows of 1024 tokens: model FLOP/s utilisation, that is `flops_per_token` times
            tokens per second over what the device's data sheet promises. Batches first, then, at the
-           best of them, rematerialisation, chunked logits and attention one at a time. Memory is
-           what the compiler says that the step needs.
+           best of them, results of products in float32, rematerialisation, chunked logits and
+           attention one at a time. Memory is what the compiler says that the step needs. With
+           --profile also where the best step's time goes.
 decode     the same path, a token at a time in each of B rows: the time to read its parameters and
            the rows' keys and values once, at the data sheet's bandwidth, over the time it took.
 stacked    P small paths in one program (`inner/stacked.py`) against one by one, for P up to 64 and
@@ -20,13 +21,16 @@ stacked    P small paths in one program (`inner/stacked.py`) against one by one,
            whether the bits are those of one by one.
 
 Times are medians of windows of a few steps. A device that the table does not know is measured: a
-large product, a large copy. Not yet seen on a GPU; on CPU `--anyway --tiny` runs all of it.
+large product, a large copy. On CPU `--anyway --tiny` runs all of it. On an H100 each setting takes
+20 s, most of them to compile.
 """
 
 import argparse
+import collections
 import dataclasses
 import functools
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +39,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support.device_profile import kernel_seconds
 from support.paired_ratio import median_and_interval
 
 from dipaco.inner.config import STACKINGS, InnerSettings
@@ -44,6 +49,7 @@ from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
 from dipaco.model.inference import prepare
+from dipaco.model.kernels import result_dtype
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.serving.decoding.decode import decode_block, gather_rows, make_pool
@@ -191,16 +197,25 @@ def bench_train(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     print(
         f"\ntrain: {num_parameters(model) / 1e6:.0f} M parameters, rows of {model.max_length}\n"
-        f"{'rows':>6} {'remat':>6} {'chunks':>7} {'attention':>10} {'tokens/s':>10} {'GB':>7} "
-        f"{'MFU':>6}"
+        f"{'rows':>6} {'results':>9} {'remat':>6} {'chunks':>7} {'attention':>10} {'tokens/s':>10} "
+        f"{'GB':>7} {'MFU':>6}"
     )
 
-    def measure(batch: int, rematerialise: bool, chunks: int, kernel: str) -> float:
+    def measure(
+        batch: int, rematerialise: bool, chunks: int, kernel: str, results: str = "auto"
+    ) -> float:
         inner = InnerSettings(batch_size=batch, rematerialise=rematerialise, loss_chunks=chunks)
-        setting = {"rows": batch, "remat": rematerialise, "chunks": chunks, "attention": kernel}
-        shown = f"{batch:6} {rematerialise!s:>6} {chunks:7} {kernel:>10}"
+        given = dataclasses.replace(model, attention_kernel=kernel, result_dtype=results)
+        setting = {
+            "rows": batch,
+            "results": result_dtype(given),
+            "remat": rematerialise,
+            "chunks": chunks,
+            "attention": kernel,
+        }
+        shown = f"{batch:6} {setting['results']:>9} {rematerialise!s:>6} {chunks:7} {kernel:>10}"
         try:
-            timed = timed_step(dataclasses.replace(model, attention_kernel=kernel), inner)
+            timed = timed_step(given, inner)
         except Exception as error:
             # Too much memory, or a kernel that this device has not: a row of the table as well.
             print(f"{shown} {str(error).strip().splitlines()[0][:60]}")
@@ -221,6 +236,7 @@ def bench_train(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     kernel = "cudnn" if arguments.has_cudnn else "plain"
     by_batch = {batch: measure(batch, False, 8, kernel) for batch in arguments.batches}
     best = max(by_batch, key=lambda batch: by_batch[batch])
+    measure(best, False, 8, kernel, "float32")
     measure(best, True, 8, kernel)
     measure(best, False, 1, kernel)
     measure(2 * max(arguments.batches), True, 8, kernel)
@@ -230,13 +246,35 @@ def bench_train(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     top = max(rows, key=lambda row: row["mfu"])
     if arguments.profile is not None:
         timed_step(
-            dataclasses.replace(model, attention_kernel=top["attention"]),
+            dataclasses.replace(
+                model, attention_kernel=top["attention"], result_dtype=top["results"]
+            ),
             InnerSettings(
                 batch_size=top["rows"], rematerialise=top["remat"], loss_chunks=top["chunks"]
             ),
             arguments.profile,
         )
+        print_shares(Path(arguments.profile))
     return {"mfu": top["mfu"], "best": top, "rows": rows}
+
+
+def print_shares(profile: Path) -> None:
+    """Of a traced step: what its kernels do."""
+    seconds = kernel_seconds(profile)
+    shares: dict[str, float] = collections.defaultdict(float)
+    for name, taken in seconds.items():
+        shares[what_it_does(name)] += taken
+    for kind, taken in sorted(shares.items(), key=lambda item: -item[1]):
+        print(f"  {kind:<30} {taken / sum(seconds.values()):6.1%}")
+
+
+def what_it_does(kernel: str) -> str:
+    """By its name: NVIDIA's libraries name their kernels, and XLA its fusions."""
+    if re.search(r"nvjet|cutlass|gemm|cublas", kernel):
+        return "products"
+    if "cudnn" in kernel:
+        return "attention"
+    return "sums and elementwise, by XLA" if "fusion" in kernel else "the rest"
 
 
 # --- attention ----------------------------------------------------------------------------------

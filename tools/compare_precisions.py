@@ -1,10 +1,11 @@
-"""Losses of a path in float32 and in bfloat16, the same 2,000 steps of real text in both.
+"""Losses of a path in float32 and in bfloat16, with results of products in float32 as on CPU and in
+bfloat16 as on a GPU (`model.result_dtype`): the same 2,000 steps of real text in each.
 
     python tools/compare_precisions.py runs/quickstart/corpus --plot precisions.png
 
 The quickstart's model and batches on the corpus of a run, all of it on one path; learning rate,
-warm-up and cosine over these steps. Prints the mean loss of each tenth, and how far bfloat16 lies
-above float32 in the last one: the last line is JSON.
+warm-up and cosine over these steps. Prints the mean loss of each tenth, and how far each bfloat16
+lies above float32 in the last one: the last line is JSON.
 """
 
 import argparse
@@ -16,7 +17,11 @@ from pathlib import Path
 import numpy as np
 
 HOME = Path(__file__).parents[1]
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = {  # name: settings of the model
+    "float32": {"compute_dtype": "float32"},
+    "bfloat16": {"compute_dtype": "bfloat16", "result_dtype": "float32"},
+    "bfloat16 results": {"compute_dtype": "bfloat16", "result_dtype": "bfloat16"},
+}
 TENTHS = 10
 
 
@@ -31,7 +36,7 @@ def losses_in(precision: str, corpus_folder: Path, steps: int) -> np.ndarray:
     from dipaco.runs.programs import Programs
 
     config = load_config(HOME / "configs" / "quickstart.py")
-    model = dataclasses.replace(config.model, compute_dtype=precision)
+    model = dataclasses.replace(config.model, **PRECISIONS[precision])
     programs = Programs(dataclasses.replace(config, model=model))
     corpus = Corpus.open(corpus_folder)
     plan = build_shard(corpus, 0, corpus.documents("train"), config.data.length, 0).plan
@@ -83,16 +88,17 @@ def main() -> None:
     keep_freed_memory()
     losses = {name: losses_in(name, arguments.corpus, arguments.steps) for name in PRECISIONS}
     tenths = {name: np.array_split(values, TENTHS) for name, values in losses.items()}
-    print("| steps | " + " | ".join(PRECISIONS) + " | difference |\n| :-- | --: | --: | --: |")
+    print("| steps | " + " | ".join(PRECISIONS) + " |\n| :-- |" + " --: |" * len(PRECISIONS))
     first = 1
-    for full, half in zip(*tenths.values(), strict=True):
-        row = f"{full.mean():.4f} | {half.mean():.4f} | {half.mean() - full.mean():+.4f}"
-        print(f"| {first} to {first + len(full) - 1} | {row} |")
-        first += len(full)
+    for parts in zip(*tenths.values(), strict=True):
+        means = " | ".join(f"{part.mean():.4f}" for part in parts)
+        print(f"| {first} to {first + len(parts[0]) - 1} | {means} |")
+        first += len(parts[0])
     if arguments.plot:
         plot(losses, arguments.plot)
-    apart = float(tenths["bfloat16"][-1].mean() - tenths["float32"][-1].mean())
-    print(json.dumps({"steps": arguments.steps, "bf16_above_f32": round(apart, 5)}))
+    last = {name: float(parts[-1].mean()) for name, parts in tenths.items()}
+    above = {name: round(loss - last["float32"], 5) for name, loss in last.items()}
+    print(json.dumps({"steps": arguments.steps, "above_float32": above}))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from jax import lax
 
 from dipaco.model.cache import write
 from dipaco.model.config import ModelConfig
+from dipaco.model.kernels import result_dtype, uses_cudnn
 from dipaco.model.layers import declare, dense, rms_norm, rotate
 from dipaco.model.spec import ParamSpec
 
@@ -39,10 +40,11 @@ class Attention(nn.Module):
     ) -> tuple[jax.Array, Any]:
         """What attention adds to x, and the cache with these tokens in it (None without one)."""
         config, params = self.config, declare(self, self.specs)
+        dtypes = config.compute_dtype, result_dtype(config)
         x_BTD = rms_norm(x_BTD, params["norm"], config.norm_epsilon)
-        q_BTHK = _heads(dense(x_BTD, params["query"], config.compute_dtype), config.num_heads)
-        k_BTGK = _heads(dense(x_BTD, params["key"], config.compute_dtype), config.kv_heads)
-        v_BTGK = _heads(dense(x_BTD, params["value"], config.compute_dtype), config.kv_heads)
+        q_BTHK = _heads(dense(x_BTD, params["query"], *dtypes), config.num_heads)
+        k_BTGK = _heads(dense(x_BTD, params["key"], *dtypes), config.kv_heads)
+        v_BTGK = _heads(dense(x_BTD, params["value"], *dtypes), config.kv_heads)
         if config.qk_norm:
             q_BTHK = rms_norm(q_BTHK, params["query_norm"], config.norm_epsilon)
             k_BTGK = rms_norm(k_BTGK, params["key_norm"], config.norm_epsilon)
@@ -57,7 +59,7 @@ class Attention(nn.Module):
             cache = write(cache, k_BGSK, v_BGSK, positions_BT)
             k_BGSK, v_BGSK = cache["key"], cache["value"]
             y_BTD = attend(q_BTHK, k_BGSK, v_BGSK, allowed_BTS, config.compute_dtype)
-        return dense(y_BTD, params["output"], config.compute_dtype), cache
+        return dense(y_BTD, params["output"], *dtypes), cache
 
 
 def attend_causally(
@@ -81,25 +83,6 @@ def attend_causally(
         seen = k_BGTK[:, :, :stop], v_BGTK[:, :, :stop], allowed_BTT[:, start:stop, :stop]
         y_BTM.append(attend(q_BTHK[:, start:stop], *seen, compute_dtype))
     return jnp.concatenate(y_BTM, axis=1)
-
-
-def uses_cudnn(config: ModelConfig, length: int) -> bool:
-    """Whether rows of `length` tokens use cuDNN's kernel: as configured; on "auto", if it can.
-
-    It takes 16-bit types, head sizes that are multiples of 8 up to 128, an even length with a mask,
-    and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
-    """
-    if config.attention_kernel != "auto":
-        return config.attention_kernel == "cudnn"
-    device = jax.devices()[0]
-    return (
-        config.compute_dtype == "bfloat16"
-        and config.head_size % 8 == 0
-        and config.head_size <= 128
-        and length % 2 == 0
-        and "NVIDIA" in device.device_kind
-        and float(device.compute_capability) >= 8.0
-    )
 
 
 def attend_fused(

@@ -8,8 +8,10 @@ from dipaco.errors import BadSetting
 from dipaco.model.errors import BadMesh
 
 ComputeDtype = Literal["float32", "bfloat16"]
+ResultDtype = Literal["auto", "float32", "bfloat16"]
 AttentionKernel = Literal["auto", "plain", "cudnn"]
-COMPUTE_DTYPES, ATTENTION_KERNELS = get_args(ComputeDtype), get_args(AttentionKernel)
+COMPUTE_DTYPES, RESULT_DTYPES = get_args(ComputeDtype), get_args(ResultDtype)
+ATTENTION_KERNELS = get_args(AttentionKernel)
 # Parameters with a row or column for each token -> their axis of tokens.
 VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}
 
@@ -45,9 +47,14 @@ class ModelConfig:
     compute_dtype: ComputeDtype = "float32"
     """Type of what products multiply: `float32`, or `bfloat16` with sums in float32. Parameters are
     always float32."""
+    result_dtype: ResultDtype = "auto"
+    """Type in which the products of a block leave their float32 sums, and the gradients of their
+    inputs, in training: `auto` = `model.compute_dtype`, on CPU `float32`. Residual stream, logits
+    and gradients of parameters are always float32."""
     attention_kernel: AttentionKernel = "auto"
     """In training: `cudnn` = cuDNN's, in bfloat16 on NVIDIA Ampere or later; `plain` = the one
-    written here; `auto` = cuDNN's where it runs, else the plain one."""
+    written here; `auto` = cuDNN's where it runs, unless equal bits are asked for, else the plain
+    one."""
 
     def __post_init__(self):
         sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")
@@ -69,10 +76,14 @@ class ModelConfig:
                 _refuse(self, field, "more than 0", "Leave it out for the usual value.")
         for field, known in (
             ("compute_dtype", COMPUTE_DTYPES),
+            ("result_dtype", RESULT_DTYPES),
             ("attention_kernel", ATTENTION_KERNELS),
         ):
             if getattr(self, field) not in known:
                 _refuse(self, field, f"one of {', '.join(known)}", "Pick one.")
+        if (self.result_dtype, self.compute_dtype) == ("bfloat16", "float32"):
+            remedy = "Or set model.compute_dtype=bfloat16."
+            _refuse(self, "result_dtype", "auto or float32, as compute_dtype is float32", remedy)
 
     @property
     def kv_heads(self) -> int:
@@ -206,6 +217,11 @@ class MeshConfig:
         rest = num_devices // given
         data, fsdp, tensor = (rest if size == -1 else size for size in self._sizes)
         return data, fsdp, tensor
+
+    @property
+    def num_devices(self) -> int | None:
+        """Of the whole mesh; None = all that there are."""
+        return None if -1 in self._sizes else math.prod(self._sizes)
 
     @property
     def _sizes(self) -> tuple[int, int, int]:

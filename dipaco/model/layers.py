@@ -15,29 +15,31 @@ from jax import lax
 from dipaco.model.spec import ParamSpec
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def dense(x: jax.Array, kernel_NM: jax.Array, compute_dtype: str) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def dense(
+    x: jax.Array, kernel_NM: jax.Array, compute_dtype: str, result_dtype: str = "float32"
+) -> jax.Array:
     """x @ kernel over the last axis of x [..., N], in float32 -> [..., M].
 
-    Inputs are cast to `compute_dtype`; sums and result stay float32. On CPU this is also the fast
-    way for bfloat16: a product with bfloat16 *output* runs at a fraction of the speed.
+    Inputs are cast to `compute_dtype`, and sums are float32. The result, and the gradient of x, are
+    rounded to `result_dtype` on their way through memory, where the model keeps them until the
+    backward pass (`config.result_dtype` says when); the gradient of the kernel is not.
     """
+    return _dense_forward(x, kernel_NM, compute_dtype, result_dtype)[0]
+
+
+def _dense_forward(x, kernel_NM, compute_dtype, result_dtype):
     x, kernel_NM = x.astype(compute_dtype), kernel_NM.astype(compute_dtype)
-    return _contract(x, kernel_NM, (x.ndim - 1,), (0,))
+    return _contract(x, kernel_NM, (x.ndim - 1,), (0,), result_dtype), (x, kernel_NM)
 
 
-def _dense_forward(x, kernel_NM, compute_dtype):
-    x, kernel_NM = x.astype(compute_dtype), kernel_NM.astype(compute_dtype)
-    return _contract(x, kernel_NM, (x.ndim - 1,), (0,)), (x, kernel_NM)
-
-
-def _dense_backward(compute_dtype, saved, gradient):
+def _dense_backward(compute_dtype, result_dtype, saved, gradient):
     x, kernel_NM = saved
     # Without the barrier XLA:CPU fuses the incoming elementwise gradient (of SiLU, cross-entropy)
     # into a *transposed copy* for the kernel's product, at many times the cost of the product.
     gradient = lax.optimization_barrier(gradient.astype(compute_dtype))
     leading = tuple(range(x.ndim - 1))
-    gradient_x = _contract(gradient, kernel_NM, (x.ndim - 1,), (1,))
+    gradient_x = _contract(gradient, kernel_NM, (x.ndim - 1,), (1,), result_dtype)
     # XLA:CPU copies the left side of this product into columns, so the narrower side is put there:
     # for the feed-forward's `down`, 1024 to 256, the product takes three quarters of the time.
     if x.shape[-1] > gradient.shape[-1]:
@@ -49,10 +51,13 @@ def _dense_backward(compute_dtype, saved, gradient):
     return gradient_x, gradient_kernel_NM
 
 
-def _contract(a, b, axes_a, axes_b):
-    """The product of a and b summed over the given axes, without transposed copies."""
+def _contract(a, b, axes_a, axes_b, result_dtype="float32"):
+    """The product of a and b summed over the given axes, without transposed copies; float32, of
+    which `result_dtype` is kept.
+    """
     dimensions = ((axes_a, axes_b), ((), ()))
-    return lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+    product = lax.dot_general(a, b, dimensions, preferred_element_type=jnp.dtype(result_dtype))
+    return product.astype(jnp.float32)
 
 
 dense.defvjp(_dense_forward, _dense_backward)
@@ -102,11 +107,12 @@ class FeedForward(nn.Module):
     specs: Mapping[str, ParamSpec]
     norm_epsilon: float
     compute_dtype: str
+    result_dtype: str
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
-        params = declare(self, self.specs)
+        params, dtypes = declare(self, self.specs), (self.compute_dtype, self.result_dtype)
         x_BTD = rms_norm(x_BTD, params["norm"], self.norm_epsilon)
-        gate_BTF = dense(x_BTD, params["gate"], self.compute_dtype)
-        up_BTF = dense(x_BTD, params["up"], self.compute_dtype)
-        return dense(nn.silu(gate_BTF) * up_BTF, params["down"], self.compute_dtype)
+        gate_BTF = dense(x_BTD, params["gate"], *dtypes)
+        up_BTF = dense(x_BTD, params["up"], *dtypes)
+        return dense(nn.silu(gate_BTF) * up_BTF, params["down"], *dtypes)

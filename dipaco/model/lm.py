@@ -15,6 +15,7 @@ from jax import lax
 from dipaco.model.attention import Attention
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.kernels import result_dtype
 from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_table
 from dipaco.model.loss import (
     LogitsLoss,
@@ -251,6 +252,7 @@ class Block(nn.Module):
             self.specs["feed_forward"],
             config.norm_epsilon,
             config.compute_dtype,
+            result_dtype(config),
             name="feed_forward",
         )
         return x_BTD + feed_forward(x_BTD), cache

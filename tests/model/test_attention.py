@@ -1,14 +1,11 @@
 """The fused kernel equals plain attention: packed rows, shared key heads."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dipaco.errors import BadSetting
-from dipaco.model.attention import attend_causally, attend_fused, uses_cudnn
+from dipaco.model.attention import attend_causally, attend_fused
 from dipaco.model.config import ModelConfig
 
 MODEL = ModelConfig(
@@ -49,10 +46,3 @@ def test_the_fused_kernel_gives_values_and_gradients_of_plain_attention(kv_heads
         strict=True,
     ):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_kernel_may_be_chosen_and_on_cpu_the_default_is_plain():
-    assert not uses_cudnn(MODEL, 128)
-    assert uses_cudnn(dataclasses.replace(MODEL, attention_kernel="cudnn"), 128)
-    with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn"):
-        dataclasses.replace(MODEL, attention_kernel="flash")

@@ -68,6 +68,25 @@ def test_bfloat16_gradients_are_float32_and_close(config, tokens_BT):
         assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(a)
 
 
+@pytest.mark.parametrize(
+    "config", [GROUPED, pytest.param(TIED, marks=pytest.mark.slow)], ids=["grouped", "tied"]
+)
+def test_results_kept_in_bfloat16_are_rounded_and_gradients_of_parameters_are_not(
+    config, tokens_BT
+):
+    parts, mixed = lively(config), _mixed(config)
+    kept = dataclasses.replace(mixed, result_dtype="bfloat16")
+    exact, whole, rounded = (_gradients(parts, c, tokens_BT) for c in (config, mixed, kept))
+    leaves = map(jax.tree.leaves, (exact, whole, rounded))
+    distances = []
+    for a, b, c in zip(*leaves, strict=True):
+        assert c.dtype == jnp.float32
+        assert not np.array_equal(b, c)
+        distances.append([np.linalg.norm(a - b), np.linalg.norm(a - c)] / np.linalg.norm(a))
+    of_whole, of_rounded = np.mean(distances, axis=0)
+    assert of_rounded < 2 * of_whole
+
+
 @pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
 def test_gradients_written_by_hand_equal_those_of_jax(monkeypatch, config, tokens_BT):
     parts = lively(config)

@@ -1,0 +1,41 @@
+"""Which of several forms of a computation the device of this machine runs."""
+
+import jax
+
+from dipaco.model.config import ModelConfig
+from dipaco.model.equal_bits import equal_bits_asked
+
+
+def uses_cudnn(config: ModelConfig, length: int) -> bool:
+    """Whether rows of `length` tokens use cuDNN's kernel: as configured; on "auto", if it can.
+
+    It takes 16-bit types, head sizes that are multiples of 8 up to 128, an even length with a mask,
+    and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`). Where
+    equal bits are asked for, its backward pass does not compile (jax 0.11.2 on an H100:
+    "IndexError: absl::container_internal::raw_hash_map<>::at").
+    """
+    if config.attention_kernel != "auto":
+        return config.attention_kernel == "cudnn"
+    device = jax.devices()[0]
+    return (
+        config.compute_dtype == "bfloat16"
+        and config.head_size % 8 == 0
+        and config.head_size <= 128
+        and length % 2 == 0
+        and "NVIDIA" in device.device_kind
+        and float(device.compute_capability) >= 8.0
+        and not equal_bits_asked()
+    )
+
+
+def result_dtype(config: ModelConfig) -> str:
+    """The type in which a dense product of a block leaves its result: as configured; on "auto",
+    that of its inputs, but float32 on CPU.
+
+    A GPU is kept waiting by its memory: with results of bfloat16 a step of 176 M parameters took
+    0.90 of the time on an H100, and 0.80 of the memory. On CPU a product with a bfloat16 result
+    runs at a fraction of the speed of one with a float32 result.
+    """
+    if config.result_dtype != "auto":
+        return config.result_dtype
+    return "float32" if jax.default_backend() == "cpu" else config.compute_dtype

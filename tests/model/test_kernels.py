@@ -1,0 +1,60 @@
+"""Which form of a computation runs on which device."""
+
+import dataclasses
+import types
+
+import jax
+import pytest
+
+from dipaco.errors import BadSetting
+from dipaco.model.config import ModelConfig
+from dipaco.model.equal_bits import EQUAL_BITS
+from dipaco.model.kernels import result_dtype, uses_cudnn
+
+MODEL = ModelConfig(
+    vocab_size=64, d_model=32, num_layers=1, num_heads=4, d_ff=32, max_length=256, head_dim=8
+)
+ROUNDED = dataclasses.replace(MODEL, compute_dtype="bfloat16")
+
+
+@pytest.fixture
+def h100(monkeypatch):
+    """JAX says that it computes on one."""
+    device = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def test_a_kernel_may_be_chosen_and_on_cpu_the_default_is_plain():
+    assert not uses_cudnn(ROUNDED, 128)
+    assert uses_cudnn(dataclasses.replace(MODEL, attention_kernel="cudnn"), 128)
+    with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn"):
+        dataclasses.replace(MODEL, attention_kernel="flash")
+
+
+@pytest.mark.usefixtures("h100")
+def test_on_a_gpu_the_default_is_cudnn_unless_equal_bits_are_asked_for(monkeypatch):
+    assert uses_cudnn(ROUNDED, 128)
+    assert not uses_cudnn(MODEL, 128)
+    monkeypatch.setenv("XLA_FLAGS", f"{EQUAL_BITS}=false")
+    assert uses_cudnn(ROUNDED, 128)
+    monkeypatch.setenv("XLA_FLAGS", f"{EQUAL_BITS}=true")
+    assert not uses_cudnn(ROUNDED, 128)
+
+
+@pytest.mark.usefixtures("h100")
+def test_on_a_gpu_results_have_the_type_of_what_was_multiplied():
+    assert result_dtype(ROUNDED) == "bfloat16"
+    assert result_dtype(MODEL) == "float32"
+    assert result_dtype(dataclasses.replace(ROUNDED, result_dtype="float32")) == "float32"
+
+
+def test_on_cpu_results_are_float32_unless_told_otherwise():
+    assert result_dtype(ROUNDED) == "float32"
+    assert result_dtype(dataclasses.replace(ROUNDED, result_dtype="bfloat16")) == "bfloat16"
+
+
+def test_rounding_what_is_multiplied_in_float32_is_refused():
+    with pytest.raises(BadSetting, match=r"result_dtype.*compute_dtype is float32"):
+        dataclasses.replace(MODEL, result_dtype="bfloat16")
