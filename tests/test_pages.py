@@ -168,7 +168,8 @@ def bad_options(page: Path, text: str) -> Iterator[str]:
             if tool in tools and f'"{option}"' not in tools[tool] + shared:
                 yield f"`python {tool}` has no option `{option}`"
     for span in inline_code(text):
-        for option in re.findall(r"(?<!\S)--[\w-]+", span) if span.startswith("--") else []:
+        # `--xla_…` are XLA's, in `XLA_FLAGS`.
+        for option in re.findall(r"(?<!\S)--(?!xla_)[\w-]+", span) if span.startswith("--") else []:
             if option not in of_verbs and f'"{option}"' not in "".join(tools.values()):
                 yield f"there is no option `{option}`"
 

@@ -69,6 +69,10 @@ class RoleVerb:
 
         keep_freed_memory()
 
+        from dipaco.launch.equal_bits import ask_for_equal_bits
+
+        ask_for_equal_bits()
+
         from dipaco.caches import cache_folder
         from dipaco.library.console import ConsoleReporter
         from dipaco.runs.opening import open_run

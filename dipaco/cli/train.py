@@ -69,6 +69,10 @@ def run(options: argparse.Namespace) -> int:
 
     keep_freed_memory()  # before any library starts a thread
 
+    from dipaco.launch.equal_bits import ask_for_equal_bits
+
+    ask_for_equal_bits()
+
     from dipaco.overrides import load_config
 
     # Before JAX is loaded: a typing error answers at once.
@@ -120,6 +124,7 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """Works in processes that this one starts and restarts; False if it was asked to stop."""
+    from dipaco.launch.devices import devices_of, visible_devices
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
     from dipaco.launch.supervisor import WorkerGroup, supervise
@@ -129,6 +134,8 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
         print(title_of(opened), flush=True)
     launcher = name_of(None)
     group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
-    engine = LocalEngine(opened.layout.log)
+    visible = visible_devices()
+    each = None if visible.kind == "cpu" else opened.config.mesh.num_devices
+    engine = LocalEngine(opened.layout.log, devices_of(visible, each, options.workers, None))
     with with_metrics(opened, options, None):
         return supervise(opened, engine, [group], launcher, trackers=options.trackers)

@@ -19,6 +19,7 @@ TPU_BOUNDS = {
     4: "2,2,1",
     8: "2,4,1",
 }  # the grid of chips
+MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # JAX's variable
 FAKE_DEVICES = "--xla_force_host_platform_device_count"
 
 
@@ -62,13 +63,17 @@ def devices_of(
       each: devices of each process; None = every process sees all.
       processes: how many run at once.
       memory_fraction: of a GPU, for each process; None = nine tenths, divided among the
-        processes that share it.
+        processes that share it, or what the environment says.
       environment: of this process.
 
     Raises:
       TooFewDevices: there are fewer than the processes need.
     """
+    if memory_fraction is None and MEMORY_FRACTION in environment:
+        memory_fraction = float(environment[MEMORY_FRACTION])
     if each is None:
+        if memory_fraction is None and visible.kind == "gpu" and processes > 1:
+            memory_fraction = SHARED_MEMORY / processes
         fraction = {} if memory_fraction is None else memory_limit(memory_fraction)
         return lambda process: fraction
     if visible.kind == "cpu":
@@ -99,7 +104,7 @@ def devices_of(
 
 def memory_limit(fraction: float) -> dict[str, str]:
     """The share of a GPU's memory that JAX takes when the process starts."""
-    return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{fraction:.3f}"}
+    return {MEMORY_FRACTION: f"{fraction:.3f}"}
 
 
 def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -2,7 +2,12 @@
 
 import pytest
 
-from dipaco.launch.devices import VisibleDevices, devices_of, visible_devices
+from dipaco.launch.devices import (
+    MEMORY_FRACTION,
+    VisibleDevices,
+    devices_of,
+    visible_devices,
+)
 from dipaco.launch.errors import TooFewDevices
 
 EIGHT_GPUS = VisibleDevices("gpu", tuple("01234567"))
@@ -73,5 +78,15 @@ def test_on_cpu_each_worker_gets_the_wanted_number_of_devices_and_keeps_other_fl
     assert of(1) == {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=2"}
 
 
-def test_without_a_number_of_devices_nothing_is_hidden():
-    assert devices_of(EIGHT_GPUS, None, 4, None, {})(2) == {}
+def test_without_a_number_of_devices_nothing_is_hidden_and_gpu_memory_is_shared():
+    assert devices_of(EIGHT_GPUS, None, 4, None, {})(2) == {MEMORY_FRACTION: "0.225"}
+    assert devices_of(EIGHT_GPUS, None, 1, None, {})(0) == {}
+    assert devices_of(VisibleDevices("cpu", ()), None, 4, None, {})(2) == {}
+
+
+@pytest.mark.parametrize("each", [None, 1])
+def test_a_share_of_memory_that_the_environment_gives_is_kept(each):
+    of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, None, {MEMORY_FRACTION: ".1"})
+    assert of(1)[MEMORY_FRACTION] == "0.100"
+    of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, 0.2, {MEMORY_FRACTION: ".1"})
+    assert of(1)[MEMORY_FRACTION] == "0.200"

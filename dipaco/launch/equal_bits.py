@@ -1,0 +1,24 @@
+"""Has a GPU repeat its bits, which recovery and equality of runs are built on.
+
+By itself XLA times several kernels for a product and takes the fastest, another one in another
+process; and it adds some sums, such as the gradient of an embedding, in the order in which threads
+end. On an H100 no module of two runs of one program was the same. Asked for equal bits, all were:
+in one process, and in four that shared the GPU and were killed (`tools/same_bits.py`).
+"""
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from dipaco.launch.devices import visible_devices
+from dipaco.model.equal_bits import EQUAL_BITS, equal_bits_asked
+
+
+def ask_for_equal_bits(
+    environment: MutableMapping[str, str] = os.environ, dev: Path = Path("/dev")
+) -> None:
+    """Sets XLA's flag where a GPU is to compute, unless `XLA_FLAGS` names it: `=false` there keeps
+    the faster kernels. Must be called before JAX looks for devices.
+    """
+    if visible_devices(environment, dev).kind == "gpu" and equal_bits_asked(environment) is None:
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {EQUAL_BITS}=true".strip()
