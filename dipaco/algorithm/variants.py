@@ -24,6 +24,7 @@ from dipaco.outer.own_step import OuterRule
 from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import fresh, outer_step
 from dipaco.outer.vocabulary import (
+    counts_of,
     effective_fan_in,
     has_rows,
     put_rows,
@@ -163,14 +164,15 @@ def train(
                 by_documents=outer.weigh_by_documents,
                 steps=num_steps,
             )
-            counts_PV = shares_PV = fan_in_V = None
+            counts = shares_PV = fan_in_V = None
             if token_counts is not None and through and has_rows(modules[module]):
-                counts_PV = token_counts(phase)[through]
-                shares_PV = row_shares(counts_PV, weights, num_steps)
+                of_module = topology.paths_through(module)
+                counts = counts_of(token_counts(phase), of_module, through)
+                shares_PV = row_shares(counts, weights, num_steps)
                 fan_in_V = effective_fan_in(shares_PV)
             for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
                 gradient = outer_gradient(modules[module], trained[path][module])
-                sent_V = None if counts_PV is None else sent_rows(counts_PV, index)
+                sent_V = None if counts is None else sent_rows(counts, index)
                 encoded = encode_rows(coded, gradient, residual.get((path, module)), sent_V)
                 residual[path, module] = encoded.residual
                 sent = gradient if sent_V is None else take_rows(gradient, sent_V)

@@ -5,7 +5,8 @@ such token learns nothing of it, but the softmax pushes the column down at every
 makes full steps of that: in a plain mean such paths undo what the others learn. So a row is
 averaged by occurrences: the weight of path i for token v is n_i(v) / sum_j n_j(v), where n_i(v)
 counts the token in the shard of path i. That is exactly 0 for a path without the token, and the
-paper's alpha_i for a token that no path has.
+paper's alpha_i for a token that no path has. The sum is over the paths that take part in the phase;
+where those that have a token all sit it out, its row gets no weight from the others.
 
 It generalises alpha_i = |D_i| / sum |D| (arXiv 2403.10616, eq. 3) from shards to rows: with counts
 in proportion to documents it is the paper's mean. The rescale by the root of the fan-in (section
@@ -14,11 +15,11 @@ counts, one where only one has the token. Relatives: FedSubAvg (arXiv 2109.07704
 
 A path does not send rows that would have no weight (`sent_rows`).
 
-Axes: P paths through a module, V tokens of the vocabulary.
+Axes: P paths through a module that take part in a phase, V tokens of the vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,27 +32,52 @@ def has_rows(tree: Mapping[str, Any]) -> bool:
     return any(name in VOCABULARY_AXIS for name, _ in trees.flatten(tree))
 
 
+class RowCounts(NamedTuple):
+    """How often tokens occur in the shards of the paths through a module."""
+
+    counts_PV: np.ndarray  # int64: of those that take part in the phase
+    held_V: np.ndarray  # bool: whether any path through the module has the token, in it or not
+
+
+def counts_of(
+    counts: np.ndarray, through: Sequence[int], taking_part: Sequence[int] | None = None
+) -> RowCounts:
+    """Args:
+    counts: int64 [paths, V], of all paths there are.
+    through: the paths through the module.
+    taking_part: those of them that take part in the phase; None: all.
+    """
+    counts_of_through = counts[list(through)]
+    here = counts_of_through if taking_part is None else counts[list(taking_part)]
+    return RowCounts(here, np.any(counts_of_through > 0, axis=0))
+
+
 def row_shares(
-    counts_PV: np.ndarray, alpha_P: np.ndarray, steps: Sequence[int] | None = None
+    counts: RowCounts, alpha_P: np.ndarray, steps: Sequence[int] | None = None
 ) -> np.ndarray:
-    """float64 [P, V]: the weight of each path for each token's row; the sum over P is one.
+    """float64 [P, V]: the weight of each path for each token's row. The sum over P is one, or zero
+    for a token that only paths have that take no part.
 
     Args:
-      counts_PV: how often each token occurs in the shard of each path through the module.
-      alpha_P: their weights from `gradient.path_weights`, for tokens that no path has.
+      counts: how often each token occurs in the shard of each path through the module.
+      alpha_P: the paths' weights from `gradient.path_weights`, for tokens that no path has.
       steps: inner steps that each path took in the phase, by which occurrences count as well, as
         `path_weights` counts documents. None: all took as many.
     """
+    counts_PV, held_V = counts
     if steps is not None:
         counts_PV = counts_PV * np.asarray(steps, np.float64)[:, None]
     total_V = counts_PV.sum(axis=0, dtype=np.float64)
     by_count_PV = counts_PV / np.where(total_V > 0, total_V, 1.0)
-    return np.where(total_V > 0, by_count_PV, np.asarray(alpha_P, np.float64)[:, None])
+    return np.where(held_V, by_count_PV, np.asarray(alpha_P, np.float64)[:, None])
 
 
 def effective_fan_in(share_PV: np.ndarray) -> np.ndarray:
-    """float64 [V]: how many equal paths each row's mean is as good as, 1 / sum of squares."""
-    return 1.0 / np.square(share_PV).sum(axis=0)
+    """float64 [V]: how many equal paths each row's mean is as good as, 1 / sum of squares; 1 for a
+    row without a weight.
+    """
+    squares_V = np.square(share_PV).sum(axis=0)
+    return 1.0 / np.where(squares_V > 0, squares_V, 1.0)
 
 
 def row_weights_in_step(
@@ -67,15 +93,15 @@ def row_weights_in_step(
     return share_V.astype(np.float32)
 
 
-def sent_rows(counts_PV: np.ndarray, path: int) -> np.ndarray:
+def sent_rows(counts: RowCounts, path: int) -> np.ndarray:
     """bool [V]: the rows that a path contributes. The others would have no weight: another path
     through the module has the token and this one has not.
 
     Args:
-      counts_PV: of the paths through the module that take part in the phase.
-      path: its place among them.
+      counts: of the paths through the module.
+      path: its place among those that take part.
     """
-    return (counts_PV[path] > 0) | (counts_PV.sum(axis=0) == 0)
+    return (counts.counts_PV[path] > 0) | ~counts.held_V
 
 
 def take_rows(tree: Mapping[str, Any], sent_V: np.ndarray) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dipaco.control.tasks import StageDone
 from dipaco.errors import CorpusMissing
 from dipaco.outer.codecs.contract import Codec
 from dipaco.outer.compress import codec_of
+from dipaco.outer.vocabulary import RowCounts, counts_of
 from dipaco.receipt import Receipt
 from dipaco.routing.own_router import RouterFunctions
 from dipaco.routing.router import Router
@@ -205,16 +206,17 @@ class Run:
         sends_all = self.plan.arm(arm).sends_all(phase)
         return codec_of(self.config.outer, phase, sends_all=sends_all)
 
-    def counts_through(self, arm: str, module: ModuleId, phase: int) -> np.ndarray | None:
-        """int64 [P, V]: how often each token occurs in the shard of each path through a module
-        that takes part in a phase. None where its rows of the vocabulary are averaged as all else.
+    def counts_through(self, arm: str, module: ModuleId, phase: int) -> RowCounts | None:
+        """How often each token occurs in the shards of the paths through a module, in a phase. None
+        where its rows of the vocabulary are averaged as all else.
         """
         plan = self.plan.arm(arm)
         has_rows = plan.is_routed and {"embed", "head"} & set(plan.topology.parts_of(module))
         if self.config.outer.vocabulary_rows != "holders" or not has_rows:
             return None
-        through = plan.paths_through(module, phase)
-        return self.token_counts(self.routing_of(arm, phase))[list(through)]
+        counts = self.token_counts(self.routing_of(arm, phase))
+        through = plan.topology.paths_through(module)
+        return counts_of(counts, through, plan.paths_through(module, phase))
 
     def present_tokens(self, arm: str, path: int, phase: int) -> np.ndarray | None:
         """bool [V]: the tokens that a path's shard has in a phase. None where training does not ask

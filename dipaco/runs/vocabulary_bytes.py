@@ -20,12 +20,12 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
         through = tuple(arm.paths_through(module, phase))
         key = module, arm.routed_at(phase), through
         if key not in known:
-            counts_PV = run.counts_through(arm.name, module, phase) if through else None
+            counts = run.counts_through(arm.name, module, phase) if through else None
             known[key] = (
                 0
-                if counts_PV is None
+                if counts is None
                 else sum(
-                    int(np.count_nonzero(~sent_rows(counts_PV, place)))
+                    int(np.count_nonzero(~sent_rows(counts, place)))
                     for place in range(len(through))
                 )
             )

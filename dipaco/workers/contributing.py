@@ -73,9 +73,9 @@ def _encoded(
 ) -> EncodedContribution:
     residual, (path, phase) = start.residual, (start.claim.task.path, start.claim.task.phase)
     of_module = None if residual is None else {part: residual[part] for part in before}
-    counts_PV = run.counts_through(start.arm.name, module, phase)
+    counts = run.counts_through(start.arm.name, module, phase)
     sent_V = None
-    if counts_PV is not None:
-        sent_V = sent_rows(counts_PV, start.arm.paths_through(module, phase).index(path))
+    if counts is not None:
+        sent_V = sent_rows(counts, start.arm.paths_through(module, phase).index(path))
     codec = run.codec_in(start.arm.name, phase)
     return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)

@@ -9,7 +9,13 @@ import numpy as np
 
 from dipaco.control.tasks import Contribution, Task
 from dipaco.outer.gradient import path_weights, weight_in_step
-from dipaco.outer.vocabulary import effective_fan_in, row_shares, row_weights_in_step, sent_rows
+from dipaco.outer.vocabulary import (
+    RowCounts,
+    effective_fan_in,
+    row_shares,
+    row_weights_in_step,
+    sent_rows,
+)
 from dipaco.runs.run import Run
 
 
@@ -30,7 +36,7 @@ def weights_of_step(
     arm, settings = run.plan.arm(task.arm), run.config.outer
     alphas: dict[tuple[int, int], float] = {}
     fan_ins: dict[int, int] = {}
-    counts: dict[int, np.ndarray | None] = {}
+    counts: dict[int, RowCounts | None] = {}
     shares: dict[int, np.ndarray] = {}  # for rows of the vocabulary, and their fan-ins
     row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
@@ -49,9 +55,9 @@ def weights_of_step(
         )
         fan_ins[phase] = len(through)
         alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}
-        counts[phase] = counts_PV = run.counts_through(task.arm, task.module, phase)
-        if counts_PV is not None:
-            shares[phase] = row_shares(counts_PV, of_phase, steps)
+        counts[phase] = of_tokens = run.counts_through(task.arm, task.module, phase)
+        if of_tokens is not None:
+            shares[phase] = row_shares(of_tokens, of_phase, steps)
             row_fan_ins[phase] = effective_fan_in(shares[phase])
     fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
 
@@ -60,12 +66,12 @@ def weights_of_step(
         weight = weight_in_step(
             alphas[phase, path], fan_ins[phase], fan_in, rescale_by_fan_in=rescale
         )
-        if (counts_PV := counts[phase]) is None:
+        if (of_tokens := counts[phase]) is None:
             return ContributionWeights(weight, None, None)
         place = arm.paths_through(task.module, phase).index(path)
         row_weight_V = row_weights_in_step(
             shares[phase][place], row_fan_ins[phase], fan_in, rescale_by_fan_in=rescale
         )
-        return ContributionWeights(weight, row_weight_V, sent_rows(counts_PV, place))
+        return ContributionWeights(weight, row_weight_V, sent_rows(of_tokens, place))
 
     return [weights_of(each.phase, each.path) for each in contributions], fan_in

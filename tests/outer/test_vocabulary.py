@@ -12,6 +12,7 @@ from dipaco.outer.config import CODECS, OuterSettings
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.outer.vocabulary import (
+    counts_of,
     effective_fan_in,
     has_rows,
     put_rows,
@@ -42,9 +43,13 @@ def gradients(seed=0):
     ]
 
 
+def all_take_part(counts_PV):
+    return counts_of(counts_PV, range(len(counts_PV)))
+
+
 def mean_of(parts, counts_PV, *, rescale=False):
     """The mean, and the norms of what was added."""
-    shares = row_shares(counts_PV, ALPHA)
+    shares = row_shares(all_take_part(counts_PV), ALPHA)
     fan_in_V = effective_fan_in(shares)
     mean = WeightedMean()
     norms = [
@@ -60,7 +65,7 @@ def mean_of(parts, counts_PV, *, rescale=False):
 
 @given(counts)
 def test_shares_sum_to_one_and_are_zero_exactly_where_the_token_is_not(counts_PV):
-    shares = row_shares(counts_PV, ALPHA)
+    shares = row_shares(all_take_part(counts_PV), ALPHA)
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)
     has_holder = counts_PV.sum(axis=0) > 0
     np.testing.assert_array_equal((shares == 0)[:, has_holder], (counts_PV == 0)[:, has_holder])
@@ -88,10 +93,10 @@ def test_a_path_that_took_fewer_steps_counts_for_fewer_occurrences():
     documents, steps = [1, 2, 5], [8, 4, 6]
     counts_PV = np.outer(documents, np.arange(TOKENS))
     alpha_P = path_weights(documents, steps=steps)
-    shares = row_shares(counts_PV, alpha_P, steps)
+    shares = row_shares(all_take_part(counts_PV), alpha_P, steps)
     np.testing.assert_allclose(shares, np.tile(alpha_P[:, None], TOKENS))
-    alike = row_shares(counts_PV, ALPHA, [3, 3, 3])
-    np.testing.assert_allclose(alike, row_shares(counts_PV, ALPHA))
+    alike = row_shares(all_take_part(counts_PV), ALPHA, [3, 3, 3])
+    np.testing.assert_allclose(alike, row_shares(all_take_part(counts_PV), ALPHA))
 
 
 def test_a_row_with_one_holder_is_the_row_of_that_path_alone():
@@ -146,11 +151,21 @@ def test_norms_are_those_of_the_contributions_whole_and_without_the_rows():
         assert norm.by_weight == pytest.approx(np.sqrt(squares["block_00"]), rel=1e-5)
 
 
+def test_sampling_cannot_move_a_row_whose_holder_takes_no_part():
+    """Path 0 alone has token 0, and sits the phase out; tokens 3 and 4 nobody has."""
+    counts = counts_of(np.array([[5, 0, 3, 0, 0], [0, 7, 2, 0, 0]]), [0, 1], [1])
+    shares = row_shares(counts, np.array([1.0]))
+    np.testing.assert_array_equal(shares, [[0, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(sent_rows(counts, 0), [False, True, True, True, True])
+    weights = row_weights_in_step(shares[0], effective_fan_in(shares), 1, rescale_by_fan_in=True)
+    np.testing.assert_array_equal(weights, [0, 1, 1, 1, 1])
+
+
 def test_a_path_sends_the_rows_that_have_a_weight():
     counts_PV = np.array([[3, 0, 0, 1], [1, 5, 0, 0], [0, 0, 0, 2]])
-    shares = row_shares(counts_PV, ALPHA)
+    shares = row_shares(all_take_part(counts_PV), ALPHA)
     for path in range(PATHS):
-        np.testing.assert_array_equal(sent_rows(counts_PV, path), shares[path] > 0)
+        np.testing.assert_array_equal(sent_rows(all_take_part(counts_PV), path), shares[path] > 0)
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -163,7 +178,7 @@ def test_rows_that_are_not_sent_change_no_mean_and_owe_nothing(name):
     counts_PV = rng.integers(0, 2, (PATHS, TOKENS))
     parts, sent, whole = gradients(), [], []
     for path, part in enumerate(parts):
-        rows = sent_rows(counts_PV, path)
+        rows = sent_rows(all_take_part(counts_PV), path)
         owed = gradients(seed=9)[path] if codec.is_lossy else None
         encoded = encode_rows(codec, part, owed, rows)
         received = put_rows(codec.decode(encoded.message, take_rows(part, rows)), rows)
