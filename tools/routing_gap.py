@@ -25,6 +25,7 @@ from dipaco.config import MODULAR
 from dipaco.evaluation.ensembles import Mixture, RenewedMixture, best_of, log_posterior, mixed
 from dipaco.evaluation.gap import share_of_gap
 from dipaco.evaluation.perplexity import is_scored, perplexity
+from dipaco.routing.config import RANDOM
 from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import features_of
@@ -58,6 +59,8 @@ def main() -> None:
     with reading(options.run) as run:
         if not (run.config.evaluation.best_path and run.config.evaluation.ensembles):
             parser.error(f"{options.run} keeps no scores: it needs `evaluation.ensembles=true`")
+        if run.config.routing.kind == RANDOM:
+            parser.error(f"{options.run} deals documents out at random: no router to compare")
         known = set(run.corpus.domain_names)
         scores = scores_of(run, temperatures)
     paths = scores.sum_NP.shape[1]

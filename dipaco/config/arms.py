@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from dipaco.control.grace import AdaptiveGrace
 from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.model.config import part_names
-from dipaco.routing.config import SMALL_MODELS
+from dipaco.routing.config import RANDOM, SMALL_MODELS
 
 if TYPE_CHECKING:
     from dipaco.config.run_config import RunConfig
@@ -86,7 +86,7 @@ def plan_of(config: "RunConfig") -> Plan:
         ),
     }
     arms = (modular, *(dense_arms[name] for name in config.baselines))
-    needs_features = config.num_paths > 1 and config.routing.kind not in ("random", SMALL_MODELS)
+    needs_features = config.num_paths > 1 and config.routing.kind not in (RANDOM, SMALL_MODELS)
     return Plan(
         base=base,
         arms=arms,

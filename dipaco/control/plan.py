@@ -71,6 +71,11 @@ class Arm:
         """The paths that take part in a phase, ascending: all, or drawn by (seed, phase)."""
         return _drawn(self.topology.num_paths, self.sampling, self.seed, phase)
 
+    @property
+    def num_at_once(self) -> int:
+        """Paths that take part in a phase, as many in every one: machines that work at once."""
+        return len(self.paths_in(0))
+
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
         """The paths through a module that take part in a phase; none if it does not step then."""
         if not self.steps_after(module, phase):

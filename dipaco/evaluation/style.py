@@ -50,6 +50,7 @@ _MARKS_OF_MODULAR = {
     "best_path": "*",
     "by_features": "X",
     "by_likelihood": "<",
+    "by_random": "1",
     "ensemble": "P",
     "ensemble_2": "p",
     "ensemble_renewed": ">",

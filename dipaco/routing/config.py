@@ -10,7 +10,7 @@ RoutingRule = Literal["features", "likelihood"]
 RouterKind = Literal["kmeans", "product_kmeans", "random", "small_models"]
 Normalisation = Literal["standardise", "l2", "standardise_l2", "none"]
 FEATURES, LIKELIHOOD = RULES = get_args(RoutingRule)
-*_, SMALL_MODELS = KINDS = get_args(RouterKind)
+*_, RANDOM, SMALL_MODELS = KINDS = get_args(RouterKind)
 NORMALISATIONS = get_args(Normalisation)
 
 
@@ -69,12 +69,12 @@ class RoutingConfig:
 
     def num_compared(self, num_paths: int) -> int:
         """How many of P paths are compared by likelihood."""
-        return num_paths if self.kind == "random" else self.shortlist or num_paths
+        return num_paths if self.kind == RANDOM else self.shortlist or num_paths
 
     @property
     def prior_nats(self) -> float:
         """That the first path by features starts ahead."""
-        return 0.0 if self.kind == "random" else self.prior
+        return 0.0 if self.kind == RANDOM else self.prior
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:

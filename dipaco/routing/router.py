@@ -22,7 +22,7 @@ import xxhash
 
 from dipaco.errors import BadSetting
 from dipaco.routing.blocks import in_blocks
-from dipaco.routing.config import SMALL_MODELS, RoutingConfig
+from dipaco.routing.config import RANDOM, SMALL_MODELS, RoutingConfig
 from dipaco.routing.drawn import drawn_costs
 from dipaco.routing.errors import BadFeatures, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.normalise import Normaliser, fit_normaliser
@@ -173,7 +173,7 @@ def fit_router(
     normaliser = fit_normaliser(
         features_ND, config.normalise, len(parts) if config.interleave_pca else 1
     )
-    if config.kind == "random":
+    if config.kind == RANDOM:
         price_P = np.zeros(num_paths)
         return Router(
             kind=config.kind, normaliser=normaliser, centres=(), price_P=price_P, seed=seed

@@ -7,7 +7,7 @@ same prices, and of many more of them a path may get somewhat more, or less, tha
 from collections.abc import Sequence
 
 from dipaco.routing.capacity import bounds
-from dipaco.routing.config import RoutingConfig
+from dipaco.routing.config import RANDOM, RoutingConfig
 
 MOST_NAMED = 8  # paths
 ROUTER_DOCUMENTS = 50  # of each path, with which its share is about right
@@ -24,7 +24,7 @@ def outside_bounds(config: RoutingConfig, documents: Sequence[int], phase: int =
       phase: before which they were routed.
     """
     has_target = bool(phase) and config.target_share is not None
-    if config.kind == "random" or has_target:
+    if config.kind == RANDOM or has_target:
         return []
     least, most = bounds(sum(documents), len(documents), config.floor, config.capacity)
     return [path for path, count in enumerate(documents) if not least <= count <= most]

@@ -11,6 +11,7 @@ from dipaco.control.quorums import DecidedGrace, TakenContribution
 from dipaco.control.tasks import StageDone
 from dipaco.data.pack import load_plan
 from dipaco.receipt import Receipt
+from dipaco.routing.config import RANDOM
 from dipaco.runs.run import Run
 from dipaco.runs.samples import samples_as_json
 from dipaco.store.tensors import load_tree
@@ -89,7 +90,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
 def _bounds(run: Run, mean: float) -> dict[str, float | None]:
     """Of a path's documents: what the router was asked to keep; None where nothing is asked."""
     routing = run.config.routing
-    is_bounded = routing.kind != "random" and routing.target_share is None
+    is_bounded = routing.kind != RANDOM and routing.target_share is None
     capacity = routing.capacity if is_bounded else None
     return {
         "mean": mean,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dipaco.config import RunConfig
 from dipaco.errors import SettingsDisagree
+from dipaco.routing.config import RANDOM, SMALL_MODELS
 from dipaco.runs.errors import RuleDiffers, RuleNotImportable, RuleStale, RuleUnnamed
 from dipaco.runs.rule_source import digest_of, is_loaded, source_of
 
@@ -135,7 +136,7 @@ def check_settings(config: RunConfig, rules: Recorded) -> None:
         ),
         "router": (
             (
-                routing.kind in ("random", "small_models"),
+                routing.kind in (RANDOM, SMALL_MODELS),
                 f"`routing.kind` is {routing.kind}, which routes without a router of features",
             ),
             (config.num_paths == 1, "there is one path, and nothing to route"),

@@ -25,7 +25,7 @@ from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
 
 # Of rows of the same finished modules that are routed otherwise, or mix paths.
-OTHERWISE = re.compile(r"_(best_path|by_features|by_likelihood|ensemble(_2|_renewed)?)$")
+OTHERWISE = re.compile(r"_(best_path|by_(features|likelihood|random)|ensemble(_2|_renewed)?)$")
 COSTS = ("steps", "tokens", "parameters_per_path", "flops")  # the costs in which rows may be equal
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from dipaco.config import RunConfig
-from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
+from dipaco.routing.config import LIKELIHOOD, RANDOM, SMALL_MODELS
 from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
 from dipaco.workers.errors import CannotStartFrom
@@ -21,7 +21,6 @@ NOT_OF_THE_FIT = (
     "shortlist",
     "prior",
 )
-RANDOM = "random"  # documents are dealt out: shards of such a run and of others cannot be swapped
 
 
 def comes_from_base(other: Run, config: RunConfig, rules: Recorded) -> bool:

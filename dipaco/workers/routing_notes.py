@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import quantity
 from dipaco.model.config import flops_per_token
-from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
+from dipaco.routing.config import LIKELIHOOD, RANDOM, SMALL_MODELS
 from dipaco.routing.shard_sizes import sentence_on_bounds, wider_router_fraction
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config
@@ -13,26 +13,41 @@ from dipaco.runs.small_models import small_config
 
 def note_on_routing(config: RunConfig) -> str:
     """By which rule a document is routed, what the other row is, and what each costs."""
+    ways = (_by_router(config), _by_paths(config))
+    set_to, other = reversed(ways) if config.routing.rule == LIKELIHOOD else ways
+    note = f"modular routes a document {set_to}"
+    # Without the scores of all paths there is no other row.
+    return f"{note}; the row beside it {other}." if config.evaluation.best_path else f"{note}."
+
+
+def _by_router(config: RunConfig) -> str:
+    prefix_tokens, flops = config.data.prefix_tokens, quantity(_flops_of_router(config))
+    if config.routing.kind == RANDOM:
+        return "at random"
+    if config.routing.kind == SMALL_MODELS:
+        return (
+            f"by the likelihood of its first {prefix_tokens} tokens under {config.num_paths} small "
+            f"models ({flops} flops)"
+        )
+    return (
+        f"by features, for which the base model reads its first {prefix_tokens} tokens "
+        f"({flops} flops)"
+    )
+
+
+def _by_paths(config: RunConfig) -> str:
     prefix_tokens, compared = (
         config.data.prefix_tokens,
         config.routing.num_compared(config.num_paths),
     )
-    first = _flops_of_router(config)
-    both = first + compared * prefix_tokens * _flops(config)
-    by_router = (
-        f"by the likelihood of its first {prefix_tokens} tokens under {config.num_paths} small "
-        f"models ({quantity(first)} flops)"
-        if config.routing.kind == SMALL_MODELS
-        else f"by features, for which the base model reads its first {prefix_tokens} tokens "
-        f"({quantity(first)} flops)"
+    flops = _flops_of_router(config) + compared * prefix_tokens * _flops(config)
+    read, in_all = ("read them too", " in all")
+    if config.routing.kind == RANDOM:
+        read, in_all = f"read its first {prefix_tokens} tokens", ""
+    return (
+        f"by likelihood, for which {compared} of {config.num_paths} paths {read} "
+        f"({quantity(flops)} flops{in_all})"
     )
-    by_paths = (
-        f"by likelihood, for which {compared} of {config.num_paths} paths read them too "
-        f"({quantity(both)} flops in all)"
-    )
-    ways = (by_router, by_paths)
-    set_to, other = reversed(ways) if config.routing.rule == LIKELIHOOD else ways
-    return f"modular routes a document {set_to}; the row beside it {other}."
 
 
 def note_on_ensembles(config: RunConfig) -> str:
@@ -100,6 +115,8 @@ def _flops(config: RunConfig) -> int:
 def _flops_of_router(config: RunConfig) -> int:
     """Of the base model without its head, or of all small models, for a prefix."""
     prefix_tokens = config.data.prefix_tokens
+    if config.routing.kind == RANDOM:
+        return 0
     if config.routing.kind == SMALL_MODELS:
         small = small_config(config.model, config.small_models, prefix_tokens)
         each = flops_per_token(small, prefix_tokens, training=False)

@@ -146,6 +146,12 @@ def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_sta
         dispatcher = Dispatcher(run, release)
         for row, length, path in zip(tokens[:5], lengths, chosen, strict=False):
             assert dispatch(run, release, row[:length], dispatcher=dispatcher).path == path
+        assert set(evaluated.other_rows) > {"by_random"}
+        report = json.loads(run.layout.report("json").read_bytes())
+        assert "modular_by_random" in [row["name"] for row in report["rows"]]
+        (note,) = (note for note in report["notes"] if note.startswith("modular routes"))
+        assert "4 of 4 paths read its first" in note
+        assert note.endswith("the row beside it at random.")
 
 
 def test_a_shortlist_of_more_paths_than_there_are_is_refused():

@@ -22,7 +22,7 @@ from dipaco.evaluation.perplexity import (
     routed,
     wrong_path,
 )
-from dipaco.routing.config import FEATURES, LIKELIHOOD
+from dipaco.routing.config import FEATURES, LIKELIHOOD, RANDOM
 from dipaco.runs.run import Run
 from dipaco.workers.errors import ArmDiverged
 from dipaco.workers.scoring import (
@@ -87,7 +87,8 @@ def _by_the_other_rule(run: Run, valid: Validation, scores: ScoresOfPaths) -> di
     if run.config.num_paths == 1:
         return {}
     if run.config.routing.rule == LIKELIHOOD:
-        other, paths = FEATURES, valid.paths
+        is_drawn = run.config.routing.kind == RANDOM
+        other, paths = RANDOM if is_drawn else FEATURES, valid.paths
     else:
         other, paths = LIKELIHOOD, by_likelihood(run, valid, scores.prefixes)
     return {f"by_{other}": routed(scores.sums, scores.counts, paths)}

@@ -126,10 +126,10 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
     totals, base = run.ledger.progress.training_totals(arm.name), base_costs(run)
     start = start_of(run, arm)
     last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
-    tokens, machines = base.tokens + start.tokens + totals.tokens, arm.topology.num_paths
+    tokens, machines = base.tokens + start.tokens + totals.tokens, arm.num_at_once
     steps = arm.path_steps - run.ledger.phase_steps.num_left_out(arm.name)
     # A single path exchanges nothing.
-    bytes_sent = totals.bytes_sent if machines > 1 else 0
+    bytes_sent = totals.bytes_sent if arm.topology.num_paths > 1 else 0
     bytes_per_machine = round(
         base.bytes_sent / base.machines + start.bytes_sent / start.machines + bytes_sent / machines
     )
@@ -232,10 +232,10 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
         f"tokens {prefix_tokens} and onward, no special tokens.",
         "tokens, steps, flops and times include the base model's; time is that of one machine that "
         "does everything.",
-        "bytes per machine, were each path on a machine of its own: its modules down, whole "
-        "or as the other paths' contributions if those are fewer bytes (`outer.fetch`), and its "
-        "contributions up at every phase; where gradients are averaged at every step, a gradient "
-        "up and the mean down each time. bytes sent are those of all machines.",
+        "bytes per machine, were each path of a phase on a machine of its own: its modules down, "
+        "whole or as the other paths' contributions if those are fewer bytes (`outer.fetch`), and "
+        "its contributions up at every phase; where gradients are averaged at every step, a "
+        "gradient up and the mean down each time. bytes sent are those of all machines.",
         "time at N Mbit/s is that of one such machine: the base model's training, the steps of one "
         "path as measured here, and then its bytes, up and down, one after another over a link of "
         "that rate. No transfer overlaps computing; outer steps and waiting for others are left "

@@ -1,0 +1,42 @@
+"""What the report says of a run: costs of the machines that work at once, and how it is routed."""
+
+import dataclasses
+
+import pytest
+
+from dipaco.config import MODULAR
+from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RoutingConfig
+from dipaco.workers.routing_notes import note_on_routing
+from dipaco.workers.tasks.report import make_report
+from tests.support.tiny_run import TOY
+from tests.workers.conftest import CONFIG, worker_of
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_costs_of_a_machine_are_those_of_one_that_works_in_every_phase(begin, share):
+    """With half of four paths in a phase, two machines do all the work."""
+    run = begin(
+        dataclasses.replace(
+            CONFIG, outer=OuterSettings(path_share=share), baselines=(), phases=4, seed=3
+        )
+    )
+    worker = worker_of(run)
+    while worker.run_once():
+        pass
+    (row,) = (row for row in make_report(run).rows if row.name == MODULAR)
+    totals, base = run.ledger.progress.training_totals(MODULAR), CONFIG.base.steps
+    at_once = round(4 * share)
+    assert row.steps == base + 4 * CONFIG.inner.steps
+    assert row.bytes_per_machine == round(totals.bytes_sent / at_once)
+    of_base = row.seconds - totals.seconds
+    assert row.machine_seconds == pytest.approx(of_base + totals.seconds / at_once, abs=0.002)
+
+
+def test_the_note_on_routing_speaks_of_another_row_only_where_there_is_one():
+    config = dataclasses.replace(TOY, routing=RoutingConfig(rule="likelihood"))
+    assert "; the row beside it by features" in note_on_routing(config)
+    evaluation = dataclasses.replace(config.evaluation, best_path=False, ensembles=False)
+    note = note_on_routing(dataclasses.replace(config, evaluation=evaluation))
+    assert note.endswith("flops in all).")
+    assert "beside" not in note
