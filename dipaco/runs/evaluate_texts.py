@@ -12,6 +12,7 @@ from dipaco.data.sources import cut_text
 from dipaco.data.windows import cut_windows
 from dipaco.errors import NoTexts, NothingToScore
 from dipaco.evaluation.perplexity import perplexity, score_documents
+from dipaco.runs.recent_paths import RecentPaths
 from dipaco.runs.routing import paths_of_prefixes, routing_by
 from dipaco.runs.run import Run
 
@@ -51,7 +52,7 @@ def evaluate_texts(
       NotAllPaths: documents are routed by likelihood, and a path is missing.
     """
     data = run.config.data
-    likelihoods: dict[int, Any] = {}
+    recent = RecentPaths(run, release)
     sums, counts = [np.zeros(0)], [np.zeros(0, np.int64)]
     documents_by_path: Counter[int] = Counter()
     too_short = tokens_read = 0
@@ -65,15 +66,13 @@ def evaluate_texts(
         if not long:
             continue
         prefixes = np.stack([tokens[: data.prefix_tokens] for tokens in long])
-        paths = _paths_of(run, release, prefixes, path, rule)
+        paths = _paths_of(run, release, prefixes, path, rule, recent)
         windows = cut_windows(long, data.length, data.prefix_tokens, 1 if beginnings else None)
-        for one in np.unique(paths).tolist():
-            if one not in likelihoods:
-                likelihoods[one] = run.programs.log_likelihoods(run.path_of(release, one))
+        for one in recent.held_first(np.unique(paths).tolist()):
             documents_by_path[one] += int((paths == one).sum())
             mine = paths[windows.documents] == one
             scored = score_documents(
-                likelihoods[one],
+                recent.log_likelihoods(one),
                 windows.tokens[mine],
                 windows.lengths[mine],
                 prefix_tokens=data.prefix_tokens,
@@ -98,12 +97,17 @@ def evaluate_texts(
 
 
 def _paths_of(
-    run: Run, release: Release, prefix: np.ndarray, path: int | None, rule: str | None
+    run: Run,
+    release: Release,
+    prefix: np.ndarray,
+    path: int | None,
+    rule: str | None,
+    recent: RecentPaths,
 ) -> np.ndarray:
     if path is not None or not run.plan.arm(release.arm).is_routed or run.config.num_paths == 1:
         return np.full(len(prefix), path or 0, np.int32)
     lengths = np.full(len(prefix), prefix.shape[1], np.int32)
-    return paths_of_prefixes(run, release, routing_by(run, rule), prefix, lengths)
+    return paths_of_prefixes(run, release, routing_by(run, rule), prefix, lengths, recent)
 
 
 def _documents(texts: Iterable[str], max_bytes: int) -> Iterator[str]:

@@ -21,6 +21,7 @@ from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.routing.router import Router
 from dipaco.runs.errors import NotAllPaths, ReleaseOfOtherRouter
 from dipaco.runs.feature_cache import cached_features
+from dipaco.runs.recent_paths import LogLikelihoods, RecentPaths
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config, small_scores
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -69,7 +70,12 @@ def reading_path(release: Release, path: int) -> Generator[None]:
 
 
 def paths_of_prefixes(
-    run: Run, release: Release, routing: RoutingConfig, tokens_NT: np.ndarray, lengths_N: np.ndarray
+    run: Run,
+    release: Release,
+    routing: RoutingConfig,
+    tokens_NT: np.ndarray,
+    lengths_N: np.ndarray,
+    recent: RecentPaths | None = None,
 ) -> np.ndarray:
     """The path of each document of a release by its first tokens: int32 [N].
 
@@ -77,6 +83,7 @@ def paths_of_prefixes(
       run, release, routing: whose paths, and by which rule.
       tokens_NT: int32 [N, prefix_tokens], padded with 0.
       lengths_N: tokens that each document has of them.
+      recent: paths of the release that the caller goes on with; None = read for this call.
 
     Raises:
       ReleaseOfOtherRouter: the paths were trained under another router.
@@ -88,11 +95,12 @@ def paths_of_prefixes(
     check_all_paths(run, release)
     shortlist_Nn = router.assign(features_ND, routing.num_compared(router.num_paths))
     prefix_NP = np.zeros((len(tokens_NT), router.num_paths))
-    for path in np.unique(shortlist_Nn).tolist():
+    recent = recent or RecentPaths(run, release)
+    for path in recent.held_first(np.unique(shortlist_Nn).tolist()):
         mine = (shortlist_Nn == path).any(axis=1)
         with reading_path(release, path):
-            parts = run.path_of(release, path)
-        prefix_NP[mine, path] = prefix_log_likelihoods(run, parts, tokens_NT[mine], lengths_N[mine])
+            log_likelihoods = recent.log_likelihoods(path)
+        prefix_NP[mine, path] = _of_prefixes(run, log_likelihoods, tokens_NT[mine], lengths_N[mine])
     return likeliest(prefix_scores(prefix_NP, shortlist_Nn, routing.prior_nats), shortlist_Nn)
 
 
@@ -100,8 +108,14 @@ def prefix_log_likelihoods(
     run: Run, parts: Any, tokens_NT: np.ndarray, lengths_N: np.ndarray
 ) -> np.ndarray:
     """Nats of the first tokens of documents but the very first, under one path: float64 [N]."""
+    return _of_prefixes(run, run.programs.log_likelihoods(parts), tokens_NT, lengths_N)
+
+
+def _of_prefixes(
+    run: Run, log_likelihoods: LogLikelihoods, tokens_NT: np.ndarray, lengths_N: np.ndarray
+) -> np.ndarray:
     scores = score_tokens(
-        run.programs.log_likelihoods(parts),
+        log_likelihoods,
         tokens_NT,
         lengths_N,
         prefix_tokens=tokens_NT.shape[1],

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import weakref
 from pathlib import Path
 
 import jax
@@ -205,6 +206,32 @@ def test_evaluation_of_texts_is_that_of_the_run(finished):
     )
     by_features = evaluate_texts(run, release, texts, rule="features", beginnings=True)
     assert by_features["perplexity"] == pytest.approx(last.other_rows["by_features"])
+
+
+def test_evaluation_of_texts_keeps_few_paths_on_the_device_and_reads_those_it_has_not(
+    finished, monkeypatch
+):
+    """Two of four, over chunks of eight documents that are on all of them."""
+    run = finished
+    release = run.ledger.facts.release(MODULAR)
+    tokenizer = run.corpus.tokenizer()
+    texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("valid"))][:16]
+    expected = evaluate_texts(run, release, texts)
+    monkeypatch.setattr("dipaco.runs.recent_paths.MOST_PATHS", 2)
+    monkeypatch.setattr("dipaco.runs.evaluate_texts.CHUNK_DOCUMENTS", 8)
+    alive, numbers = weakref.WeakSet(), []
+
+    def log_likelihoods(parts, of=run.programs.log_likelihoods):
+        alive.add(placed := of(parts))
+        numbers.append(len(alive))
+        return placed
+
+    monkeypatch.setattr(run.programs, "log_likelihoods", log_likelihoods)
+    got = evaluate_texts(run, release, texts)
+    assert got.pop("perplexity") == pytest.approx(expected.pop("perplexity"))
+    assert got == expected
+    assert max(numbers) == 2
+    assert len(numbers) <= 4 + 3 * 2  # four reads, then two for each pass over all
 
 
 def test_a_release_without_all_its_paths_is_refused(finished):
