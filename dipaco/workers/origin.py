@@ -78,7 +78,8 @@ def from_run(
         documents are routed by another rule, or, for the base model, the text is another one.
     """
     name, at, phase = source.rpartition("@")
-    if not at or not (phase.isdigit() or phase == BASE):
+    is_number = phase.isascii() and phase.isdecimal()
+    if not at or not (is_number or phase == BASE):
         raise CannotStartFrom(
             source=source,
             problem="expected DIR@PHASE or DIR@base, for example runs/quickstart@4",
@@ -88,6 +89,9 @@ def from_run(
         if phase == BASE:
             return _from_base(config, Address.of(where), source, other, rules or {})
         _check_tokenizer(source, other, config.data)
+        if int(phase) > other.config.phases:
+            problem = f"that run has {other.config.phases} phases"
+            raise CannotStartFrom(source=source, problem=problem)
         there = other.ledger.facts.receipts_at(MODULAR, int(phase))
         if len(there) < len(other.config.topology.modules):
             whole = other.ledger.progress.phases_reached(
