@@ -8,6 +8,7 @@ add by itself are left out.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ class Tokenizer:
     file: Path
     library: Any
 
-    @property
+    @functools.cached_property
     def vocab_size(self) -> int:
-        return self.library.get_vocab_size(with_added_tokens=True)
+        """One more than the largest id: ids may have holes."""
+        return 1 + max(self.library.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
     def token_type(self) -> str:
@@ -96,7 +98,7 @@ def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
     if max_vocab_size is not None and tokenizer.vocab_size > max_vocab_size:
         raise BadTokenizer(
             file=file,
-            problem=f"it has {tokenizer.vocab_size} tokens, more than {max_vocab_size}",
+            problem=f"its ids go up to {tokenizer.vocab_size - 1}, and {max_vocab_size} are known",
             advice="Raise `data.vocab_size` (and the model's).",
         )
     return tokenizer

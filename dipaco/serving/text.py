@@ -16,8 +16,9 @@ from dipaco.data.tokenizer import Tokenizer
 from dipaco.serving.decoding.stream import Token
 
 
-def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
-    """The bytes of every token id.
+def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
+    """The bytes of every id below `size`, which may be more than the tokenizer has: a small text
+    gives a small one, and checkpoints fill a vocabulary up. None for an id that is no token.
 
     For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
     U+2581 and lone bytes as `<0x0A>` (SentencePiece).
@@ -29,7 +30,7 @@ def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
 
     def spelled(token_id: int) -> bytes:
         token = tokenizer.library.id_to_token(token_id)
-        if token is None:  # ids may have holes
+        if token is None:
             return b""
         if token_id in special:
             return token.encode()
@@ -39,7 +40,7 @@ def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
 
-    return tuple(spelled(token_id) for token_id in range(tokenizer.vocab_size))
+    return tuple(spelled(token_id) for token_id in range(size))
 
 
 def _bytes_of_letters() -> dict[str, int]:

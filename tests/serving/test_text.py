@@ -19,7 +19,7 @@ def tokenizer(tmp_path_factory):
 
 
 def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer):
-    pieces = token_bytes(tokenizer)
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
     (ids,) = tokenizer.encode([TEXT])
     assert b"".join(pieces[i] for i in ids) == TEXT.encode()
     assert pieces[0] == END_OF_TEXT.encode()
@@ -28,7 +28,7 @@ def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer):
 
 @given(st.lists(st.integers(0, 255), max_size=40))
 def test_tokens_added_one_by_one_give_the_text_that_the_tokenizer_decodes(tokenizer, ids):
-    pieces, characters = token_bytes(tokenizer), Characters()
+    pieces, characters = token_bytes(tokenizer, tokenizer.vocab_size), Characters()
     parts = [characters.add(pieces[i]) for i in ids]
     assert "".join(parts) + characters.end() == tokenizer.decode(ids)
 
@@ -48,7 +48,7 @@ def test_sentencepiece_spellings_of_spaces_and_lone_bytes_are_understood(tmp_pat
     decoders = tokenizers.decoders
     library.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
     library.save(str(tmp_path / "tokenizer.json"))
-    pieces = token_bytes(load_tokenizer(tmp_path / "tokenizer.json"))
+    pieces = token_bytes(load_tokenizer(tmp_path / "tokenizer.json"), len(vocabulary))
     assert pieces == (b"<unk>", b"\xf0", b"\x9f", b" the", b"cat")
 
 

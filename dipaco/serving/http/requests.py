@@ -141,8 +141,9 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
 
 def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
     """Raises `ApiError` for an id that is no token."""
-    if unknown := [token for token in ids if token >= service.model.vocab_size]:
-        _refuse(param, f"Token {unknown[0]} is not one of {service.model.vocab_size}.")
+    for token in ids:
+        if not service.is_token(token):
+            _refuse(param, f"Token {token} is not one of {service.num_tokens}.")
 
 
 def _check_common(service: Service, body: CommonRequest) -> int:
@@ -156,7 +157,6 @@ def _check_common(service: Service, body: CommonRequest) -> int:
 def _common_params(
     service: Service, body: CommonRequest, n: int, max_tokens: int, stop_ids: frozenset[int]
 ) -> dict:
-    vocab_size = service.model.vocab_size
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         problem = f"`min_tokens` is {min_tokens}, and at most {max_tokens} tokens are made."
@@ -167,7 +167,7 @@ def _common_params(
         "stops": stop,
         "is_path_given": body.path is not None,
         "seed": secrets.randbits(63) if body.seed is None else body.seed % 2**63,
-        "sampling": _sampling(body, vocab_size),
+        "sampling": _sampling(service, body),
         "stop_ids": frozenset(body.stop_token_ids or ())
         | (frozenset() if body.ignore_eos else stop_ids),
         "min_new_tokens": min_tokens,
@@ -175,18 +175,17 @@ def _common_params(
     }
 
 
-def _logit_bias(body: CommonRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
+def _logit_bias(service: Service, body: CommonRequest) -> tuple[tuple[int, float], ...]:
     given = body.logit_bias or {}
     for token in given:
-        if not (
-            token.isascii() and token.isdigit() and len(token) < 10 and int(token) < vocab_size
-        ):
-            _refuse("logit_bias", f"`{token[:100]}` is not one of {vocab_size} token ids.")
+        is_number = token.isascii() and token.isdigit() and len(token) < 10
+        if not (is_number and service.is_token(int(token))):
+            _refuse("logit_bias", f"`{token[:100]}` is not one of {service.num_tokens} token ids.")
     by_id = {int(token): bias for token, bias in given.items()}  # "7" and "07" are one token
     return tuple(sorted(by_id.items()))
 
 
-def _sampling(body: CommonRequest, vocab_size: int) -> SamplingSettings:
+def _sampling(service: Service, body: CommonRequest) -> SamplingSettings:
     try:
         return SamplingSettings(
             temperature=1.0 if body.temperature is None else body.temperature,
@@ -196,7 +195,7 @@ def _sampling(body: CommonRequest, vocab_size: int) -> SamplingSettings:
             repetition_penalty=body.repetition_penalty or 1.0,
             presence_penalty=body.presence_penalty or 0.0,
             frequency_penalty=body.frequency_penalty or 0.0,
-            logit_bias=_logit_bias(body, vocab_size),
+            logit_bias=_logit_bias(service, body),
         )
     except BadSetting as error:
         raise ApiError(400, str(error), param=str(error.values["name"])) from error
