@@ -5,6 +5,7 @@ in the run's evaluation.
 import asyncio
 import contextlib
 import dataclasses
+import json
 import shutil
 import sqlite3
 
@@ -19,12 +20,12 @@ from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.prompt_router import PromptRouter
+from dipaco.serving.prompt_router import NextPath, PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
-from tests.support.serving_rig import route
+from tests.support.serving_rig import ask_and_leave, route
 
 EVERY = 8
 SETTINGS = (
@@ -195,6 +196,85 @@ def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
             assert answer.status_code == 200, answer.text
             (choice,), (expected,) = answer.json()["choices"], on_path_0["choices"]
             assert (choice["text"], choice["path"]) == (expected["text"], 0)
+
+
+class Slow:
+    """Choices of the path that take until something has happened, 5 s at most."""
+
+    def __init__(self):
+        self.has_happened, self.waited_for = False, []
+
+    async def reroute(self, served, text, client):
+        if text[0] != 7:
+            return None
+        for _ in range(500):
+            if self.has_happened:
+                break
+            await asyncio.sleep(0.01)
+        self.waited_for.append(self.has_happened)
+        return NextPath(3, len(text))
+
+
+def test_choosing_a_path_again_holds_back_no_other_choice(rerouted, settings, monkeypatch):
+    """One choice has ended before the path of the other is known, which moves then, as if at
+    once.
+    """
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.answer import Answer
+    from dipaco.serving.http.app import make_app
+
+    slow = Slow()
+
+    async def watched(answer, events=Answer.events):
+        async for some in events(answer):
+            slow.has_happened |= any(each.index == 1 and each.finish_reason for each in some)
+            yield some
+
+    body = {"model": "toy", "prompt": [[7, 9, 11], [8, 9, 11]], "temperature": 0}
+    body |= {"max_tokens": EVERY + 2, "ignore_eos": True}
+    with Service(rerouted, settings, say=lambda _: None) as service:
+        service.start()
+        monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
+        with TestClient(make_app(service)) as client:
+            monkeypatch.setattr(PromptRouter, "reroute", staticmethod(slow.reroute))
+            slow.has_happened = True
+            expected = client.post("/v1/completions", json=body).json()["choices"]
+            slow.has_happened = False
+            monkeypatch.setattr(Answer, "events", watched)
+            choices = client.post("/v1/completions", json=body).json()["choices"]
+    assert slow.waited_for == [True, True]
+    assert [choice["path"] for choice in choices] == [3, 0]
+    assert [choice["text"] for choice in choices] == [choice["text"] for choice in expected]
+
+
+def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(rerouted, settings, monkeypatch):
+    from dipaco.serving.http.app import make_app
+
+    begun, ended = [], []
+
+    async def reroute(served, text, client):
+        begun.append(client)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(client)
+
+    async def hang_up(app):
+        leaves = asyncio.Event()
+        body = {"model": "toy", "prompt": [7, 9, 11], "max_tokens": 3 * EVERY, "ignore_eos": True}
+        asking = asyncio.create_task(ask_and_leave(app, json.dumps(body).encode(), leaves))
+        while not begun:
+            await asyncio.sleep(0.01)
+        leaves.set()
+        await asking
+        while not ended:
+            await asyncio.sleep(0.01)
+
+    with Service(rerouted, settings, say=lambda _: None) as service:
+        service.start()
+        monkeypatch.setattr(PromptRouter, "reroute", staticmethod(reroute))
+        asyncio.run(asyncio.wait_for(hang_up(make_app(service)), 20))
 
 
 def _always(path, route):

@@ -72,6 +72,10 @@ class AnswerEvent(NamedTuple):
     finish_reason: Literal["stop", "length"] | None
 
 
+class _PathChosen:
+    """The path of a choice was chosen again: what was held since can be written."""
+
+
 class _Choice:
     """One continuation in progress."""
 
@@ -82,6 +86,7 @@ class _Choice:
         self.stream: Stream | None = None
         self.left_path: int | None = None  # from which it has just moved, and may move back
         self.num_moves = 0  # items of streams before the latest move are dropped
+        self.held: list[_Item] | None = None  # since a path is being chosen; None: none is
         self.leaves_path = asyncio.Event()
         self.is_over = False
         self.is_echoed = False
@@ -90,6 +95,10 @@ class _Choice:
     @property
     def ids(self) -> tuple[int, ...]:
         return self.prompt.ids + tuple(self.new_ids)
+
+
+# A choice, how often it had moved when the item was made, and the item.
+_Item = tuple[_Choice, int, Token | Finish | _PathChosen]
 
 
 class Answer:
@@ -137,12 +146,12 @@ class Answer:
         ]
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
         self._came_seconds = came_seconds
-        self._bridge: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
+        self._bridge: EventBridge[_Item] = EventBridge()
         self._admitted = admitted
         self._model, self._requests = model, metrics.requests
         for choice in self._choices:
             choice.times = self._requests.begin(model, len(choice.prompt.ids), came_seconds)
-        self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
+        self._tasks = {asyncio.create_task(self._run(choice)) for choice in self._choices}
 
     @property
     def num_choices(self) -> int:
@@ -154,7 +163,7 @@ class Answer:
             return
         for task in self._tasks:
             task.cancel()
-        self._tasks = []
+        self._tasks = set()
         for choice in self._choices:
             self._end_times(choice, "abort")
         self._admitted.close()
@@ -172,10 +181,18 @@ class Answer:
             events = []
             ended: dict[_Choice, str] = {}
             num_tokens: collections.Counter[_Choice] = collections.Counter()
-            items = await self._bridge.take()
+            items = collections.deque(await self._bridge.take())
             now_seconds = time.monotonic()
             try:
-                for choice, num_moves, item in items:
+                while items:
+                    choice, num_moves, item = items.popleft()
+                    if isinstance(item, _PathChosen):
+                        items.extendleft(reversed(choice.held or ()))
+                        choice.held = None
+                        continue
+                    if choice.held is not None:
+                        choice.held.append((choice, num_moves, item))
+                        continue
                     if choice.is_over or num_moves != choice.num_moves:
                         continue  # made before the loop saw that the stream was cancelled
                     num_tokens[choice] += isinstance(item, Token)
@@ -186,7 +203,8 @@ class Answer:
                         choice.leaves_path.set()
                         num_open -= 1
                     elif self._is_reroute_due(choice):
-                        await self._reroute(choice)
+                        choice.held = []
+                        self._tasks.add(asyncio.create_task(self._choose_path(choice)))
                     events.append(event)
             finally:
                 self._time(num_tokens, now_seconds)
@@ -280,6 +298,15 @@ class Answer:
             or choice.new_ids[-1] in self._params.stop_ids
         )
         return len(choice.new_ids) % every == 0 and not is_last
+
+    async def _choose_path(self, choice: _Choice) -> None:
+        """Re-routes a choice while the others go on; its own tokens are held until then."""
+        try:
+            await self._reroute(choice)
+            self._bridge.put((choice, choice.num_moves, _PathChosen()))
+        except Exception as error:
+            choice.held = None
+            self._bridge.put((choice, choice.num_moves, Finish("error", error)))
 
     async def _reroute(self, choice: _Choice) -> None:
         """Moves a choice to the path that should continue it."""
