@@ -74,7 +74,7 @@ class PromptRouter:
         while missing := begun.missing:
             modules = begun.modules_of(missing[0])
             with begun.reading(missing[0]):
-                async with self._paths.pinned(modules, waits=waits):
+                async with self._paths.pinned(modules, client, waits=waits):
                     await self._threads.run(client, begun.score, missing[0])
         return service.end_routing(served, begun)
 

@@ -140,7 +140,7 @@ class Replica:
         grammar = None
         if request.schema is not None and self._grammars is not None:
             grammar = await asyncio.to_thread(self._grammars.compiled, request.schema)
-        async with self._admission.pinned(kept.modules):
+        async with self._admission.pinned(kept.modules, request.client):
             # The front end sends as many as it is to have.
             put = _keeping((kept, grammar), bridge.put)
             stream = self._engine.loop.submit(request, put, is_admitted=True)

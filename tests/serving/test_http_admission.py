@@ -84,11 +84,11 @@ def test_a_busy_path_does_not_starve_another(tight, monkeypatch):
 
         async def keep_busy():
             while not is_over:
-                async with admission.pinned(served, 0):
+                async with admission.pinned(served, 0, "busy"):
                     await asyncio.sleep(0.01)
 
         async def use_another():
-            async with admission.pinned(served, 3):
+            async with admission.pinned(served, 3, "other"):
                 pass
 
         busy = []
@@ -132,7 +132,7 @@ def _modules_of(digest):
 
 async def _seconds_to_pin(admission, modules):
     started = time.monotonic()
-    async with admission.pinned(modules):
+    async with admission.pinned(modules, "client"):
         return time.monotonic() - started
 
 
@@ -192,13 +192,13 @@ def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_wai
     """Else the path would be evicted for it, and read once more."""
 
     def reading(admission):
-        return {digest for key in admission._reading for digest in key}
+        return {digest for key in admission._reads._reading for digest in key}
 
     async def run():
         admission = PathAdmission(slow.cache)
-        async with admission.pinned(slow.modules_of("warm")):
+        async with admission.pinned(slow.modules_of("warm"), "client"):
             first = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
-            async with admission.pinned(slow.modules_of("third")):
+            async with admission.pinned(slow.modules_of("third"), "client"):
                 cold = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("cold")))
                 later = asyncio.create_task(_hold(admission, slow.modules_of("slow")))
                 await asyncio.to_thread(slow.began.wait, 30)
@@ -247,7 +247,7 @@ def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
     served = tight.releases.current
 
     async def leave():
-        async with admission.pinned(served, 0):
+        async with admission.pinned(served, 0, "busy"):
             waiting = asyncio.create_task(_hold(admission, served, 3))
             await asyncio.sleep(0.02)  # it waits for memory
             waiting.cancel()
@@ -255,7 +255,7 @@ def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         reading.cancel()
-        async with admission.pinned(served, 1):
+        async with admission.pinned(served, 1, "other"):
             assert tight.cache.stats().pinned == 1
 
     asyncio.run(leave())
@@ -263,7 +263,7 @@ def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
 
 
 async def _hold(admission, *path):
-    async with admission.pinned(*path):
+    async with admission.pinned(*path, "client"):
         await asyncio.sleep(60)
 
 

@@ -244,10 +244,10 @@ def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choic
         may_go_on = asyncio.Event()
 
         @contextlib.asynccontextmanager
-        async def late_but_for_the_first(admission, served, path):
+        async def late_but_for_the_first(admission, served, path, client):
             if 0 < next(numbers) < loop.capacity:
                 await may_go_on.wait()
-            async with pinned(admission, served, path):
+            async with pinned(admission, served, path, client):
                 yield
 
         async def ask(port, n):

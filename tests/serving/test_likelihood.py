@@ -138,7 +138,7 @@ def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
         async def run():
             paths = PathAdmission(service.cache)
             router = PromptRouter(service, paths, FairThreads(1, "test"))
-            async with paths.pinned(served.modules_of(0)):
+            async with paths.pinned(served.modules_of(0), "client"):
                 stays = await router.reroute(served, text, "one")
                 assert not paths._waiting, "others would wait for it"
             return stays, await router.reroute(served, text, "one")

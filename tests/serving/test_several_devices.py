@@ -110,7 +110,7 @@ def test_a_device_without_room_keeps_no_path_of_another_device_waiting():
 
     async def run():
         admission = PathAdmission(store)
-        async with admission.pinned(paths[0]):
+        async with admission.pinned(paths[0], "client"):
             without_room = asyncio.create_task(hold(admission, paths[2]))
             await asyncio.sleep(1.5 * path_admission.STARVED_SECONDS)
             await asyncio.wait_for(hold(admission, paths[1]), 30)  # cold
@@ -122,7 +122,7 @@ def test_a_device_without_room_keeps_no_path_of_another_device_waiting():
 
 
 async def hold(admission, modules):
-    async with admission.pinned(modules):
+    async with admission.pinned(modules, "client"):
         pass
 
 

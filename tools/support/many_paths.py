@@ -157,7 +157,7 @@ class ManyPaths:
                 def give(item: Token | Finish, items: asyncio.Queue = items) -> None:
                     events.call_soon_threadsafe(items.put_nowait, item)
 
-                async with admission.pinned(self._modules[path]):
+                async with admission.pinned(self._modules[path], "bench"):
                     self.loop.submit(self.request(path, new_tokens), give)
                     await items.get()
                     first_tokens.append(time.perf_counter() - started)

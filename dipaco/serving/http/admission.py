@@ -45,8 +45,8 @@ class RequestAdmission:
             self._places.give_back(client, num_choices)
 
     @contextlib.asynccontextmanager
-    async def pinned(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:
-        """Keeps a path in memory; waits until it fits.
+    async def pinned(self, served: ServedRelease, path: int, client: str) -> AsyncGenerator[None]:
+        """Keeps a path in memory for a client; waits until it fits.
 
         Raises:
           ApiError: it cannot be served, for a reason that is known already.
@@ -54,5 +54,5 @@ class RequestAdmission:
         """
         if problem := self._service.problem_of(served, path):
             raise ApiError(503, problem, param="path", code="path_not_whole")
-        async with self.paths.pinned(served.modules_of(path)):
+        async with self.paths.pinned(served.modules_of(path), client):
             yield

@@ -250,14 +250,17 @@ class Answer:
         """
         async with contextlib.AsyncExitStack() as pinned:
             try:
-                await pinned.enter_async_context(self._admission.pinned(self.served, choice.path))
+                await pinned.enter_async_context(self._pinned(choice.path))
             except (ApiError, ObjectMissing, ObjectDamaged, StoreUnreachable):
                 if choice.left_path is None:
                     raise
                 choice.path = choice.left_path
-                await pinned.enter_async_context(self._admission.pinned(self.served, choice.path))
+                await pinned.enter_async_context(self._pinned(choice.path))
             choice.left_path = None
             yield
+
+    def _pinned(self, path: int) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._admission.pinned(self.served, path, self._client)
 
     def _submit(self, choice: _Choice) -> Stream:
         params = self._params

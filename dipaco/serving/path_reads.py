@@ -1,0 +1,100 @@
+"""Paths read in a few threads, which clients take in turn; requests for the same one wait together.
+
+A path takes the turn of whichever client that waits for it is next, and is read once. Requests that
+are gone leave nothing behind that holds a thread of others: a path that nobody waits for is not
+begun, and one that is begun is read to its end, once, whatever requests for it come meanwhile.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable
+
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.path_cache import Modules, PathPin, PathStore
+
+READERS = 4  # paths that are read at once; the cache may have memory for fewer
+
+
+class PathReads:
+    """One for all requests to a cache; used in one event loop only.
+
+    Args:
+      cache: that the paths are read into.
+      on_end: called when a path has been read, or could not be.
+    """
+
+    def __init__(self, cache: PathStore, on_end: Callable[[], object]):
+        self._cache, self._on_end = cache, on_end
+        self._threads = FairThreads(READERS, "path-reader")
+        self._reading: dict[tuple[str, ...], _Read] = {}  # by the digests of the modules
+
+    async def read(self, modules: Modules, client: str) -> None:
+        """Reads a path that its caller has pinned. Raises what reading raises."""
+        key = tuple(receipt.digest for receipt in modules.values())
+        if key not in self._reading:
+            self._reading[key] = _Read(self._cache.reserve(modules))
+            self._reading[key].done.add_done_callback(lambda done: self._end(key, done))
+        read = self._reading[key]
+        if client not in read.turns and not read.is_begun:  # else it would spend one for nothing
+            read.turns[client] = asyncio.ensure_future(self._threads.run(client, read.run))
+        read.num_requests += 1
+        try:
+            await asyncio.shield(read.done)
+        finally:
+            read.num_requests -= 1
+            if not read.num_requests and read.call_off():
+                del self._reading[key]
+
+    def _end(self, key: tuple[str, ...], done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            done.exception()  # after the last request is gone, it is of no interest
+            del self._reading[key]
+            self._on_end()
+
+
+class _Read:
+    """A path that is read for some requests, in one thread.
+
+    Attributes:
+      done: when it is read.
+      turns: of the clients that wait for it; the first that comes begins it.
+      num_requests: that wait for it.
+    """
+
+    def __init__(self, pin: PathPin):
+        self._pin = pin
+        self._job: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._is_taken = threading.Lock()  # for good, by what begins it or calls it off
+        self.done = asyncio.wrap_future(self._job)
+        self.turns: dict[str, asyncio.Task[None]] = {}
+        self.num_requests = 0
+
+    @property
+    def is_begun(self) -> bool:
+        return self._is_taken.locked()
+
+    def run(self) -> None:
+        """In a thread."""
+        if not self._is_taken.acquire(blocking=False):
+            return
+        problem: BaseException | None = None
+        try:
+            self._pin.read()
+        except BaseException as error:
+            problem = error
+        self._pin.close()
+        if problem is None:
+            self._job.set_result(None)
+        else:
+            self._job.set_exception(problem)
+
+    def call_off(self) -> bool:
+        """Gives its room back, unless it is begun; returns whether it did."""
+        if not self._is_taken.acquire(blocking=False):
+            return False
+        for turn in self.turns.values():
+            turn.cancel()
+        self._job.cancel()
+        self._pin.close()
+        return True

@@ -1,0 +1,175 @@
+"""Clients share the memory for paths, and the threads that read them."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from dipaco.receipt import Receipt
+from dipaco.serving import path_admission
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.path_cache import PathCache
+from dipaco.serving.path_reads import READERS
+from dipaco.topology import ModuleId
+
+SIZE = 100  # bytes of a path
+MANY = 12  # paths that the client "flood" asks for
+
+
+def path(name):
+    return {ModuleId("all", 0): Receipt(name, name, SIZE)}
+
+
+def paths_of(client):
+    return [path(f"{client} {number}") for number in range(MANY)]
+
+
+def memory_for(num_paths):
+    return PathCache(lambda receipt: {"head": receipt.digest}, num_paths * SIZE)
+
+
+class Requests:
+    """Requests for paths; each notes when its path is in memory, and keeps it for a moment."""
+
+    def __init__(self, cache):
+        self.admission, self.order = PathAdmission(cache), []
+
+    async def use(self, client, modules, seconds=0.01):
+        async with self.admission.pinned(modules, client):
+            self.order.append(client)
+            await asyncio.sleep(seconds)
+
+    def begin(self, client, modules, seconds=0.01):
+        return asyncio.create_task(self.use(client, modules, seconds))
+
+
+def within_30_seconds(run):
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("num_fitting", [1, 3])
+def test_a_client_that_asks_for_many_paths_keeps_no_other_waiting_for_all_of_them(num_fitting):
+    async def run():
+        requests = Requests(memory_for(num_fitting))
+        flood = [requests.begin("flood", each) for each in paths_of("flood")]
+        await asyncio.sleep(0)
+        others = [requests.begin(client, path(client)) for client in ("one", "two")]
+        await asyncio.gather(*flood, *others)
+        return requests.order
+
+    order = within_30_seconds(run)
+    # Those that get room together may be read in any order.
+    assert {"one", "two"} <= set(order[: 2 * num_fitting + 2]), order
+
+
+def test_a_client_with_two_requests_waits_for_no_more_than_one_of_another_between_them():
+    async def run():
+        requests = Requests(memory_for(1))
+        flood = [requests.begin("flood", each) for each in paths_of("flood")]
+        await asyncio.sleep(0)
+        others = [requests.begin("other", path(f"other {number}")) for number in range(2)]
+        await asyncio.gather(*flood, *others)
+        return requests.order
+
+    assert within_30_seconds(run)[:5] == ["flood", "other", "flood", "other", "flood"]
+
+
+def test_a_client_that_asks_for_much_gets_its_turn_however_many_others_come():
+    """A connection is a client: others may come without end, each with one request."""
+
+    async def run():
+        requests, tasks = Requests(memory_for(1)), []
+        with contextlib.ExitStack() as keeps:
+            keeps.enter_context(requests.admission._cache.pin(path("first")))
+            tasks += [requests.begin("flood", each) for each in paths_of("flood")]
+            await asyncio.sleep(0)
+        for number in range(30):
+            tasks.append(requests.begin(f"new {number}", path(f"new {number}")))
+            await asyncio.sleep(0.01)
+        so_far = list(requests.order)
+        await asyncio.gather(*tasks)
+        return so_far
+
+    assert within_30_seconds(run).count("flood") >= 2
+
+
+def test_a_client_that_waits_for_long_holds_back_only_those_that_have_more_than_it(monkeypatch):
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
+
+    async def run():
+        requests = Requests(memory_for(3))
+        keeps = [requests.begin("flood", each, 60) for each in paths_of("flood")[:2]]
+        keeps.append(requests.begin("two", path("two"), 60))
+        await until(lambda: len(requests.order) == 3)
+        waits = requests.begin("two", path("too much"))
+        await asyncio.sleep(0.01)
+        # Warm paths: of a client with nothing at once, of one with more than "two" not yet.
+        await requests.use("one", path("two"))
+        more = requests.begin("flood", path("two"))
+        await asyncio.sleep(0.2)
+        assert not waits.done()
+        assert not more.done()
+        keeps[0].cancel()
+        await waits
+        await more
+        for each in keeps:
+            each.cancel()
+
+    within_30_seconds(run)
+
+
+async def until(holds):
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+class SlowDisk:
+    """Reads a path when it may, and notes the order."""
+
+    def __init__(self):
+        self.may_read, self.order = threading.Semaphore(0), []
+
+    def load(self, receipt):
+        self.order.append(receipt.digest)
+        assert self.may_read.acquire(timeout=30)
+        return {"head": receipt.digest}
+
+
+def test_a_path_is_not_read_after_all_those_of_a_client_that_asks_for_many():
+    disk = SlowDisk()
+
+    async def run():
+        requests = Requests(PathCache(disk.load, 100 * SIZE))
+        flood = [requests.begin("flood", each) for each in paths_of("flood")]
+        await until(lambda: len(disk.order) == READERS)
+        # One of its own, and one that the other waits for already, far back.
+        others = [requests.begin("other", each) for each in (path("own"), path("flood 11"))]
+        await asyncio.sleep(0.01)
+        disk.may_read.release(100)
+        await asyncio.gather(*flood, *others)
+
+    within_30_seconds(run)
+    assert sorted(disk.order) == sorted({*disk.order})
+    assert {"own", "flood 11"} <= set(disk.order[READERS : READERS + 6]), disk.order
+
+
+def test_a_path_whose_requests_are_all_gone_before_its_turn_is_not_read():
+    disk = SlowDisk()
+
+    async def run():
+        cache = PathCache(disk.load, 100 * SIZE)
+        requests = Requests(cache)
+        keeps = [requests.begin("flood", each) for each in paths_of("flood")[:READERS]]
+        await until(lambda: len(disk.order) == READERS)
+        gone = [requests.begin(client, path("gone")) for client in ("one", "two")]
+        await asyncio.sleep(0.01)
+        for each in gone:
+            each.cancel()
+        await asyncio.wait(gone)
+        assert cache.stats().pinned == READERS
+        disk.may_read.release(100)
+        await asyncio.gather(*keeps)
+
+    within_30_seconds(run)
+    assert len(disk.order) == READERS
