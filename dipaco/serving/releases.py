@@ -3,7 +3,8 @@
 A request finishes on the modules of the release it began in; the next request gets the newer one. A
 newer release takes over only if it is one consistent set and every module of it is *whole*: its
 bytes can be read and match its digest. At the start there is no older release to fall back on, so
-whole paths are served and the others answer with what is wrong.
+whole paths are served and the others answer with what is wrong. A store that is out of reach for a
+while makes no module broken.
 """
 
 import logging
@@ -20,6 +21,7 @@ from dipaco.runs.run import Run
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.path_cache import Modules
 from dipaco.store.address import Address
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 
 RETRY_SECONDS = 30.0  # before a module that could not be read is tried again
@@ -54,7 +56,9 @@ class ServedRelease:
         (module, *_) = [m for m, d in self.release.paths[paths[0]].items() if d == digest]
         if problem is None:
             return f"module {module} of paths {_first_eight(paths)} is whole again"
-        return f"module {module} is not whole, so paths {_first_eight(paths)} answer 503: {problem}"
+        listed = _first_eight(paths)
+        answer = f"paths {listed} answer 503 unless they are in memory"
+        return f"module {module} is not whole, so {answer}: {problem}"
 
 
 def _first_eight(paths: Sequence[int]) -> str:
@@ -148,13 +152,16 @@ def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[
 
     Returns:
       module -> problem, for modules that are not whole.
+
+    Raises:
+      StoreUnreachable, ...: a module could not be read now. That says nothing about its bytes.
     """
     problems: dict[str, str] = {}
     for module, digest in sorted({item for path in release.paths for item in path.items()}):
         try:
             objects.file(release.objects[digest])
             health.mark_whole(digest)
-        except DipacoError as error:
+        except (ObjectMissing, ObjectDamaged) as error:
             health.mark_broken(digest, str(error))
             problems[module] = str(error)
     return problems

@@ -265,8 +265,22 @@ class Service:
         return self._rerouters.get(served.digest)
 
     def problem_of(self, served: ServedRelease, path: int) -> str | None:
-        """The known reason why a path cannot be served, if any."""
-        return self.health.problem_of(served.modules_of(path))
+        """The known reason why a path cannot be served, if any. One in memory can be, whatever has
+        become of its bytes.
+        """
+        modules = served.modules_of(path)
+        problem = self.health.problem_of(modules)
+        if problem and self.cache.holds_parts and self.cache.contains(modules):
+            return None
+        return problem
+
+    def not_whole(self, served: ServedRelease) -> dict[int, str]:
+        """path -> what is known to be wrong with its bytes, whether or not it is in memory."""
+        return {
+            path: problem
+            for path in range(served.num_paths)
+            if (problem := self.health.problem_of(served.modules_of(path)))
+        }
 
     def _report_module(self, digest: str, problem: str | None) -> None:
         for model in self.models:

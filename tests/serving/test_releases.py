@@ -8,6 +8,8 @@ from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.releases import ReleaseHealth, ServedReleases, check_consistent
 from dipaco.serving.service import Service, ServiceSettings
+from dipaco.store.errors import StoreUnreachable
+from dipaco.store.objects import Objects
 from tests.support.serving_rig import route
 
 
@@ -100,6 +102,25 @@ def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, noti
     assert lost.name in sentence
     lost.write_bytes(content)
     assert service.follower.poll()
+
+
+def test_a_store_out_of_reach_breaks_no_module(service, rewound, notices, monkeypatch):
+    """What cannot be read now may be whole: it is looked at again, and what is served goes on."""
+
+    def out_of_reach(objects, receipt):
+        raise StoreUnreachable(url="s3://bucket", seconds=60, problem="no route to host")
+
+    served = service.releases.current
+    rewound.publish()
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "file", out_of_reach)
+        for look in (service.follower.verify_current, service.follower.poll):
+            service.follower._try(look)
+    assert [service.problem_of(served, path) for path in range(4)] == [None] * 4
+    assert service.releases.current is served
+    assert all("s3://bucket could not be reached" in sentence for sentence in notices)
+    assert service.follower.poll()
+    assert service.releases.current.release.phase == 2
 
 
 def other_router(body):

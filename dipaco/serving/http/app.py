@@ -312,13 +312,12 @@ class _Application:
 
     async def _readyz(self, request: Request) -> Response:
         served = self._service.releases.current
-        broken = {
-            str(path): problem
-            for path in range(served.num_paths)
-            if (problem := self._service.problem_of(served, path))
-        }
-        is_ready = self._service.loop_is_alive and len(broken) < served.num_paths
+        can_serve = any(
+            self._service.problem_of(served, path) is None for path in range(served.num_paths)
+        )
+        is_ready = self._service.loop_is_alive and can_serve
         status = "ready" if is_ready else "no path can be served"
+        broken = {str(path): problem for path, problem in self._service.not_whole(served).items()}
         detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
         return _json(HealthReply(status=status, detail=detail), 200 if is_ready else 503)
 
