@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
@@ -62,7 +62,7 @@ class PathStore(Protocol):
         """The number of the memory that a path goes to: one that is full says nothing of others."""
         ...
 
-    def reserve(self, modules: Modules) -> PathPin: ...
+    def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin: ...
 
     def stats(self) -> CacheStats: ...
 
@@ -126,8 +126,12 @@ class PathCache:
         finally:
             pin.close()
 
-    def reserve(self, modules: Modules) -> PathPin:
+    def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin:
         """Pins a path without reading it: at once there is room for it, and reading may follow.
+
+        Args:
+          modules: of the path.
+          kept: digests of modules. Paths of these alone are not evicted for it.
 
         Raises:
           NoRoomForPath, PathCacheTooSmall: as `pin`, whose other errors `PathPin.read` raises.
@@ -136,10 +140,10 @@ class PathCache:
         wanted = {receipt.digest: self._size_of(receipt) for receipt in modules.values()}
         with self._lock:
             if not self._sizes.keys() >= wanted.keys():
-                self._evict_for(wanted)
+                self._evict_for(wanted, kept)
                 self._sizes = wanted | self._sizes
             self._pins[key] += 1
-        return PathPin(lambda: self._read(key, modules), lambda: self._unpin(key))
+        return PathPin(lambda: self._read(key, modules, kept), lambda: self._unpin(key))
 
     def contains(self, modules: Modules) -> bool:
         """Whether pinning the path now would read nothing: its modules are in memory."""
@@ -169,13 +173,13 @@ class PathCache:
                 evictions=self._evictions,
             )
 
-    def _read(self, key: tuple[str, ...], modules: Modules) -> Parts:
+    def _read(self, key: tuple[str, ...], modules: Modules, kept: Set[str]) -> Parts:
         """The parts of a path that is pinned."""
         while True:
             with contextlib.suppress(_LeftUnread):
-                return self._read_once(key, modules)
+                return self._read_once(key, modules, kept)
 
-    def _read_once(self, key: tuple[str, ...], modules: Modules) -> Parts:
+    def _read_once(self, key: tuple[str, ...], modules: Modules, kept: Set[str]) -> Parts:
         """Raises `_LeftUnread` where another thread was to read one of the modules and did not come
         to it.
         """
@@ -189,7 +193,7 @@ class PathCache:
                 if digest not in self._modules and digest not in self._reading
             ]
             self._reading |= {digest: Future() for digest in own}
-        self._read_all(key, [receipts[digest] for digest in own])
+        self._read_all(key, [receipts[digest] for digest in own], kept)
         for other in others:
             other.result()
         with self._lock:
@@ -202,14 +206,14 @@ class PathCache:
             self._on_cold(time.monotonic() - started)
         return parts
 
-    def _read_all(self, key: tuple[str, ...], receipts: Iterable[Receipt]) -> None:
+    def _read_all(self, key: tuple[str, ...], receipts: Iterable[Receipt], kept: Set[str]) -> None:
         """Reads modules of a path that no other thread reads, up to the first error."""
         problem: BaseException | None = None
         for receipt in receipts:
             was_tried = problem is None
             try:
                 if was_tried:
-                    self._read_module(key, receipt)
+                    self._read_module(key, receipt, kept)
             except BaseException as error:
                 problem = error
             with self._lock:
@@ -223,7 +227,7 @@ class PathCache:
         if problem is not None:
             raise problem
 
-    def _read_module(self, key: tuple[str, ...], receipt: Receipt) -> None:
+    def _read_module(self, key: tuple[str, ...], receipt: Receipt, kept: Set[str]) -> None:
         digest, num_bytes = receipt.digest, self._size_of(receipt)
         with self._turn_to_read(num_bytes):
             module = self._load(receipt)
@@ -232,7 +236,7 @@ class PathCache:
         with self._lock:
             self._known_sizes[digest] = self._sizes[digest] = num_bytes
             # In memory it may take more than on disk.
-            self._evict_for({each: self._sizes[each] for each in key})
+            self._evict_for({each: self._sizes[each] for each in key}, kept)
             self._modules[digest] = module
 
     @contextlib.contextmanager
@@ -265,24 +269,29 @@ class PathCache:
     def _size_of(self, receipt: Receipt) -> int:
         return self._known_sizes.get(receipt.digest, receipt.num_bytes)
 
-    def _evict_for(self, wanted: Mapping[str, int]) -> None:
-        """Evicts paths, the least recently used first, until `wanted` fits beside the others."""
+    def _evict_for(self, wanted: Mapping[str, int], kept: Set[str]) -> None:
+        """Evicts paths, the least recently used first, until `wanted` fits beside the others; none
+        if it would not fit without all that may go.
+        """
         alone = sum(wanted.values())
         if alone > self.max_bytes:
             raise PathCacheTooSmall(num_bytes=alone, max_bytes=self.max_bytes)
         self._drop_unused_modules(wanted)
-        for key in [key for key in self._paths if key not in self._pins]:
-            if self._fits(wanted):
+        may_go = [key for key in self._paths if key not in self._pins and not kept >= set(key)]
+        staying = (*(self._paths.keys() - may_go), *self._pins)
+        if not self._fits(wanted, {digest for key in staying for digest in key}):
+            raise NoRoomForPath(pinned=len(self._pins))
+        for key in may_go:
+            if self._fits(wanted, self._sizes.keys()):
                 return
             del self._paths[key]
             self._evictions += 1
             self._drop_unused_modules(wanted)
-        if not self._fits(wanted):
-            raise NoRoomForPath(pinned=len(self._pins))
 
-    def _fits(self, wanted: Mapping[str, int]) -> bool:
-        new = sum(wanted[digest] for digest in wanted.keys() - self._sizes)
-        return sum(self._sizes.values()) + new <= self.max_bytes
+    def _fits(self, wanted: Mapping[str, int], others: Set[str]) -> bool:
+        """Whether modules fit into memory together with others that are there."""
+        sizes = {**wanted, **self._sizes}
+        return sum(sizes[digest] for digest in wanted.keys() | others) <= self.max_bytes
 
     def _drop_unused_modules(self, wanted: Mapping[str, int]) -> None:
         used = {digest for key in (*self._paths, *self._pins) for digest in key} | wanted.keys()

@@ -7,7 +7,7 @@ afterwards every method may be called from any thread.
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from dipaco.serving.dispatch import (
     without_start,
 )
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine, level_shapes
+from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.models import ServedModels
 from dipaco.serving.path_cache import Modules, PathStore
 from dipaco.serving.prefix_scores import PathComparison
@@ -315,12 +316,24 @@ class Service:
         return self._dispatcher is not None
 
     def _preload(self, run: Run, newer: ServedRelease) -> None:
-        """Reads a newer release's router, and its versions of the cached paths while they fit."""
+        """Reads a newer release's router, and its versions of the cached paths as far as they fit
+        beside those that are served now.
+        """
         current = self.releases.current
         self.models.main.read_shards(run, newer.release)
         self._add_router(run, newer.release)
+        served = (newer, *self.models.current())
+        kept = {digest for each in served for digest in each.release.objects}
         with contextlib.suppress(DipacoError):
             for path in range(current.num_paths):
                 if self.cache.contains(current.modules_of(path)):
-                    with self.cache.pin(newer.modules_of(path)):
-                        pass
+                    self._read_beside(newer.modules_of(path), kept)
+
+    def _read_beside(self, modules: Modules, kept: Set[str]) -> None:
+        """Reads a path if it fits into memory beside those of modules that are kept."""
+        with contextlib.suppress(NoRoomForPath):
+            pin = self.cache.reserve(modules, kept)
+            try:
+                pin.read()
+            finally:
+                pin.close()

@@ -7,7 +7,7 @@ devices. A module that paths of two devices share is held on both.
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -83,8 +83,8 @@ class PathsOfDevices:
         """The number of its device."""
         return self._placement.device_of(modules)
 
-    def reserve(self, modules: Modules) -> PathPin:
-        return self._of(modules).reserve(modules)
+    def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin:
+        return self._of(modules).reserve(modules, kept)
 
     def stats(self) -> CacheStats:
         """Sums; a module that two devices hold counts twice."""

@@ -1,6 +1,7 @@
 """The path store of a front end: what its replicas hold, as they report it."""
 
 import contextlib
+from collections.abc import Set
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class RemoteCache(NamedTuple):
     def memory_of(self, modules: Modules) -> int:
         return 0
 
-    def reserve(self, modules: Modules) -> PathPin:
+    def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin:
         return PathPin(dict, lambda: None)
 
     def stats(self) -> CacheStats:

@@ -117,6 +117,50 @@ def test_a_pinned_path_stays_and_frees_its_bytes_when_unpinned():
         assert cache.stats().num_bytes <= 4 * SIZE
 
 
+def test_a_path_that_finds_no_room_evicts_nothing():
+    cache = PathCache(Disk().load, 4 * SIZE)  # paths 0 and 4 share nothing, nor do 8 and they
+    with cache.pin(modules_of(4)):
+        pass
+    with cache.pin(modules_of(0)), cache.pin(modules_of(1)):  # three modules in use, one not
+        with cache.pin(modules_of(4)):  # early/0001 with late/0001
+            pass
+        with pytest.raises(NoRoomForPath), cache.pin(modules_of(8)):
+            pass
+        assert cache.contains(modules_of(4))
+    assert cache.stats().evictions == 0
+
+
+def test_paths_of_modules_that_are_kept_are_not_evicted_for_another():
+    disk = Disk()
+    cache = PathCache(disk.load, 4 * SIZE)
+    for path in (0, 4):
+        with cache.pin(modules_of(path)):
+            pass
+    kept = {receipt.digest for receipt in modules_of(0).values()}
+    others = {receipt.digest for receipt in modules_of(4).values()}
+    with pytest.raises(NoRoomForPath):
+        cache.reserve(modules_of(8), kept | others)
+    assert cache.stats().evictions == 0
+    pin = cache.reserve(modules_of(8), kept)
+    pin.read()
+    pin.close()
+    assert cache.contains(modules_of(0))
+    assert not cache.contains(modules_of(4))
+
+
+def test_a_path_that_takes_more_in_memory_than_on_disk_evicts_none_that_is_kept():
+    cache = PathCache(Disk().load, 6 * SIZE, num_bytes_of=lambda parts: 2 * SIZE)
+    with cache.pin(modules_of(0)):
+        pass
+    kept = {receipt.digest for receipt in modules_of(0).values()}
+    pin = cache.reserve(modules_of(4), kept)
+    with pytest.raises(NoRoomForPath):
+        pin.read()
+    pin.close()
+    assert cache.contains(modules_of(0))
+    assert cache.stats().num_bytes == 4 * SIZE
+
+
 def test_a_path_that_is_larger_than_the_cache_is_refused_with_both_sizes():
     cache = PathCache(Disk().load, SIZE)
     with (

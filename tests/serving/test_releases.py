@@ -89,6 +89,47 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
     assert [service.cache.contains(now.modules_of(path)) for path in range(4)] == [0, 0, 1, 0]
 
 
+def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(rewound, limits, notices):
+    with Service(rewound.folder, say=notices.append) as roomy:
+        modules = roomy.releases.current.modules_of(0)
+    both = 2 * sum(receipt.num_bytes for receipt in modules.values()) + 1000
+    settings = ServiceSettings(limits=limits, path_bytes=both)
+    with Service(rewound.folder, settings, say=notices.append) as service:
+        before = service.releases.current
+        finish(service, begin(service, path=0), begin(service, path=3))
+        rewound.publish()
+        assert service.follower.poll()
+        assert service.releases.current.release.phase == 2
+        assert all(service.cache.contains(before.modules_of(path)) for path in (0, 3))
+        assert service.cache.stats().evictions == 0
+        finish(service, begin(service, path=0))
+
+
+def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(
+    rewound, limits, notices
+):
+    with Service(rewound.folder, say=notices.append) as roomy:
+        modules = roomy.releases.current.modules_of(0)
+    both = 2 * sum(receipt.num_bytes for receipt in modules.values()) + 1000
+    settings = ServiceSettings(limits=limits, path_bytes=both)
+    with Service(rewound.folder, settings, say=notices.append) as service:
+        stale = {
+            module: receipt._replace(digest=f"stale {receipt.digest}")
+            for module, receipt in modules.items()
+        }
+        service.cache._load = lambda receipt, load=service.cache._load: load(
+            receipt._replace(digest=receipt.digest.removeprefix("stale "))
+        )
+        finish(service, begin(service, path=0))
+        with service.cache.pin(stale):
+            pass
+        finish(service, begin(service, path=0))
+        rewound.publish()
+        assert service.follower.poll()
+        assert service.cache.contains(service.releases.current.modules_of(0))
+        assert not service.cache.contains(stale)
+
+
 def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, notices):
     rewound.publish()
     lost = rewound.file_of(path=3, module="late/0001")
