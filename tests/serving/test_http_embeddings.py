@@ -1,14 +1,23 @@
 """Embeddings over HTTP are the features that the router reads, in OpenAI's shape."""
 
+import asyncio
 import base64
+import contextlib
+import json
+import threading
+from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.runs.routing import features, prefixes_of
-from tests.support.serving_rig import error_of
+from dipaco.serving.http import embeddings
+from dipaco.serving.http.app import make_app
+from dipaco.serving.http.embeddings import MOST_REQUESTS, TEXTS_PER_TURN
+from tests.support.serving_rig import ask_and_leave, error_of
 
 
 def ask(client, given, **more):
@@ -85,3 +94,114 @@ def test_the_official_client_embeds(client, prompts):
     for got, each in zip(answer.data, plain["data"], strict=True):
         np.testing.assert_allclose(got.embedding, each["embedding"], atol=1e-7)
     assert answer.usage.prompt_tokens == plain["usage"]["prompt_tokens"]
+
+
+# --- clients share ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gated(service, monkeypatch):
+    """The features of texts wait until they may be computed; how many texts each call had, and
+    each request that waits for its first turn.
+    """
+    may_go_on, calls, compute = threading.Semaphore(0), [], service.features
+    begun, texts_of = [], embeddings._texts
+
+    def features(prefixes):
+        calls.append(len(prefixes))
+        assert may_go_on.acquire(timeout=30)
+        return compute(prefixes)
+
+    def begin(body):
+        begun.append(body.input)
+        return texts_of(body)
+
+    monkeypatch.setattr(service, "features", features)
+    monkeypatch.setattr(embeddings, "_texts", begin)
+    yield SimpleNamespace(may_go_on=may_go_on, calls=calls, begun=begun)
+    may_go_on.release(10_000)
+
+
+def shared(service, run):
+    """Runs something with a function that asks for embeddings as one of several connections."""
+    app = make_app(service)
+
+    async def with_connections():
+        async with contextlib.AsyncExitStack() as stack:
+            connections = {}
+
+            async def ask(port, texts):
+                if port not in connections:
+                    transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
+                    new = httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
+                    connections[port] = await stack.enter_async_context(new)
+                body = {"model": "toy", "input": texts}
+                return await connections[port].post("/v1/embeddings", json=body)
+
+            return await run(ask)
+
+    return asyncio.run(asyncio.wait_for(with_connections(), 60))
+
+
+def test_a_client_that_takes_all_places_keeps_no_other_out_and_has_no_more_itself(service, gated):
+    async def run(ask):
+        flood = [asyncio.create_task(ask(1, ["jiji"])) for _ in range(MOST_REQUESTS)]
+        await until(lambda: len(gated.begun) == MOST_REQUESTS)
+        refused, other = await ask(1, ["jiji"]), asyncio.create_task(ask(2, ["jiji"]))
+        gated.may_go_on.release(1000)
+        answers = [await each for each in (other, *flood)]
+        return refused.status_code, {answer.status_code for answer in answers}
+
+    assert shared(service, run) == (429, {200})
+
+
+def test_many_texts_of_one_client_delay_anothers_by_a_few_batches(service, gated, prompts):
+    async def run(ask):
+        flood = [asyncio.create_task(ask(1, ["jiji"] * 2048)) for _ in range(4)]
+        await until(lambda: gated.calls)
+        other = asyncio.create_task(ask(2, prompts[:3]))
+        await until(lambda: prompts[:3] in gated.begun)
+        gated.may_go_on.release(6)
+        answer = await asyncio.wait_for(other, 30)
+        num_read = sum(gated.calls)
+        for each in flood:
+            each.cancel()
+        return answer, num_read
+
+    answer, num_read = shared(service, run)
+    assert num_read <= 8 * TEXTS_PER_TURN
+    vectors, _ = expected(service, prompts[:3])
+    got = [each["embedding"] for each in answer.json()["data"]]
+    np.testing.assert_allclose(got, vectors, atol=1e-5)
+
+
+def test_the_texts_of_a_client_that_hangs_up_are_read_no_further(service, gated):
+    texts, leaves = ["jiji"] * 2048, asyncio.Event()
+
+    async def run():
+        body = json.dumps({"model": "toy", "input": texts}).encode()
+        asking = asyncio.create_task(
+            ask_and_leave(make_app(service), body, leaves, "/v1/embeddings")
+        )
+        await until(lambda: gated.calls)
+        leaves.set()
+        status = await asyncio.wait_for(asking, 30)
+        gated.may_go_on.release(1000)
+        await asyncio.sleep(0.3)
+        return status
+
+    assert asyncio.run(run()) == 499
+    assert sum(gated.calls) <= 2 * TEXTS_PER_TURN
+
+
+def test_a_bad_text_is_refused_before_any_is_read(service, gated):
+    async def run(ask):
+        return await asyncio.wait_for(ask(1, ["jiji"] * 100 + [""]), 30)
+
+    error_of(shared(service, run), 400, "input")
+    assert not gated.calls
+
+
+async def until(holds):
+    while not holds():
+        await asyncio.sleep(0.005)

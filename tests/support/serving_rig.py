@@ -98,8 +98,10 @@ def route(service, served, prompt, path=None) -> PathChoice:
     return dispatch(service.run, served.release, prompt, path, service._dispatcher)
 
 
-async def ask_and_leave(app, body: bytes, leaves: asyncio.Event) -> int:
-    """Sends a completion to an app, and disconnects when told so. The status of the answer."""
+async def ask_and_leave(
+    app, body: bytes, leaves: asyncio.Event, path: str = "/v1/completions"
+) -> int:
+    """Sends a request to an app, and disconnects when told so. The status of the answer."""
     sent, statuses = iter([body]), []
 
     async def receive():
@@ -114,7 +116,7 @@ async def ask_and_leave(app, body: bytes, leaves: asyncio.Event) -> int:
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/v1/completions",
+        "path": path,
         "headers": [(b"content-type", b"application/json")],
         "query_string": b"",
         "asgi": {"spec_version": "2.3"},

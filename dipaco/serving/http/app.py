@@ -1,7 +1,6 @@
 """The routes: keys, responses, and errors as responses."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import hmac
@@ -15,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dipaco.serving.errors import LoopStopping, QueueFull
+from dipaco.serving.errors import LoopStopping
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.http import openapi, page
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer, Prompt
 from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
-from dipaco.serving.http.embeddings import EmbeddingRequest, embed
+from dipaco.serving.http.embeddings import Embedder, EmbeddingRequest
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import (
@@ -58,7 +57,6 @@ from dipaco.serving.service import Service
 JSON = "application/json"
 KEY = "dipaco.key"  # of the scope of a request: the number of its API key
 REQUEST_THREADS = 8  # that parse and route: prompts routed at once share batches of up to four
-MOST_EMBEDDING = 16  # requests for embeddings at once, one of which is computed
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
 
 
@@ -86,8 +84,7 @@ class _Application:
         self._admission = RequestAdmission(service)
         self._threads = FairThreads(REQUEST_THREADS, "requests")
         self._router = PromptRouter(service, self._admission.paths, self._threads)
-        self._embedder = concurrent.futures.ThreadPoolExecutor(1, "embeddings")
-        self._num_embedding = 0
+        self._embedder = Embedder(service)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
         self._started_seconds = int(time.time())
@@ -270,15 +267,8 @@ class _Application:
 
     async def _embeddings(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, EmbeddingRequest)
-        if self._num_embedding >= MOST_EMBEDDING:
-            raise QueueFull(waiting=self._num_embedding, retry_after_seconds=1)
-        self._num_embedding += 1
-        try:
-            # In a thread of their own: one may read 2,048 texts, and others are not to wait.
-            loop = asyncio.get_running_loop()
-            return _json(await loop.run_in_executor(self._embedder, embed, self._service, body))
-        finally:
-            self._num_embedding -= 1
+        embedded = self._embedder.embed(body, _client_of(request))
+        return _json(await while_connected(request, embedded))
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)

@@ -5,18 +5,27 @@ scaled to length 1 as OpenAI's are. What follows is neither read nor counted.
 """
 
 import base64
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from msgspec import Meta, Struct
 
+from dipaco.serving.decoding.fairness import ClientPlaces
+from dipaco.serving.errors import QueueFull
+from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import TokenId
 from dipaco.serving.http.requests import check_known, prompt_list
+from dipaco.serving.models import ServedModel
 from dipaco.serving.service import Service
 
 MAX_INPUTS = 2048  # texts of one request, as at OpenAI
+MOST_REQUESTS = 16  # at once
+TEXTS_PER_TURN = 16  # read before another client's: four batches
+Text = TypeVar("Text")
+Made = TypeVar("Made")
 
 
 class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,8 +63,67 @@ class EmbeddingList(Struct, kw_only=True):
     usage: EmbeddingUsage
 
 
-def embed(service: Service, body: EmbeddingRequest) -> EmbeddingList:
-    """Raises `ApiError`, `NoSuchModel`."""
+class Embedder:
+    """One for all requests of a service; used in one event loop only. Clients share its places, and
+    take turns of a few texts each: one that sends thousands delays others by a turn.
+
+    Args:
+      service: whose router reads the texts.
+    """
+
+    def __init__(self, service: Service):
+        self._service = service
+        self._places = ClientPlaces()  # of requests
+        # Of their own: one request may have 2,048 texts, and those that route are not to wait.
+        self._threads = FairThreads(1, "embeddings")
+
+    async def embed(self, body: EmbeddingRequest, client: str) -> EmbeddingList:
+        """The answer to a client's request. Once it is cancelled, no further texts are read.
+
+        Raises:
+          QueueFull: there are too many now, and the client has its share of them.
+          ApiError, NoSuchModel: it cannot be answered.
+        """
+        if not self._places.take(client, 1, MOST_REQUESTS):
+            raise QueueFull(waiting=self._places.num_held, retry_after_seconds=1)
+        try:
+            model = _embedding_model(self._service, body)
+            given = _texts(body)
+            prefixes = await self._in_turns(client, self._prefixes, given)
+            read = functools.partial(self._vectors, body.dimensions)
+            vectors = await self._in_turns(client, read, prefixes)
+            num_tokens = sum(map(len, prefixes))
+            return await self._threads.run(client, _answer, body, model.name, vectors, num_tokens)
+        finally:
+            self._places.give_back(client)
+
+    async def _in_turns(
+        self, client: str, read: Callable[[Sequence[Text]], Iterable[Made]], texts: Sequence[Text]
+    ) -> list[Made]:
+        """What a function makes of texts, of a few at a time."""
+        made: list[Made] = []
+        for first in range(0, len(texts), TEXTS_PER_TURN):
+            few = texts[first : first + TEXTS_PER_TURN]
+            made.extend(await self._threads.run(client, read, few))
+        return made
+
+    def _prefixes(self, given: Sequence[str | Sequence[int]]) -> list[np.ndarray]:
+        return [_prefix(self._service, each) for each in given]
+
+    def _vectors(self, dimensions: int | None, prefixes: Sequence[np.ndarray]) -> np.ndarray:
+        """float32 [N, D], each of length 1."""
+        vectors_ND = self._service.features(prefixes)
+        if dimensions not in (None, size := vectors_ND.shape[1]):
+            problem = f"`dimensions` is {dimensions}, and embeddings of this model have {size}."
+            raise ApiError(
+                400, f"{problem} Leave it out.", param="dimensions", code="invalid_value"
+            )
+        norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+        return (vectors_ND / np.maximum(norms_N1, 1e-12)).astype("<f4")
+
+
+def _embedding_model(service: Service, body: EmbeddingRequest) -> ServedModel:
+    """The model that is asked for. Raises `ApiError`, `NoSuchModel`."""
     model = service.models.named(body.model)
     if not model.is_routed:
         raise ApiError(
@@ -64,19 +132,21 @@ def embed(service: Service, body: EmbeddingRequest) -> EmbeddingList:
             param="model",
             code="no_embeddings",
         )
+    return model
+
+
+def _texts(body: EmbeddingRequest) -> list[str | list[int]]:
     given = prompt_list(body.input, "input")
     if len(given) > MAX_INPUTS:
         problem = f"{len(given)} texts are too many for one request: at most {MAX_INPUTS}."
         raise ApiError(400, problem, param="input", code="invalid_value")
-    prefixes = [_prefix(service, each) for each in given]
-    vectors_ND = service.features(prefixes)
-    if body.dimensions not in (None, size := vectors_ND.shape[1]):
-        problem = f"`dimensions` is {body.dimensions}, and embeddings of this model have {size}."
-        raise ApiError(400, f"{problem} Leave it out.", param="dimensions", code="invalid_value")
-    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    vectors_ND = (vectors_ND / np.maximum(norms_N1, 1e-12)).astype("<f4")
+    return given
+
+
+def _answer(
+    body: EmbeddingRequest, model: str, vectors: Sequence[np.ndarray], num_tokens: int
+) -> EmbeddingList:
     is_base64 = body.encoding_format == "base64"
-    num_tokens = sum(map(len, prefixes))
     return EmbeddingList(
         object="list",
         data=[
@@ -87,9 +157,9 @@ def embed(service: Service, body: EmbeddingRequest) -> EmbeddingList:
                 if is_base64
                 else vector_D.tolist(),
             )
-            for index, vector_D in enumerate(vectors_ND)
+            for index, vector_D in enumerate(vectors)
         ],
-        model=model.name,
+        model=model,
         usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
     )
 
