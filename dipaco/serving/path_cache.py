@@ -31,8 +31,8 @@ class CacheStats(NamedTuple):
     pinned: int  # of them, in use
     modules: int  # held
     num_bytes: int  # of all modules held
-    hits: int  # pins that read nothing
-    misses: int  # pins that read modules
+    hits: int  # requests whose path was in memory
+    misses: int  # requests whose path was not
     evictions: int  # paths evicted
 
 
@@ -57,6 +57,10 @@ class PathStore(Protocol):
     def contains(self, modules: Modules) -> bool: ...
 
     def has_room(self, modules: Modules) -> bool: ...
+
+    def count_request(self, modules: Modules) -> None:
+        """A request asks for a path, which counts as a hit or a miss."""
+        ...
 
     def memory_of(self, modules: Modules) -> int:
         """The number of the memory that a path goes to: one that is full says nothing of others."""
@@ -157,6 +161,12 @@ class PathCache:
         with self._lock:
             return self._sizes.keys() >= set(_key(modules))
 
+    def count_request(self, modules: Modules) -> None:
+        """A request asks for a path: a hit where it is in memory, else a miss."""
+        with self._lock:
+            is_hit = self._modules.keys() >= set(_key(modules))
+            self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)
+
     def memory_of(self, modules: Modules) -> int:
         """The only one."""
         return 0
@@ -200,7 +210,6 @@ class PathCache:
             if key not in self._paths:
                 self._paths[key] = self._assembled(modules, self._modules)
             self._paths.move_to_end(key)
-            self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)
             parts = self._paths[key]
         if not is_hit:
             self._on_cold(time.monotonic() - started)

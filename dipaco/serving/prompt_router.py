@@ -17,7 +17,7 @@ from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prefix_scores import PathComparison
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
-from dipaco.store.errors import StoreUnreachable
+from dipaco.store.errors import StoreFault
 
 REROUTE_SECONDS = 10.0  # for reading paths, after which a text stays on its own
 
@@ -93,6 +93,6 @@ class PromptRouter:
             async with asyncio.timeout(REROUTE_SECONDS):
                 # A text keeps its own path in memory, and may wait for no room: others wait for it.
                 choice = await self.route(served, latest, None, client, waits=False)
-        except (NotAllPaths, NoRoomForPath, PathCacheTooSmall, StoreUnreachable, TimeoutError):
+        except (NotAllPaths, NoRoomForPath, PathCacheTooSmall, StoreFault, TimeoutError):
             return None
         return NextPath(choice.path, len(latest))

@@ -79,6 +79,9 @@ class PathsOfDevices:
     def has_room(self, modules: Modules) -> bool:
         return self._of(modules).has_room(modules)
 
+    def count_request(self, modules: Modules) -> None:
+        self._of(modules).count_request(modules)
+
     def memory_of(self, modules: Modules) -> int:
         """The number of its device."""
         return self._placement.device_of(modules)

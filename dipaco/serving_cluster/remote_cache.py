@@ -33,6 +33,9 @@ class RemoteCache(NamedTuple):
     def has_room(self, modules: Modules) -> bool:
         return True
 
+    def count_request(self, modules: Modules) -> None:
+        """Replicas count for themselves."""
+
     def memory_of(self, modules: Modules) -> int:
         return 0
 

@@ -15,13 +15,17 @@ class BadRun(DipacoError):
     """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
 
 
-class StoreUnreachable(MachineFault):
+class StoreFault(MachineFault):
+    """The store {url} cannot be used now: {problem}."""
+
+
+class StoreUnreachable(StoreFault):
     """The store {url} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
 
 
-class StoreRefuses(MachineFault):
+class StoreRefuses(StoreFault):
     """The store {url} refuses: {problem}. Check the credentials in the environment (for S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY); they must allow reading, writing, deleting and listing."""
 
 
-class BucketMissing(MachineFault):
+class BucketMissing(StoreFault):
     """There is no bucket for {url}. Create it, or check the name, the region (AWS_REGION) and the endpoint (AWS_ENDPOINT_URL)."""

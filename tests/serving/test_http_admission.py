@@ -136,6 +136,22 @@ async def _seconds_to_pin(admission, modules):
         return time.monotonic() - started
 
 
+def test_a_request_is_a_hit_or_a_miss_of_the_cache_once(slow):
+    """The warm path twice, then one that is read, from a thread and by the request itself."""
+
+    async def run():
+        admission = PathAdmission(slow.cache)
+        for _ in range(2):
+            await _seconds_to_pin(admission, _modules_of("warm"))
+        slow.is_read.set()
+        await _seconds_to_pin(admission, _modules_of("slow"))
+
+    asyncio.run(run())
+    with slow.cache.pin(_modules_of("slow")):  # as the loop does for the request
+        stats = slow.cache.stats()
+    assert (stats.hits, stats.misses) == (2, 1)
+
+
 def test_a_path_in_memory_does_not_wait_while_another_is_read(slow, monkeypatch):
     monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.05)
 

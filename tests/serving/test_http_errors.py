@@ -17,10 +17,10 @@ from starlette.testclient import TestClient
 from dipaco.serving.http import requests
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.protocol import CompletionRequest
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.store.errors import ObjectDamaged
+from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
 from tests.support.serving_rig import ask_and_leave, error_of
 
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
@@ -362,3 +362,10 @@ def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
     with pytest.raises(ApiError, match="incomplete after") as raised:
         asyncio.run(requests.read_body(slow, 1000, CompletionRequest))
     assert raised.value.status == 408
+
+
+@pytest.mark.parametrize("kind", [StoreUnreachable, StoreRefuses, BucketMissing])
+def test_a_store_that_does_not_answer_as_it_should_is_told_of_as_503(kind):
+    error = api_error_of(kind(url="s3://here", seconds=30.0, problem="no"))
+    assert (error.status, error.detail.code) == (503, "path_not_there")
+    assert error.headers["Retry-After"] == "5"

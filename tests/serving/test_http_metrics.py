@@ -91,6 +91,20 @@ def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prom
         assert value("kv_cache_usage_perc") == 0
 
 
+def test_a_prompt_that_is_only_echoed_has_no_first_token(service, prompts):
+    with TestClient(make_app(service)) as client:
+
+        def first_tokens():
+            text = client.get("/metrics").text
+            return float(re.search(r"^dipaco_first_token_seconds_count (\S+)", text, re.M)[1])
+
+        body = {"model": "toy", "prompt": prompts[0], "max_tokens": 0, "echo": True, "logprobs": 1}
+        assert client.post("/v1/completions", json=body).status_code == 200
+        assert first_tokens() == 0
+        assert client.post("/v1/completions", json=body | {"max_tokens": 2}).status_code == 200
+        assert first_tokens() == 1
+
+
 def test_the_time_to_the_first_token_has_all_that_a_client_waits_for(service, prompts, monkeypatch):
     names = ("time_to_first_token", "request_queue_time", "e2e_request_latency")
     labels = frozenset({"model_name": "toy", "engine": "0"}.items())

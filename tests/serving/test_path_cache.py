@@ -68,7 +68,6 @@ def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
         assert parts["head"] == "head of late/0000-new"
     stats = cache.stats()
     assert (stats.modules, stats.num_bytes) == (5, 5 * SIZE)
-    assert (stats.hits, stats.misses) == (1, 4)
 
 
 def test_a_path_of_modules_in_memory_is_pinned_while_another_path_is_read():
@@ -92,7 +91,7 @@ def test_a_path_of_modules_in_memory_is_pinned_while_another_path_is_read():
         assert parts["head"] == "head of late/0001"
     is_read.set()
     reader.join()
-    assert cache.stats().misses == 3
+    assert sum(disk.reads.values()) == 6  # two of each of the other paths
 
 
 def test_the_least_recently_used_path_is_evicted_first():

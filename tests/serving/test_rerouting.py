@@ -18,11 +18,13 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
+from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import NextPath, PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
+from dipaco.store.errors import BucketMissing, StoreRefuses
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
 from tests.support.serving_rig import ask_and_leave, route
@@ -275,6 +277,57 @@ def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(rerouted, settings, 
         service.start()
         monkeypatch.setattr(PromptRouter, "reroute", staticmethod(reroute))
         asyncio.run(asyncio.wait_for(hang_up(make_app(service)), 20))
+
+
+@pytest.mark.parametrize("where", ["choosing", "reading"])
+@pytest.mark.parametrize("error", [StoreRefuses, BucketMissing, PathCacheTooSmall])
+def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
+    rerouted, settings, monkeypatch, error, where
+):
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import make_app
+
+    @contextlib.asynccontextmanager
+    async def pinned(admission, modules, client, *, waits=True, pinned=PathAdmission.pinned):
+        if modules == other:
+            raise error(url="s3://here", problem="no", num_bytes=2, max_bytes=1)
+        async with pinned(admission, modules, client, waits=waits):
+            yield
+
+    body = {"model": "toy", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
+    with Service(rerouted, settings, say=lambda _: None) as service:
+        service.start()
+        served = service.releases.current
+        other = served.modules_of(3)
+        with TestClient(make_app(service)) as client:
+            expected = client.post("/v1/completions", json=body | {"path": 0}).json()
+            monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
+            if where == "reading":
+                monkeypatch.setattr(service, "_rerouters", {served.digest: AlwaysPath3()})
+                monkeypatch.setattr(PathAdmission, "pinned", pinned)
+            else:
+                monkeypatch.setattr(service, "_rerouters", {})
+                monkeypatch.setattr(PromptRouter, "route", _raising_on_path(error))
+                answer = asyncio.run(_next_path(service, served))
+                assert answer is None
+                return
+            answer = client.post("/v1/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            (choice,), (wanted,) = answer.json()["choices"], expected["choices"]
+            assert (choice["text"], choice["path"]) == (wanted["text"], 0)
+
+
+def _raising_on_path(error):
+    async def route(*_, **__):
+        raise error(url="s3://here", problem="no", num_bytes=2, max_bytes=1)
+
+    return route
+
+
+async def _next_path(service, served):
+    router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+    return await router.reroute(served, np.arange(1, 51, dtype=np.int32), "someone")
 
 
 def _always(path, route):

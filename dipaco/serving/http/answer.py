@@ -24,7 +24,7 @@ from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice
-from dipaco.serving.errors import LoopStopping
+from dipaco.serving.errors import LoopStopping, PathCacheTooSmall
 from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.errors import ApiError
@@ -34,7 +34,7 @@ from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
-from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreUnreachable
+from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
 
 
 class Prompt(NamedTuple):
@@ -251,7 +251,7 @@ class Answer:
         async with contextlib.AsyncExitStack() as pinned:
             try:
                 await pinned.enter_async_context(self._pinned(choice.path))
-            except (ApiError, ObjectMissing, ObjectDamaged, StoreUnreachable):
+            except (ApiError, ObjectMissing, ObjectDamaged, PathCacheTooSmall, StoreFault):
                 if choice.left_path is None:
                     raise
                 choice.path = choice.left_path
@@ -339,7 +339,7 @@ class Answer:
 
     def _piece_of(self, choice: _Choice, item: Token | Finish) -> TextPiece:
         if isinstance(item, Token):
-            if not self.completion_tokens:
+            if self._params.max_new_tokens and not self.completion_tokens:
                 self._metrics.first_token.observe(time.monotonic() - self._came_seconds)
             if self._params.max_new_tokens:
                 self.completion_tokens += 1

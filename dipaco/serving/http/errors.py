@@ -19,7 +19,7 @@ from dipaco.serving.errors import (
     ReplicaLost,
 )
 from dipaco.serving.http.protocol import ErrorDetail, ErrorResponse
-from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreUnreachable
+from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
 
 INVALID = "invalid_request_error"
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(503, str(error), param="prompt", code="path_not_whole")
         case ObjectMissing() | ObjectDamaged():
             return ApiError(503, str(error), param="path", code="path_not_whole")
-        case StoreUnreachable() | NoRoomForPath():
+        case StoreFault() | NoRoomForPath():
             return ApiError(503, str(error), code="path_not_there", retry_after_seconds=5)
         case PathCacheTooSmall():
             return ApiError(503, str(error), param="path", code="path_too_large")
