@@ -18,7 +18,7 @@ from dipaco.config.arms import (
     MODULAR,
     Baseline,
 )
-from dipaco.config.run_config import RunConfig
+from dipaco.config.run_config import OF_NO_RESULT, RunConfig
 from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "DENSE",
     "DENSE_EQUAL_TOKENS",
     "MODULAR",
+    "OF_NO_RESULT",
     "BaseSettings",
     "Baseline",
     "EvaluationSettings",

@@ -18,6 +18,8 @@ from dipaco.routing.config import RerouteConfig, RoutingConfig, SmallModelSettin
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology
 
+OF_NO_RESULT = ("retention", "report")  # settings that change nothing that is trained
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -83,6 +85,13 @@ class RunConfig:
     def plan(self) -> Plan:
         """The arms of the run: base model, modular model, baselines."""
         return plan_of(self)
+
+    def has_results_of(self, other: "RunConfig") -> bool:
+        """Whether it trains what another does: all but what is kept and what the report reckons
+        with is equal.
+        """
+        kept = {name: getattr(other, name) for name in OF_NO_RESULT}
+        return dataclasses.replace(self, **kept) == other
 
     def to_json(self) -> str:
         """One line per setting, in a fixed order."""

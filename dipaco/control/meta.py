@@ -42,6 +42,12 @@ class Meta:
             self._database.change("remember_meta", key=key, value=value)
         return self.get(key) or value
 
+    @retried
+    def change_config(self, config: str) -> None:
+        """The run's settings from now on, JSON; processes that work on it keep what they read."""
+        with self._database.transaction():
+            self._database.change("change_meta", key="config", value=config)
+
     def hosts_secret(self) -> str:
         """What the hosts of a worker sign with; made the first time. Each process that
         reads the ledger has it.

@@ -13,6 +13,7 @@ from dipaco.config import RunConfig
 from dipaco.control.database_location import DatabaseLocation, location_of, new_schema
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.opening import install_ledger
+from dipaco.control.tasks import Task
 from dipaco.errors import LedgerDamaged
 from dipaco.files import translate_os_errors, write_new
 from dipaco.runs.errors import (
@@ -46,7 +47,8 @@ def create_or_open(
 
     Args:
       where: the run's folder or URL.
-      config: what to run; must be that of a run that is there.
+      config: what to run; must be that of a run that is there, but for how much is kept and what
+        the report reckons with: these become the run's.
       given: what to start from, JSON values; only looked at when a run begins.
       database: where its facts are to be, as `location_of` takes it; None = in the folder.
       rules: its own rules; None = those of the run that is there, or none.
@@ -61,7 +63,7 @@ def create_or_open(
     if _find(address) is not None:
         run = open_run(address, database)
         if is_same(run, config, rules):
-            return run, False
+            return _with_settings(run, config), False
         if run.database_location.is_server or run.ledger.facts.stages():
             _refuse_other(run, config, rules)
         run.ledger.close()
@@ -76,14 +78,30 @@ def create_or_open(
 
 
 def is_same(run: Run, config: RunConfig, rules: Recorded | None) -> bool:
-    """Whether a run is the one that is asked for; `rules` as in `create_or_open`."""
-    return run.requested_config == config and (rules is None or rules == run.rules)
+    """Whether a run is the one that is asked for, whatever it keeps and reckons with; `rules` as in
+    `create_or_open`.
+    """
+    return config.has_results_of(run.requested_config) and (rules is None or rules == run.rules)
+
+
+def _with_settings(run: Run, config: RunConfig) -> Run:
+    """The run with the settings of `config` that change no result. A report that was written with
+    others is written again.
+    """
+    there = run.requested_config
+    if config == there:
+        return run
+    run.ledger.meta.change_config(config.to_json())
+    if config.report != there.report:
+        run.ledger.redos.open_again(Task("report"))
+    run.ledger.close()
+    return open_run(run.address)
 
 
 def _refuse_other(run: Run, config: RunConfig, rules: Recorded | None) -> NoReturn:
     run.ledger.close()
     there = run.requested_config
-    if there != config:
+    if not config.has_results_of(there):
         raise RunOfOtherConfig(folder=run.address, difference=difference(there, config))
     assert rules is not None, "only what was given can differ"
     names = {kind: rule.name for kind, rule in rules.items()}

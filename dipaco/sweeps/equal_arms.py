@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.config import MODULAR, RunConfig
+from dipaco.config import MODULAR, OF_NO_RESULT, RunConfig
 from dipaco.sweeps.shared_base import base_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
-NOT_OF_AN_ARM = ("name", "baselines")
+# Inner settings that only paths of shards read, several at once, or on machines of unequal speed.
+OF_PATHS = ("absent_tokens", "hold_out", "least_steps_share", "stacked_paths", "stacking")
+NOT_OF_AN_ARM = ("name", "baselines", *OF_NO_RESULT)
 
 
 class SweepRun(NamedTuple):
@@ -58,13 +60,15 @@ class SweepPlan(NamedTuple):
 def arms_of(config: RunConfig) -> dict[str, str]:
     """Arm -> digest of all that its results depend on: the modular arm, then the baselines."""
     settings = dataclasses.asdict(config)
+    inner = {name: value for name, value in settings["inner"].items() if name not in OF_PATHS}
     modular = {name: settings[name] for name in settings if name not in NOT_OF_AN_ARM}
     return {MODULAR: digest_of(modular)} | {
         baseline: digest_of(
             {
                 "base": base_digest(config),
                 "arm": dataclasses.asdict(config.plan.arm(baseline)),
-                **{name: settings[name] for name in ("data", "inner", "evaluation", "report")},
+                "inner": inner,
+                **{name: settings[name] for name in ("data", "evaluation")},
             }
         )
         for baseline in config.baselines
@@ -75,11 +79,11 @@ def is_of_row(run: RunConfig, row: RunConfig, elsewhere: Iterable[str]) -> bool:
     """Whether a run is that of a row: it trains what the row has, but for baselines whose digests
     are `elsewhere`, and may train more of them.
     """
-    if run == row:
+    if row.has_results_of(run):
         return True
     arms, there = arms_of(row), set(elsewhere)
     left_out = [each for each in row.baselines if each not in run.baselines]
-    return dataclasses.replace(row, baselines=run.baselines) == run and all(
+    return dataclasses.replace(row, baselines=run.baselines).has_results_of(run) and all(
         arms[each] in there for each in left_out
     )
 

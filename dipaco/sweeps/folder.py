@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dipaco.config import MODULAR, RunConfig
+from dipaco.config import MODULAR, ReportSettings, RunConfig
 from dipaco.errors import DipacoError, RunBusy
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
@@ -29,10 +29,10 @@ def is_finished(folder: Path) -> bool:
         return run.ledger.queue.is_finished()
 
 
-def rows_of(folder: Path) -> list[ReportRow]:
-    """The table of a finished run."""
+def rows_of(folder: Path, settings: ReportSettings | None = None) -> list[ReportRow]:
+    """The table of a finished run, by its own settings of reports if none are given."""
     with reading(folder) as opened:
-        return make_report(opened).rows
+        return make_report(opened, settings).rows
 
 
 def document_scores_of(folder: Path) -> dict[str, DocumentScores]:

@@ -106,6 +106,8 @@ class _Sweep:
         self._trials = list(plan.sources)
         self._sources = {**plan.sources, **others}
         self._in_table = sorted(self._sources, key=lambda trial: rows.index(trial.row))
+        # One for all rows: a table has the same columns of links for each.
+        self._report_settings = self._trials[0].config.report
         self._reports: dict[Path, list[ReportRow]] = {}  # of finished runs
         self._drawn: dict[Path, dict[str, Drawn]] = {}  # by arm
         self._told: set[Trial] = set()  # finished, and in the table
@@ -141,7 +143,7 @@ class _Sweep:
     def _read(self, run: SweepRun) -> bool:
         """Whether a run is finished; its report is kept."""
         if run.folder not in self._reports and is_finished(run.folder):
-            self._reports[run.folder] = rows_of(run.folder)
+            self._reports[run.folder] = rows_of(run.folder, self._report_settings)
         return run.folder in self._reports
 
     def _is_finished(self, trial: Trial) -> bool:

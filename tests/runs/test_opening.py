@@ -1,6 +1,7 @@
 """Runs are begun, opened again and refused, and nothing is lost."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -51,6 +52,27 @@ def test_a_run_with_facts_refuses_another_config(half, copy_of):
             folder, dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))
         )
     assert "Nothing was changed" in str(raised.value)
+
+
+def test_what_is_kept_and_what_the_report_reckons_with_may_change(dipaco, tiny, copy_of):
+    """Nothing is trained again; the report is written again where its settings changed."""
+    copy = copy_of(tiny)
+    with reading(copy.folder) as run:
+        config = run.requested_config
+    kept = dataclasses.replace(config.retention, snapshots=1)
+    run, is_new = create_or_open(copy.folder, dataclasses.replace(config, retention=kept))
+    assert (is_new, run.config.retention, run.ledger.queue.is_finished()) == (False, kept, True)
+    run.ledger.close()
+
+    words = ("--set", "report.link_megabits=5,100", "--set", "retention.snapshots=1")
+    ended = dipaco("train", copy.config, "--run", copy.folder, *words)
+    assert ended.code == 0, ended.err
+    report = json.loads((copy.folder / "report.json").read_text())
+    assert all(list(row["link_seconds"]) == ["5", "100"] for row in report["rows"])
+    assert "5 Mbit/s" in ended.out
+    with reading(copy.folder) as run:
+        assert run.config.report.link_megabits == (5.0, 100.0)
+        assert run.ledger.queue.is_finished()
 
 
 def test_reading_raises_until_the_facts_are_there(tmp_path):

@@ -85,6 +85,17 @@ def little(dipaco, tmp_path_factory) -> Sweep:
 
 
 @pytest.mark.slow
+def test_a_finished_sweep_reckons_with_other_links_without_training(dipaco, little):
+    ended = dipaco("ablate", little.file, "--run", little.folder, "--set", "report.link_megabits=5")
+    assert ended.code == 0, ended.err
+    assert "all 1 runs of little are finished" in ended.err
+    assert "time at 5 Mbit/s" in (little.folder / "table.md").read_text()
+    ended = dipaco("ablate", little.file, "--run", little.folder)
+    assert ended.code == 0, ended.err
+    assert "time at 20 Mbit/s" in (little.folder / "table.md").read_text()
+
+
+@pytest.mark.slow
 def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
     assert facts(little.row) == facts(tiny.folder)
     assert report(little.row)["rows"] == report(tiny.folder)["rows"]

@@ -45,7 +45,13 @@ def test_a_baseline_does_not_depend_on_what_the_paths_share():
     [
         ("name=other", set()),
         ("baselines=dense,data_parallel,dense_equal_tokens", set()),
+        ("report.link_megabits=5", set()),
+        ("retention.snapshots=1", set()),
         ("routing.overlap=2", {MODULAR}),
+        ("inner.absent_tokens=frozen", {MODULAR}),
+        ("inner.hold_out=0.1", {MODULAR}),
+        ("inner.stacked_paths=2", {MODULAR}),
+        ("inner.rewarm_steps=1", {MODULAR, *ALL}),
         ("outer.momentum=0.5", {MODULAR}),
         ("topology=2x3", {MODULAR, DATA_PARALLEL, DENSE_EQUAL_TOKENS}),
         ("outer.path_share=0.5", {MODULAR, DATA_PARALLEL, DENSE_EQUAL_TOKENS}),
@@ -127,6 +133,7 @@ def test_a_run_is_of_its_row_if_only_baselines_are_absent_that_are_trained_elsew
     assert is_of_row(without, TOY, [dense, equal_tokens])
     assert not is_of_row(without, TOY, [dense])
     assert is_of_row(TOY, without, [])
+    assert is_of_row(TOY, override(without, ["report.link_megabits=5"]), [])
     assert not is_of_row(without, dataclasses.replace(TOY, phases=3), [dense, equal_tokens])
 
 

@@ -5,7 +5,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
+from dipaco.config import (
+    DATA_PARALLEL,
+    DENSE,
+    DENSE_EQUAL_TOKENS,
+    MODULAR,
+    ReportSettings,
+)
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Evaluated, Fact, StageDone
 from dipaco.evaluation.tables import (
@@ -82,11 +88,12 @@ def write_files(run: Run, report: Report) -> dict[str, Path]:
     return files
 
 
-def make_report(run: Run) -> Report:
-    """The report of a run whose arms are all evaluated."""
+def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
+    """The report of a run whose arms are all evaluated, by its own settings if none are given."""
+    settings = settings or run.config.report
     evaluations = run.ledger.facts.evaluations()
     rows = sorted(
-        (row for arm in run.plan.arms for row in _rows(run, arm, evaluations)),
+        (row for arm in run.plan.arms for row in _rows(run, arm, evaluations, settings)),
         key=place_in_table,
     )
     routed = run.routing_of(MODULAR, run.config.phases).summary
@@ -121,7 +128,9 @@ def make_report(run: Run) -> Report:
     )
 
 
-def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
+def _rows(
+    run: Run, arm: Arm, evaluations: list[Evaluated], settings: ReportSettings
+) -> list[ReportRow]:
     model = run.config.model
     totals, base = run.ledger.progress.training_totals(arm.name), base_costs(run)
     start = start_of(run, arm)
@@ -158,7 +167,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
         "machine_seconds": round(machine_seconds, 3),
         "link_seconds": {
             link_name(link): round(seconds_over_link(machine_seconds, bytes_per_machine, link), 3)
-            for link in run.config.report.link_megabits
+            for link in settings.link_megabits
         },
     }
     others = dict(last.other_rows)
