@@ -98,6 +98,10 @@ def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | N
 
     keep_freed_memory()
 
+    from dipaco.launch.equal_bits import ask_for_equal_bits
+
+    ask_for_equal_bits()  # its steps are those of a worker
+
     import jax
 
     from dipaco.caches import cache_folder
