@@ -98,7 +98,8 @@ def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
     if max_vocab_size is not None and tokenizer.vocab_size > max_vocab_size:
         raise BadTokenizer(
             file=file,
-            problem=f"its ids go up to {tokenizer.vocab_size - 1}, and the model has {max_vocab_size}",
+            problem=f"its ids go up to {tokenizer.vocab_size - 1}, "
+            f"and the model has {max_vocab_size}",
             advice="Raise `data.vocab_size` (and the model's).",
         )
     return tokenizer
