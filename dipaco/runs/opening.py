@@ -1,6 +1,7 @@
 """Begins, finds and opens runs. A run begins whole or not at all, with the config that it keeps."""
 
 import contextlib
+import dataclasses
 import difflib
 import json
 import uuid
@@ -47,8 +48,8 @@ def create_or_open(
 
     Args:
       where: the run's folder or URL.
-      config: what to run; must be that of a run that is there, but for how much is kept and what
-        the report reckons with: these become the run's.
+      config: what to run; must be that of a run that is there, but for what the report reckons
+        with, which becomes the run's.
       given: what to start from, JSON values; only looked at when a run begins.
       database: where its facts are to be, as `location_of` takes it; None = in the folder.
       rules: its own rules; None = those of the run that is there, or none.
@@ -63,7 +64,7 @@ def create_or_open(
     if _find(address) is not None:
         run = open_run(address, database)
         if is_same(run, config, rules):
-            return _with_settings(run, config), False
+            return _reckoning_with(run, config), False
         if run.database_location.is_server or run.ledger.facts.stages():
             _refuse_other(run, config, rules)
         run.ledger.close()
@@ -78,22 +79,26 @@ def create_or_open(
 
 
 def is_same(run: Run, config: RunConfig, rules: Recorded | None) -> bool:
-    """Whether a run is the one that is asked for, whatever it keeps and reckons with; `rules` as in
+    """Whether a run is the one that is asked for, whatever its report reckons with; `rules` as in
     `create_or_open`.
     """
-    return config.has_results_of(run.requested_config) and (rules is None or rules == run.rules)
+    is_of_config = _but_for_the_report(config, run.requested_config)
+    return is_of_config and (rules is None or rules == run.rules)
 
 
-def _with_settings(run: Run, config: RunConfig) -> Run:
-    """The run with the settings of `config` that change no result. A report that was written with
-    others is written again.
+def _but_for_the_report(config: RunConfig, there: RunConfig) -> bool:
+    """Whether settings are equal. Those of what is kept are never taken over: a command without the
+    `--set` of the first would delete what that one kept.
     """
-    there = run.requested_config
-    if config == there:
+    return dataclasses.replace(config, report=there.report) == there
+
+
+def _reckoning_with(run: Run, config: RunConfig) -> Run:
+    """The run with the report's settings of `config`; one that is written is written again."""
+    if config.report == run.requested_config.report:
         return run
     run.ledger.meta.change_config(config.to_json())
-    if config.report != there.report:
-        run.ledger.redos.open_again(Task("report"))
+    run.ledger.redos.open_again(Task("report"))
     run.ledger.close()
     return open_run(run.address)
 
@@ -101,7 +106,7 @@ def _with_settings(run: Run, config: RunConfig) -> Run:
 def _refuse_other(run: Run, config: RunConfig, rules: Recorded | None) -> NoReturn:
     run.ledger.close()
     there = run.requested_config
-    if not config.has_results_of(there):
+    if not _but_for_the_report(config, there):
         raise RunOfOtherConfig(folder=run.address, difference=difference(there, config))
     assert rules is not None, "only what was given can differ"
     names = {kind: rule.name for kind, rule in rules.items()}

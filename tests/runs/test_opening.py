@@ -54,25 +54,25 @@ def test_a_run_with_facts_refuses_another_config(half, copy_of):
     assert "Nothing was changed" in str(raised.value)
 
 
-def test_what_is_kept_and_what_the_report_reckons_with_may_change(dipaco, tiny, copy_of):
-    """Nothing is trained again; the report is written again where its settings changed."""
+def test_what_the_report_reckons_with_may_change_and_what_is_kept_may_not(dipaco, tiny, copy_of):
+    """Nothing is trained again; the report is written again."""
     copy = copy_of(tiny)
     with reading(copy.folder) as run:
-        config = run.requested_config
-    kept = dataclasses.replace(config.retention, snapshots=1)
-    run, is_new = create_or_open(copy.folder, dataclasses.replace(config, retention=kept))
-    assert (is_new, run.config.retention, run.ledger.queue.is_finished()) == (False, kept, True)
-    run.ledger.close()
+        before, facts = run.requested_config, run.ledger.facts.receipts_at("modular", 2)
+    kept = dataclasses.replace(before.retention, snapshots=1)
+    with pytest.raises(RunOfOtherConfig, match=r"`retention\.snapshots` was 3 and is 1"):
+        create_or_open(copy.folder, dataclasses.replace(before, retention=kept))
 
-    words = ("--set", "report.link_megabits=5,100", "--set", "retention.snapshots=1")
+    words = ("--set", "report.link_megabits=5,100")
     ended = dipaco("train", copy.config, "--run", copy.folder, *words)
     assert ended.code == 0, ended.err
     report = json.loads((copy.folder / "report.json").read_text())
     assert all(list(row["link_seconds"]) == ["5", "100"] for row in report["rows"])
-    assert "5 Mbit/s" in ended.out
+    assert "time at 5" in ended.out
     with reading(copy.folder) as run:
         assert run.config.report.link_megabits == (5.0, 100.0)
         assert run.ledger.queue.is_finished()
+        assert run.ledger.facts.receipts_at("modular", 2) == facts
 
 
 def test_reading_raises_until_the_facts_are_there(tmp_path):
