@@ -122,16 +122,15 @@ def test_paths_stay_on_their_replicas_and_killing_one_changes_no_text(front_end,
 
         crowd = [pool.submit(load) for _ in range(3)]
 
-        def holds_under_load(name, value):
+        def under_load(name):
             for client in crowd:
                 assert not client.done(), client.result()  # raises the error that ended it
-            return front_end.metric(name) == value
+            return front_end.metric(name)
 
         try:
-            wait_until(lambda: holds_under_load("replicas", 2), "a second replica")
-            wait_until(
-                lambda: holds_under_load("cache_misses_total", 4), "it has read the path too"
-            )
+            wait_until(lambda: under_load("replicas") == 2, "a second replica")
+            # Each choice that waits for it is a miss.
+            wait_until(lambda: under_load("cache_misses_total") > 3, "it has read the path too")
         finally:
             is_over = True
         for client in crowd:
