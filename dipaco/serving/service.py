@@ -110,13 +110,13 @@ class Service:
         self.name, self.model = run.config.name, run.config.model
         self.prefix_tokens = run.config.routing.prefix_tokens
         self.tokenizer = run.corpus.tokenizer()
-        self.token_bytes = token_bytes(self.tokenizer, self.model.vocab_size)
+        text, size = self.tokenizer.library.to_str(), self.model.vocab_size
+        self.token_bytes = token_bytes(self.tokenizer, size)
         self.longest_token_bytes = max(map(len, self.token_bytes))
-        self.num_tokens = sum(map(bool, self.token_bytes))
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
-        text, size = self.tokenizer.library.to_str(), self.model.vocab_size
-        self.grammars = Grammars(GrammarVocabulary(text, size, self.edges.end))
+        vocabulary = GrammarVocabulary(text, size, self.edges.end)
+        self.grammars, self.token_ids = Grammars(vocabulary), vocabulary.token_ids()
         # Of prompts; runs of older versions have none.
         self.examples: list[str] = run.stage("prepare").summary.get("examples", [])
 
@@ -210,10 +210,6 @@ class Service:
         if self._dispatcher is None or not is_routed(self.run, served.release):
             return None
         return self._dispatcher.score_meaning(served.release)
-
-    def is_token(self, token_id: int) -> bool:
-        """Whether an id is a token: the model may have more ids than the tokenizer."""
-        return token_id < len(self.token_bytes) and bool(self.token_bytes[token_id])
 
     @property
     def loop_is_alive(self) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.block_inputs import RowInputs
+from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Stream
 from tests.support.serving_rig import request
@@ -22,7 +23,7 @@ def row(pool_row, grammar=None, **options):
 
 
 def inputs_of(held, rows, num_rows=4):
-    return held.of(rows, num_rows, spare=7, vocab_size=VOCAB, device=DEVICE)
+    return held.of(rows, num_rows, spare=7, tokens_W=all_allowed(1, VOCAB)[0], device=DEVICE)
 
 
 def test_the_inputs_of_the_same_rows_are_those_that_the_device_has():

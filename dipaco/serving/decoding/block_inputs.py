@@ -12,7 +12,6 @@ import numpy as np
 
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.block_plan import BlockPlan
-from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.sampling import (
     NO_ID,
     EarliestStop,
@@ -39,7 +38,7 @@ class RowInputs:
         num_rows: int,
         *,
         spare: int,
-        vocab_size: int,
+        tokens_W: np.ndarray,
         device: jax.Device,
     ) -> dict[str, Any]:
         """By name; of rows with a grammar they change with every block.
@@ -48,12 +47,12 @@ class RowInputs:
           rows: of the block.
           num_rows: padding included: greedy rows of one token.
           spare: the row of the pool that padding writes to.
-          vocab_size: of the model.
+          tokens_W: the ids that are tokens, as `Grammars.tokens_W`.
           device: of the pool.
         """
         these = num_rows, [row.number for row in rows]
         if self._of != these:
-            inputs = _row_inputs(rows, num_rows, spare, vocab_size)
+            inputs = _row_inputs(rows, num_rows, spare, tokens_W)
             with jax.default_device(device):
                 self._of, self._held = these, _on_device(inputs)
         if all(row.grammar is None for row in rows):
@@ -62,7 +61,7 @@ class RowInputs:
         settings = self._held["settings"]._replace(
             stop_ids_BM=stop_ids_BM,
             shortest_B=shortest_B,
-            allowed_BW=_allowed(rows, num_rows, vocab_size),
+            allowed_BW=_allowed(rows, num_rows, tokens_W),
         )
         return self._held | {"settings": settings}
 
@@ -96,7 +95,7 @@ def _on_device(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row_inputs(
-    rows: Sequence[BatchRow], num_rows: int, spare: int, vocab_size: int
+    rows: Sequence[BatchRow], num_rows: int, spare: int, tokens_W: np.ndarray
 ) -> dict[str, Any]:
     num_spare = num_rows - len(rows)
     requests = [row.stream.request for row in rows]
@@ -104,7 +103,7 @@ def _row_inputs(
         [request.sampling for request in requests] + [SamplingSettings()] * num_spare,
         [_earliest_stop(row) for row in rows],
         [request.num_given or len(request.prompt_ids) for request in requests],
-        allowed_BW=all_allowed(num_rows, vocab_size),
+        allowed_BW=np.tile(tokens_W, (num_rows, 1)),
     )
     return {
         "rows_B": np.array([row.pool_row for row in rows] + [spare] * num_spare, np.int32),
@@ -113,9 +112,9 @@ def _row_inputs(
     }
 
 
-def _allowed(rows: Sequence[BatchRow], num_rows: int, vocab_size: int) -> np.ndarray:
+def _allowed(rows: Sequence[BatchRow], num_rows: int, tokens_W: np.ndarray) -> np.ndarray:
     """The masks of the rows' grammars; each row notes which one it draws with."""
-    allowed_BW = all_allowed(num_rows, vocab_size)
+    allowed_BW = np.tile(tokens_W, (num_rows, 1))
     for index, row in enumerate(rows):
         if row.grammar is not None:
             allowed_BW[index] = row.grammar.allowed_W

@@ -31,6 +31,7 @@ from dipaco.serving.decoding.decode import (
     score_prompt,
     smallest_fitting,
 )
+from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepKind, StepShape
 from dipaco.serving.decoding.stream import Token
@@ -53,9 +54,14 @@ class CachePool:
     """See the module. Only the loop's thread uses it."""
 
     def __init__(
-        self, config: ModelConfig, limits: LoopLimits, levels: Sequence[LevelShape] | None = None
+        self,
+        config: ModelConfig,
+        limits: LoopLimits,
+        levels: Sequence[LevelShape] | None = None,
+        tokens_W: np.ndarray | None = None,
     ):
         self.config, self.limits = config, limits
+        self._tokens_W = all_allowed(1, config.vocab_size)[0] if tokens_W is None else tokens_W
         self.mixer = Mixer(config, levels, limits)
         self._row_sizes = limits.row_sizes
         self._slot_sizes = buckets(limits.smallest_slots, config.max_length)
@@ -268,7 +274,7 @@ class CachePool:
         device = self._allocate_cache(parts)
         plan = plan_block([row.grammar for row in rows], num_rows, self.limits.steps_per_block)
         inputs = block_inputs(rows, plan, slots) | memory.inputs.of(
-            rows, num_rows, spare=self._spare, vocab_size=self.config.vocab_size, device=device
+            rows, num_rows, spare=self._spare, tokens_W=self._tokens_W, device=device
         )
         shape, gathered = (num_rows, slots), memory.gathered
         if not gathered.is_of(shape, rows):

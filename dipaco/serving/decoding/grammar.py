@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dipaco.serving.decoding.token_ids import WORD_BITS, add_missing, ids_of, mask_of
 from dipaco.serving.errors import GrammarFailed
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-WORD_BITS = 32  # tokens in a word of a mask
 ALL = np.uint32(0xFFFFFFFF)
-NO_END = "<|the end of a text whose model has no token for it|>"
 # Schemas kept for later requests; compiled, one takes 40 times its bytes, and a small one 30 to
 # 130 KB.
 RECENT, RECENT_BYTES = 64, 1 << 20
@@ -35,6 +34,10 @@ class GrammarVocabulary(NamedTuple):
     tokenizer: str  # JSON, as `tokenizers` writes it
     size: int  # token ids of the model
     end: int | None  # the token that ends a text
+
+    def token_ids(self) -> frozenset[int]:
+        """The ids that are tokens."""
+        return ids_of(json.loads(self.tokenizer)) & frozenset(range(self.size))
 
 
 def all_allowed(num_rows: int, vocab_size: int) -> np.ndarray:
@@ -121,6 +124,11 @@ class Grammars:
                 matcher.consume_token(token)
         return GrammarState(self, matcher, stop_ids)
 
+    @functools.cached_property
+    def tokens_W(self) -> np.ndarray:
+        """uint32 [words], as of `all_allowed`: the ids that are tokens."""
+        return mask_of(self.vocabulary.token_ids(), self.vocabulary.size)
+
     @property
     def tokenizer(self) -> "LLTokenizer":
         """Made when it is first needed: that takes a tenth of a second or more."""
@@ -133,13 +141,12 @@ class Grammars:
 
         text, size, end = self.vocabulary
         if end is None:  # an end beside the model's tokens: else token 0 would be taken for it
-            document = json.loads(text)
-            flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-            document["added_tokens"].append(
-                {"id": size, "content": NO_END, "special": True, **flags}
-            )
-            text, end, size = json.dumps(document), size, size + 1
-        return LLTokenizer(text, n_vocab=size, eos_token=end, slices=LLTokenizer.json_slices())
+            size, end = size + 1, size
+        document = json.loads(text)
+        add_missing(document, size)  # it takes the number of tokens for that of ids
+        return LLTokenizer(
+            json.dumps(document), n_vocab=size, eos_token=end, slices=LLTokenizer.json_slices()
+        )
 
 
 class GrammarState:

@@ -60,7 +60,8 @@ class Loop:
           limits: how much it holds at once.
           levels: of the paths, which share modules as the same objects. None: each path has steps
             of its own.
-          grammars: for requests with a schema; None = there are no such.
+          grammars: for requests with a schema, and of the tokens that are drawn; None = there are
+            no such requests, and each id of the model is a token.
         """
         self._grammars = grammars
         self.config, self.limits = config, limits or LoopLimits()
@@ -68,7 +69,8 @@ class Loop:
         self._queue = RequestQueue()
         self._thread: threading.Thread | None = None
         # What follows belongs to the loop's thread.
-        self._pool = CachePool(config, self.limits, levels)
+        tokens_W = None if grammars is None else grammars.tokens_W
+        self._pool = CachePool(config, self.limits, levels, tokens_W)
         self._batches: dict[PathKey, Batch] = {}
         self._meter = LoopMeter()
 

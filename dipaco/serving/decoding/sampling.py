@@ -17,7 +17,8 @@ import numpy as np
 from jax import lax
 
 from dipaco.errors import BadSetting
-from dipaco.serving.decoding.grammar import ALL, WORD_BITS, all_allowed
+from dipaco.serving.decoding.grammar import ALL, all_allowed
+from dipaco.serving.decoding.token_ids import WORD_BITS
 
 MAX_STOP_IDS = 40  # of one row
 MAX_BIASES = 300  # of one row, as at OpenAI
@@ -73,7 +74,7 @@ class RowSettings(NamedTuple):
     prompt_B: np.ndarray  # tokens of the prompt, which these two penalties do not count
     bias_ids_BM: np.ndarray  # filled up with `NO_ID`
     bias_BM: np.ndarray
-    allowed_BW: np.ndarray  # a bit for each token, from `grammar.all_allowed`
+    allowed_BW: np.ndarray  # a bit for each id, as of `grammar.all_allowed`
 
 
 class EarliestStop(NamedTuple):
@@ -164,8 +165,8 @@ def sample(
     """The next token of each row, int32 [B].
 
     As in `transformers`: bias and penalties first, then temperature, top-k, top-p of what top-k
-    left, min-p; before all that a row loses what its grammar does not allow and, if it is too short
-    to end, its stop tokens. Ties with the last token kept are kept.
+    left, min-p; before all that a row loses what is no token, what its grammar does not allow and,
+    if it is too short to end, its stop tokens. Ties with the last token kept are kept.
 
     Args:
       logits_VB: float32, a column for each row.

@@ -141,9 +141,13 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
 
 def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
     """Raises `ApiError` for an id that is no token."""
-    for token in ids:
-        if not service.is_token(token):
-            _refuse(param, f"Token {token} is not one of {service.num_tokens}.")
+    if unknown := [token for token in ids if token not in service.token_ids]:
+        _refuse_id(service, param, str(unknown[0]))
+
+
+def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
+    problem = f"`{given[:100]}` is not the id of one of {len(service.token_ids)} tokens"
+    _refuse(param, f"{problem}; the largest is {max(service.token_ids)}.")
 
 
 def _check_common(service: Service, body: CommonRequest) -> int:
@@ -179,8 +183,8 @@ def _logit_bias(service: Service, body: CommonRequest) -> tuple[tuple[int, float
     given = body.logit_bias or {}
     for token in given:
         is_number = token.isascii() and token.isdigit() and len(token) < 10
-        if not (is_number and service.is_token(int(token))):
-            _refuse("logit_bias", f"`{token[:100]}` is not one of {service.num_tokens} token ids.")
+        if not is_number or int(token) not in service.token_ids:
+            _refuse_id(service, "logit_bias", token)
     by_id = {int(token): bias for token, bias in given.items()}  # "7" and "07" are one token
     return tuple(sorted(by_id.items()))
 
