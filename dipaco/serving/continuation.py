@@ -12,9 +12,11 @@ from dipaco.control.release import Release
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.generate import generate
+from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import PathChoice, dispatch, is_routed, without_start
+from dipaco.serving.vocabulary import vocabulary_of
 
 
 class Continuation(NamedTuple):
@@ -83,6 +85,7 @@ def begin_text(
         seed=seed,
         stop_ids=frozenset() if ignore_eos else run.corpus.edges.tokens.stop_ids,
         min_new_tokens=min_tokens,
+        grammars=Grammars(vocabulary_of(run)),
     )
     return choice, tokens
 

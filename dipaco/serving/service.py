@@ -18,7 +18,7 @@ from dipaco.errors import DipacoError
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
+from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.dispatch import (
     Dispatcher,
@@ -42,6 +42,7 @@ from dipaco.serving.releases import (
 )
 from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import token_bytes
+from dipaco.serving.vocabulary import vocabulary_of
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
 
@@ -110,12 +111,11 @@ class Service:
         self.name, self.model = run.config.name, run.config.model
         self.prefix_tokens = run.config.routing.prefix_tokens
         self.tokenizer = run.corpus.tokenizer()
-        text, size = self.tokenizer.library.to_str(), self.model.vocab_size
-        self.token_bytes = token_bytes(self.tokenizer, size)
+        self.token_bytes = token_bytes(self.tokenizer, self.model.vocab_size)
         self.longest_token_bytes = max(map(len, self.token_bytes))
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
-        vocabulary = GrammarVocabulary(text, size, self.edges.end)
+        vocabulary = vocabulary_of(run)
         self.grammars, self.token_ids = Grammars(vocabulary), vocabulary.token_ids()
         # Of prompts; runs of older versions have none.
         self.examples: list[str] = run.stage("prepare").summary.get("examples", [])

@@ -14,6 +14,8 @@ from dipaco.data.corpus import Corpus
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.runs.opening import open_run
+from dipaco.serving.continuation import begin_text
+from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
@@ -127,3 +129,23 @@ def test_structured_output_obeys_its_schema(client, service, monkeypatch, has_en
     )
     assert answer.status_code == 200, answer.text
     assert json.loads(answer.json()["choices"][0]["text"]) == {"a": word}
+
+
+def test_the_command_line_draws_what_the_server_draws(client, service, tokenizer):
+    (ids,) = tokenizer.encode(["jiji"])
+    _, tokens = begin_text(
+        service.run,
+        service.releases.current.release,
+        ids,
+        ids.tolist(),
+        max_tokens=50,
+        sampling=SamplingSettings(temperature=2.0),
+        seed=1,
+        path=0,
+        ignore_eos=True,
+    )
+    body = GOOD | {"max_tokens": 50, "temperature": 2.0, "path": 0, "ignore_eos": True}
+    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    drawn = list(tokens)
+    assert service.token_ids.issuperset(drawn)
+    assert tokenizer.decode(drawn) == choice["text"]

@@ -8,6 +8,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.decode import buckets, smallest_fitting
+from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -24,6 +25,7 @@ def generate(
     seed: int,
     stop_ids: frozenset[int] = frozenset(),
     min_new_tokens: int = 0,
+    grammars: Grammars | None = None,
 ) -> Iterator[int]:
     """Yields the tokens that follow a prompt, each block as soon as it is made.
 
@@ -39,6 +41,7 @@ def generate(
       seed: of the draws.
       stop_ids: tokens that end the text; the last token that is yielded.
       min_new_tokens: tokens before which none of them is drawn.
+      grammars: of the tokens that are drawn; None = each id of the model is a token.
 
     Raises:
       EmptyPrompt, ContextTooLong: the prompt is empty, or fills the context. Raised by the call
@@ -56,7 +59,9 @@ def generate(
         prompt_tokens_per_turn=config.max_length,
     )
     prepared = prepare(config, parts)
-    loop = Loop(config, lambda *_: contextlib.nullcontext(prepared), limits=limits)
+    loop = Loop(
+        config, lambda *_: contextlib.nullcontext(prepared), limits=limits, grammars=grammars
+    )
     stream = loop.submit(
         GenerationRequest(
             prompt_ids=tuple(prompt_ids),

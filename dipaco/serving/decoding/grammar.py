@@ -29,7 +29,7 @@ ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
 class GrammarVocabulary(NamedTuple):
-    """What grammars are compiled for; can be pickled."""
+    """The ids of a model, and the tokens that its tokenizer has for them; can be pickled."""
 
     tokenizer: str  # JSON, as `tokenizers` writes it
     size: int  # token ids of the model
