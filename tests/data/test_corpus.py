@@ -422,5 +422,5 @@ def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadTokenizer, match=r"bad\.json"):
         load_tokenizer(tmp_path / "bad.json")
-    with pytest.raises(BadTokenizer, match="ids go up to 299, and the model has 290"):
+    with pytest.raises(BadTokenizer, match="ids go up to 299, and the model has 290 ids"):
         load_tokenizer(undisturbed.tokenizer_file, max_vocab_size=290)

@@ -61,7 +61,7 @@ def client(service):
 
 def test_the_size_of_a_vocabulary_holds_its_largest_id(tokenizer):
     assert tokenizer.vocab_size == 291
-    with pytest.raises(BadTokenizer, match="ids up to 290"):
+    with pytest.raises(BadTokenizer, match="ids go up to 290"):
         load_tokenizer(tokenizer.file, max_vocab_size=290)
 
 
