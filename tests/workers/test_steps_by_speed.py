@@ -112,8 +112,8 @@ def test_a_run_is_algorithm_1_with_the_steps_that_each_path_took(begin, settings
     done, total = progress_of(run)
     assert done == total
     (modular,) = (row for row in make_report(run).rows if row.name == MODULAR)
-    steps_of_path = sum(decided.values()) / arm.topology.num_paths
-    assert modular.steps == run.plan.base.total_steps + round(steps_of_path)
+    steps_of_machine = sum(decided.values()) / arm.num_at_once
+    assert modular.steps == run.plan.base.total_steps + round(steps_of_machine)
     assert replay.differences(run) == []
     row = next(each for each in status_of(run)["steps_by_speed"] if each["steps"] == 4)
     assert (row["out_of"], row["worker"]) == (STEPS, "slow")
