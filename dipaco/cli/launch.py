@@ -156,7 +156,7 @@ def _engine(opened: "Run", options: argparse.Namespace) -> "Engine":
     devices = devices_of(
         visible_devices(),
         options.devices_per_worker,
-        options.workers * options.hosts_per_worker,
+        options.workers * options.hosts_per_worker + options.evaluators,
         options.memory_fraction,
     )
     return LocalEngine(opened.layout.log, devices)

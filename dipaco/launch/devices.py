@@ -19,7 +19,8 @@ TPU_BOUNDS = {
     4: "2,2,1",
     8: "2,4,1",
 }  # the grid of chips
-MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # JAX's variable
+# JAX's variable for it, by its name of today and its older one; both at once are an error.
+MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 FAKE_DEVICES = "--xla_force_host_platform_device_count"
 
 
@@ -33,14 +34,17 @@ class VisibleDevices(NamedTuple):
 def visible_devices(
     environment: Mapping[str, str] = os.environ, dev: Path = Path("/dev")
 ) -> VisibleDevices:
-    """The devices of this machine that its environment does not hide."""
+    """The devices of this machine that its environment does not hide.
+
+    CUDA numbers the GPUs that it finds from 0, whatever the names of their files are: a container
+    that was given the fourth one has `/dev/nvidia3`, and calls it 0.
+    """
     if environment.get("JAX_PLATFORMS", "").startswith("cpu"):
         return VisibleDevices("cpu", ())
-    gpus = sorted(dev.glob("nvidia[0-9]*"), key=lambda file: (len(file.name), file.name))
+    gpus = len(list(dev.glob("nvidia[0-9]*")))
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if gpus and chosen != "":
-        ids = chosen.split(",") if chosen else [gpu.name.removeprefix("nvidia") for gpu in gpus]
-        return VisibleDevices("gpu", tuple(ids))
+    if gpus and chosen not in ("", "-1"):
+        return VisibleDevices("gpu", tuple(chosen.split(",") if chosen else map(str, range(gpus))))
     tpus = [*dev.glob("accel[0-9]*"), *dev.glob("vfio/[0-9]*")]
     if tpus:
         chosen = environment.get("TPU_VISIBLE_CHIPS")
@@ -63,18 +67,21 @@ def devices_of(
       each: devices of each process; None = every process sees all.
       processes: how many run at once.
       memory_fraction: of a GPU, for each process; None = nine tenths, divided among the
-        processes that share it, or what the environment says.
+        processes that share it, or what the environment says, which they inherit.
       environment: of this process.
 
     Raises:
       TooFewDevices: there are fewer than the processes need.
     """
-    if memory_fraction is None and MEMORY_FRACTION in environment:
-        memory_fraction = float(environment[MEMORY_FRACTION])
+    is_said = any(environment.get(name) for name in MEMORY_FRACTIONS)
+
+    def share_of(sharing: int) -> dict[str, str]:
+        if memory_fraction is not None:
+            return memory_limit(memory_fraction, environment)
+        return {} if is_said or sharing < 2 else memory_limit(SHARED_MEMORY / sharing, environment)
+
     if each is None:
-        if memory_fraction is None and visible.kind == "gpu" and processes > 1:
-            memory_fraction = SHARED_MEMORY / processes
-        fraction = {} if memory_fraction is None else memory_limit(memory_fraction)
+        fraction = share_of(processes if visible.kind == "gpu" else 1)
         return lambda process: fraction
     if visible.kind == "cpu":
         return lambda process: fake_cpus(each, environment)
@@ -84,8 +91,6 @@ def devices_of(
     sharing = math.ceil(processes / places)
     if sharing > 1 and visible.kind == "tpu":
         raise TooFewDevices(asked=processes * each, there=len(visible.ids), kind="TPU")
-    if memory_fraction is None and sharing > 1:
-        memory_fraction = SHARED_MEMORY / sharing
 
     def variables(process: int) -> dict[str, str]:
         first = process % places * each
@@ -96,15 +101,17 @@ def devices_of(
                 "TPU_CHIPS_PER_PROCESS_BOUNDS": TPU_BOUNDS.get(each, f"1,{each},1"),
                 "TPU_PROCESS_BOUNDS": "1,1,1",
             }
-        fraction = {} if memory_fraction is None else memory_limit(memory_fraction)
-        return {"CUDA_VISIBLE_DEVICES": ids, **fraction}
+        return {"CUDA_VISIBLE_DEVICES": ids, **share_of(sharing)}
 
     return variables
 
 
-def memory_limit(fraction: float) -> dict[str, str]:
-    """The share of a GPU's memory that JAX takes when the process starts."""
-    return {MEMORY_FRACTION: f"{fraction:.3f}"}
+def memory_limit(fraction: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The share of a GPU's memory that JAX takes when the process starts, under the name that
+    `environment` has for it.
+    """
+    used = [name for name in MEMORY_FRACTIONS if environment.get(name)]
+    return {(used or MEMORY_FRACTIONS)[0]: f"{fraction:.3f}"}
 
 
 def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.launch.devices import (
-    MEMORY_FRACTION,
+    MEMORY_FRACTIONS,
     VisibleDevices,
     devices_of,
     visible_devices,
@@ -25,10 +25,12 @@ def dev(tmp_path):
 
 
 def test_visible_gpus_are_those_of_the_machine_that_the_environment_does_not_hide(dev):
-    gpus = dev("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1", "nvidia10")
-    assert visible_devices({}, gpus) == VisibleDevices("gpu", ("0", "1", "10"))
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "1,10"}, gpus).ids == ("1", "10")
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}, gpus).kind == "cpu"
+    """By CUDA's numbers: in a container the files' own go on from those of the whole machine."""
+    gpus = dev("nvidiactl", "nvidia-uvm", "nvidia3", "nvidia4", "nvidia10")
+    assert visible_devices({}, gpus) == VisibleDevices("gpu", ("0", "1", "2"))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "1,2"}, gpus).ids == ("1", "2")
+    for none in ("", "-1"):
+        assert visible_devices({"CUDA_VISIBLE_DEVICES": none}, gpus).kind == "cpu"
     assert visible_devices({"JAX_PLATFORMS": "cpu"}, gpus).kind == "cpu"
 
 
@@ -54,10 +56,10 @@ def test_two_workers_get_four_gpus_each():
 
 def test_workers_that_share_a_gpu_share_nine_tenths_of_its_memory():
     of = devices_of(VisibleDevices("gpu", ("5",)), 1, 3, None, {})
-    shared = {"CUDA_VISIBLE_DEVICES": "5", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.300"}
+    shared = {"CUDA_VISIBLE_DEVICES": "5", "XLA_CLIENT_MEM_FRACTION": "0.300"}
     assert [of(place) for place in range(3)] == [shared] * 3
     of = devices_of(VisibleDevices("gpu", ("5",)), 1, 3, 0.2, {})
-    assert of(0)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.200"
+    assert of(0)["XLA_CLIENT_MEM_FRACTION"] == "0.200"
 
 
 def test_tpu_chips_are_never_shared():
@@ -79,14 +81,16 @@ def test_on_cpu_each_worker_gets_the_wanted_number_of_devices_and_keeps_other_fl
 
 
 def test_without_a_number_of_devices_nothing_is_hidden_and_gpu_memory_is_shared():
-    assert devices_of(EIGHT_GPUS, None, 4, None, {})(2) == {MEMORY_FRACTION: "0.225"}
+    assert devices_of(EIGHT_GPUS, None, 4, None, {})(2) == {MEMORY_FRACTIONS[0]: "0.225"}
     assert devices_of(EIGHT_GPUS, None, 1, None, {})(0) == {}
     assert devices_of(VisibleDevices("cpu", ()), None, 4, None, {})(2) == {}
 
 
+@pytest.mark.parametrize("name", MEMORY_FRACTIONS)
 @pytest.mark.parametrize("each", [None, 1])
-def test_a_share_of_memory_that_the_environment_gives_is_kept(each):
-    of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, None, {MEMORY_FRACTION: ".1"})
-    assert of(1)[MEMORY_FRACTION] == "0.100"
-    of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, 0.2, {MEMORY_FRACTION: ".1"})
-    assert of(1)[MEMORY_FRACTION] == "0.200"
+def test_a_share_of_memory_that_the_environment_gives_is_inherited_under_its_name(each, name):
+    """JAX refuses to start where both names are set."""
+    of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, None, {name: ".1"})
+    assert not set(of(1)) & set(MEMORY_FRACTIONS)
+    of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, 0.2, {name: ".1"})
+    assert {key: of(1).get(key) for key in MEMORY_FRACTIONS if key in of(1)} == {name: "0.200"}

@@ -76,7 +76,7 @@ def parent_of(pid):
         ((4, 2, None), "cpu", {"CPU": 2}, {"XLA_FLAGS": f"{FAKE_DEVICES}=4"}),
         ((None, 1, None), "gpu", {"CPU": 1, "GPU": 1.0}, {}),
         ((8, 4, None), "gpu", {"CPU": 4, "GPU": 8.0}, {}),
-        ((1, 1, 0.25), "gpu", {"CPU": 1, "GPU": 0.25}, {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.250"}),
+        ((1, 1, 0.25), "gpu", {"CPU": 1, "GPU": 0.25}, {"XLA_CLIENT_MEM_FRACTION": "0.250"}),
         ((4, 1, None), "tpu", {"CPU": 1, "TPU": 4.0}, {}),
     ],
 )
