@@ -177,19 +177,22 @@ def _start(options: argparse.Namespace) -> int:
 
     from dipaco.caches import cache_folder
     from dipaco.config import MODULAR
+    from dipaco.launch.equal_bits import ask_for_equal_bits
     from dipaco.library.console import ConsoleReporter, print_results
     from dipaco.runs.folder_lock import folder_lock
-    from dipaco.runs.opening import create_or_open
+    from dipaco.runs.opening import create_or_open, with_report_settings
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
     from dipaco.workers.garbage_collection import clean_up
     from dipaco.workers.process import work
     from dipaco.workers.registration import wait_until_name_is_free
 
+    ask_for_equal_bits()
     use_compilation_cache(cache_folder() / "compiled")
     with folder_lock(options.run) as lock:
         opened, is_new = create_or_open(options.run, config, None, options.database)
         try:
+            opened = with_report_settings(opened, config)
             clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
             wait_until_name_is_free(opened.ledger.members, name, say)

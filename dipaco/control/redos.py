@@ -84,12 +84,6 @@ class Redos:
                 "put_refusal", what=what, reason=reason, task=str(cause), worker=claim.worker
             )
 
-    @retried
-    def open_again(self, task: Task) -> None:
-        """Has a task that is done be done once more; nothing for one that is not."""
-        with self._database.transaction():
-            self._database.change("redo_task", **task._asdict())
-
     def refuse(self, claim: Claim, contribution: Contribution, reason: str) -> None:
         """Deletes a wrong contribution; its path is trained again. Raises as `redo`."""
         cause = contributing_task(contribution.arm, contribution.path, contribution.phase)

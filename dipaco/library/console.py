@@ -19,7 +19,7 @@ from dipaco.runs.reasons import terminal_line
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 from dipaco.runs.trackers import trackers_of
-from dipaco.workers.tasks.report import files_of, make_report, write_files
+from dipaco.workers.tasks.report import files_of, renewed_report
 
 SECONDS_BETWEEN_MESSAGES = 2.0
 SECONDS_BETWEEN_COUNTS = 10.0
@@ -145,11 +145,8 @@ def _origin_of(run: Run) -> str:
 
 
 def print_results(run: Run) -> None:
-    """Prints the report of a finished run and where it is; writes it again if a file is missing."""
-    report = make_report(run)
-    files = files_of(run).values()
-    if run.address.remote is None and not all(file.exists() for file in files):
-        write_files(run, report)
+    """Prints the report of a finished run and where it is."""
+    report, files = renewed_report(run), files_of(run).values()
     width = terminal_width()
     print(f"\n{render_text(report.rows, width)}\n")
     print(bullets(report.notes, width))

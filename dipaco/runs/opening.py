@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from dipaco import overrides
-from dipaco.config import RunConfig
+from dipaco.config import ReportSettings, RunConfig
 from dipaco.control.database_location import DatabaseLocation, location_of, new_schema
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.opening import install_ledger
-from dipaco.control.tasks import Task
 from dipaco.errors import LedgerDamaged
 from dipaco.files import translate_os_errors, write_new
 from dipaco.runs.errors import (
@@ -29,7 +28,7 @@ from dipaco.runs.errors import (
 )
 from dipaco.runs.rules import Recorded, check_settings, imported, phrase
 from dipaco.runs.run import Run
-from dipaco.runs.version import check_version, described_version
+from dipaco.runs.version import check_program, check_version, described_version
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout, SweepLayout
 
@@ -49,7 +48,7 @@ def create_or_open(
     Args:
       where: the run's folder or URL.
       config: what to run; must be that of a run that is there, but for what the report reckons
-        with, which becomes the run's.
+        with: `with_report_settings` has a run take that over.
       given: what to start from, JSON values; only looked at when a run begins.
       database: where its facts are to be, as `location_of` takes it; None = in the folder.
       rules: its own rules; None = those of the run that is there, or none.
@@ -64,7 +63,7 @@ def create_or_open(
     if _find(address) is not None:
         run = open_run(address, database)
         if is_same(run, config, rules):
-            return _reckoning_with(run, config), False
+            return run, False
         if run.database_location.is_server or run.ledger.facts.stages():
             _refuse_other(run, config, rules)
         run.ledger.close()
@@ -93,14 +92,27 @@ def _but_for_the_report(config: RunConfig, there: RunConfig) -> bool:
     return dataclasses.replace(config, report=there.report) == there
 
 
-def _reckoning_with(run: Run, config: RunConfig) -> Run:
-    """The run with the report's settings of `config`; one that is written is written again."""
+def with_report_settings(run: Run, config: RunConfig) -> Run:
+    """The run, opened again with the report's settings of `config` as its own. A table that is
+    written is written again when it is shown.
+
+    Raises:
+      RunOfOtherVersion: tasks are to do, by another program; nothing was changed.
+    """
     if config.report == run.requested_config.report:
         return run
+    if run.ledger.queue.unfinished_kinds():
+        check_program(run.address, run.ledger.meta.get("version") or "")
     run.ledger.meta.change_config(config.to_json())
-    run.ledger.redos.open_again(Task("report"))
     run.ledger.close()
     return open_run(run.address)
+
+
+def report_settings_now(run: Run) -> ReportSettings:
+    """Those that the run has by now: another process may have changed them since it was opened."""
+    config = run.ledger.meta.get("config")
+    assert config is not None, "it was there when the run was opened"
+    return overrides.from_tree(json.loads(config)).report
 
 
 def _refuse_other(run: Run, config: RunConfig, rules: Recorded | None) -> NoReturn:

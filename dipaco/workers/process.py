@@ -23,7 +23,7 @@ from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.machine import machine
-from dipaco.runs.opening import create_or_open, has_begun, open_run
+from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_program
@@ -96,6 +96,8 @@ def begun_run(
         try:
             opened.import_rules()
             check_origin(opened, init_from, start_from)
+            opened = with_report_settings(opened, config)
+            opened.import_rules()
             clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
             for task in opened.ledger.failures.retry():

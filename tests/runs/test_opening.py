@@ -5,14 +5,18 @@ import json
 
 import pytest
 
+from dipaco.config import ReportSettings
 from dipaco.control.errors import NotAvailable
+from dipaco.control.tasks import Claim, Task
 from dipaco.data.config import DataConfig
 from dipaco.errors import LedgerDamaged
 from dipaco.model.config import part_names
+from dipaco.overrides import load_config
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
-from dipaco.runs.opening import create_or_open, has_begun, reading
+from dipaco.runs.opening import create_or_open, has_begun, reading, with_report_settings
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
+from dipaco.workers.tasks.report import write_report
 from tests.support.tiny_run import TOY
 
 ALL = Level(name="all", parts=part_names(TOY.model), experts=2)
@@ -73,6 +77,47 @@ def test_what_the_report_reckons_with_may_change_and_what_is_kept_may_not(dipaco
         assert run.config.report.link_megabits == (5.0, 100.0)
         assert run.ledger.queue.is_finished()
         assert run.ledger.facts.receipts_at("modular", 2) == facts
+
+
+def test_a_finished_run_of_another_program_reckons_with_other_links_too(dipaco, tiny, copy_of):
+    copy = copy_of(tiny)
+    with reading(copy.folder) as run:
+        other = run.ledger.meta.get("version").replace("+", "+0")
+        run.ledger._database.change("change_meta", key="version", value=other)
+    ended = dipaco("train", copy.config, "--run", copy.folder, "--set", "report.link_megabits=5")
+    assert ended.code == 0, ended.err
+    assert "time at 5" in ended.out
+    with reading(copy.folder) as run:
+        assert run.ledger.queue.is_finished()
+
+
+def test_a_command_that_is_refused_leaves_the_report_as_it_was(dipaco, tiny, half, copy_of):
+    copy, words = copy_of(tiny), ("--set", "report.link_megabits=5")
+    ended = dipaco("train", copy.config, "--run", copy.folder, *words, "--init-from", copy.folder)
+    assert ended.code == 2
+    with reading(copy.folder) as run:
+        assert run.config.report == ReportSettings()
+        assert run.ledger.queue.is_finished()
+    unfinished = copy_of(half)
+    with reading(unfinished.folder) as run:
+        other = run.ledger.meta.get("version").replace("+", "+0")
+        run.ledger._database.change("change_meta", key="version", value=other)
+    ended = dipaco("train", unfinished.config, "--run", unfinished.folder, *words)
+    assert ended.code == 2
+    assert "Nothing was changed" in ended.err
+    with reading(unfinished.folder) as run:
+        assert run.config.report == ReportSettings()
+
+
+def test_a_worker_that_opened_the_run_before_a_change_writes_the_report_by_it(tiny, copy_of):
+    copy = copy_of(tiny)
+    run, _ = create_or_open(copy.folder, load_config(copy.config))
+    changed = dataclasses.replace(run.requested_config, report=ReportSettings(link_megabits=(5.0,)))
+    with_report_settings(create_or_open(copy.folder, changed)[0], changed).ledger.close()
+    write_report(run, Claim(Task("report"), 0, 0, "worker"))
+    run.ledger.close()
+    rows = json.loads((copy.folder / "report.json").read_text())["rows"]
+    assert all(list(row["link_seconds"]) == ["5"] for row in rows)
 
 
 def test_reading_raises_until_the_facts_are_there(tmp_path):

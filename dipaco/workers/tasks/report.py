@@ -28,6 +28,7 @@ from dipaco.evaluation.tables import (
 from dipaco.files import file_digest, translate_os_errors, write_atomically
 from dipaco.model.config import flops_per_token, num_parameters, part_parameters
 from dipaco.receipt import Receipt
+from dipaco.runs.opening import report_settings_now
 from dipaco.runs.progress import RouterCosts, base_costs, router_costs
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
@@ -54,10 +55,8 @@ ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR, BEST_PATH)
 def write_report(run: Run, claim: Claim) -> list[Fact]:
     """Writes report.json, report.md and report.png."""
     started = time.monotonic()
-    report = make_report(run)
-    files = write_files(run, report)
-    for file in files.values():
-        run.objects.publish(file)
+    report = make_report(run, report_settings_now(run))
+    files = _write_files(run, report)
     return [
         StageDone(
             stage="report",
@@ -76,8 +75,19 @@ def files_of(run: Run) -> dict[str, Path]:
     return {suffix: run.layout.report(suffix) for suffix in ("md", "json", "png")}
 
 
-def write_files(run: Run, report: Report) -> dict[str, Path]:
-    """Writes them into the run folder; written again, only times differ."""
+def renewed_report(run: Run) -> Report:
+    """The report of a finished run by its own settings. Its files are written again where one is
+    missing, or where they were written by other settings.
+    """
+    report, files = make_report(run), files_of(run)
+    is_written = all(file.exists() for file in files.values())
+    if not is_written or files["json"].read_bytes() != report.to_json():
+        _write_files(run, report)
+    return report
+
+
+def _write_files(run: Run, report: Report) -> dict[str, Path]:
+    """Writes them into the run folder, and sends them to the run's bucket, if it has one."""
     from dipaco.evaluation.plots import draw_report
 
     files = files_of(run)
@@ -85,6 +95,8 @@ def write_files(run: Run, report: Report) -> dict[str, Path]:
     write_atomically(files["md"], _markdown(run, report).encode())
     with translate_os_errors(files["png"]):
         draw_report(report, files["png"])
+    for file in files.values():
+        run.objects.publish(file)
     return files
 
 
