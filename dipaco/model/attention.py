@@ -28,6 +28,7 @@ class Attention(nn.Module):
 
     specs: Mapping[str, ParamSpec]
     config: ModelConfig
+    layer: int = 0  # its place among those of a program; for `attend_fused`
 
     @nn.compact
     def __call__(
@@ -52,7 +53,8 @@ class Attention(nn.Module):
 
         k_BGSK, v_BGSK = k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2)
         if cache is None and uses_cudnn(config, x_BTD.shape[1]):
-            y_BTD = attend_fused(q_BTHK, k_BTGK, v_BTGK, allowed_BTS, config.compute_dtype)
+            fused = functools.partial(attend_fused, layer=self.layer)
+            y_BTD = fused(q_BTHK, k_BTGK, v_BTGK, allowed_BTS, config.compute_dtype)
         elif cache is None:
             y_BTD = attend_causally(q_BTHK, k_BGSK, v_BGSK, allowed_BTS, config.compute_dtype)
         else:
@@ -91,10 +93,16 @@ def attend_fused(
     v_BTGK: jax.Array,
     allowed_BTT: jax.Array,
     compute_dtype: str,
+    layer: int = 0,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
     """As `attend_causally`, in one kernel that never writes scores to memory; the result is rounded
     to `compute_dtype` on the way.
+
+    Layers differ in the scale that the kernel is given, each by another power of two, which its
+    queries take up: the bits are the same. Where equal bits are asked for, XLA loses the gradient's
+    kernel of a call that is like another one of the program (openxla/xla#46500, seen in jax 0.11:
+    "IndexError: absl::container_internal::raw_hash_map<>::at").
 
     Segments reach the kernel as a bias of 0 or a large negative number, [B, 1, T, T] of 2 bytes a
     pair: JAX's public interface to it has no mask of segments. (Without one, tokens silently attend
@@ -102,7 +110,9 @@ def attend_fused(
     every head.
     """
     batch, length, num_heads, size = q_BTHK.shape
-    q_BTHK, k_BTGK, v_BTGK = (x.astype(compute_dtype) for x in (q_BTHK, k_BTGK, v_BTGK))
+    # 1, 2, 1/2, 4, 1/4, ...: far from the ends of the range however deep the model is.
+    power = 2.0 ** ((layer + 1) // 2 * (1 if layer % 2 else -1))
+    q_BTHK, k_BTGK, v_BTGK = (x.astype(compute_dtype) for x in (q_BTHK * power, k_BTGK, v_BTGK))
     # A mask that all rows share is the causal one, which the kernel applies by itself.
     is_shared = len(allowed_BTT) < batch
     y_BTHK = jax.nn.dot_product_attention(
@@ -110,6 +120,7 @@ def attend_fused(
         k_BTGK,
         v_BTGK,
         mask=None if is_shared else allowed_BTT[:, None],
+        scale=size**-0.5 / power,
         is_causal=True,
         implementation=implementation,
     )

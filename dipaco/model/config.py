@@ -49,13 +49,13 @@ class ModelConfig:
     always float32."""
     result_dtype: ResultDtype = "auto"
     """Type in which the products of a block leave their float32 sums, and the gradients of their
-    inputs, in training: `float32`, `bfloat16` (with `model.compute_dtype=bfloat16`), or `auto` =
-    `model.compute_dtype`, on CPU `float32`. Residual stream, logits and gradients of parameters are
-    always float32."""
+    inputs, in training and wherever whole texts are read (scores, features of routing): `float32`,
+    `bfloat16` (with `model.compute_dtype=bfloat16`), or `auto` = `model.compute_dtype`, on CPU
+    `float32`. A `mesh.tensor` above 1 adds the parts of such a sum in this type as well. Residual
+    stream, logits and gradients of parameters are always float32."""
     attention_kernel: AttentionKernel = "auto"
     """In training: `cudnn` = cuDNN's, in bfloat16 on NVIDIA Ampere or later; `plain` = the one
-    written here; `auto` = cuDNN's where it runs, unless equal bits are asked for, else the plain
-    one."""
+    written here; `auto` = cuDNN's where it runs, else the plain one."""
 
     def __post_init__(self):
         sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")

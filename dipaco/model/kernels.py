@@ -3,16 +3,13 @@
 import jax
 
 from dipaco.model.config import ModelConfig
-from dipaco.model.equal_bits import equal_bits_asked
 
 
 def uses_cudnn(config: ModelConfig, length: int) -> bool:
     """Whether rows of `length` tokens use cuDNN's kernel: as configured; on "auto", if it can.
 
     It takes 16-bit types, head sizes that are multiples of 8 up to 128, an even length with a mask,
-    and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`). Where
-    equal bits are asked for, its backward pass does not compile (jax 0.11.2 on an H100:
-    "IndexError: absl::container_internal::raw_hash_map<>::at").
+    and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
     """
     if config.attention_kernel != "auto":
         return config.attention_kernel == "cudnn"
@@ -24,7 +21,6 @@ def uses_cudnn(config: ModelConfig, length: int) -> bool:
         and length % 2 == 0
         and "NVIDIA" in device.device_kind
         and float(device.compute_capability) >= 8.0
-        and not equal_bits_asked()
     )
 
 

@@ -23,7 +23,8 @@ def dense(
 
     Inputs are cast to `compute_dtype`, and sums are float32. The result, and the gradient of x, are
     rounded to `result_dtype` on their way through memory, where the model keeps them until the
-    backward pass (`config.result_dtype` says when); the gradient of the kernel is not.
+    backward pass (`config.result_dtype` says when); the gradient of the kernel is not. Where a mesh
+    divides the summed axis, each device rounds its part, and parts are added in that type.
     """
     return _dense_forward(x, kernel_NM, compute_dtype, result_dtype)[0]
 

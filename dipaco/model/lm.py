@@ -146,9 +146,9 @@ def _through_blocks(
     embed = _replicated(rows_sharding, parts["embed"])
     x_BTD = _constrained(rows_sharding, _apply(Embed(specs["embed"], config), embed, tokens_BT))
     after = {}
-    for name in block_names(config):
+    for layer, name in enumerate(block_names(config)):
         block_cache = None if cache is None else cache[name]
-        block = functools.partial(_apply, Block(specs[name], config))
+        block = functools.partial(_apply, Block(specs[name], config, layer))
         inputs = (rotary, positions, allowed_BTS, block_cache)
         if rematerialise:
             x_BTD = _rematerialised(block, parts[name], x_BTD, inputs)
@@ -241,11 +241,12 @@ class Block(nn.Module):
 
     specs: Tree
     config: ModelConfig
+    layer: int  # from 0
 
     @nn.compact
     def __call__(self, x_BTD, rotary, positions_BT, allowed_BTS, cache):
         config = self.config
-        attention = Attention(self.specs["attention"], config, name="attention")
+        attention = Attention(self.specs["attention"], config, self.layer, name="attention")
         added_BTD, cache = attention(x_BTD, rotary, positions_BT, allowed_BTS, cache)
         x_BTD = x_BTD + added_BTD
         feed_forward = FeedForward(

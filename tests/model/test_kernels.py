@@ -34,13 +34,11 @@ def test_a_kernel_may_be_chosen_and_on_cpu_the_default_is_plain():
 
 
 @pytest.mark.usefixtures("h100")
-def test_on_a_gpu_the_default_is_cudnn_unless_equal_bits_are_asked_for(monkeypatch):
+@pytest.mark.parametrize("flags", ["", f"{EQUAL_BITS}=true"])
+def test_on_a_gpu_the_default_is_cudnn_with_equal_bits_too(monkeypatch, flags):
+    monkeypatch.setenv("XLA_FLAGS", flags)
     assert uses_cudnn(ROUNDED, 128)
     assert not uses_cudnn(MODEL, 128)
-    monkeypatch.setenv("XLA_FLAGS", f"{EQUAL_BITS}=false")
-    assert uses_cudnn(ROUNDED, 128)
-    monkeypatch.setenv("XLA_FLAGS", f"{EQUAL_BITS}=true")
-    assert not uses_cudnn(ROUNDED, 128)
 
 
 @pytest.mark.usefixtures("h100")
