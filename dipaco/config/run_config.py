@@ -56,7 +56,8 @@ class RunConfig:
     baselines: tuple[Baseline, ...] = (DENSE, DENSE_EQUAL_TOKENS)
     """Dense models of a path's size that are trained beside the modular one, from the same base
     model: `dense` takes the steps of one path, `dense_equal_tokens` those of all paths together,
-    `data_parallel` is trained in lock-step by as many machines as there are paths. `()` = none."""
+    `data_parallel` is trained in lock-step by as many machines as paths take part in a phase. `()`
+    = none."""
 
     def __post_init__(self):
         self.topology.check_owns(part_names(self.model))

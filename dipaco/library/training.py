@@ -8,6 +8,7 @@ from pathlib import Path
 from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.names import name_of
+from dipaco.launch.equal_bits import ask_for_equal_bits
 from dipaco.library.console import ConsoleReporter
 from dipaco.library.opened import OpenedRun
 from dipaco.library.opened import open as open_for_reading
@@ -30,7 +31,8 @@ def run(
     start_from: str | None = None,
     rules: Rules | None = None,
 ) -> OpenedRun:
-    """Does a run, or goes on with one; interrupted, the same call continues it to the same bits.
+    """Does a run, or goes on with one; interrupted, the same call continues it to the same bits: on
+    a GPU, if JAX has not computed in this process before, or `XLA_FLAGS` asks for equal bits.
 
     Args:
       config: what to run; or a config file, or the name of a shipped one (`quickstart`).
@@ -57,6 +59,7 @@ def run(
     """
     if not isinstance(config, RunConfig):
         config = load_config(Path(config))
+    ask_for_equal_bits()
     use_compilation_cache(cache_folder() / "compiled")
     address = Address.parse(str(folder))
     checkpoint = None if init_from is None else Path(init_from)

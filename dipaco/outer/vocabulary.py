@@ -6,7 +6,8 @@ makes full steps of that: in a plain mean such paths undo what the others learn.
 averaged by occurrences: the weight of path i for token v is n_i(v) / sum_j n_j(v), where n_i(v)
 counts the token in the shard of path i. That is exactly 0 for a path without the token, and the
 paper's alpha_i for a token that no path has. The sum is over the paths that take part in the phase;
-where those that have a token all sit it out, its row gets no weight from the others.
+where those that have a token all sit it out, its row gets no weight from the others, and only the
+momentum of earlier steps moves it on.
 
 It generalises alpha_i = |D_i| / sum |D| (arXiv 2403.10616, eq. 3) from shards to rows: with counts
 in proportion to documents it is the paper's mean. The rescale by the root of the fan-in (section

@@ -17,7 +17,7 @@ class BaseCosts(NamedTuple):
     tokens: int  # of all paths, as are the rest
     seconds: float
     bytes_sent: int = 0
-    machines: int = 1  # that shared it: paths
+    machines: int = 1  # that shared it: paths of a phase
 
 
 def base_costs(run: Run) -> BaseCosts:
@@ -45,7 +45,7 @@ class StartCosts(NamedTuple):
     tokens: int = 0  # of all paths, as are the rest
     seconds: float = 0.0
     bytes_sent: int = 0
-    machines: int = 1  # that shared it: paths
+    machines: int = 1  # that shared it: paths of a phase
     perplexity: float | None = None  # there, if it is measured alike here; None: not known
     corpus: str = ""  # digest of the text that it was measured on
 
@@ -65,7 +65,7 @@ def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bo
       source: how that is called, DIR@PHASE.
       is_measured_alike: with the same text, the new run would evaluate them as `other` did.
     """
-    before, machines = start_costs(other), other.config.num_paths
+    before, machines = start_costs(other), other.plan.arm(MODULAR).num_at_once
     totals = other.ledger.progress.training_totals(MODULAR, before=phase)
     step_tokens = other.config.inner.batch_size * other.config.data.length
     measured = {
@@ -78,7 +78,7 @@ def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bo
         steps=before.steps + round(totals.tokens / step_tokens / machines),
         tokens=before.tokens + totals.tokens,
         seconds=before.seconds + totals.seconds,
-        bytes_sent=before.bytes_sent + totals.bytes_sent * (machines > 1),
+        bytes_sent=before.bytes_sent + totals.bytes_sent * (other.config.num_paths > 1),
         machines=machines,
         perplexity=measured.get(phase) if is_measured_alike else None,
         corpus=other.stage("prepare").artifacts["corpus"].digest,

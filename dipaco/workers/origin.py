@@ -263,7 +263,8 @@ def _check_tokenizer(source: str, other: Run, wanted: DataConfig) -> None:
 
 def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:
     """Sizes must be equal; settings that change no parameter's meaning may differ."""
-    free = {"max_length": wanted.max_length, "compute_dtype": wanted.compute_dtype}
+    names = ("max_length", "compute_dtype", "result_dtype", "attention_kernel")
+    free = {name: getattr(wanted, name) for name in names}
     before, now = dataclasses.asdict(found) | free, dataclasses.asdict(wanted)
     before |= {"num_kv_heads": found.kv_heads, "head_dim": found.head_size}
     now |= {"num_kv_heads": wanted.kv_heads, "head_dim": wanted.head_size}

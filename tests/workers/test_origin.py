@@ -13,7 +13,7 @@ from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
-from dipaco.workers.origin import from_run
+from dipaco.workers.origin import _check_model, from_run
 from dipaco.workers.origin_router import notes_on_router
 from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, EVERYTHING, never
@@ -33,6 +33,15 @@ def test_another_text_than_that_of_the_base_model_is_refused(corpus, tmp_path):
     with pytest.raises(TextChanged, match="`--from there@base` was trained on"):
         execute(run, claim, NullCallbacks(), never)
     run.ledger.close()
+
+
+def test_types_and_kernels_of_computing_may_differ_and_sizes_may_not():
+    rounded = dataclasses.replace(
+        CONFIG.model, compute_dtype="bfloat16", result_dtype="bfloat16", attention_kernel="plain"
+    )
+    _check_model("there", rounded, CONFIG.model)
+    with pytest.raises(CannotStartFrom, match=r"`model\.d_ff` is 16 there and 24 here"):
+        _check_model("there", dataclasses.replace(CONFIG.model, d_ff=16), CONFIG.model)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
+from dipaco.runs.progress import costs_of_start
 from dipaco.workers.routing_notes import note_on_routing
 from dipaco.workers.tasks.report import make_report
 from tests.support.tiny_run import TOY
@@ -29,6 +30,8 @@ def test_costs_of_a_machine_are_those_of_one_that_works_in_every_phase(begin, sh
     at_once = round(4 * share)
     assert row.steps == base + 4 * CONFIG.inner.steps
     assert row.bytes_per_machine == round(totals.bytes_sent / at_once)
+    start = costs_of_start(run, 4, "there@4", is_measured_alike=False)
+    assert (start.machines, start.steps) == (at_once, 4 * CONFIG.inner.steps)
     of_base = row.seconds - totals.seconds
     assert row.machine_seconds == pytest.approx(of_base + totals.seconds / at_once, abs=0.002)
 
