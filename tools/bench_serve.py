@@ -4,6 +4,7 @@
     python tools/bench_serve.py --run runs/quickstart --pairs 3
     python tools/bench_serve.py --only paths
     python tools/bench_serve.py --only memory --rounds 5
+    python tools/bench_serve.py --only paths --sides 2,8      # the first table of `paths` alone
 
 Serves a run in a process of its own and asks it over HTTP, streaming, for 64 greedy tokens after
 each of 1, 8 and 32 prompts of 16 tokens at once, all of one path; in turn, pair by pair,
@@ -175,6 +176,12 @@ def main() -> None:
         choices=["one-path", "paths", "memory"],
         help="a part; memory: of `paths`, that with memory for some; none = all",
     )
+    parser.add_argument(
+        "--sides",
+        type=lambda text: (1, *(int(word) for word in text.split(",") if word != "1")),
+        metavar="N,M",
+        help="of the grids of `paths`, beside one path, and nothing else of it",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="of each load on many paths (7)")
     options = parser.parse_args()
     result: dict[str, Any] = {}
@@ -187,29 +194,36 @@ def main() -> None:
                 make_run(folder)
             result |= bench(folder, options, stack)
         if options.only != "one-path":
-            result |= bench_paths(scratch, options.rounds, only_memory=options.only == "memory")
+            only_memory = options.only == "memory"
+            result |= bench_paths(scratch, options.rounds, options.sides, only_memory=only_memory)
     print(json.dumps(result))
 
 
-def bench_paths(scratch: Path, rounds: int, *, only_memory: bool) -> dict[str, Any]:
+def bench_paths(
+    scratch: Path, rounds: int, sides: tuple[int, ...] | None, *, only_memory: bool
+) -> dict[str, Any]:
     """What many paths cost, as entries of the last line."""
     from dipaco.overrides import load_config
 
     model = load_config(HOME / "configs" / "quickstart.py").model
     if only_memory:
         return {"paths_256_memory_for_64": memory_for_some(model, scratch, rounds)}
+    if sides is not None:
+        return {"rows_64_on_paths": rows_on_paths(model, scratch, rounds, sides)}
     return {
-        "rows_64_on_paths": rows_on_paths(model, scratch, rounds),
+        "rows_64_on_paths": rows_on_paths(model, scratch, rounds, SIDES),
         "paths_256_memory_for_64": memory_for_some(model, scratch, max(1, rounds // 2)),
         "second_turn": second_turn(model, scratch, rounds),
     }
 
 
-def rows_on_paths(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, int]:
+def rows_on_paths(
+    model: "ModelConfig", scratch: Path, rounds: int, sides: tuple[int, ...]
+) -> dict[str, int]:
     """Tokens a second of 64 rows, by the number of paths that they are spread over."""
     engines = {
         (side, shares): ManyPaths(model, square(model, side), scratch / str(side), shares)
-        for side in SIDES
+        for side in sides
         for shares in ((True, False) if side > 1 else (False,))
     }
     rates: dict[tuple[int, bool], list[float]] = {key: [] for key in engines}
@@ -220,7 +234,7 @@ def rows_on_paths(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str,
                 rates[key].append(ROWS * NEW_TOKENS / seconds)
     print("paths   tok/s, steps shared   in turn   shared / in turn [95 %]   shared / one path")
     told = {}
-    for side in SIDES:
+    for side in sides:
         ours, apart = rates[side, side > 1], rates[side, False]
         ratio = median_and_interval([a / b for a, b in zip(ours, apart, strict=True)])
         to_one = statistics.median(a / b for a, b in zip(ours, rates[1, False], strict=True))
