@@ -12,8 +12,9 @@ train      the paper's path of 150 M parameters (12 layers, d_model 896, vocabul
            bfloat16, rows of 1024 tokens: model FLOP/s utilisation, that is `flops_per_token` times
            tokens per second over what the device's data sheet promises. Batches first, then, at the
            best of them, results of products in float32, rematerialisation, chunked logits and
-           attention one at a time. `XLA_FLAGS=--xla_gpu_deterministic_ops=true` has equal bits. Memory is what the compiler says that the step needs. With
-           --profile also where the best step's time goes.
+           attention one at a time. `XLA_FLAGS=--xla_gpu_deterministic_ops=true` has equal bits.
+           Memory is what the compiler says that the step needs. With --profile also where the best
+           step's time goes.
 decode     the same path, a token at a time in each of B rows: the time to read its parameters and
            the rows' keys and values once, at the data sheet's bandwidth, over the time it took.
 stacked    P small paths in one program (`inner/stacked.py`) against one by one, for P up to 64 and

@@ -8,7 +8,7 @@ Reads what the last release's paths said of every validation document (`evaluati
 `evaluation.ensembles`) and computes, without running a model: perplexity by features and by
 likelihood, for every shortlist and prior; under the best path; as ensembles, for every temperature.
 Each with its share of the gap from features to the best path and its 95 % interval, a bootstrap
-over documents (paired: all rows are of the same documents).
+over texts (paired: all rows are of the same documents, which are pieces of texts).
 
 With `--leave-out`, the prior, for each shortlist, and the temperature, for each ensemble, are those
 that were best on the other domains; what is shown is of the domains left out.
@@ -42,6 +42,7 @@ class Scores(NamedTuple):
     prefix_NP: np.ndarray
     sum_NP: np.ndarray
     count_N: np.ndarray
+    text_N: np.ndarray  # a number for the text that each is a piece of
     domain_N: np.ndarray  # names
     mixed_sums: dict[str, dict[float, np.ndarray]]  # ensemble -> temperature -> [N]
 
@@ -106,6 +107,7 @@ def scores_of(run: Run, temperatures: list[float]) -> Scores:
         prefix_NP=said.prefixes.T,
         sum_NP=said.sums.T,
         count_N=said.counts,
+        text_N=run.corpus.texts_of(valid.documents),
         domain_N=names[run.corpus.domains[valid.documents]],
         mixed_sums=mixed_sums,
     )
@@ -134,10 +136,12 @@ def table(
     for name, by_temperature in scores.mixed_sums.items():
         ways.append((name, {f"temperature {t:g}": sum_N for t, sum_N in by_temperature.items()}))
 
-    count_N, before_N = scores.count_N[is_shown_N], scores.sum_NP[everyone, scores.order_NP[:, 0]]
+    count_N, text_N = scores.count_N[is_shown_N], scores.text_N[is_shown_N]
+    before_N = scores.sum_NP[everyone, scores.order_NP[:, 0]]
     best_N = scores.sum_NP.max(axis=1)
     lines = [
-        f"{is_shown_N.sum()} of {len(is_shown_N)} documents, {scores.sum_NP.shape[1]} paths",
+        f"{is_shown_N.sum()} of {len(is_shown_N)} documents, of {len(np.unique(text_N))} texts, "
+        f"{scores.sum_NP.shape[1]} paths",
         "",
         "| way | setting | perplexity | share of the gap |",
         "| :-- | :-- | --: | --: |",
@@ -149,7 +153,7 @@ def table(
             by_setting = {best: by_setting[best]}
         for setting, sum_N in by_setting.items():
             share = share_of_gap(
-                before_N[is_shown_N], sum_N[is_shown_N], best_N[is_shown_N], count_N
+                before_N[is_shown_N], sum_N[is_shown_N], best_N[is_shown_N], count_N, text_N
             )
             lines.append(
                 f"| {name} | {setting} | {perplexity(sum_N[is_shown_N], count_N):.2f} | "

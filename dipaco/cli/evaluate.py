@@ -9,7 +9,7 @@ of `data.sources`. JSON lines and Parquet have their text in the column `text`; 
 file is a text. A text is cut into documents as for training (`data.max_document_bytes`), the router
 picks the path of each by its first tokens (`data.prefix_tokens`), which are not counted, and all
 others are predicted in windows of `data.length`. With `--path` all documents go to one path. With
-`--beginnings` only the first window of each text counts, as in the report of a run.
+`--beginnings` only the first window of each document counts, as in the report of a run.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", type=int, default=None, help="use this path for all documents")
     add_rule(parser)
     parser.add_argument(
-        "--beginnings", action="store_true", help="only the first window of each text, as a report"
+        "--beginnings", action="store_true", help="only first windows of documents, as the report"
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 

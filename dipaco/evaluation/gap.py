@@ -1,9 +1,10 @@
 """How much of the gap between a router and the best path another way of routing closes.
 
-Paired over documents: all ways are measured on the same documents under the same modules, and whole
-documents are drawn again (a bootstrap), so the interval says what other documents would have given.
+Paired: all ways are measured on the same documents under the same modules. Whole texts, of which
+the documents are pieces, are drawn again (a bootstrap), so the interval says what other texts would
+have given.
 
-Axes: N documents, R draws.
+Axes: N documents, T texts, R draws.
 """
 
 from typing import NamedTuple
@@ -19,10 +20,20 @@ class Share(NamedTuple):
     high: float
 
 
-def drawings(documents: int, draws: int, seed: int = 0) -> np.ndarray:
-    """float64 [R, N]: how often each of R drawings with replacement has each of N documents."""
-    share_N = np.full(documents, 1 / documents)
-    return np.random.default_rng(seed).multinomial(documents, share_N, draws).astype(np.float64)
+def drawings(texts: int, draws: int, seed: int = 0) -> np.ndarray:
+    """float64 [R, T]: how often each of R drawings with replacement has each of T texts."""
+    share_T = np.full(texts, 1 / texts)
+    return np.random.default_rng(seed).multinomial(texts, share_T, draws).astype(np.float64)
+
+
+def by_text(value_N: np.ndarray, text_N: np.ndarray) -> np.ndarray:
+    """float64 [T]: sums over the documents of each text, texts in ascending order.
+
+    Args:
+      value_N: of each document.
+      text_N: a number for the text that each is a piece of.
+    """
+    return np.bincount(np.unique(text_N, return_inverse=True)[1], weights=value_N)
 
 
 def share_of_gap(
@@ -30,6 +41,7 @@ def share_of_gap(
     after_N: np.ndarray,
     best_N: np.ndarray,
     count_N: np.ndarray,
+    text_N: np.ndarray,
     *,
     draws: int = 2000,
     seed: int = 0,
@@ -40,18 +52,19 @@ def share_of_gap(
       before_N, after_N, best_N: summed log-likelihood of each document in nats: under the path of
         the router, of the other way, and under its best path.
       count_N: tokens summed.
-      draws: of as many documents, with replacement.
+      text_N: a number for the text that each document is a piece of.
+      draws: of as many texts, with replacement.
       seed: of the draws.
     """
 
-    def share(weight_RN: np.ndarray) -> np.ndarray:
-        tokens_R = weight_RN @ count_N
-        before_R, after_R, best_R = (
-            np.exp(-(weight_RN @ sum_N) / tokens_R) for sum_N in (before_N, after_N, best_N)
-        )
+    count_T, *sums_T = (by_text(each, text_N) for each in (count_N, before_N, after_N, best_N))
+
+    def share(weight_RT: np.ndarray) -> np.ndarray:
+        tokens_R = weight_RT @ count_T
+        before_R, after_R, best_R = (np.exp(-(weight_RT @ sum_T) / tokens_R) for sum_T in sums_T)
         with np.errstate(divide="ignore", invalid="ignore"):  # nothing to gain: not a number
             return (before_R - after_R) / (before_R - best_R)
 
-    number = len(count_N)
+    number = len(count_T)
     low, high = np.quantile(share(drawings(number, draws, seed)), (0.025, 0.975))
     return Share(float(share(np.ones((1, number)))[0]), float(low), float(high))

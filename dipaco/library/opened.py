@@ -221,7 +221,7 @@ class OpenedRun:
           texts: documents; a single one, or as many as wanted.
           path: scores all of them; None = each is routed.
           rule: by which they are routed; None = the run's `routing.rule`.
-          beginnings: only the first window of a text counts, as in the report.
+          beginnings: only the first window of each document counts, as in the report.
 
         Returns:
           `perplexity`, and over how many `tokens` and `documents` of which `paths` it is.

@@ -40,7 +40,7 @@ def evaluate_texts(
       texts: read in chunks, so a large file is never all in memory.
       path: scores all documents; None = each is routed.
       rule: by which they are routed; None = by `routing.rule`.
-      beginnings: only the first window of a text counts, as in the report of a run.
+      beginnings: only the first window of each document counts, as in the report of a run.
 
     Returns:
       JSON values: perplexity; tokens that were predicted, of how many there are; documents and
@@ -57,8 +57,7 @@ def evaluate_texts(
     documents_by_path: Counter[int] = Counter()
     too_short = tokens_read = 0
     tokenizer = run.corpus.tokenizer()
-    documents = texts if beginnings else _documents(texts, data.max_document_bytes)
-    for chunk in _chunks(documents, CHUNK_DOCUMENTS):
+    for chunk in _chunks(_documents(texts, data.max_document_bytes), CHUNK_DOCUMENTS):
         encoded = tokenizer.encode(chunk)
         tokens_read += sum(map(len, encoded))
         long = [tokens for tokens in encoded if len(tokens) > data.prefix_tokens]

@@ -7,7 +7,7 @@
     folder.py       the sweep's folder: its lock, finished runs, rows that have changed
     progress.py     one progress bar for all runs
     table.py, text.py, plot.py    the table, as text, as a picture
-    pairing.py, bootstrap.py      its intervals: over seeds, over validation documents
+    pairing.py, bootstrap.py      its intervals: over seeds, over validation texts
     notes.py                      sentences below it
 
 Nouns: *row* (a named config), *trial* (a row under one seed: one run), *job* (a trial, or a base

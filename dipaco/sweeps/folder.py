@@ -37,7 +37,7 @@ def rows_of(folder: Path, settings: ReportSettings | None = None) -> list[Report
 
 def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
     """Arm -> scores of the validation documents, of a finished run; nothing where they cannot be
-    read: intervals over documents are then left out.
+    read: intervals over texts are then left out.
     """
     with contextlib.suppress(DipacoError), reading(folder) as run:
         return {arm.name: document_scores(run, arm.name, arm.phases) for arm in run.plan.arms}

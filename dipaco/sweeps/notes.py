@@ -90,8 +90,9 @@ def table_notes(
         "perplexity is the mean over seeds; ± is half the 95 % interval of the difference, paired "
         "by seed (Student's t). A difference is resolved where its interval excludes zero; of many "
         "comparisons, one in twenty would be by chance.",
-        "over documents: the 95 % interval of the same difference (mean over seeds) on validation "
-        "documents drawn with replacement, the same for both rows. It says what other text would "
+        "over texts: the 95 % interval of the same difference (mean over seeds) on validation "
+        "texts drawn with replacement, the same for both rows, each with all of its documents, "
+        "which are pieces of it. It says what other text would "
         "give of the same trained models, ± what other seeds would give on the same text; neither "
         "holds the noise of the other.",
         "wrong path: the perplexity of each document under the paths that it was not routed to, "

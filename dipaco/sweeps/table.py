@@ -18,7 +18,7 @@ from dipaco.config import DATA_PARALLEL, DENSE, MODULAR, RunConfig
 from dipaco.evaluation.style import DILOCO
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
-from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_documents
+from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_texts
 from dipaco.sweeps.notes import is_diloco, is_one_model, num_differing, table_notes
 from dipaco.sweeps.pairing import are_equal, paired_difference
 from dipaco.sweeps.trials import Trial
@@ -48,8 +48,8 @@ class SweepRow(ReportRow):
     spread: float | None  # half-width of the difference to the first row (95 %, paired)
     held_equal: list[str]  # the COSTS that equal those of the first row
     perplexities: list[float]  # one a seed
-    # Of the difference to the first row: ends of another 95 % interval, over validation documents.
-    over_documents: Spread | None = None
+    # Of the difference to the first row: ends of another 95 % interval, over validation texts.
+    over_texts: Spread | None = None
     kind: str = MODULAR  # of model: an arm of a run, or `DiLoCo`
 
 
@@ -65,7 +65,7 @@ class Ordering:
     resolved: bool  # whether the interval excludes zero
     is_equal: bool  # the same perplexity under every seed: one run, or two of equal settings
     held_equal: list[str]
-    over_documents: Spread | None = None  # ends of another 95 % interval: over documents
+    over_texts: Spread | None = None  # ends of another 95 % interval: over texts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ def make_table(
       sweep: its name.
       trials: the runs in the table, finished or not.
       results: trial -> the rows of its report; unfinished trials are absent.
-      drawn: trial -> arm -> its perplexities on drawings of documents, for the intervals over
-        documents; absent trials have none.
+      drawn: trial -> arm -> its perplexities on drawings of texts, for the intervals over
+        texts; absent trials have none.
     """
     configs = {trial.row: trial.config for trial in trials if trial in results}
     values: dict[str, dict[int, ReportRow]] = {}  # name in the table -> seed -> row
@@ -220,10 +220,11 @@ def _sweep_row(
 ) -> SweepRow:
     by_seed = values[name]
     rows = [by_seed[seed] for seed in sorted(by_seed)]
-    to_first = over_documents = None
+    to_first = over_texts = None
     if name != reference and not is_apart:
         to_first = paired_difference(_perplexities(values[reference]), _perplexities(by_seed))
-        over_documents = interval_over_documents(on_drawings[reference], on_drawings[name])
+        seeds = () if to_first is None else to_first.seeds
+        over_texts = interval_over_texts(on_drawings[reference], on_drawings[name], seeds)
     common: dict[str, Any] = dataclasses.asdict(rows[0]) | {
         "name": name,
         "perplexity": statistics.fmean(row.perplexity for row in rows),
@@ -244,7 +245,7 @@ def _sweep_row(
         spread=None if to_first is None else to_first.half_width,
         held_equal=_held_equal(next(iter(values[reference].values())), rows[0]),
         perplexities=[row.perplexity for row in rows],
-        over_documents=over_documents,
+        over_texts=over_texts,
     )
 
 
@@ -301,6 +302,6 @@ def _compare(
         seeds=list(interval.seeds),
         resolved=interval.is_resolved,
         is_equal=are_equal(_perplexities(ones), _perplexities(others)),
-        over_documents=interval_over_documents(on_drawings[better], on_drawings[worse]),
+        over_texts=interval_over_texts(on_drawings[better], on_drawings[worse], interval.seeds),
         held_equal=_held_equal(next(iter(ones.values())), next(iter(others.values()))),
     )

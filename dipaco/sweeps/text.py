@@ -25,7 +25,7 @@ from dipaco.sweeps.table import LevelSummary, Ordering, SweepRow, SweepTable
 
 LONGEST_REFERENCE = 20  # characters of its name in a heading
 NOT_ON_TERMINAL = (
-    "over documents",
+    "over texts",
     "wrong path",
     "path size",
     "steps",
@@ -92,8 +92,8 @@ def ordering_lines(table: SweepTable) -> list[str]:
     def line(ordering: Ordering, sign: str) -> str:
         spread = "" if ordering.spread is None else f" ± {ordering.spread:.2f}"
         documents = ""
-        if ordering.over_documents is not None:
-            documents = f", over documents {_ends(ordering.over_documents)}"
+        if ordering.over_texts is not None:
+            documents = f", over texts {_ends(ordering.over_texts)}"
         difference = f"{ordering.difference:.2f}{spread}{documents}"
         return f"{ordering.better} {sign} {ordering.worse} by {difference}"
 
@@ -135,7 +135,7 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         "seeds",
         "perplexity",
         f"to {table.reference if 0 < len(table.reference) <= LONGEST_REFERENCE else 'first row'}",
-        "over documents",
+        "over texts",
         "to DiLoCo",
         "wrong path",
         "path size",
@@ -176,7 +176,7 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
         str(len(row.seeds)),
         f"{own.mean:.2f}",
         to_first,
-        "" if row.over_documents is None else _ends(row.over_documents, "+"),
+        "" if row.over_texts is None else _ends(row.over_texts, "+"),
         "" if against is None else _signed(against, row.name),
         "" if row.wrong_path_perplexity is None else f"{row.wrong_path_perplexity:.2f}",
         quantity(row.parameters_per_path),

@@ -76,7 +76,9 @@ def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_pat
     assert {name: found[name] for name in expected} == expected
     assert found["perplexity"] == pytest.approx(np.exp(nats / count), rel=1e-5)
     beginnings = dipaco(*evaluate[:-2], "--beginnings", "--documents", tmp_path / "notes")
-    assert f"over 64 of {of:,} tokens, in 2 windows of 2 documents" in beginnings.out
+    counted = sum(min(len(tokens), data.length) - 32 for tokens in tokenizer.encode(pieces))
+    of_each = f"in {len(pieces)} windows of {len(pieces)} documents"
+    assert f"over {counted} of {of:,} tokens, {of_each}" in beginnings.out
     assert "read: 2 .txt. Not read: 1 .py." in beginnings.err
 
 

@@ -123,7 +123,7 @@ def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
         "spread",
         "held_equal",
         "perplexities",
-        "over_documents",
+        "over_texts",
         "kind",
     }
     rows = {row["name"]: row for row in content["rows"]}

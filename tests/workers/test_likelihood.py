@@ -112,7 +112,7 @@ def test_evaluation_is_what_full_forward_passes_say(finished):
         else:
             assert evaluated[phase].other_rows == {}
 
-    for phase in (1, 3):  # what the bootstrap over documents draws from
+    for phase in (1, 3):  # what the bootstrap over texts draws from
         scores = document_scores(run, MODULAR, phase)
         assert (np.diff(scores.documents) > 0).all()
         assert np.exp(-scores.sums.sum() / scores.counts.sum()) == pytest.approx(
