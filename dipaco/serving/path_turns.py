@@ -23,6 +23,11 @@ class RoomRequest:
     pin: asyncio.Future[PathPin]
     without_room_since: float | None = None  # when it was first refused
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The digests of its modules."""
+        return tuple(receipt.digest for receipt in self.modules.values())
+
 
 class PathTurns:
     """The requests that wait for room, and the paths that each client has in use. Not
@@ -72,6 +77,8 @@ class PathTurns:
         """Those that wait, the next first: each as if those before it had got their paths."""
         ranked: list[tuple[int, int, RoomRequest]] = []
         for turn, (key, theirs) in enumerate(self._waiting.items()):
-            num_in_use = len(self._in_use.get(key, ()))
-            ranked += [(num_in_use + num, turn, request) for num, request in enumerate(theirs)]
+            paths = set(self._in_use.get(key, ()))
+            for request in theirs:
+                ranked.append((len(paths), turn, request))
+                paths.add(request.path)
         return [request for _, _, request in sorted(ranked, key=lambda each: each[:2])]

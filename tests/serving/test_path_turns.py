@@ -143,6 +143,28 @@ def test_what_a_client_gives_back_on_one_device_costs_it_no_turn_on_another():
     assert within_30_seconds(run) == ["first", "one", "one", "two"]
 
 
+def test_many_requests_of_a_client_for_one_path_are_those_for_one_path(monkeypatch):
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
+    monkeypatch.setattr(path_admission, "RETRY_SECONDS", 60.0)  # they need no later try
+
+    async def run():
+        requests = Requests(memory_for(3))
+        keeps = [requests.begin("flood", each, 60) for each in paths_of("flood")[:2]]
+        leaves = requests.begin("two", path("two"), 60)
+        await until(lambda: len(requests.order) == 3)
+        waits = requests.begin("flood", path("too much"))
+        await asyncio.sleep(0.01)
+        keeps += [requests.begin("one", path("one"), 60) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        leaves.cancel()
+        await asyncio.wait_for(until(lambda: len(requests.order) == 3 + 8), 5)
+        assert requests.order[3:] == ["one"] * 8
+        for each in (waits, *keeps):
+            each.cancel()
+
+    within_30_seconds(run)
+
+
 async def until(holds):
     while not holds():
         await asyncio.sleep(0.005)
