@@ -1,5 +1,8 @@
 """Following a run: a newer release takes over when it is whole, and no request is dropped."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -162,6 +165,40 @@ def test_a_store_out_of_reach_breaks_no_module(service, rewound, notices, monkey
     assert all("s3://bucket could not be reached" in sentence for sentence in notices)
     assert service.follower.poll()
     assert service.releases.current.release.phase == 2
+
+
+@pytest.mark.parametrize("every_seconds", [None, 0.01])
+def test_a_store_out_of_reach_at_the_start_is_asked_again(
+    service, rewound, notices, monkeypatch, every_seconds
+):
+    """For the modules of the release that is served: one of them is missing."""
+    is_told, num_tries = threading.Event(), 0
+
+    def file(objects, receipt, file=Objects.file):
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries <= 2:
+            raise StoreUnreachable(url="s3://bucket", seconds=60, problem="no route to host")
+        return file(objects, receipt)
+
+    def say(digest, problem):
+        notices.append(problem)
+        is_told.set()
+
+    monkeypatch.setattr("dipaco.serving.releases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(Objects, "file", file)
+    monkeypatch.setattr(service.health, "_on_change", say)
+    release = service.releases.current.release
+    lost = rewound.folder / release.objects[release.paths[3]["late/0001"]].name
+    lost.unlink()
+    service.follower.start(every_seconds)
+    assert is_told.wait(10)
+    time.sleep(0.3)
+    num_tries_so_far = num_tries
+    time.sleep(0.1)
+    service.follower.stop()
+    assert lost.name in notices[-1]
+    assert num_tries == num_tries_so_far, "once all was looked at, it is not read again"
 
 
 def other_router(body):
