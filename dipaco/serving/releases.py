@@ -45,10 +45,16 @@ class ServedRelease:
             raise NoSuchPath(path=path, last=self.num_paths - 1)
         return self._paths[path]
 
-    def health_message(self, digest: str, problem: str | None) -> str | None:
+    def health_message(self, digest: str, problem: str | None, *, knows_memory: bool) -> str | None:
         """A sentence about a module that is not whole, or is whole again (`problem` is None).
 
         None if this release has no such module.
+
+        Args:
+          digest: of the module.
+          problem: with it.
+          knows_memory: paths that are in memory are served whatever has become of their bytes;
+            False where it is not known which are.
         """
         paths = [p for p, modules in enumerate(self.release.paths) if digest in modules.values()]
         if not paths:
@@ -57,7 +63,7 @@ class ServedRelease:
         if problem is None:
             return f"module {module} of paths {_first_eight(paths)} is whole again"
         listed = _first_eight(paths)
-        answer = f"paths {listed} answer 503 unless they are in memory"
+        answer = f"paths {listed} answer 503" + " unless they are in memory" * knows_memory
         return f"module {module} is not whole, so {answer}: {problem}"
 
 

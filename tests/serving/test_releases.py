@@ -9,6 +9,7 @@ import pytest
 from dipaco.control.errors import NotAvailable
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent
+from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth, ServedReleases, check_consistent
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import StoreUnreachable
@@ -281,6 +282,22 @@ def test_a_broken_module_is_tried_again_after_a_while(service):
     health.mark_broken(digest, "it is gone.")
     health.mark_whole(digest)
     assert health.problem_of(modules) is None
+
+
+@pytest.mark.parametrize("holds_parts", [True, False])
+def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_elsewhere(
+    service, notices, monkeypatch, holds_parts
+):
+    """A front end with replicas does not know which paths are in memory."""
+    monkeypatch.setattr(PathCache, "holds_parts", holds_parts)
+    served = service.releases.current
+    finish(service, begin(service, path=3))
+    digest = served.release.paths[3]["late/0001"]
+    service.health.mark_broken(digest, "it is gone.")
+    assert (service.problem_of(served, 3) is None) == holds_parts
+    (sentence,) = notices
+    assert "paths 1, 3 answer 503" in sentence
+    assert ("unless they are in memory" in sentence) == holds_parts
 
 
 def test_a_release_is_known_while_something_refers_to_it(service):
