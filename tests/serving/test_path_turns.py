@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dipaco.receipt import Receipt
-from dipaco.serving import path_admission
+from dipaco.serving import path_admission, path_reads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.path_reads import READERS
@@ -198,6 +198,26 @@ def test_a_path_is_not_read_after_all_those_of_a_client_that_asks_for_many():
     within_30_seconds(run)
     assert sorted(disk.order) == sorted({*disk.order})
     assert {"own", "flood 11"} <= set(disk.order[READERS : READERS + 6]), disk.order
+
+
+def test_a_client_that_waits_for_a_path_that_another_has_begun_keeps_its_turn(monkeypatch):
+    monkeypatch.setattr(path_reads, "READERS", 1)
+    disk = SlowDisk()
+
+    async def run():
+        requests = Requests(PathCache(disk.load, 100 * SIZE))
+        tasks = [requests.begin("first", path("first"))]
+        await until(lambda: disk.order)
+        asked_for = [("one", "both's"), ("two", "both's"), ("two", "two's"), ("three", "three's")]
+        tasks += [requests.begin(client, path(name)) for client, name in asked_for]
+        for num_read in range(1, 5):
+            await until(lambda n=num_read: len(disk.order) == n)
+            await asyncio.sleep(0.01)
+            disk.may_read.release()
+        await asyncio.gather(*tasks)
+
+    within_30_seconds(run)
+    assert disk.order == ["first", "both's", "two's", "three's"]
 
 
 def test_a_path_whose_requests_are_all_gone_before_its_turn_is_not_read():
