@@ -46,7 +46,9 @@ class EngineSpec:
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
-    grammars: Grammars | None = None  # None = no request has a schema
+    # For requests with a schema, and of the tokens that are drawn; None = there are no such
+    # requests, and each id of the model is a token.
+    grammars: Grammars | None = None
 
 
 def level_shapes(topology: Topology) -> tuple[LevelShape, ...]:

@@ -24,7 +24,8 @@ class FairThreads:
     thread that is free takes the next client's oldest job. Used in one event loop at a time.
 
     Args:
-      threads: jobs at once. None may wait for anything but the processor.
+      threads: jobs at once. One that waits, for a disk or a bucket, holds its thread meanwhile:
+        work that may wait has threads of its own, as many as may wait at once.
       name: of the threads.
     """
 

@@ -45,7 +45,7 @@ class PathAdmission:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be served.
           NoRoomForPath: it does not fit now, and is not waited for.
         """
-        self._cache.count_request(modules)
+        self._cache.count_lookup(modules)
         pin = await self._pin(modules, client, waits)
         try:
             yield

@@ -31,8 +31,8 @@ class CacheStats(NamedTuple):
     pinned: int  # of them, in use
     modules: int  # held
     num_bytes: int  # of all modules held
-    hits: int  # requests whose path was in memory
-    misses: int  # requests whose path was not
+    hits: int  # times a path was asked for that was in memory
+    misses: int  # and that was not
     evictions: int  # paths evicted
 
 
@@ -58,8 +58,10 @@ class PathStore(Protocol):
 
     def has_room(self, modules: Modules) -> bool: ...
 
-    def count_request(self, modules: Modules) -> None:
-        """A request asks for a path, which counts as a hit or a miss."""
+    def count_lookup(self, modules: Modules) -> None:
+        """A path is asked for, which counts as a hit or a miss. A request may ask several times:
+        for each choice, and to route it.
+        """
         ...
 
     def memory_of(self, modules: Modules) -> int:
@@ -161,8 +163,8 @@ class PathCache:
         with self._lock:
             return self._sizes.keys() >= set(_key(modules))
 
-    def count_request(self, modules: Modules) -> None:
-        """A request asks for a path: a hit where it is in memory, else a miss."""
+    def count_lookup(self, modules: Modules) -> None:
+        """A path is asked for: a hit where it is in memory, else a miss."""
         with self._lock:
             is_hit = self._modules.keys() >= set(_key(modules))
             self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)

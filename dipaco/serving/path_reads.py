@@ -7,13 +7,16 @@ begun, and one that is begun is read to its end, once, whatever requests for it 
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable
 
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_cache import Modules, PathPin, PathStore
 
-READERS = 4  # paths that are read at once; the cache may have memory for fewer
+# Paths that are read at once, each in a thread that it holds while it waits for the disk or the
+# bucket; the cache may have memory for fewer.
+READERS = 4
 
 
 class PathReads:
@@ -58,26 +61,29 @@ class _Read:
 
     Attributes:
       done: when it is read.
-      turns: of the clients that wait for it; the first that comes begins it.
+      turns: of the clients that wait for it; the first that comes begins it, and the others are
+        cancelled, so that their clients keep them for other paths.
       num_requests: that wait for it.
     """
 
     def __init__(self, pin: PathPin):
         self._pin = pin
         self._job: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._is_taken = threading.Lock()  # for good, by what begins it or calls it off
+        self._taken = threading.Lock()  # by what begins it or calls it off; never released
         self.done = asyncio.wrap_future(self._job)
         self.turns: dict[str, asyncio.Task[None]] = {}
         self.num_requests = 0
 
     @property
     def is_begun(self) -> bool:
-        return self._is_taken.locked()
+        return self._taken.locked()
 
     def run(self) -> None:
         """In a thread."""
-        if not self._is_taken.acquire(blocking=False):
+        if not self._take():
             return
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self.done.get_loop().call_soon_threadsafe(self._cancel_turns)
         problem: BaseException | None = None
         try:
             self._pin.read()
@@ -91,10 +97,17 @@ class _Read:
 
     def call_off(self) -> bool:
         """Gives its room back, unless it is begun; returns whether it did."""
-        if not self._is_taken.acquire(blocking=False):
+        if not self._take():
             return False
-        for turn in self.turns.values():
-            turn.cancel()
+        self._cancel_turns()
         self._job.cancel()
         self._pin.close()
         return True
+
+    def _take(self) -> bool:
+        """True for the first caller only, from whichever thread."""
+        return self._taken.acquire(blocking=False)
+
+    def _cancel_turns(self) -> None:
+        for turn in self.turns.values():
+            turn.cancel()

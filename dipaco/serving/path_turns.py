@@ -2,7 +2,8 @@
 
 Of clients with equally many, the one whose turn came longest ago is next: a client goes to the end
 when it begins to wait and whenever it gives a path back. So one that asks for many paths waits for
-its own, others wait for at most one path of it, and none waits for ever.
+its own, others wait for at most one path of it, and none waits for ever. Each memory (one a device)
+has turns of its own.
 """
 
 import asyncio
@@ -22,6 +23,11 @@ class RoomRequest:
     pin: asyncio.Future[PathPin]
     without_room_since: float | None = None  # when it was first refused
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The digests of its modules."""
+        return tuple(receipt.digest for receipt in self.modules.values())
+
 
 class PathTurns:
     """The requests that wait for room, and the paths that each client has in use. Not
@@ -29,9 +35,11 @@ class PathTurns:
     """
 
     def __init__(self):
-        # By client, each one's oldest first; the client whose turn came longest ago comes first.
-        # None is empty.
-        self._waiting: collections.OrderedDict[str, list[RoomRequest]] = collections.OrderedDict()
+        # By client and memory, the oldest first; the client whose turn at a memory came longest ago
+        # comes before others there. None is empty.
+        self._waiting: collections.OrderedDict[tuple[str, int], list[RoomRequest]] = (
+            collections.OrderedDict()
+        )
         # (client, memory) -> how often it has each path in use. None is empty.
         self._in_use: dict[tuple[str, int], collections.Counter[tuple[str, ...]]] = {}
 
@@ -39,38 +47,38 @@ class PathTurns:
         return sum(map(len, self._waiting.values()))
 
     def add(self, request: RoomRequest) -> None:
-        self._waiting.setdefault(request.client, []).append(request)
+        self._waiting.setdefault((request.client, request.memory), []).append(request)
 
     def remove(self, request: RoomRequest) -> None:
         """No error if it does not wait."""
-        theirs = self._waiting.get(request.client, [])
+        key = request.client, request.memory
+        theirs = self._waiting.get(key, [])
         if request in theirs:
             theirs.remove(request)
             if not theirs:
-                del self._waiting[request.client]
+                del self._waiting[key]
 
     def take(self, client: str, memory: int, path: tuple[str, ...]) -> None:
         """A client has a path in use, once more."""
         self._in_use.setdefault((client, memory), collections.Counter())[path] += 1
 
     def give_back(self, client: str, memory: int, path: tuple[str, ...]) -> None:
-        paths = self._in_use[client, memory]
+        key = client, memory
+        paths = self._in_use[key]
         paths[path] -= 1
         if not paths[path]:
             del paths[path]
         if not paths:
-            del self._in_use[client, memory]
-        if client in self._waiting:
-            self._waiting.move_to_end(client)
+            del self._in_use[key]
+        if key in self._waiting:
+            self._waiting.move_to_end(key)
 
     def in_order(self) -> list[RoomRequest]:
         """Those that wait, the next first: each as if those before it had got their paths."""
         ranked: list[tuple[int, int, RoomRequest]] = []
-        for turn, (client, theirs) in enumerate(self._waiting.items()):
-            num_paths: collections.Counter[int] = collections.Counter()  # by memory
+        for turn, (key, theirs) in enumerate(self._waiting.items()):
+            paths = set(self._in_use.get(key, ()))
             for request in theirs:
-                memory = request.memory
-                in_use = len(self._in_use.get((client, memory), ()))
-                ranked.append((in_use + num_paths[memory], turn, request))
-                num_paths[memory] += 1
+                ranked.append((len(paths), turn, request))
+                paths.add(request.path)
         return [request for _, _, request in sorted(ranked, key=lambda each: each[:2])]

@@ -24,7 +24,7 @@ from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 
-RETRY_SECONDS = 30.0  # before a module that could not be read is tried again
+RETRY_SECONDS = 30.0  # before what could not be read is tried again
 _log = logging.getLogger("dipaco")
 
 
@@ -45,10 +45,16 @@ class ServedRelease:
             raise NoSuchPath(path=path, last=self.num_paths - 1)
         return self._paths[path]
 
-    def health_message(self, digest: str, problem: str | None) -> str | None:
+    def health_message(self, digest: str, problem: str | None, *, knows_memory: bool) -> str | None:
         """A sentence about a module that is not whole, or is whole again (`problem` is None).
 
         None if this release has no such module.
+
+        Args:
+          digest: of the module.
+          problem: with it.
+          knows_memory: paths that are in memory are served whatever has become of their bytes;
+            False where it is not known which are.
         """
         paths = [p for p, modules in enumerate(self.release.paths) if digest in modules.values()]
         if not paths:
@@ -57,7 +63,7 @@ class ServedRelease:
         if problem is None:
             return f"module {module} of paths {_first_eight(paths)} is whole again"
         listed = _first_eight(paths)
-        answer = f"paths {listed} answer 503 unless they are in memory"
+        answer = f"paths {listed} answer 503" + " unless they are in memory" * knows_memory
         return f"module {module} is not whole, so {answer}: {problem}"
 
 
@@ -224,7 +230,9 @@ class ReleaseFollower:
                 read_all(run.objects, served.release, self._health)
 
     def start(self, every_seconds: float | None) -> None:
-        """Verifies the current release, then polls at this interval; None = never polls."""
+        """Verifies the current release, again until all of it could be looked at, and polls at this
+        interval; None = never polls.
+        """
         self._thread = threading.Thread(
             target=self._run, args=(every_seconds,), name="release-follower", daemon=True
         )
@@ -242,15 +250,23 @@ class ReleaseFollower:
         return False
 
     def _run(self, every_seconds: float | None) -> None:
-        self._try(self.verify_current)
-        while every_seconds is not None and not self._stopped.wait(every_seconds):
-            self._try(self.poll)
+        wait_seconds = RETRY_SECONDS if every_seconds is None else every_seconds
+        is_verified = self._try(self.verify_current)
+        while not (is_verified and every_seconds is None):
+            if self._stopped.wait(wait_seconds):
+                return
+            is_verified = is_verified or self._try(self.verify_current)
+            if every_seconds is not None:
+                self._try(self.poll)
 
-    def _try(self, action: Callable[[], object]) -> None:
+    def _try(self, action: Callable[[], object]) -> bool:
+        """Whether it came to its end; else the operator is told why not."""
         try:
             action()
+            return True
         except (DipacoError, OSError) as error:  # such as a busy ledger or a moved folder
             self._say(f"could not read {self._folder}: {error}")
         except Exception as error:  # whatever it is, the release that is served goes on
             _log.error("the newest release could not be looked at", exc_info=error)
             self._say(f"could not look at {self._folder}: {type(error).__name__}: {error}")
+        return False

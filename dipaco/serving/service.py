@@ -280,8 +280,10 @@ class Service:
         }
 
     def _report_module(self, digest: str, problem: str | None) -> None:
+        knows = self.cache.holds_parts
         for model in self.models:
-            if sentence := model.releases.current.health_message(digest, problem):
+            served = model.releases.current
+            if sentence := served.health_message(digest, problem, knows_memory=knows):
                 is_main = model is self.models.main
                 self.say(sentence if is_main else f"`{model.name}`: {sentence}")
                 return

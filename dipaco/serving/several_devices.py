@@ -79,8 +79,8 @@ class PathsOfDevices:
     def has_room(self, modules: Modules) -> bool:
         return self._of(modules).has_room(modules)
 
-    def count_request(self, modules: Modules) -> None:
-        self._of(modules).count_request(modules)
+    def count_lookup(self, modules: Modules) -> None:
+        self._of(modules).count_lookup(modules)
 
     def memory_of(self, modules: Modules) -> int:
         """The number of its device."""

@@ -18,7 +18,7 @@ from dipaco.serving.decoding.stream import Token
 
 def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
     """The bytes of every id below `size`, which may be more than the tokenizer has: a small text
-    gives a small one, and checkpoints fill a vocabulary up. None for an id that is no token.
+    gives a small one, and checkpoints fill a vocabulary up. An id that is no token has none.
 
     For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
     U+2581 and lone bytes as `<0x0A>` (SentencePiece).

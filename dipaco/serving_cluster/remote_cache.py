@@ -33,7 +33,7 @@ class RemoteCache(NamedTuple):
     def has_room(self, modules: Modules) -> bool:
         return True
 
-    def count_request(self, modules: Modules) -> None:
+    def count_lookup(self, modules: Modules) -> None:
         """Replicas count for themselves."""
 
     def memory_of(self, modules: Modules) -> int:

@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
 
 from llguidance.numpy import fill_next_token_bitmask
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.decode import DRAWN, RESTS
-from dipaco.serving.decoding.grammar import all_allowed
+from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -65,6 +66,49 @@ def test_a_text_may_be_taken_up_within_its_forced_tokens(grammars):
         state = grammars.begin(SCHEMA, first[:number], frozenset())
         assert list(state.forced) == first[number:]
         assert np.array_equal(state.allowed_W, whole.allowed_W)
+
+
+def byte_level():
+    """Tokens for 256 bytes, then those that are added."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({each: n for n, each in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def unigram():
+    """The same, as a list of tokens with scores."""
+    tokens = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -9.0) for byte in range(256))]
+    tokens += [(letter, -1.0) for letter in 'ab"\u2581']
+    tokenizer = Tokenizer(models.Unigram(tokens, unk_id=0, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    spaces = decoders.Replace("\u2581", " ")
+    tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [byte_level, unigram])
+@pytest.mark.parametrize("has_end", [True, False])
+@pytest.mark.parametrize("num_missing", [0, 1, 3, 41])
+def test_added_tokens_keep_their_ids_in_a_model_that_has_more_ids_than_tokens(
+    make, has_end, num_missing
+):
+    tokenizer = make()
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.add_tokens(["    ", "yes yes"])
+    end, spaces = map(tokenizer.token_to_id, ("<|end|>", "    "))
+    size = tokenizer.get_vocab_size() + num_missing
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), size, end if has_end else None))
+    for added in ("<|end|>", "    ", "yes yes"):
+        token = tokenizer.token_to_id(added)
+        assert grammars.tokenizer.decode_bytes([token]).decode() == added
+        assert grammars.tokenizer.is_special_token(token) == (token == end)
+    for missing in range(size - num_missing, size):
+        assert grammars.tokenizer.is_special_token(missing)
+    forced = grammars.begin('{"enum": ["a    b"]}', [], frozenset({end})).forced
+    assert spaces in forced
+    assert tokenizer.decode(list(forced)) == '"a    b"'
 
 
 class Stub:

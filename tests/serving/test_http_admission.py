@@ -136,7 +136,7 @@ async def _seconds_to_pin(admission, modules):
         return time.monotonic() - started
 
 
-def test_a_request_is_a_hit_or_a_miss_of_the_cache_once(slow):
+def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
     """The warm path twice, then one that is read, from a thread and by the request itself."""
 
     async def run():

@@ -8,6 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -59,6 +60,28 @@ def test_base64_token_ids_and_dimensions(client, service, prompts):
     assert np.linalg.norm(plain["embedding"]) == pytest.approx(1, abs=1e-5)
 
 
+def test_nothing_that_takes_long_for_many_texts_holds_the_event_loop(client, prompts, monkeypatch):
+    """The texts are looked at in a thread, and each embedding is written by itself."""
+    looked_in, num_written = [], []
+    texts_of, encode = embeddings._texts, msgspec.json.encode
+
+    def texts(body):
+        looked_in.append(threading.current_thread().name)
+        return texts_of(body)
+
+    def written(value):
+        num_written.append(len(encode(value)))
+        return encode(value)
+
+    monkeypatch.setattr(embeddings, "_texts", texts)
+    monkeypatch.setattr(msgspec.json, "encode", written)
+    answer = ask(client, prompts[:5] * 8)
+    assert [each["index"] for each in answer["data"]] == list(range(40))
+    assert max(num_written) < 1.5 * max(len(json.dumps(each)) for each in answer["data"])
+    (name,) = looked_in
+    assert name.startswith("embeddings")
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -107,19 +130,19 @@ def gated(service, monkeypatch):
     each request that waits for its first turn.
     """
     may_go_on, calls, compute = threading.Semaphore(0), [], service.features
-    begun, texts_of = [], embeddings._texts
+    begun, model_of = [], embeddings._embedding_model
 
     def features(prefixes):
         calls.append(len(prefixes))
         assert may_go_on.acquire(timeout=30)
         return compute(prefixes)
 
-    def begin(body):
+    def begin(service, body):
         begun.append(body.input)
-        return texts_of(body)
+        return model_of(service, body)
 
     monkeypatch.setattr(service, "features", features)
-    monkeypatch.setattr(embeddings, "_texts", begin)
+    monkeypatch.setattr(embeddings, "_embedding_model", begin)
     yield SimpleNamespace(may_go_on=may_go_on, calls=calls, begun=begun)
     may_go_on.release(10_000)
 

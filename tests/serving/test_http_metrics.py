@@ -57,6 +57,24 @@ def samples(client):
     }
 
 
+def test_hits_and_misses_are_times_that_a_path_was_asked_for(service, prompts):
+    """Each choice of a request asks for its path."""
+
+    def asked_for(client):
+        families = text_string_to_metric_families(client.get("/metrics").text)
+        found = [each for each in families if re.fullmatch("dipaco_cache_(hits|misses)", each.name)]
+        assert {each.documentation.partition(" that was ")[0] for each in found} == {
+            "Times a path was asked for"
+        }
+        return sum(sample.value for each in found for sample in each.samples)
+
+    with TestClient(make_app(service)) as client:
+        before = asked_for(client)
+        body = {"model": "toy", "prompt": prompts[0], "max_tokens": 1, "path": 0, "n": 3}
+        assert client.post("/v1/completions", json=body).status_code == 200
+        assert asked_for(client) == before + 3
+
+
 def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prompts):
     with TestClient(make_app(service)) as client:
         body = {"model": "toy", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}

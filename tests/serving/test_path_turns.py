@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from dipaco.receipt import Receipt
-from dipaco.serving import path_admission
+from dipaco.serving import path_admission, path_reads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.path_reads import READERS
+from dipaco.serving.several_devices import PathsOfDevices
 from dipaco.topology import ModuleId
 
 SIZE = 100  # bytes of a path
@@ -119,6 +120,51 @@ def test_a_client_that_waits_for_long_holds_back_only_those_that_have_more_than_
     within_30_seconds(run)
 
 
+class ByName:
+    """Paths whose name begins with "other" go to the second device."""
+
+    def device_of(self, modules):
+        (receipt,) = modules.values()
+        return int(receipt.digest.startswith("other"))
+
+
+def test_what_a_client_gives_back_on_one_device_costs_it_no_turn_on_another():
+    async def run():
+        requests = Requests(PathsOfDevices([memory_for(1), memory_for(1)], ByName()))
+        keeps = requests.begin("first", path("other first"), 60)
+        await until(lambda: requests.order)
+        waiting = [requests.begin(client, path(f"other {client}")) for client in ("one", "two")]
+        await asyncio.sleep(0)
+        await requests.use("one", path("here"))
+        keeps.cancel()
+        await asyncio.gather(*waiting)
+        return requests.order
+
+    assert within_30_seconds(run) == ["first", "one", "one", "two"]
+
+
+def test_many_requests_of_a_client_for_one_path_are_those_for_one_path(monkeypatch):
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
+    monkeypatch.setattr(path_admission, "RETRY_SECONDS", 60.0)  # they need no later try
+
+    async def run():
+        requests = Requests(memory_for(3))
+        keeps = [requests.begin("flood", each, 60) for each in paths_of("flood")[:2]]
+        leaves = requests.begin("two", path("two"), 60)
+        await until(lambda: len(requests.order) == 3)
+        waits = requests.begin("flood", path("too much"))
+        await asyncio.sleep(0.01)
+        keeps += [requests.begin("one", path("one"), 60) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        leaves.cancel()
+        await asyncio.wait_for(until(lambda: len(requests.order) == 3 + 8), 5)
+        assert requests.order[3:] == ["one"] * 8
+        for each in (waits, *keeps):
+            each.cancel()
+
+    within_30_seconds(run)
+
+
 async def until(holds):
     while not holds():
         await asyncio.sleep(0.005)
@@ -152,6 +198,26 @@ def test_a_path_is_not_read_after_all_those_of_a_client_that_asks_for_many():
     within_30_seconds(run)
     assert sorted(disk.order) == sorted({*disk.order})
     assert {"own", "flood 11"} <= set(disk.order[READERS : READERS + 6]), disk.order
+
+
+def test_a_client_that_waits_for_a_path_that_another_has_begun_keeps_its_turn(monkeypatch):
+    monkeypatch.setattr(path_reads, "READERS", 1)
+    disk = SlowDisk()
+
+    async def run():
+        requests = Requests(PathCache(disk.load, 100 * SIZE))
+        tasks = [requests.begin("first", path("first"))]
+        await until(lambda: disk.order)
+        asked_for = [("one", "both's"), ("two", "both's"), ("two", "two's"), ("three", "three's")]
+        tasks += [requests.begin(client, path(name)) for client, name in asked_for]
+        for num_read in range(1, 5):
+            await until(lambda n=num_read: len(disk.order) == n)
+            await asyncio.sleep(0.01)
+            disk.may_read.release()
+        await asyncio.gather(*tasks)
+
+    within_30_seconds(run)
+    assert disk.order == ["first", "both's", "two's", "three's"]
 
 
 def test_a_path_whose_requests_are_all_gone_before_its_turn_is_not_read():

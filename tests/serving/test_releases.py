@@ -1,11 +1,15 @@
 """Following a run: a newer release takes over when it is whole, and no request is dropped."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
 from dipaco.control.errors import NotAvailable
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent
+from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth, ServedReleases, check_consistent
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import StoreUnreachable
@@ -164,6 +168,40 @@ def test_a_store_out_of_reach_breaks_no_module(service, rewound, notices, monkey
     assert service.releases.current.release.phase == 2
 
 
+@pytest.mark.parametrize("every_seconds", [None, 0.01])
+def test_a_store_out_of_reach_at_the_start_is_asked_again(
+    service, rewound, notices, monkeypatch, every_seconds
+):
+    """For the modules of the release that is served: one of them is missing."""
+    is_told, num_tries = threading.Event(), 0
+
+    def file(objects, receipt, file=Objects.file):
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries <= 2:
+            raise StoreUnreachable(url="s3://bucket", seconds=60, problem="no route to host")
+        return file(objects, receipt)
+
+    def say(digest, problem):
+        notices.append(problem)
+        is_told.set()
+
+    monkeypatch.setattr("dipaco.serving.releases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(Objects, "file", file)
+    monkeypatch.setattr(service.health, "_on_change", say)
+    release = service.releases.current.release
+    lost = rewound.folder / release.objects[release.paths[3]["late/0001"]].name
+    lost.unlink()
+    service.follower.start(every_seconds)
+    assert is_told.wait(10)
+    time.sleep(0.3)
+    num_tries_so_far = num_tries
+    time.sleep(0.1)
+    service.follower.stop()
+    assert lost.name in notices[-1]
+    assert num_tries == num_tries_so_far, "once all was looked at, it is not read again"
+
+
 def other_router(body):
     body["companions"]["router"] = "0" * 32
     return body
@@ -244,6 +282,22 @@ def test_a_broken_module_is_tried_again_after_a_while(service):
     health.mark_broken(digest, "it is gone.")
     health.mark_whole(digest)
     assert health.problem_of(modules) is None
+
+
+@pytest.mark.parametrize("holds_parts", [True, False])
+def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_elsewhere(
+    service, notices, monkeypatch, holds_parts
+):
+    """A front end with replicas does not know which paths are in memory."""
+    monkeypatch.setattr(PathCache, "holds_parts", holds_parts)
+    served = service.releases.current
+    finish(service, begin(service, path=3))
+    digest = served.release.paths[3]["late/0001"]
+    service.health.mark_broken(digest, "it is gone.")
+    assert (service.problem_of(served, 3) is None) == holds_parts
+    (sentence,) = notices
+    assert "paths 1, 3 answer 503" in sentence
+    assert ("unless they are in memory" in sentence) == holds_parts
 
 
 def test_a_release_is_known_while_something_refers_to_it(service):

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import shutil
 import sqlite3
+import threading
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
+from dipaco.serving.decoding.stream import Finish
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
@@ -248,6 +250,52 @@ def test_choosing_a_path_again_holds_back_no_other_choice(rerouted, settings, mo
     assert slow.waited_for == [True, True]
     assert [choice["path"] for choice in choices] == [3, 0]
     assert [choice["text"] for choice in choices] == [choice["text"] for choice in expected]
+
+
+class FailsLate:
+    """A choice of the path that fails when the loop has ended the text: two of its tokens are held
+    then, the others have not been looked at.
+    """
+
+    def __init__(self, on_item):
+        self._on_item, self._num_items, self._choice = on_item, 0, None
+        self._may_go_on, self._is_ended = threading.Event(), threading.Event()
+
+    def on_item(self, answer, choice, num_moves, item):
+        """As the answer's, in the loop's thread."""
+        self._choice, self._num_items = choice, self._num_items + 1
+        if self._num_items > EVERY + 2:
+            assert self._may_go_on.wait(30)
+        self._on_item(answer, choice, num_moves, item)
+        if isinstance(item, Finish):
+            self._is_ended.set()
+
+    async def reroute(self, served, text, client):
+        while len(self._choice.held) < 2:
+            await asyncio.sleep(0.01)
+        self._may_go_on.set()
+        assert self._is_ended.wait(30)
+        raise RuntimeError("the device is out of memory")
+
+
+def test_no_token_is_left_out_where_choosing_a_path_fails(rerouted, settings, monkeypatch):
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.answer import Answer
+    from dipaco.serving.http.app import make_app
+
+    body = {"model": "toy", "prompt": [7, 9, 11], "temperature": 0, "ignore_eos": True}
+    body |= {"max_tokens": EVERY + 6}
+    fails = FailsLate(Answer._on_item)
+    with Service(rerouted, settings, say=lambda _: None) as service:
+        service.start()
+        with TestClient(make_app(service)) as client:
+            (expected,) = client.post("/v1/completions", json=body | {"path": 0}).json()["choices"]
+            monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
+            monkeypatch.setattr(PromptRouter, "reroute", staticmethod(fails.reroute))
+            monkeypatch.setattr(Answer, "_on_item", lambda *each: fails.on_item(*each))
+            (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (expected["text"], "length")
 
 
 def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(rerouted, settings, monkeypatch):

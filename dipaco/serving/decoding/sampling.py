@@ -91,7 +91,7 @@ def stack_settings(
     allowed_BW: np.ndarray | None = None,
 ) -> RowSettings:
     """The settings of several rows as arrays; `stops` and `prompt_lengths` are of the first.
-    `allowed_BW` None: no row has a grammar.
+    `allowed_BW` None: every id may be drawn.
     """
 
     def floats(field):

@@ -22,6 +22,8 @@ def ids_of(document: dict[str, Any]) -> frozenset[int]:
 def add_missing(document: dict[str, Any], size: int) -> None:
     """Gives each id below `size` that is no token a special one, which no text contains."""
     tokens = document["model"]["vocab"]
+    if isinstance(tokens, dict):  # `tokenizers` numbers added tokens after those, unless among them
+        tokens.update({token["content"]: token["id"] for token in document["added_tokens"]})
     for token_id in sorted(frozenset(range(size)) - ids_of(document)):
         name = f"<|id {token_id} is no token of the tokenizer|>"
         if isinstance(tokens, dict):  # a list has no gaps, and what is added comes after it

@@ -304,12 +304,13 @@ class Answer:
 
     async def _choose_path(self, choice: _Choice) -> None:
         """Re-routes a choice while the others go on; its own tokens are held until then."""
+        items: list[_PathChosen | Finish] = [_PathChosen()]
         try:
             await self._reroute(choice)
-            self._bridge.put((choice, choice.num_moves, _PathChosen()))
         except Exception as error:
-            choice.held = None
-            self._bridge.put((choice, choice.num_moves, Finish("error", error)))
+            items.append(Finish("error", error))  # after the tokens that were held
+        for item in items:
+            self._bridge.put((choice, choice.num_moves, item))
 
     async def _reroute(self, choice: _Choice) -> None:
         """Moves a choice to the path that should continue it."""

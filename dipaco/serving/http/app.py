@@ -268,7 +268,7 @@ class _Application:
     async def _embeddings(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, EmbeddingRequest)
         embedded = self._embedder.embed(body, _client_of(request))
-        return _json(await while_connected(request, embedded))
+        return Response(await while_connected(request, embedded), media_type=JSON)
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)

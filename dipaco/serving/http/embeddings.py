@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Literal, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -77,8 +78,9 @@ class Embedder:
         # Of their own: one request may have 2,048 texts, and those that route are not to wait.
         self._threads = FairThreads(1, "embeddings")
 
-    async def embed(self, body: EmbeddingRequest, client: str) -> EmbeddingList:
-        """The answer to a client's request. Once it is cancelled, no further texts are read.
+    async def embed(self, body: EmbeddingRequest, client: str) -> bytes:
+        """The answer to a client's request, an `EmbeddingList` as JSON. Once it is cancelled, no
+        further texts are read.
 
         Raises:
           QueueFull: there are too many now, and the client has its share of them.
@@ -88,7 +90,7 @@ class Embedder:
             raise QueueFull(waiting=self._places.num_held, retry_after_seconds=1)
         try:
             model = _embedding_model(self._service, body)
-            given = _texts(body)
+            given = await self._threads.run(client, _texts, body)
             prefixes = await self._in_turns(client, self._prefixes, given)
             read = functools.partial(self._vectors, body.dimensions)
             vectors = await self._in_turns(client, read, prefixes)
@@ -145,23 +147,20 @@ def _texts(body: EmbeddingRequest) -> list[str | list[int]]:
 
 def _answer(
     body: EmbeddingRequest, model: str, vectors: Sequence[np.ndarray], num_tokens: int
-) -> EmbeddingList:
-    is_base64 = body.encoding_format == "base64"
-    return EmbeddingList(
-        object="list",
-        data=[
-            Embedding(
-                object="embedding",
-                index=index,
-                embedding=base64.b64encode(vector_D.tobytes()).decode()
-                if is_base64
-                else vector_D.tolist(),
-            )
-            for index, vector_D in enumerate(vectors)
-        ],
-        model=model,
-        usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
-    )
+) -> bytes:
+    """JSON of an `EmbeddingList`. Each embedding is written by itself: the writer holds the
+    interpreter, and with it the event loop, until it is done.
+    """
+    written: list[bytes] = []
+    for index, vector_D in enumerate(vectors):
+        is_base64 = body.encoding_format == "base64"
+        values = base64.b64encode(vector_D.tobytes()).decode() if is_base64 else vector_D.tolist()
+        embedding = Embedding(object="embedding", index=index, embedding=values)
+        written.append(msgspec.json.encode(embedding))
+    usage = EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
+    empty = msgspec.json.encode(EmbeddingList(object="list", data=[], model=model, usage=usage))
+    before, after = empty.split(b"[]", 1)
+    return b"".join((before, b"[", b",".join(written), b"]", after))
 
 
 def _prefix(service: Service, given: str | Sequence[int]) -> np.ndarray:
