@@ -33,7 +33,7 @@ class RoutingConfig:
     path in small runs. Not stated in the paper."""
     capacity: float | None = 1.25
     """Most documents of a path, over the mean's; None = no bound, as published. Exact for the
-    router's own documents, about right for others."""
+    router's own documents, unless many have equal features; about right for others."""
     floor: float = 0.5
     """Least documents of a path, over the mean's; 0 = a path may get none, as published. As exact
     as `routing.capacity`."""
