@@ -32,8 +32,9 @@ class RoutingConfig:
     = each document's to length 1; `standardise_l2` = both; `none` sends 4 in 5 documents to one
     path in small runs. Not stated in the paper."""
     capacity: float | None = 1.25
-    """Most documents of a path, over the mean's; None = no bound, as published. Exact for the
-    router's own documents, unless many have equal features; about right for others."""
+    """Most documents of a path, over the mean's; None = no bound, as published. It bounds first
+    choices, not the further ones of `routing.overlap`: exactly for the router's own documents,
+    unless many have equal features, and about right for others."""
     floor: float = 0.5
     """Least documents of a path, over the mean's; 0 = a path may get none, as published. As exact
     as `routing.capacity`."""
