@@ -172,9 +172,9 @@ class RerouteConfig:
     learning_rate: float = 1e-4
     """Peak learning rate of AdamW; not stated in the paper."""
     hold_out: float = 0.1
-    """Share of the router's documents that is held out; the router with the lowest loss on it is
-    kept, since a few hundred documents are soon over-fitted (not in the paper). 0 = the last router
-    is kept."""
+    """Share of the router's documents that is held out, by whole texts; the router with the lowest
+    loss on it is kept, since a few hundred documents are soon over-fitted (not in the paper). 0 =
+    the last router is kept."""
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:
