@@ -50,7 +50,8 @@ def hold_out(
 
     Whether a document is held out depends on its text alone: it is the same in all shards, of all
     paths and phases, and no piece of a text trains a path where another one is held out. A shard
-    that would hold out none holds out one text all the same, or one document of a single text.
+    that would hold out none holds out one text all the same, or one document of a single text:
+    other shards, and the base model, may train on it.
 
     Args:
       corpus: the corpus of the documents.
