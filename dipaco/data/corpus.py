@@ -178,6 +178,20 @@ class Corpus:
         """[n] int64: the numbers of the documents of `train`, `valid`, `router` or `short`."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
 
+    @cached_property
+    def texts(self) -> np.ndarray:
+        """[N] int64: the number of each document's text, equal for the pieces of a long one. Where
+        pieces are in several splits, each of them is a group (`?group=piece`), and so a text here.
+        """
+        is_first_N = np.array(self.edges.begins_N)
+        is_first_N[1:] |= self.edges.ends_N[:-1]  # the beginning may be left out, as a duplicate
+        is_first_N[:1] = True
+        text_N = np.cumsum(is_first_N) - 1
+        splits_T = np.zeros(text_N[-1] + 1 if len(text_N) else 0, np.int64)
+        for split in ("train", "valid", "router"):
+            splits_T[np.unique(text_N[self.documents(split)])] += 1
+        return np.cumsum(is_first_N | (splits_T > 1)[text_N]) - 1
+
     def files(self) -> list[Receipt]:
         """Every file of the folder, the manifest first."""
         small = [self._file(name) for name in ALWAYS_READ]

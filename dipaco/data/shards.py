@@ -48,22 +48,29 @@ def hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides a shard: (what is trained on, what is held out), each ascending.
 
-    Whether a document is held out depends on the document alone: it is the same in all shards, of
-    all paths and phases. A shard that would hold out none holds out one all the same.
+    Whether a document is held out depends on its text alone: it is the same in all shards, of all
+    paths and phases, and no piece of a text trains a path where another one is held out. A shard
+    that would hold out none holds out one text all the same, or one document of a single text:
+    other shards, and the base model, may train on it.
 
     Args:
       corpus: the corpus of the documents.
       document_numbers: the shard.
-      share: of the documents that are long enough.
-      shortest: tokens; shorter documents are not held out, as they could not be scored.
+      share: of the texts.
+      shortest: tokens; shorter documents of a text that is drawn are in neither part, as they
+        could not be scored.
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
-    lot = splitmix(documents, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
-    lot[corpus.lengths[documents] < shortest] = np.inf
-    is_held = lot < share
-    if share > 0 and not is_held.any() and np.isfinite(lot).any():
-        is_held[lot.argmin()] = True
-    return documents[~is_held], documents[is_held]
+    text_N = corpus.texts[documents]
+    lot_N = splitmix(text_N, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
+    is_long_N = corpus.lengths[documents] >= shortest
+    is_drawn_N = lot_N < share
+    if share > 0 and not (is_drawn_N & is_long_N).any() and is_long_N.any():
+        first = np.where(is_long_N, lot_N, np.inf).argmin()
+        is_drawn_N |= text_N == text_N[first]
+        if is_drawn_N.all():
+            is_drawn_N = np.arange(len(documents)) == first
+    return documents[~is_drawn_N], documents[is_drawn_N & is_long_N]
 
 
 def token_counts(corpus: Corpus, plan: RowPlan, vocab_size: int) -> np.ndarray:

@@ -56,8 +56,10 @@ class InnerSettings:
     """Largest norm of the whole gradient of a step; longer ones are scaled down to it. Not stated
     in the paper."""
     hold_out: float = 0.0
-    """Early stopping (DiPaCo section 2.7): share of each shard held out from training; a path is
-    released as it was at the phase with the lowest loss on it. 0 = off."""
+    """Early stopping (DiPaCo section 2.7): share of the texts held out from training, with all of
+    their pieces; a path is released as it was at the phase with the lowest loss on those of its
+    shard. The base model and the dense ones do not train on them either, but a base model of
+    another run may have. 0 = off."""
     absent_tokens: AbsentTokens = "plain"
     """What training does about tokens that the path's shard does not have: `plain` = nothing, as in
     the paper; `masked` = they leave the softmax; `damped` = their logits count by half; `frozen` =

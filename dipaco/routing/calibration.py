@@ -58,12 +58,16 @@ def target_share(
     return _bounded(label_share_P, low, high)
 
 
-def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
+def calibrate(
+    logit_NP: np.ndarray, share_P: np.ndarray, within: tuple[int, int] | None = None
+) -> np.ndarray:
     """The bias of every path under which argmax(logit + bias) gives it its share.
 
     Args:
       logit_NP: [N, P] scores of N documents, higher for better paths.
       share_P: [P] target shares; they sum to one, each at least 1 / N.
+      within: the least and the most documents of a path, from `capacity.bounds`, which the targets
+        keep: a path may miss its target, but not these. None = the targets are all that is asked.
 
     Returns:
       float64 [P]; the highest is 0. Every path's share of these documents is within `TOLERANCE` of
@@ -77,6 +81,9 @@ def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
     most_P = np.ceil(np.maximum(np.floor(count_P + slack_P), count_P) - 1e-6)
     least_P = np.maximum(least_P, 1).astype(np.int64)
     most_P = most_P.astype(np.int64)
+    if within is not None:
+        least, most = within
+        least_P, most_P = np.maximum(least_P, least), np.minimum(most_P, most)
     return -balancing_prices(-np.asarray(logit_NP, np.float64), least_P, most_P)
 
 

@@ -32,8 +32,9 @@ class RoutingConfig:
     = each document's to length 1; `standardise_l2` = both; `none` sends 4 in 5 documents to one
     path in small runs. Not stated in the paper."""
     capacity: float | None = 1.25
-    """Most documents of a path, over the mean's; None = no bound, as published. Exact for the
-    router's own documents, about right for others."""
+    """Most documents of a path, over the mean's; None = no bound, as published. It bounds first
+    choices, not the further ones of `routing.overlap`: exactly for the router's own documents,
+    unless many have equal features, and about right for others."""
     floor: float = 0.5
     """Least documents of a path, over the mean's; 0 = a path may get none, as published. As exact
     as `routing.capacity`."""
@@ -171,9 +172,9 @@ class RerouteConfig:
     learning_rate: float = 1e-4
     """Peak learning rate of AdamW; not stated in the paper."""
     hold_out: float = 0.1
-    """Share of the router's documents that is held out; the router with the lowest loss on it is
-    kept, since a few hundred documents are soon over-fitted (not in the paper). 0 = the last router
-    is kept."""
+    """Share of the router's documents that is held out, by whole texts; the router with the lowest
+    loss on it is kept, since a few hundred documents are soon over-fitted (not in the paper). 0 =
+    the last router is kept."""
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:

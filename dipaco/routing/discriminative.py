@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from dipaco.routing.calibration import calibrate, target_share
+from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.routing.normalise import fit_normaliser
@@ -80,8 +81,11 @@ def calibrated(
         floor=config.floor,
         capacity=config.capacity,
     )
+    within = None
+    if config.target_share is None:
+        within = bounds(len(label_N), classifier.num_paths, config.floor, config.capacity)
     # From the router's own costs, so that its assignments meet the shares exactly.
-    moved_P = calibrate(-classifier.costs(features_ND), share_P)
+    moved_P = calibrate(-classifier.costs(features_ND), share_P, within)
     return dataclasses.replace(classifier, price_P=classifier.price_P - moved_P)
 
 

@@ -68,8 +68,9 @@ def balancing_nats(
     Exact for these documents unless a path stands in too few shortlists; then as near as possible.
     """
     worst_N1, best_N1 = (choose(score_Nn, axis=1, keepdims=True) for choose in (np.min, np.max))
-    # Outside its shortlist a document costs more than moving any document within its own.
-    outside_N1 = -worst_N1 + float(np.max(best_N1 - worst_N1)) + 1.0
+    # Outside its shortlist a document costs more than a chain of moves through all paths, each of
+    # which is within a shortlist.
+    outside_N1 = -worst_N1 + num_paths * (float(np.max(best_N1 - worst_N1)) + 1.0)
     cost_NP = np.repeat(outside_N1, num_paths, axis=1)
     np.put_along_axis(cost_NP, shortlist_Nn, -score_Nn, axis=1)
     return balancing_prices(cost_NP, *bounds(len(cost_NP), num_paths, floor, capacity))

@@ -1,7 +1,8 @@
 """Which shards are outside their bounds, in a sentence.
 
-Prices are fitted to the router's documents, and hold exactly for those. Other documents pay the
-same prices, and of many more of them a path may get somewhat more, or less, than its bounds say.
+Prices are fitted to the first choices of the router's documents, and hold exactly for those. Other
+documents pay the same prices, and of many more of them a path may get somewhat more, or less, than
+its bounds say. With overlap, documents have further choices, which nothing bounds.
 """
 
 from collections.abc import Sequence
@@ -41,12 +42,22 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
     least = config.floor / num_paths
     most = 1.0 if config.capacity is None else min(1.0, config.capacity / num_paths)
     named = ", ".join(f"path {path} {documents[path] / total:.1%}" for path in outside[:MOST_NAMED])
+    if config.overlap == 1:
+        reason = (
+            "these bounds hold for the documents that the router was fitted to, and about for "
+            "others. With more of those (`data.router_fraction`) shards come closer."
+        )
+    else:
+        reason = (
+            "these bounds hold for first choices, exactly for the documents that the router was "
+            "fitted to, and about for others. The further choices that `routing.overlap` adds are "
+            "not bounded. With more router documents (`data.router_fraction`) first choices come "
+            "closer."
+        )
     more = f" and {len(outside) - MOST_NAMED} more" if len(outside) > MOST_NAMED else ""
     return (
         f"{named}{more} of the training documents, where `routing.floor` and `routing.capacity` "
-        f"mean {least:.1%} to {most:.1%}: these bounds hold for the documents that the router was "
-        "fitted to, and about for others. With more of those (`data.router_fraction`) shards come "
-        "closer."
+        f"mean {least:.1%} to {most:.1%}: {reason}"
     )
 
 

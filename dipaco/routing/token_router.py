@@ -60,18 +60,31 @@ def targets(
 
 
 def split(
-    num_documents: int, hold_out: float, random: np.random.Generator
+    text_N: np.ndarray, hold_out: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Documents that train the router, and those held out: int64 [N], [M].
 
-    A share above 0 gives both at least one document, if there are two, and holds out at most
-    `MOST_HELD_OUT`, since they are scored many times. 0 holds out nothing.
+    Texts are held out whole, with all of their pieces. A share above 0 gives both at least one
+    text, if there are two, and holds out at most `MOST_HELD_OUT` documents, or a text, since they
+    are scored many times. 0 holds out nothing.
+
+    Args:
+      text_N: the text of each document, any number for each.
+      hold_out: share of the documents.
+      random: draws the order in which texts are taken, as far as they fit into the share.
     """
-    if not hold_out or num_documents < 2:
-        return np.arange(num_documents), np.zeros(0, np.int64)
-    count = min(max(round(hold_out * num_documents), 1), num_documents - 1, MOST_HELD_OUT)
-    order = random.permutation(num_documents)
-    return np.sort(order[count:]), np.sort(order[:count])
+    texts, index_N, pieces = np.unique(text_N, return_inverse=True, return_counts=True)
+    if not hold_out or len(texts) < 2:
+        return np.arange(len(text_N)), np.zeros(0, np.int64)
+    count = min(max(round(hold_out * len(text_N)), 1), len(text_N) - 1, MOST_HELD_OUT)
+    order = random.permutation(len(texts))
+    held, room = [], count
+    for text in order:
+        if pieces[text] <= room:
+            held.append(text)
+            room -= pieces[text]
+    is_held_N = np.isin(index_N, held or [order[pieces[order].argmin()]])
+    return np.flatnonzero(~is_held_N), np.flatnonzero(is_held_N)
 
 
 def fresh(model: Any, num_dims: int, num_paths: int) -> dict[str, Any]:

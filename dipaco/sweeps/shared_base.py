@@ -23,7 +23,7 @@ from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout
 
 # Inner settings that no base model depends on: the length of a phase, how several paths train at
-# once, and how the shards of paths are used.
+# once, and how the shards of paths are used. What is held out, no base model reads (`base_digest`).
 NOT_OF_THE_BASE = (
     "steps",
     "least_steps_share",
@@ -45,6 +45,7 @@ def base_digest(config: RunConfig) -> str:
     inner = dataclasses.asdict(config.inner)
     # A row goes on with the tasks of the shared run, of which some may be slices.
     slices = {} if config.data.slices == 1 else {"slices": config.data.slices}
+    held_out = {"hold_out": config.inner.hold_out} if config.inner.hold_out else {}
     base = dataclasses.asdict(config.base)
     if base["paths"] == 1:
         del base["paths"]
@@ -52,6 +53,7 @@ def base_digest(config: RunConfig) -> str:
         base["outer"] = dataclasses.asdict(config.outer)
     return digest_of(
         slices
+        | held_out
         | {
             "seed": config.seed,
             "corpus": corpus_settings(config.data),

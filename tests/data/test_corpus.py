@@ -424,3 +424,19 @@ def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):
         load_tokenizer(tmp_path / "bad.json")
     with pytest.raises(BadTokenizer, match="ids go up to 299, and the model has 290 ids"):
         load_tokenizer(undisturbed.tokenizer_file, max_vocab_size=290)
+
+
+def test_the_pieces_of_a_text_have_its_number_unless_they_are_groups(tmp_path):
+    rows = [{"text": words(number, 20 if number % 2 else 300)} for number in range(1, 81)]
+    config = from_lines(tmp_path, rows, max_document_bytes=512)
+    whole = prepare(config, tmp_path / "whole")
+    assert whole.texts.tolist() == (np.cumsum(whole.edges.begins_N) - 1).tolist()
+    assert whole.texts[-1] == 79
+    assert np.bincount(whole.texts).max() > 4
+    named = tuple(f"{source}?group=piece" for source in config.sources)
+    pieces = prepare(dataclasses.replace(config, sources=named), tmp_path / "pieces")
+    of_train = np.isin(pieces.texts, pieces.texts[pieces.documents("train")])
+    others = np.concatenate([pieces.documents(split) for split in ("valid", "router")])
+    assert len(others) > 10
+    assert not of_train[others].any(), "a group is in one split"
+    assert (np.diff(pieces.texts) >= 0).all()

@@ -1,4 +1,4 @@
-"""What a shard holds out for early stopping: decided for each document alone."""
+"""What a shard holds out for early stopping: decided for each text alone."""
 
 import types
 
@@ -8,13 +8,15 @@ import pytest
 from dipaco.data.shards import hold_out
 
 LENGTHS = np.tile([40, 20, 64, 33], 500)
-CORPUS = types.SimpleNamespace(lengths=LENGTHS)
+CORPUS = types.SimpleNamespace(lengths=LENGTHS, texts=np.arange(2000))
 SHORTEST = 33
 
 
 def held(documents, share=0.1):
     kept, held_out = hold_out(CORPUS, np.asarray(documents), share, SHORTEST)
-    assert sorted([*kept, *held_out]) == sorted(set(documents))
+    assert not set(kept) & set(held_out)
+    neither = sorted(set(documents) - {*kept, *held_out})
+    assert (LENGTHS[neither] < SHORTEST).all()
     assert (np.diff(kept) > 0).all()
     assert (np.diff(held_out) > 0).all()
     return set(held_out.tolist())
@@ -37,6 +39,24 @@ def test_a_shard_that_would_hold_out_none_holds_out_one_if_it_can():
     few = [document for document in range(40) if document not in held(range(2000))]
     assert len(held(few)) == 1
     assert held([1, 5, 9]) == set(), "all of them are too short"
+
+
+@pytest.mark.parametrize("documents", [range(2000), range(0, 2000, 3), range(24)])
+def test_the_pieces_of_a_text_are_held_out_together(documents):
+    """A piece that trains a path tells it what the others are like."""
+    texts = np.repeat(np.arange(200), 10)
+    corpus = types.SimpleNamespace(lengths=LENGTHS, texts=texts)
+    kept, held_out = hold_out(corpus, np.asarray(documents), 0.1, SHORTEST)
+    assert len(held_out)
+    assert len(kept) >= 0.5 * len(documents)
+    assert not set(texts[kept]) & set(texts[held_out])
+
+
+def test_of_a_single_text_one_piece_is_held_out_and_the_others_train():
+    texts = np.full(2000, next(text for text in range(40) if text not in held(range(2000))))
+    corpus = types.SimpleNamespace(lengths=LENGTHS, texts=texts)
+    kept, held_out = hold_out(corpus, np.arange(10), 0.1, SHORTEST)
+    assert (len(kept), len(held_out)) == (9, 1)
 
 
 def test_a_share_of_zero_holds_out_nothing():

@@ -6,7 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dipaco.errors import BadSetting
-from dipaco.routing.calibration import calibrate, target_share
+from dipaco.routing.calibration import calibrate, is_near, target_share
+from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.discriminative import fit_discriminative
 
@@ -50,6 +51,25 @@ def test_the_target_is_what_the_labels_say_within_floor_and_capacity():
     np.testing.assert_allclose(unbound[:3], [0.6, 0.3, 0.1], atol=0.01)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_targets_on_a_bound_are_met_within_the_bound(heaps, seed):
+    """6 labels in 10 are of one path: its target is the capacity, and it gets no more."""
+    label_N = np.random.default_rng(seed).choice(4, 300, p=[0.6, 0.2, 0.15, 0.05])
+    features_ND = heaps(300, seed=seed)
+    router = fit_discriminative(RoutingConfig(capacity=1.25, floor=0.5), features_ND, label_N, 4)
+    count_P = np.bincount(router.assign(features_ND)[:, 0], minlength=4)
+    least, most = bounds(300, 4, 0.5, 1.25)
+    assert least <= count_P.min() <= count_P.max() <= most
+
+
+def test_a_given_target_is_not_held_to_the_bounds(heaps):
+    label_N = np.random.default_rng(0).choice(4, 300)
+    share = (0.7, 0.1, 0.1, 0.1)
+    router = fit_discriminative(RoutingConfig(target_share=share), heaps(300), label_N, 4)
+    count_P = np.bincount(router.assign(heaps(300))[:, 0], minlength=4)
+    assert is_near(count_P, np.array(share))
+
+
 @pytest.mark.parametrize("label", [0, 3])
 def test_where_one_path_is_always_best_the_others_share_the_rest(label):
     share_P = target_share(np.full(100, label), 4, given=None, floor=0.5, capacity=1.25)
@@ -65,12 +85,12 @@ def test_a_capacity_of_one_gives_every_path_the_same():
 
 def test_a_given_share_is_taken_and_must_be_one_for_each_path_and_no_empty_one():
     label_N = np.zeros(50, np.int32)
-    bounds = {"floor": 0.5, "capacity": 1.25}
-    np.testing.assert_allclose(target_share(label_N, 2, given=(0.9, 0.1), **bounds), [0.9, 0.1])
+    within = {"floor": 0.5, "capacity": 1.25}
+    np.testing.assert_allclose(target_share(label_N, 2, given=(0.9, 0.1), **within), [0.9, 0.1])
     with pytest.raises(BadSetting, match="each of 3 paths, and 2 are given"):
-        target_share(label_N, 3, given=(0.9, 0.1), **bounds)
+        target_share(label_N, 3, given=(0.9, 0.1), **within)
     with pytest.raises(BadSetting, match="one of the 50 router documents"):
-        target_share(label_N, 2, given=(0.99, 0.01), **bounds)
+        target_share(label_N, 2, given=(0.99, 0.01), **within)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,25 @@ def test_every_choice_is_strict():
     assert (total_NP[:, 1] - total_NP[:, 0]).min() > 1e-7
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_are_met_with_repeated_documents_too(seed):
+    """Groups of up to eight equal ones, as texts that begin alike are: none is separated, and there
+    is room for whole groups within the bounds.
+    """
+    random = np.random.default_rng(seed)
+    repeats = np.where(np.arange(150) % 5 == 0, random.integers(2, 9, 150), 1)
+    cost_NP = np.repeat(random.exponential(size=(150, 8)) + np.arange(8) * 0.4, repeats, axis=0)
+    mean = len(cost_NP) / 8
+    least, most = int(0.5 * mean), int(1.25 * mean)
+    count_P = counts(cost_NP, balancing_prices(cost_NP, least, most))
+    assert least <= count_P.min() <= count_P.max() <= most
+
+
+def test_bounds_too_close_to_be_tighter_are_met_if_whole_groups_allow_it():
+    cost_NP = np.repeat(np.random.default_rng(0).exponential(size=(20, 5)), 2, axis=0)
+    np.testing.assert_array_equal(counts(cost_NP, balancing_prices(cost_NP, 8, 8)), [8] * 5)
+
+
 def test_equal_documents_cannot_be_separated_and_do_no_harm():
     cost_NP = np.concatenate(
         [np.tile([0.0, 1.0, 2.0], (20, 1)), np.random.default_rng(0).random((10, 3))]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dipaco.errors import BadSetting
+from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.likelihood import balanced, balancing_nats, likeliest, prefix_scores
 
@@ -95,3 +96,19 @@ def test_documents_stay_in_their_shortlists_where_the_bounds_can_be_met_there():
     path = balanced(score, shortlist, price, num_choices=2)
     np.testing.assert_array_equal(np.bincount(path[:, 0], minlength=5), [10] * 5)
     np.testing.assert_array_equal(np.sort(path, axis=1), np.sort(shortlist, axis=1))
+
+
+@pytest.mark.parametrize(("num_paths", "seed"), [(8, 0), (8, 1), (16, 2)])
+def test_a_chain_of_moves_within_shortlists_comes_before_one_move_out_of_them(num_paths, seed):
+    """Each path's documents can only move on to the next path, at 5 nats or more; the first ones
+    are crowded, so that the last are filled by chains through all those between.
+    """
+    random = np.random.default_rng(seed)
+    share_P = np.linspace(1.6, 0.4, num_paths) / num_paths
+    home = np.repeat(np.arange(num_paths), np.round(12 * num_paths * share_P).astype(int))
+    shortlist = np.stack([home, (home + 1) % num_paths], axis=1)
+    score = np.stack([np.zeros(len(home)), -5 - random.exponential(1, len(home))], axis=1)
+    price = balancing_nats(score, shortlist, num_paths, floor=0.5, capacity=1.25)
+    count_P = np.bincount(balanced(score, shortlist, price)[:, 0], minlength=num_paths)
+    least, most = bounds(len(home), num_paths, 0.5, 1.25)
+    assert least <= count_P.min() <= count_P.max() <= most

@@ -1,5 +1,7 @@
 """Which shards are outside their bounds, and that it is said with figures."""
 
+import dataclasses
+
 import pytest
 
 from dipaco.routing.config import RoutingConfig
@@ -40,6 +42,14 @@ def test_the_sentence_has_the_figures_the_reason_and_what_helps():
     )
     assert "data.router_fraction" in said
     assert "and 248 more of the training" in sentence_on_bounds(BOUNDED, [1000] * 128 + [1] * 128)
+
+
+def test_with_overlap_the_sentence_says_that_first_choices_are_bounded():
+    overlapping = dataclasses.replace(BOUNDED, overlap=2)
+    said = sentence_on_bounds(overlapping, [262, 242, 200, 96])
+    assert "these bounds hold for first choices" in said
+    assert "`routing.overlap` adds are not bounded" in said
+    assert "choices" not in sentence_on_bounds(BOUNDED, [131, 121, 100, 48])
 
 
 def test_a_wider_router_fraction_is_twice_or_gives_each_path_fifty_documents():

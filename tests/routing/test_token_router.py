@@ -38,16 +38,29 @@ def test_a_window_as_long_as_the_document_is_the_same_as_none():
 
 def test_held_out_documents_do_not_train_the_router():
     for count, share, held in ((100, 0.1, 10), (100, 0.001, 1), (2, 0.99, 1), (1, 0.5, 0)):
-        learned, held_out = within.split(count, share, np.random.default_rng(3))
+        learned, held_out = within.split(np.arange(count), share, np.random.default_rng(3))
         assert len(held_out) == held
         assert sorted([*learned, *held_out]) == list(range(count))
-    draws = [within.split(100, 0.1, np.random.default_rng(seed))[1].tolist() for seed in (3, 3, 4)]
+    texts = np.arange(100)
+    draws = [within.split(texts, 0.1, np.random.default_rng(s))[1].tolist() for s in (3, 3, 4)]
     assert draws[0] == draws[1] != draws[2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_text_trains_the_router_and_is_held_out(seed):
+    text = np.repeat(np.arange(60) + 7, np.random.default_rng(seed).integers(1, 9, 60))
+    learned, held_out = within.split(text, 0.1, np.random.default_rng(seed))
+    assert sorted([*learned, *held_out]) == list(range(len(text)))
+    assert not set(text[learned]) & set(text[held_out])
+    assert len(held_out) == pytest.approx(0.1 * len(text), abs=1)
+    for sizes, expected in (([9, 30], 9), ([40], 0)):  # none fits: the shortest; one: none
+        text = np.repeat(np.arange(len(sizes)), sizes)
+        assert len(within.split(text, 0.1, np.random.default_rng(seed))[1]) == expected
 
 
 def test_without_a_hold_out_everything_trains_and_nothing_is_drawn():
     random = np.random.default_rng(3)
-    learned, held_out = within.split(7, 0.0, random)
+    learned, held_out = within.split(np.arange(7), 0.0, random)
     assert learned.tolist() == list(range(7))
     assert not len(held_out)
     assert random.integers(1 << 30) == np.random.default_rng(3).integers(1 << 30)

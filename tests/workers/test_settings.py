@@ -426,6 +426,10 @@ def test_a_run_with_every_setting_on_reaches_its_report(begin, monkeypatch):
             trained |= set(load_plan(run.objects.file(plan)).documents.tolist())
     assert len(held) >= 8
     assert not held & trained
+    # Nor the base model and the dense one.
+    everything = load_plan(run.objects.file(run.stage("prepare").artifacts["everything"])).documents
+    assert not held & set(everything.tolist())
+    assert trained <= set(everything.tolist())
 
     # A path with other documents than it began with warms up again; a new path does not.
     assert {since for start, since in told if start == 0} == {None}

@@ -1,5 +1,5 @@
 """`prepare`: sources to tokens on disk, and the row plan of a dense model, which trains on all of
-them.
+them but those that are held out for early stopping.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.corpus import Corpus
 from dipaco.data.examples import prompt_examples
 from dipaco.data.prepare import PrepareProgress, prepare
-from dipaco.data.shards import build_shard
+from dipaco.data.shards import build_shard, hold_out
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import remote_name
@@ -30,7 +30,7 @@ def prepare_corpus(
     run: Run, claim: Claim, progress: Callable[[PrepareProgress], None]
 ) -> list[Fact]:
     """Prepares the corpus, alone or of what slices have made, and saves the row plan of all of its
-    training documents.
+    training documents that are not held out.
     """
     started = time.monotonic()
     with _locked(run.layout.corpus_lock):
@@ -38,12 +38,16 @@ def prepare_corpus(
     manifest = corpus.manifest
     if run.given("corpus") not in (None, manifest.digest):
         raise TextChanged(origin=run.given("origin"))
-    everything = build_shard(
+    config = run.config
+    # What stops a path early must not be known to the base model either, with which it begins.
+    documents, _ = hold_out(
         corpus,
-        0,
         corpus.documents("train"),
-        run.config.data.length,
-        run.seed_for("rows", "everything"),
+        config.inner.hold_out,
+        shortest=config.data.prefix_tokens + 1,
+    )
+    everything = build_shard(
+        corpus, 0, documents, config.data.length, run.seed_for("rows", "everything")
     )
     tokenizer_file = corpus.tokenizer_file
     base = run.plan.base

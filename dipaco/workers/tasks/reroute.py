@@ -126,7 +126,8 @@ def _trained(
     config, settings = run.config, run.config.reroute
     rows = _rows(run, scores)
     random = np.random.default_rng(run.seed_for("reroute"))
-    learned, held_out = token_router.split(len(rows.tokens), settings.hold_out, random)
+    text_N = run.corpus.texts[run.corpus.documents("router")]
+    learned, held_out = token_router.split(text_N, settings.hold_out, random)
     inner = dataclasses.replace(
         config.inner,
         learning_rate=settings.learning_rate,
