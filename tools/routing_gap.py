@@ -107,7 +107,7 @@ def scores_of(run: Run, temperatures: list[float]) -> Scores:
         prefix_NP=said.prefixes.T,
         sum_NP=said.sums.T,
         count_N=said.counts,
-        text_N=run.corpus.texts_of(valid.documents),
+        text_N=run.corpus.texts[valid.documents],
         domain_N=names[run.corpus.domains[valid.documents]],
         mixed_sums=mixed_sums,
     )

@@ -108,16 +108,6 @@ class Corpus:
         self._checked: set[int] = set()
         self._lock = threading.Lock()
 
-    def texts_of(self, documents: np.ndarray) -> np.ndarray:
-        """int64 [N]: a number for the text that each document is a piece of. A text whose first
-        piece an earlier text has as well is counted to the text before it.
-        """
-        return np.searchsorted(self._text_starts, documents, side="right")
-
-    @cached_property
-    def _text_starts(self) -> np.ndarray:
-        return np.flatnonzero(self.edges.begins_N)
-
     @classmethod
     def open(cls, folder: Path | str, fetch: Callable[[str], object] | None = None) -> Self:
         """Opens a prepared corpus; checks every size and the arrays' digests.

@@ -114,7 +114,7 @@ def document_scores(run: Run, arm: str, phase: int) -> DocumentScores:
         )
     order_N = np.argsort(documents_N)
     documents_N = documents_N[order_N]
-    texts_N = run.corpus.texts_of(documents_N)
+    texts_N = run.corpus.texts[documents_N]
     return DocumentScores(documents_N, texts_N, sum_N[order_N], count_N[order_N])
 
 
