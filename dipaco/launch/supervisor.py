@@ -13,10 +13,11 @@ import math
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.life import Life
 from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
@@ -118,8 +119,11 @@ class Supervisor:
 
     def stop(self) -> None:
         """Ends all workers in order."""
-        for ended in self._engine.stop(GRACE_SECONDS):
-            self._ledger.queue.give_back_of(ended.name)
+        ended = self._engine.stop(GRACE_SECONDS)
+        lives = self._lives if ended else {}
+        for each in ended:
+            if self._has_ended(each.name, lives):
+                self._ledger.queue.give_back_of(each.name)
 
     @property
     def _is_draining(self) -> bool:
@@ -150,7 +154,8 @@ class Supervisor:
             if name not in self._alive and self._due_seconds.get(name, now) <= now
         ]
         if due:
-            self._life_before = self._life_before | self._lives
+            lives = self._lives
+            self._life_before |= {name: lives[name] for name, _ in due if name in lives}
         for name, spec in due:
             self._started_seconds[name] = now
             self._engine.start(spec, name)
@@ -189,7 +194,18 @@ class Supervisor:
         }
         self._on_event(Event("worker_ended", fields, "warning"))
 
+    def _has_ended(self, name: str, lives: Mapping[str, str]) -> bool:
+        """Whether the member of this name is the worker that was started, which has ended, or none
+        that is alive: a worker of before may have the name, for which the one started has waited.
+        """
+        life = lives.get(name)
+        if life is not None and Life.here().neighbour(life) is not None:
+            return Life.parse(life).is_over()
+        return life is None or life != self._life_before.get(name)
+
     def _give_back_of(self, ended: EndedWorker) -> int:
+        if not self._has_ended(ended.name, self._lives):
+            return 0
         is_crash = ended.code < 0 and ended.code not in (*ORDERED, UNSEEN)
         crash = f"its process ended by {ended.how}" if is_crash else ""
         words = ended.last_line if ended.code else ""
