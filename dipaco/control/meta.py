@@ -79,15 +79,27 @@ class Meta:
         return [DesiredWorkers(int(text.split()[0]), text) for text in texts if text is not None]
 
     @retried
-    def upgrade(self, version: str) -> tuple[int, int]:
+    def upgrade(self, version: str, command: str = "run") -> tuple[int, int]:
         """Brings the tables to this program's version and pins the run to `version` of the program.
-        Returns the versions of the tables, before and now.
+        It was drained for that: `command` holds again, as by `end_drain`. Returns the versions of
+        the tables, before and now.
         """
         before, now = self._database.upgrade()
         with self._database.transaction():
             self._database.change("change_meta", key="version", value=version)
-            self._database.change("change_meta", key="command", value="run")
+            self._end_drain(command)
         return before, now
+
+    @retried
+    def end_drain(self, command: str) -> None:
+        """The workers follow `command` after a drain, unless another was given meanwhile."""
+        with self._database.transaction():
+            self._end_drain(command)
+
+    def _end_drain(self, command: str) -> None:
+        if command != "drain" and self.get("command") == "drain":
+            self._database.change("change_meta", key="command", value=command)
+            note_event(self._database, "command", reason=command)
 
 
 def _workers_of(launcher: str | None) -> str:
