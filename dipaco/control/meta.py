@@ -2,8 +2,10 @@
 that launchers keep, and the program version that it is pinned to.
 """
 
+import json
 import secrets
 import uuid
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dipaco.control.database import Database
@@ -23,6 +25,14 @@ class DesiredWorkers(NamedTuple):
 
     workers: int
     identity: str  # of the request: the same number asked for again is another request
+
+
+class LauncherState(NamedTuple):
+    """What a launcher was started with, and how many workers it keeps since."""
+
+    given: int  # `--workers`
+    wanted: int
+    requests: Sequence[str]  # identities of those that it followed, or that were older
 
 
 class Meta:
@@ -77,6 +87,18 @@ class Meta:
         """The last request to all launchers, then the last to this one."""
         texts = [self.get(_workers_of(None)), self.get(_workers_of(launcher))]
         return [DesiredWorkers(int(text.split()[0]), text) for text in texts if text is not None]
+
+    @retried
+    def note_launcher(self, launcher: str, state: LauncherState) -> None:
+        """For the same command, when it is started again."""
+        with self._database.transaction():
+            values = {"key": f"launcher {launcher}", "value": json.dumps(state)}
+            self._database.change("change_meta", **values)
+
+    def launcher(self, name: str) -> LauncherState | None:
+        """As it was noted last; None: no launcher of this name was ever started."""
+        text = self.get(f"launcher {name}")
+        return None if text is None else LauncherState(*json.loads(text))
 
     @retried
     def upgrade(self, version: str, command: str = "run") -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.life import Life
+from dipaco.control.meta import LauncherState
 from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
@@ -77,13 +78,15 @@ class Supervisor:
         self._should_stop = False
         self._alive: set[str] = set()
         self._elastic, *self._others = groups
-        self._known = set(ledger.meta.desired_workers(launcher))  # older than the command line
+        self._given = self._elastic.count
+        self._known: set[str] = set()  # requests that it followed, or that are older
         self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
         self._life_before: dict[str, str] = {}  # of the name's last member, when it was started
         self._failed_starts: Counter[str] = Counter()  # one after another
         self._refused: set[str] = set()  # those that were refused when they last ended
+        self._go_on_with_state()
 
     def end(self) -> None:
         """Makes `keep_until_finished` return soon. May be called by a signal handler."""
@@ -134,17 +137,39 @@ class Supervisor:
         groups = (self._elastic, *self._others)
         return {name: group.spec for group in groups for name in group.names}
 
+    def _go_on_with_state(self) -> None:
+        """A launcher that is started again keeps as many workers as before, unless it is given
+        another number: that overrides all requests until now.
+        """
+        before = self._ledger.meta.launcher(self._launcher)
+        if before is not None and before.given == self._given:
+            self._known = set(before.requests)
+            self._want(before.wanted)
+            return
+        desired = self._ledger.meta.desired_workers(self._launcher)
+        self._known = {each.identity for each in desired}
+        self._note_state()
+
     def _read_wanted(self) -> None:
         desired = self._ledger.meta.desired_workers(self._launcher)
-        new = [each for each in desired if each not in self._known]
+        new = [each for each in desired if each.identity not in self._known]
         if not new:
             return
-        self._known.update(new)
-        before, now = self._elastic.count, new[-1].workers
-        self._elastic = self._elastic._replace(count=now)
-        self._on_event(Event("workers_wanted", {"now": now, "before": before}))
+        self._known = {each.identity for each in desired}
+        self._want(new[-1].workers)
+        self._note_state()
         for name in self._alive - self._wanted.keys():
             self._engine.end(name)
+
+    def _want(self, count: int) -> None:
+        before = self._elastic.count
+        self._elastic = self._elastic._replace(count=count)
+        if count != before:
+            self._on_event(Event("workers_wanted", {"now": count, "before": before}))
+
+    def _note_state(self) -> None:
+        state = LauncherState(self._given, self._elastic.count, sorted(self._known))
+        self._ledger.meta.note_launcher(self._launcher, state)
 
     def _start_due(self) -> None:
         now = time.monotonic()

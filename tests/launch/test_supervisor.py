@@ -370,6 +370,25 @@ def test_the_command_line_overrides_an_older_scale(ledger, watched):
     assert engine.alive == ["w-0"]
 
 
+def test_a_launcher_that_is_started_again_keeps_what_it_was_scaled_to(ledger, watched):
+    """Until it is given another number; what was asked before it began never counts."""
+
+    def want(number, launcher=None):
+        return [lambda _: ledger.meta.want_workers(number, launcher), *until_it_looks]
+
+    def alive(count, *happenings, name="lab"):
+        return watched([WorkerGroup(WORKER, "w", count)], *happenings, name=name)[0].alive
+
+    ledger.meta.want_workers(5)
+    assert alive(2, *want(1, "lab"), *want(0)) == []
+    assert alive(2, nothing) == []
+    assert alive(2, nothing, name="other") == ["w-0", "w-1"]
+    assert alive(3, nothing) == ["w-0", "w-1", "w-2"]
+    assert alive(3, nothing) == ["w-0", "w-1", "w-2"]
+    ledger.meta.want_workers(1)  # while no launcher runs
+    assert alive(3, nothing) == ["w-0"]
+
+
 def test_variables_for_another_machine_are_passed_by_name_and_never_on_the_command_line(
     monkeypatch,
 ):
