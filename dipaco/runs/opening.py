@@ -198,7 +198,10 @@ def _find(address: Address) -> FoundRun | None:
 
 def _parse_marker(address: Address, content: bytes) -> FoundRun:
     try:
-        return FoundRun(**json.loads(content))
+        found = FoundRun(**json.loads(content))
+        if not isinstance(found.database, str | None) or not isinstance(found.schema, str):
+            raise TypeError(found)
+        return found
     except (ValueError, TypeError) as error:
         raise LedgerDamaged(
             file=address.place_of(Layout(address.folder).database),

@@ -17,7 +17,7 @@ from dipaco.errors import LedgerDamaged
 from dipaco.model.config import part_names
 from dipaco.overrides import load_config
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
-from dipaco.runs.opening import create_or_open, has_begun, reading, with_report_settings
+from dipaco.runs.opening import create_or_open, has_begun, open_run, reading, with_report_settings
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
@@ -206,3 +206,12 @@ def test_a_ledger_that_was_emptied_is_damaged_and_not_a_new_run(tmp_path):
     Layout(tmp_path).ledger.write_bytes(b"")
     with pytest.raises(LedgerDamaged, match="does not say which run"):
         create_or_open(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "marker", [{"database": 5}, {"database": "postgresql://h/x", "schema": None}, {}, [], 5]
+)
+def test_a_marker_of_other_types_than_were_written_is_damage(tmp_path, marker):
+    Layout(tmp_path).database.write_text(json.dumps(marker))
+    with pytest.raises(LedgerDamaged, match="where the facts of its run are"):
+        open_run(tmp_path)
