@@ -22,7 +22,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dipaco.cli.errors import OptionMissing
-from dipaco.cli.options import add_run_start, check_count, check_memory_fraction, name_of, option_of
+from dipaco.cli.options import add_run_start, check_count, check_memory_fraction, option_of
 from dipaco.cli.run_commands import stop_message
 
 if TYPE_CHECKING:
@@ -69,11 +69,14 @@ def run(options: argparse.Namespace) -> int:
 
     use_cpu_only()
 
+    from dipaco.control.names import check_name
+    from dipaco.launch.launcher_name import launcher_name
     from dipaco.launch.supervisor import supervise
     from dipaco.library.console import print_results, title_of
     from dipaco.workers.process import begun_run
 
-    name = name_of(options.name)
+    if options.name is not None:
+        check_name(options.name)
     with begun_run(
         options.run,
         config,
@@ -84,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
         if opened.ledger.queue.is_finished():
             print_results(opened)
             return 0
+        name = launcher_name(options.name, opened.ledger.members, roles="-[a-z]+")
         engine = _engine(opened, options)
         if is_new:
             print(title_of(opened), flush=True)

@@ -14,6 +14,7 @@ fresh AdamW states: dipaco train --from RUN@PHASE.
 import argparse
 
 from dipaco.cli.options import add_run
+from dipaco.cli.run_commands import print_order
 
 HELP = "go back to an earlier phase of a run"
 
@@ -39,6 +40,5 @@ def run(options: argparse.Namespace) -> int:
         order = opened.ledger.meta.command().name
     aside = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     print(f"The run is at phase {options.phase} again. Set aside: {aside or 'nothing'}.")
-    if order != "run":
-        print(f"It was told to {order}: `dipaco resume --run {options.run}` lets workers continue.")
+    print_order(order, options.run)
     return 0

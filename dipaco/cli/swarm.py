@@ -190,7 +190,9 @@ def _start(options: argparse.Namespace) -> int:
     ask_for_equal_bits()
     use_compilation_cache(cache_folder() / "compiled")
     with folder_lock(options.run) as lock:
-        opened, is_new = create_or_open(options.run, config, None, options.database)
+        opened, is_new = create_or_open(
+            options.run, config, None, options.database, is_alone=lock.is_exclusive
+        )
         try:
             opened = with_report_settings(opened, config)
             clean_up(opened, is_first=lock.is_exclusive)

@@ -125,6 +125,7 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """Works in processes that this one starts and restarts; False if it was asked to stop."""
     from dipaco.launch.devices import devices_of, visible_devices
+    from dipaco.launch.launcher_name import launcher_name
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
     from dipaco.launch.supervisor import WorkerGroup, supervise
@@ -132,7 +133,7 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
 
     if is_new:
         print(title_of(opened), flush=True)
-    launcher = name_of(None)
+    launcher = launcher_name(None, opened.ledger.members)
     group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
     visible = visible_devices()
     each = None if visible.kind == "cpu" else opened.config.mesh.num_devices

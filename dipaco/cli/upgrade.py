@@ -4,13 +4,15 @@
 
 Drains the run (workers save their phases part-way and leave), waits until all have left, brings the
 ledger's tables to this version, and pins the version: workers of other versions are then refused.
-Afterwards start workers of this version. Interrupted, it leaves the run as it was; killed, it
-leaves the run draining, until another `upgrade` or `resume`.
+Afterwards start workers of this version. A run that was told to pause or to drain still is, until
+`resume`. Interrupted, it leaves the run as it was; killed, it leaves the run draining, until
+`resume`.
 """
 
 import argparse
 
 from dipaco.cli.options import DAY_SECONDS, add_run, check_between
+from dipaco.cli.run_commands import print_order
 from dipaco.workers.signals import on_sigterm
 
 HELP = "bring a run to this version of the program"
@@ -40,4 +42,5 @@ def run(options: argparse.Namespace) -> int:
     if done.tables_before == done.tables_now:
         tables = f"tables unchanged at version {done.tables_now}"
     print(f"The run was of dipaco {done.before} and is of {described_version()} now; {tables}.")
+    print_order(done.command, options.run)
     return 0

@@ -21,6 +21,10 @@ class BadDatabase(DipacoError):
     """`{given}` is not a database. Expected postgresql://HOST/NAME, or env:VARIABLE for a variable that holds such a URL; without --database, the facts are in SQLite in the run's folder."""
 
 
+class BadDatabaseURL(DipacoError):
+    """The URL of the database {place} cannot be read: {problem}. Expected postgresql://USER@HOST:PORT/NAME; user, port and name may be left out."""
+
+
 class PasswordOnCommandLine(DipacoError):
     """The URL of {place} has a password in it, and everyone on this machine can read command lines.
     Put the URL into an environment variable and give `env:VARIABLE`, or use PostgreSQL's password file (~/.pgpass).

@@ -2,8 +2,10 @@
 that launchers keep, and the program version that it is pinned to.
 """
 
+import json
 import secrets
 import uuid
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dipaco.control.database import Database
@@ -23,6 +25,14 @@ class DesiredWorkers(NamedTuple):
 
     workers: int
     identity: str  # of the request: the same number asked for again is another request
+
+
+class LauncherState(NamedTuple):
+    """What a launcher was started with, and how many workers it keeps since."""
+
+    given: int  # `--workers`
+    wanted: int
+    requests: Sequence[str]  # identities of those that it followed, or that were older
 
 
 class Meta:
@@ -79,15 +89,39 @@ class Meta:
         return [DesiredWorkers(int(text.split()[0]), text) for text in texts if text is not None]
 
     @retried
-    def upgrade(self, version: str) -> tuple[int, int]:
+    def note_launcher(self, launcher: str, state: LauncherState) -> None:
+        """For the same command, when it is started again."""
+        with self._database.transaction():
+            values = {"key": f"launcher {launcher}", "value": json.dumps(state)}
+            self._database.change("change_meta", **values)
+
+    def launcher(self, name: str) -> LauncherState | None:
+        """As it was noted last; None: no launcher of this name was ever started."""
+        text = self.get(f"launcher {name}")
+        return None if text is None else LauncherState(*json.loads(text))
+
+    @retried
+    def upgrade(self, version: str, command: str = "run") -> tuple[int, int]:
         """Brings the tables to this program's version and pins the run to `version` of the program.
-        Returns the versions of the tables, before and now.
+        It was drained for that: `command` holds again, as by `end_drain`. Returns the versions of
+        the tables, before and now.
         """
         before, now = self._database.upgrade()
         with self._database.transaction():
             self._database.change("change_meta", key="version", value=version)
-            self._database.change("change_meta", key="command", value="run")
+            self._end_drain(command)
         return before, now
+
+    @retried
+    def end_drain(self, command: str) -> None:
+        """The workers follow `command` after a drain, unless another was given meanwhile."""
+        with self._database.transaction():
+            self._end_drain(command)
+
+    def _end_drain(self, command: str) -> None:
+        if command != "drain" and self.get("command") == "drain":
+            self._database.change("change_meta", key="command", value=command)
+            note_event(self._database, "command", reason=command)
 
 
 def _workers_of(launcher: str | None) -> str:

@@ -10,6 +10,7 @@ from dipaco.control.errors import BadDatabase
 from dipaco.files import PRIVATE, install_file
 
 BESIDE = ("-turn", "-host")  # files of the processes that use a ledger, no part of it
+LOG = ("-wal", "-shm")  # commits of the ledger of that name, and of no other
 
 
 def open_database(
@@ -38,7 +39,10 @@ def open_database(
 
 
 def install_ledger(partial: Path, final: Path) -> None:
-    """Puts a finished ledger, a file that no process has open, at its name."""
-    for suffix in BESIDE:
-        partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
+    """Puts a finished ledger, a file that no process has open, at its name. What was there goes
+    with its log, which would be read as the new one's.
+    """
+    for file, suffixes in ((partial, BESIDE), (final, LOG)):
+        for suffix in suffixes:
+            file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
     install_file(partial, final, PRIVATE)  # it holds the key that signs passes

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from typing import Any
 
 from dipaco.control.database import KeyTaken, migrations
-from dipaco.control.errors import DatabaseRefuses, PasswordOnCommandLine
+from dipaco.control.errors import BadDatabaseURL, DatabaseRefuses, PasswordOnCommandLine
 from dipaco.control.retry import ConnectionLost
 from dipaco.errors import DiskFull, LedgerDamaged, needs_extra
 
@@ -28,6 +28,7 @@ SILENT_MILLISECONDS = 15_000
 # A process that is suspended inside a transaction keeps its connection, and loses the transaction.
 IDLE_MILLISECONDS = 60_000
 IS_FULL = re.compile("too many clients|connection slots|no more connections|too many connections")
+IS_MALFORMED = re.compile(r"invalid (port number|integer value|\w+ value)")
 IS_REFUSED = re.compile("authentication failed|does not exist|no such (user|database)")
 
 
@@ -39,6 +40,9 @@ class ServerConnection:
       schema: of the run.
       beside: the connection of another thread of this process, to use in turn with it.
       patience_seconds: for which it waits for its turn, before it opens one for a single use.
+
+    Raises:
+      BadDatabaseURL: it cannot be read.
     """
 
     def __init__(
@@ -57,11 +61,13 @@ class ServerConnection:
         self._turn: _Turn = _Turn() if beside is None else beside._turn
         self._is_owner = beside is None
         self._held: Any = None  # while it is our turn
+        if beside is None:
+            self._check_url()
 
     @contextlib.contextmanager
     def turn(self) -> Generator[Any]:
         """The connection as psycopg's, for this thread alone; opened if there is none, or if it is
-        broken. Raises `ConnectionLost`, `DatabaseRefuses`.
+        broken. Raises `ConnectionLost`, `DatabaseRefuses`, `BadDatabaseURL`.
         """
         if self._held is not None:
             yield self._held
@@ -169,16 +175,30 @@ class ServerConnection:
             errors.IdleInTransactionSessionTimeout,
         ) as error:
             text = _line(error)
+            if is_connecting and IS_MALFORMED.search(text):
+                raise BadDatabaseURL(place=self.place, problem=self._problem(text)) from error
             if is_connecting and IS_REFUSED.search(text):
                 raise DatabaseRefuses(place=self.place, problem=text) from error
             if IS_FULL.search(text):
                 text += " (it has no connection left: start fewer workers, raise its "
                 text += "`max_connections`, or put PgBouncer before it)"
             raise ConnectionLost(place=self.place, problem=text) from error
+
+    def _check_url(self) -> None:
+        """Raises `BadDatabaseURL`."""
+        try:
+            settings = self._psycopg.conninfo.conninfo_to_dict(self._url)
         except self._psycopg.ProgrammingError as error:
-            if is_connecting:  # the URL
-                raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
-            raise
+            problem = self._problem(_line(error))
+            raise BadDatabaseURL(place=self.place, problem=problem) from error
+        for port in str(settings.get("port", "")).split(","):  # one for each host
+            if port and not re.fullmatch("[0-9]{1,5}", port):
+                raise BadDatabaseURL(place=self.place, problem=f"its port is `{port}`")
+
+    def _problem(self, text: str) -> str:
+        """What is wrong with the URL, without what is quoted of it: a password, perhaps."""
+        text = re.sub(r' in URI: ".*"', "", text)
+        return re.sub(r'"[^"]*"', "a value", text) if "password=" in self._url else text
 
 
 class _Turn:
@@ -223,12 +243,13 @@ def _names(kind: str) -> str:
 
 def without_password(url: str) -> str:
     """The same URL without its password, to be shown."""
-    return re.sub(r"(//[^/:@]*):[^@/]*@", r"\1@", url)
+    url = re.sub(r"(//[^/:@]*):[^@/]*@", r"\1@", url)
+    return re.sub(r"([?&]password=)[^&]+", r"\1", url)
 
 
 def refuse_password(url: str) -> None:
     """Raises `PasswordOnCommandLine`: every user of the machine can read command lines."""
-    if without_password(url) != url or re.search(r"[?&]password=", url):
+    if without_password(url) != url:
         raise PasswordOnCommandLine(place=without_password(url).partition("?")[0])
 
 

@@ -6,6 +6,7 @@
     local.py         processes of this machine
     ray.py           actors on a Ray cluster; `parent_death.py` ends their processes with them
     supervisor.py    keeps the wanted number of workers alive until the run is finished
+    launcher_name.py the name of a launcher that was given none
     event_tailer.py  prints what the workers write into the run's event file
 
 Nouns: *worker* (one process, or one on each of several hosts that train a path together), *worker

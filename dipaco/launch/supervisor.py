@@ -13,10 +13,12 @@ import math
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.life import Life
+from dipaco.control.meta import LauncherState
 from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
@@ -76,13 +78,15 @@ class Supervisor:
         self._should_stop = False
         self._alive: set[str] = set()
         self._elastic, *self._others = groups
-        self._known = set(ledger.meta.desired_workers(launcher))  # older than the command line
+        self._given = self._elastic.count
+        self._known: set[str] = set()  # requests that it followed, or that are older
         self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
         self._life_before: dict[str, str] = {}  # of the name's last member, when it was started
         self._failed_starts: Counter[str] = Counter()  # one after another
         self._refused: set[str] = set()  # those that were refused when they last ended
+        self._go_on_with_state()
 
     def end(self) -> None:
         """Makes `keep_until_finished` return soon. May be called by a signal handler."""
@@ -118,8 +122,11 @@ class Supervisor:
 
     def stop(self) -> None:
         """Ends all workers in order."""
-        for ended in self._engine.stop(GRACE_SECONDS):
-            self._ledger.queue.give_back_of(ended.name)
+        ended = self._engine.stop(GRACE_SECONDS)
+        lives = self._lives if ended else {}
+        for each in ended:
+            if self._has_ended(each.name, lives):
+                self._ledger.queue.give_back_of(each.name)
 
     @property
     def _is_draining(self) -> bool:
@@ -130,17 +137,39 @@ class Supervisor:
         groups = (self._elastic, *self._others)
         return {name: group.spec for group in groups for name in group.names}
 
+    def _go_on_with_state(self) -> None:
+        """A launcher that is started again keeps as many workers as before, unless it is given
+        another number: that overrides all requests until now.
+        """
+        before = self._ledger.meta.launcher(self._launcher)
+        if before is not None and before.given == self._given:
+            self._known = set(before.requests)
+            self._want(before.wanted)
+            return
+        desired = self._ledger.meta.desired_workers(self._launcher)
+        self._known = {each.identity for each in desired}
+        self._note_state()
+
     def _read_wanted(self) -> None:
         desired = self._ledger.meta.desired_workers(self._launcher)
-        new = [each for each in desired if each not in self._known]
+        new = [each for each in desired if each.identity not in self._known]
         if not new:
             return
-        self._known.update(new)
-        before, now = self._elastic.count, new[-1].workers
-        self._elastic = self._elastic._replace(count=now)
-        self._on_event(Event("workers_wanted", {"now": now, "before": before}))
+        self._known = {each.identity for each in desired}
+        self._want(new[-1].workers)
+        self._note_state()
         for name in self._alive - self._wanted.keys():
             self._engine.end(name)
+
+    def _want(self, count: int) -> None:
+        before = self._elastic.count
+        self._elastic = self._elastic._replace(count=count)
+        if count != before:
+            self._on_event(Event("workers_wanted", {"now": count, "before": before}))
+
+    def _note_state(self) -> None:
+        state = LauncherState(self._given, self._elastic.count, sorted(self._known))
+        self._ledger.meta.note_launcher(self._launcher, state)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -150,7 +179,8 @@ class Supervisor:
             if name not in self._alive and self._due_seconds.get(name, now) <= now
         ]
         if due:
-            self._life_before = self._life_before | self._lives
+            lives = self._lives
+            self._life_before |= {name: lives[name] for name, _ in due if name in lives}
         for name, spec in due:
             self._started_seconds[name] = now
             self._engine.start(spec, name)
@@ -189,7 +219,18 @@ class Supervisor:
         }
         self._on_event(Event("worker_ended", fields, "warning"))
 
+    def _has_ended(self, name: str, lives: Mapping[str, str]) -> bool:
+        """Whether the member of this name is the worker that was started, which has ended, or none
+        that is alive: a worker of before may have the name, for which the one started has waited.
+        """
+        life = lives.get(name)
+        if life is not None and Life.here().neighbour(life) is not None:
+            return Life.parse(life).is_over()
+        return life is None or life != self._life_before.get(name)
+
     def _give_back_of(self, ended: EndedWorker) -> int:
+        if not self._has_ended(ended.name, self._lives):
+            return 0
         is_crash = ended.code < 0 and ended.code not in (*ORDERED, UNSEEN)
         crash = f"its process ended by {ended.how}" if is_crash else ""
         words = ended.last_line if ended.code else ""

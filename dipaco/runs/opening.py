@@ -42,6 +42,8 @@ def create_or_open(
     given: Mapping[str, Any] | None = None,
     database: str | None = None,
     rules: Recorded | None = None,
+    *,
+    is_alone: bool = False,
 ) -> tuple[Run, bool]:
     """Begins a run, or opens the one that is there; True where it was begun.
 
@@ -52,6 +54,8 @@ def create_or_open(
       given: what to start from, JSON values; only looked at when a run begins.
       database: where its facts are to be, as `location_of` takes it; None = in the folder.
       rules: its own rules; None = those of the run that is there, or none.
+      is_alone: the folder's lock is held exclusively, so no other process works on a run that is
+        there: one that has recorded nothing begins again with another config.
 
     Raises:
       SettingsDisagree: a new run's rules do not go with a setting.
@@ -64,7 +68,7 @@ def create_or_open(
         run = open_run(address, database)
         if is_same(run, config, rules):
             return run, False
-        if run.database_location.is_server or run.ledger.facts.stages():
+        if run.database_location.is_server or not is_alone or _has_facts(run):
             _refuse_other(run, config, rules)
         run.ledger.close()
         # Nothing is recorded, not even its text: it begins again with the corrected config.
@@ -194,7 +198,10 @@ def _find(address: Address) -> FoundRun | None:
 
 def _parse_marker(address: Address, content: bytes) -> FoundRun:
     try:
-        return FoundRun(**json.loads(content))
+        found = FoundRun(**json.loads(content))
+        if not isinstance(found.database, str | None) or not isinstance(found.schema, str):
+            raise TypeError(found)
+        return found
     except (ValueError, TypeError) as error:
         raise LedgerDamaged(
             file=address.place_of(Layout(address.folder).database),
@@ -300,13 +307,27 @@ def refuse_sweep(address: Address) -> None:
         raise FolderHoldsSweep(folder=address)
 
 
-def has_begun(where: Path | Address, config: RunConfig, rules: Recorded | None = None) -> bool:
-    """Whether there is a run to go on with: of this config and rules, or with facts of its own."""
+def has_begun(
+    where: Path | Address,
+    config: RunConfig,
+    rules: Recorded | None = None,
+    *,
+    is_alone: bool = False,
+) -> bool:
+    """Whether there is a run to go on with: of this config and rules, with facts of its own, or of
+    another process, which may work on it unless `is_alone`, as in `create_or_open`.
+    """
     address = Address.of(where)
     if _find(address) is None:
         return False
     with reading(address) as run:
-        return is_same(run, config, rules) or bool(run.ledger.facts.stages())
+        return is_same(run, config, rules) or not is_alone or _has_facts(run)
+
+
+def _has_facts(run: Run) -> bool:
+    """Whether something is recorded: a stage, or a slice of the first one, its text."""
+    facts = run.ledger.facts
+    return bool(facts.stages() or facts.slices("prepare"))
 
 
 @contextlib.contextmanager

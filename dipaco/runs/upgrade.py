@@ -22,12 +22,14 @@ class Upgraded(NamedTuple):
     before: str  # version of the program
     tables_before: int
     tables_now: int
+    command: str  # what its workers are told now
 
 
 def upgrade(
     where: Address, wait_seconds: float, should_stop: Callable[[], bool] = lambda: False
 ) -> Upgraded:
-    """Drains the run, waits until its workers have left, and upgrades it.
+    """Drains the run, waits until its workers have left, and upgrades it. Afterwards the command
+    holds that its workers followed before, or one that was given meanwhile.
 
     Raises:
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
@@ -48,9 +50,10 @@ def upgrade(
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
         except BaseException:
-            ledger.meta.set_command(before.name)
+            ledger.meta.end_drain(before.name)
             raise
-        return Upgraded(before.version, *ledger.meta.upgrade(described_version()))
+        tables = ledger.meta.upgrade(described_version(), before.name)
+        return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()
 

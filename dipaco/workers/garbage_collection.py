@@ -141,7 +141,9 @@ def _superseded_snapshots(run: Run, claim: Claim) -> list[str]:
 
 
 def _superseded_modules(run: Run, claim: Claim) -> list[str]:
-    """Earlier phases of the modules that the task made; those of a release stay."""
+    """Earlier phases of the modules that the task made; those of a release stay, and those that
+    the run was begun with, which no task would make again.
+    """
     task = claim.task
     if task.kind not in ("outer", "train", "pretrain"):
         return []
@@ -155,11 +157,13 @@ def _superseded_modules(run: Run, claim: Claim) -> list[str]:
     # A module that does not step at every phase is one object over several.
     since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)
     modules = [task.module] if task.kind == "outer" else arm.topology.modules
-    return [
+    names = [
         name
         for module in modules
         for name in run.ledger.retention.superseded_modules(arm.name, module, phase, since)
     ]
+    given = _given_names(run) if names else set()
+    return [name for name in names if name not in given]
 
 
 def clean_up(run: Run, *, is_first: bool) -> None:

@@ -86,13 +86,15 @@ def begun_run(
     with folder_lock(address) as lock:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
-        if not has_begun(address, config, recorded):
+        if not has_begun(address, config, recorded, is_alone=lock.is_exclusive):
             check_settings(config, recorded or {})  # before bytes are copied
             if init_from is not None:
                 given = from_checkpoint(config, address, init_from)
             elif start_from is not None:
                 given = from_run(config, address, start_from, recorded)
-        opened, is_new = create_or_open(address, config, given, database, recorded)
+        opened, is_new = create_or_open(
+            address, config, given, database, recorded, is_alone=lock.is_exclusive
+        )
         try:
             opened.import_rules()
             check_origin(opened, init_from, start_from)

@@ -48,7 +48,19 @@ def test_a_run_of_another_version_is_refused_until_it_is_upgraded(dipaco, tiny, 
     ended = dipaco("upgrade", "--run", run.folder)
     assert ended.code == 0, ended.err
     assert ended.out.startswith("The run was of dipaco 0.4.99 and is of ")
+    assert "resume" not in ended.out
     assert dipaco("status", "--run", run.folder).code == 0
+
+
+@pytest.mark.parametrize("command", ["pause", "drain"])
+def test_an_upgrade_leaves_a_run_told_what_it_was_told(dipaco, tiny, copy_of, command):
+    run = copy_of(tiny)
+    assert dipaco(command, "--run", run.folder).code == 0
+    ended = dipaco("upgrade", "--run", run.folder)
+    assert ended.code == 0, ended.err
+    assert f"It was told to {command}: `dipaco resume --run {run.folder}`" in ended.out
+    with reading(run.folder) as opened:
+        assert opened.ledger.meta.command().name == command
 
 
 def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, tiny, copy_of):

@@ -4,6 +4,7 @@ not wait behind a long statement, and a server without a connection left is wait
 
 import contextlib
 import logging
+import re
 import tempfile
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control import retry
-from dipaco.control.errors import DatabaseRefuses
+from dipaco.control.errors import BadDatabaseURL
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged
 from tests.control.conftest import facts_of, stage
@@ -194,6 +195,20 @@ def test_a_ledger_whose_tables_are_gone_says_so(ledger):
         ledger.queue.claim("w")
 
 
-def test_a_url_that_the_client_does_not_understand_is_refused(small_server):
-    with pytest.raises(DatabaseRefuses, match="invalid URI query parameter"):
-        Ledger(f"{small_server.url}?nothing=1", next(fresh_schemas))
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgresql://h/x?nothing=1", 'invalid URI query parameter: "nothing"'),
+        ("postgresql://ana:secret@[bad/x", r'matching "\]" in IPv6 host address'),
+        ("postgresql://h/x?password=very secret", "unexpected spaces found in a value"),
+        ("postgresql://h:port/x", "its port is `port`"),
+        ("postgresql:///x?host=/nowhere&sslmode=secrets", "invalid sslmode value"),
+    ],
+)
+def test_a_url_that_the_client_does_not_understand_is_refused(url, problem):
+    """A person must correct it: no machine is at fault, and no user or password."""
+    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
+    with pytest.raises(BadDatabaseURL, match=problem) as raised:
+        Ledger(url, "dipaco_one")
+    assert raised.value.exit_code == 2
+    assert not re.search("secret(@|$)|very", str(raised.value))

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from dipaco.control.life import Life
 from dipaco.runs.opening import reading
 from tests.launch.conftest import wait_until
 from tests.support.tiny_run import facts
@@ -64,20 +65,22 @@ def test_two_launchers_share_one_run_and_no_work_is_counted_twice(dipaco, launch
 
 
 @pytest.mark.slow
-def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny):
-    first, _ = launch("--workers", 1, "--name", "here")
+@pytest.mark.parametrize("name", [["--name", "here"], []], ids=["named", "unnamed"])
+def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny, name):
+    first, _ = launch("--workers", 1, *name)
 
     def members():
         with reading(launch.folder) as run:
-            return {m.name: m.pid for m in run.ledger.members.list() if m.state == "here"}
+            here = run.ledger.members.here()
+            return {m.name: m.pid for m in here if not Life.parse(m.life).is_over()}
 
-    wait_until(lambda: "here-worker-0" in members(), "the worker is there")
-    pid = members()["here-worker-0"]
+    wait_until(members, "the worker is there")
+    ((worker, pid),) = members().items()
     os.kill(pid, signal.SIGSTOP)  # so that it does not finish meanwhile
     first.kill()
     assert first.wait() == -signal.SIGKILL
-    second, log = launch("--workers", 1, "--name", "here")
-    wait_until(lambda: "here-worker-0 started" in log.read_text(), "it is tried again")
+    second, log = launch("--workers", 1, *name)
+    wait_until(lambda: f"{worker} started" in log.read_text(), "it is tried again")
     os.kill(pid, signal.SIGCONT)
     assert second.wait(timeout=240) == 0, log.read_text()
     assert facts(launch.folder) == facts(tiny.folder)

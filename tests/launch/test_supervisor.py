@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.control.ledger import open_ledger
+from dipaco.control.life import Life
 from dipaco.errors import DiskFull
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import UNSEEN, EndedWorker
@@ -34,6 +35,11 @@ class FakeEngine:
     def poll(self):
         ended, self.ended = self.ended, []
         return ended
+
+    def stop(self, grace_seconds):
+        for name in list(self.alive):
+            self.die(name, -9)
+        return self.poll()
 
     def die(self, name, code, last_line=""):
         self.alive.remove(name)
@@ -158,8 +164,11 @@ def test_only_a_process_that_was_seen_to_die_counts_against_its_task(
 
 
 def test_the_last_words_of_a_worker_are_kept(ledger, watched):
-    ledger.members.join("w-0", host="here", pid=1, life="1", machine="one", version="0")
-    watched([WorkerGroup(WORKER, "w", 1)], lambda engine: engine.die("w-0", 1, "Segfault"))
+    def die(engine):
+        ledger.members.join("w-0", host="here", pid=1, life="1", machine="one", version="0")
+        engine.die("w-0", 1, "Segfault")
+
+    watched([WorkerGroup(WORKER, "w", 1)], die)
     assert [member.last_words for member in ledger.members.list()] == ["Segfault"]
 
 
@@ -191,6 +200,55 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
     assert held[0] is not None
     assert engine.alive == ["w-0"]
     assert events == ["worker_started", "worker_ended", "worker_started"]
+
+
+@pytest.mark.parametrize("ends", ["killed", "stopped"])
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "elsewhere"])
+def test_a_worker_that_waits_for_its_name_has_no_tasks_to_give_back(ledger, clock, ends, is_here):
+    """A worker of before has the name, and is alive: its launcher alone was killed."""
+    life = str(Life.here()) if is_here else "another-machine pid:[1] 7 99"
+    ledger.members.join("w-0", host="h", pid=7, life=life, machine="one", version="0")
+    assert ledger.queue.claim("w-0") is not None
+    engine = FakeEngine()
+    groups = [WorkerGroup(WORKER, "w", 1), WorkerGroup(EXECUTOR, "e", 1)]
+    supervisor = Supervisor(engine, groups, ledger, lambda _: None, "here")
+
+    def end():
+        if ends == "killed":
+            engine.die("w-0", -9)
+        supervisor.end()
+
+    supervisor.keep_until_finished(end)
+    supervisor.stop()
+    assert [held.worker for held in ledger.queue.held()] == ["w-0"]
+    assert [member.state for member in ledger.members.list()] == ["here"]
+    assert not ledger.failures.list()
+
+
+def test_a_worker_that_is_stopped_gives_its_task_back(ledger, clock):
+    """One of its machine, whose process is gone; and one that joined while another started."""
+    engine = FakeEngine()
+    groups = [WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)]
+    supervisor = Supervisor(engine, groups, ledger, lambda _: None, "here")
+    over = Life.here()._replace(began="1")
+    turns = iter(range(20))
+
+    def join():
+        match next(turns):
+            case 0:
+                engine.die("e-0", 0)
+                for name, life in (("w-0", str(over)), ("w-1", "another-machine pid:[1] 7 99")):
+                    who = {"host": "h", "pid": 7, "machine": "one", "version": "0"}
+                    ledger.members.join(name, life=life, **who)
+                assert ledger.queue.claim("w-1") is not None
+            case 19:
+                supervisor.end()
+
+    supervisor.keep_until_finished(join)
+    assert "e-0" in engine.alive
+    supervisor.stop()
+    assert not ledger.queue.held()
+    assert [member.state for member in ledger.members.list()] == ["lost", "lost"]
 
 
 def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):
@@ -310,6 +368,25 @@ def test_the_command_line_overrides_an_older_scale(ledger, watched):
     ledger.meta.want_workers(5)
     engine, _ = watched([WorkerGroup(WORKER, "w", 1)], nothing)
     assert engine.alive == ["w-0"]
+
+
+def test_a_launcher_that_is_started_again_keeps_what_it_was_scaled_to(ledger, watched):
+    """Until it is given another number; what was asked before it began never counts."""
+
+    def want(number, launcher=None):
+        return [lambda _: ledger.meta.want_workers(number, launcher), *until_it_looks]
+
+    def alive(count, *happenings, name="lab"):
+        return watched([WorkerGroup(WORKER, "w", count)], *happenings, name=name)[0].alive
+
+    ledger.meta.want_workers(5)
+    assert alive(2, *want(1, "lab"), *want(0)) == []
+    assert alive(2, nothing) == []
+    assert alive(2, nothing, name="other") == ["w-0", "w-1"]
+    assert alive(3, nothing) == ["w-0", "w-1", "w-2"]
+    assert alive(3, nothing) == ["w-0", "w-1", "w-2"]
+    ledger.meta.want_workers(1)  # while no launcher runs
+    assert alive(3, nothing) == ["w-0"]
 
 
 def test_variables_for_another_machine_are_passed_by_name_and_never_on_the_command_line(

@@ -1,21 +1,27 @@
 """Runs are begun, opened again and refused, and nothing is lost."""
 
+import contextlib
 import dataclasses
 import json
+import sqlite3
 
 import pytest
 
 from dipaco.config import ReportSettings
 from dipaco.control.errors import NotAvailable
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.opening import install_ledger
+from dipaco.control.recording import record
+from dipaco.control.tasks import Claim, SliceDone, Task
 from dipaco.data.config import DataConfig
 from dipaco.errors import LedgerDamaged
 from dipaco.model.config import part_names
 from dipaco.overrides import load_config
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
-from dipaco.runs.opening import create_or_open, has_begun, reading, with_report_settings
+from dipaco.runs.opening import create_or_open, has_begun, open_run, reading, with_report_settings
+from dipaco.store.address import Address
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
+from dipaco.workers.process import begun_run
 from dipaco.workers.tasks.report import write_report
 from tests.support.tiny_run import TOY
 
@@ -41,11 +47,55 @@ def test_a_run_is_begun_once_and_opened_with_its_config_afterwards(tmp_path):
 
 def test_a_run_without_facts_is_begun_again_with_another_config(tmp_path):
     create_or_open(tmp_path, CONFIG, {"base": 1})[0].ledger.close()
-    assert has_begun(tmp_path, CONFIG)
-    assert not has_begun(tmp_path, OTHER)
-    run, is_new = create_or_open(tmp_path, OTHER)
+    assert has_begun(tmp_path, CONFIG, is_alone=True)
+    assert not has_begun(tmp_path, OTHER, is_alone=True)
+    run, is_new = create_or_open(tmp_path, OTHER, is_alone=True)
     assert (is_new, run.config, run.given("base")) == (True, OTHER, None)
     run.ledger.close()
+
+
+def test_a_run_that_another_process_works_on_is_not_begun_again(tmp_path):
+    """Nothing is recorded yet: its worker reads the text."""
+    with begun_run(Address.of(tmp_path), CONFIG) as (run, _):
+        claim = run.ledger.queue.claim("w")
+        refused = pytest.raises(RunOfOtherConfig, match="`seed` was 0 and is 1")
+        with refused, begun_run(Address.of(tmp_path), OTHER):
+            pass
+        assert run.ledger.queue.renew(claim)
+        with reading(tmp_path) as there:
+            assert there.config == CONFIG
+            assert [held.worker for held in there.ledger.queue.held()] == ["w"]
+    with begun_run(Address.of(tmp_path), OTHER) as (run, is_new):
+        assert is_new
+
+
+def test_a_run_with_slices_of_its_text_refuses_another_config(tmp_path):
+    sliced = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, slices=4))
+    run, _ = create_or_open(tmp_path, sliced)
+    of = {"stage": "prepare", "step": "read", "slice": 0}
+    fact = SliceDone(**of, artifacts={}, summary={}, seconds=1.0)
+    with run.ledger._database.transaction():
+        record(run.ledger._database, fact)
+    run.ledger.close()
+    assert has_begun(tmp_path, OTHER, is_alone=True)
+    with pytest.raises(RunOfOtherConfig):
+        create_or_open(tmp_path, OTHER, is_alone=True)
+
+
+def test_a_new_ledger_is_not_read_with_the_log_of_the_one_before(tmp_path):
+    file = Layout(tmp_path).ledger
+    run, _ = create_or_open(tmp_path, CONFIG)
+    run.ledger.meta.set_command("pause")
+    log = file.with_name(f"{file.name}-wal")
+    left = log.read_bytes()  # as of a process that died
+    run.ledger.close()
+    log.write_bytes(left)
+    with contextlib.closing(sqlite3.connect(tmp_path / "new")) as new:
+        new.executescript("CREATE TABLE one(value); INSERT INTO one VALUES (1)")
+    install_ledger(tmp_path / "new", file)
+    with contextlib.closing(sqlite3.connect(file)) as new:
+        assert new.execute("SELECT value FROM one").fetchall() == [(1,)]
+        assert new.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_a_run_with_facts_refuses_another_config(half, copy_of):
@@ -156,3 +206,12 @@ def test_a_ledger_that_was_emptied_is_damaged_and_not_a_new_run(tmp_path):
     Layout(tmp_path).ledger.write_bytes(b"")
     with pytest.raises(LedgerDamaged, match="does not say which run"):
         create_or_open(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "marker", [{"database": 5}, {"database": "postgresql://h/x", "schema": None}, {}, [], 5]
+)
+def test_a_marker_of_other_types_than_were_written_is_damage(tmp_path, marker):
+    Layout(tmp_path).database.write_text(json.dumps(marker))
+    with pytest.raises(LedgerDamaged, match="where the facts of its run are"):
+        open_run(tmp_path)

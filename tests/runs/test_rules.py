@@ -179,12 +179,13 @@ def test_a_run_is_opened_with_its_rules_or_none_and_refuses_others(half, copy_of
     create_or_open(new, TOY, rules=recorded)[0].ledger.close()
     assert has_begun(new, TOY)
     assert has_begun(new, TOY, recorded)
-    assert not has_begun(new, TOY, {})
+    assert not has_begun(new, TOY, {}, is_alone=True)
     run, is_new = create_or_open(new, TOY)
     assert (is_new, run.rules, run.rule("outer_step")) == (False, recorded, own_outer_step.adam)
     assert run.rule("router") is None
     run.ledger.close()
-    run, is_new = create_or_open(new, TOY, rules=record_of(Rules(path_loss=own_path_loss.plain)))
+    other = record_of(Rules(path_loss=own_path_loss.plain))
+    run, is_new = create_or_open(new, TOY, rules=other, is_alone=True)
     assert (is_new, list(run.rules)) == (True, ["path_loss"])
     run.ledger.close()
 
@@ -197,7 +198,8 @@ def test_a_run_that_has_facts_refuses_a_rule_whose_file_was_edited(write, tmp_pa
         patch.setattr("dipaco.control.facts.Facts.stages", lambda _: ["prepare"])
         with pytest.raises(RuleDiffers, match="another source than when the run began"):
             create_or_open(tmp_path / "run", TOY, rules=edited)
-    run, is_new = create_or_open(tmp_path / "run", TOY, rules=edited)  # nothing was recorded
+    # Nothing was recorded.
+    run, is_new = create_or_open(tmp_path / "run", TOY, rules=edited, is_alone=True)
     assert (is_new, run.rules) == (True, edited)
     run.ledger.close()
 

@@ -123,6 +123,26 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
     run.ledger.close()
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["done", "stopped"])
+def test_a_command_that_is_given_while_an_upgrade_waits_stays(tmp_path, ends):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    of = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
+    run.ledger.members.join("w", life="another-machine pid:[1] 7 99", **of)
+
+    def pause():
+        run.ledger.meta.set_command("pause")
+        run.ledger.members.leave("w", "another-machine pid:[1] 7 99")
+        return not ends
+
+    if ends:
+        assert upgrade(Address(tmp_path / "run"), 10.0, pause).command == "pause"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            upgrade(Address(tmp_path / "run"), 10.0, pause)
+    assert run.ledger.meta.command().name == "pause"
+    run.ledger.close()
+
+
 @pytest.mark.parametrize("found", ["0.3.0+28b06a0aaa (commit 28b06a0)", "0.2.11"])
 def test_a_run_from_before_the_tables_had_this_layout_is_refused_as_it_is(tmp_path, found):
     run, _ = create_or_open(tmp_path / "run", CONFIG)

@@ -9,6 +9,7 @@ import replay
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.runs.run import Run
+from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import CannotStartFrom, TextChanged
@@ -123,6 +124,30 @@ def test_another_codec_than_the_sources_begins_without_a_residual(source, progra
     run.programs = programs
     finish(run)
     assert replay.differences(run) == []
+    run.ledger.close()
+
+
+def test_what_a_run_was_given_stays_while_its_own_modules_are_deleted(source, programs, tmp_path):
+    """A path whose snapshot is lost goes back to them."""
+    folder, _ = source
+    config = dataclasses.replace(
+        CONFIG,
+        evaluation=EvaluationSettings(every_phases=CONFIG.phases),
+        retention=RetentionSettings(modules=2, snapshots=1, contributions=2),
+    )
+    given = from_run(config, tmp_path / "run", f"{folder}@1")
+    run, _ = create_or_open(tmp_path / "run", config, given)
+    run.programs = programs
+    finish(run)
+    gone = {
+        phase
+        for phase in range(config.phases + 1)
+        for receipt in run.ledger.facts.receipts_at(MODULAR, phase).values()
+        if not (run.layout.root / receipt.name).exists()
+    }
+    assert gone == {1}
+    for receipt in (given["base"], *given["modules"].values()):
+        assert (run.layout.root / receipt.name).exists()
     run.ledger.close()
 
 
