@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from dipaco.data.corpus import (
 from dipaco.data.edge_tokens import EdgeTokens, edge_tokens
 from dipaco.data.encode import encode_chunks
 from dipaco.data.errors import CorpusOfOtherSettings, EmptySplit
-from dipaco.data.left_out import advice_for_empty_split, notes_of_left_out
+from dipaco.data.left_out import advice_for_empty_split, notes_of_left_out, notes_of_unknown
 from dipaco.data.source_url import SUFFIXES, files_of, parse_url
 from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
 from dipaco.data.token_files import TokenFile, TokenWriter
@@ -124,8 +124,8 @@ def write_corpus(
       EmptySplit: of a split no document is long enough.
     """
     edges = edge_tokens(tokenizer, edge_names(config))
-    files, lengths = _write_tokens(folder, staged, tokenizer, encoded, progress)
-    _finish(config, folder, staged, tokenizer, edges, files, lengths)
+    written = _write_tokens(folder, staged, tokenizer, encoded, progress)
+    _finish(config, folder, staged, tokenizer, edges, written)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
 
@@ -168,18 +168,33 @@ def tokenizer_for(
     return train_tokenizer(sample, config.vocab_size, file)
 
 
+class _FileRecord(msgspec.Struct):
+    file: TokenFile
+    lengths: list[int]
+    next_chunk: int
+    unknown: int = 0  # of its tokens
+
+
+class _Written(NamedTuple):
+    """The token files of a corpus."""
+
+    files: list[TokenFile]
+    lengths: np.ndarray  # int32 [documents]
+    num_unknown: int  # tokens that stand for text that the tokenizer cannot spell
+
+
 def _write_tokens(
     folder: Path,
     staged: Staged,
     tokenizer: Tokenizer,
     encoded: Callable[[int], Generator[list[np.ndarray]]],
     progress: Callable[[PrepareProgress], None],
-) -> tuple[list[TokenFile], np.ndarray]:
+) -> _Written:
     """Writes the token files that are missing. An interrupted file is written again whole."""
-    token_type = tokenizer.token_type
+    token_type, unknown_id = tokenizer.token_type, tokenizer.unknown_id
     files: list[TokenFile] = []
     lengths: list[np.ndarray] = []
-    chunk = 0
+    chunk = num_unknown = 0
     while (done := staged.folder / f"file_{len(files):05d}.json").exists():
         record = msgspec.json.decode(done.read_bytes(), type=_FileRecord)
         written = folder / record.file.name
@@ -188,15 +203,19 @@ def _write_tokens(
         files.append(record.file)
         lengths.append(np.array(record.lengths, dtype=np.int32))
         chunk = record.next_chunk
+        num_unknown += record.unknown
 
     total = int(staged.num_bytes[staged.is_kept].sum(dtype=np.int64))
     rest = encoded(chunk)
     try:
         while chunk < staged.num_chunks:
             writer = TokenWriter(folder / f"tokens_{len(files):05d}.arrayrecord")
+            unknown = 0
             while chunk < staged.num_chunks and writer.num_bytes < FILE_BYTES:
                 for tokens in next(rest):
                     writer.write(tokens.astype(token_type))
+                    if unknown_id is not None:
+                        unknown += int((tokens == unknown_id).sum())
                 chunk += 1
                 read = slice(0, staged.chunk_starts[chunk])
                 bytes_done = int(staged.num_bytes[read][staged.is_kept[read]].sum(dtype=np.int64))
@@ -204,7 +223,7 @@ def _write_tokens(
                     PrepareProgress(stage="tokens", done=bytes_done, total=total, unit="bytes")
                 )
             file, file_lengths = writer.close()
-            record = _FileRecord(file=file, lengths=file_lengths, next_chunk=chunk)
+            record = _FileRecord(file=file, lengths=file_lengths, next_chunk=chunk, unknown=unknown)
             # The record after the file: a file without one is written again, to the same bytes.
             write_whole(
                 staged.folder / f"file_{len(files):05d}.json",
@@ -212,15 +231,10 @@ def _write_tokens(
             )
             files.append(file)
             lengths.append(np.array(file_lengths, dtype=np.int32))
+            num_unknown += unknown
     finally:
         rest.close()
-    return files, np.concatenate(lengths)
-
-
-class _FileRecord(msgspec.Struct):
-    file: TokenFile
-    lengths: list[int]
-    next_chunk: int
+    return _Written(files, np.concatenate(lengths), num_unknown)
 
 
 def _finish(
@@ -229,9 +243,9 @@ def _finish(
     staged: Staged,
     tokenizer: Tokenizer,
     edges: EdgeTokens,
-    files: list[TokenFile],
-    lengths: np.ndarray,
+    written: _Written,
 ) -> None:
+    files, lengths, num_unknown = written
     kept = staged.is_kept
     splits, domains, num_bytes = staged.splits[kept], staged.domains[kept], staged.num_bytes[kept]
     short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
@@ -270,7 +284,11 @@ def _finish(
             for number, name in enumerate(staged.domain_names)
         ),
         left_out=staged.left_out,
-        notes=(*staged.notes, *notes_of_left_out(config, staged, documents["short"])),
+        notes=(
+            *staged.notes,
+            *notes_of_left_out(config, staged, documents["short"]),
+            *notes_of_unknown(tokenizer, num_unknown, int(lengths.sum(dtype=np.int64))),
+        ),
     )
     for left_over in folder.glob("tokens_*"):
         if left_over.name not in {file.name for file in files}:

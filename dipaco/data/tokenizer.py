@@ -1,14 +1,17 @@
-"""Text <-> token ids: a byte-level BPE, trained here or given, identified by its file's digest.
+"""Text <-> token ids: a byte-level BPE that is trained here, or any given tokenizer, identified by
+its file's digest.
 
-Byte-level: any text can be encoded and is decoded exactly. A special token never comes from text:
-text that spells it is text. Id 0 of a tokenizer trained here is `<|endoftext|>`, the end of a text
-(`edge_tokens.py`). Rows are filled up with id 0 too, which no tokenizer needs to reserve: what
-fills a row is masked by its segment, 0, and never read. Special tokens that a given tokenizer would
-add by itself are left out.
+One that is trained here is byte-level: any text can be encoded and is decoded exactly. A given one
+may have a token for what it cannot spell (`unknown_id`); how many there are is said when the text
+is prepared. A special token never comes from text: text that spells it is text. Id 0 of a tokenizer
+trained here is `<|endoftext|>`, the end of a text (`edge_tokens.py`). Rows are filled up with id 0
+too, which no tokenizer needs to reserve: what fills a row is masked by its segment, 0, and never
+read. Special tokens that a given tokenizer would add by itself are left out.
 """
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,14 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the largest id: ids may have holes."""
         return 1 + max(self.library.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @functools.cached_property
+    def unknown_id(self) -> int | None:
+        """The token that stands for text that it cannot spell; None = there is none."""
+        model = json.loads(self.library.to_str())["model"]
+        if model.get("unk_token") is not None:
+            return self.library.token_to_id(model["unk_token"])
+        return model.get("unk_id")
 
     @property
     def token_type(self) -> str:

@@ -418,6 +418,51 @@ def test_a_given_tokenizer_is_used_as_it_is(tmp_path, undisturbed):
     assert corpus.tokenizer().digest() == undisturbed.tokenizer().digest()
 
 
+@pytest.fixture
+def spells_half(tmp_path):
+    """A tokenizer of whole words that knows half of those of the toy corpus."""
+    import tokenizers
+
+    from dipaco.data.toy import toy_documents
+
+    words = sorted({word for each in toy_documents(documents=80) for word in each.text.split()})
+    known = {"<|endoftext|>": 0, "[?]": 1}
+    known |= {word: number for number, word in enumerate(words[::2], start=2)}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="[?]"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    library.add_special_tokens(["<|endoftext|>"])
+    library.save(str(tmp_path / "words.json"))
+    return tmp_path / "words.json"
+
+
+def test_how_much_of_the_text_a_given_tokenizer_cannot_spell_is_said(
+    tmp_path, spells_half, monkeypatch
+):
+    monkeypatch.setattr(prepare_module, "FILE_BYTES", 2000)
+    config = dataclasses.replace(TOY, tokenizer=str(spells_half), vocab_size=2000)
+    corpus = prepare(config, tmp_path / "whole")
+    tokens = np.concatenate(corpus.tokens(range(corpus.num_documents)))
+    unknown = int((tokens == 1).sum())
+    assert 0.2 < unknown / len(tokens) < 0.8
+    assert corpus.manifest.notes == (
+        f"Of {len(tokens):,} tokens, {unknown:,} ({unknown / len(tokens):.1%}) are `[?]`: the "
+        "given tokenizer cannot spell that text.",
+    )
+
+    def stop_in_the_second_file(step):
+        if step.stage == "tokens" and (tmp_path / "halves" / "tokens_00001.arrayrecord").exists():
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        prepare(config, tmp_path / "halves", stop_in_the_second_file)
+    assert prepare(config, tmp_path / "halves").manifest == corpus.manifest
+
+
+def test_a_tokenizer_that_spells_any_text_has_no_token_for_what_it_cannot(undisturbed):
+    assert undisturbed.tokenizer().unknown_id is None
+    assert undisturbed.manifest.notes == ()
+
+
 def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadTokenizer, match=r"bad\.json"):
