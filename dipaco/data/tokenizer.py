@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.data.config import END_OF_TEXT
-from dipaco.data.errors import BadTokenizer
+from dipaco.data.errors import BadTokenizer, HalfCharacter, half_in_words
 from dipaco.files import file_digest, write_whole
 
 TEXTS_AT_ONCE = 64  # the library's encodings take about 100 bytes a token
@@ -55,17 +55,31 @@ class Tokenizer:
         return file_digest(self.file)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Texts -> int32 ids, one array a text."""
+        """Texts -> int32 ids, one array a text. Raises `HalfCharacter`."""
         encoded = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             some = list(texts[start : start + TEXTS_AT_ONCE])
-            for encoding in self.library.encode_batch_fast(some, add_special_tokens=False):
+            try:
+                encodings = self.library.encode_batch_fast(some, add_special_tokens=False)
+            except TypeError:
+                _check_whole(some)
+                raise
+            for encoding in encodings:
                 encoded.append(np.array(encoding.ids, dtype=np.int32))
         return encoded
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Ids -> text; incomplete characters become U+FFFD."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def _check_whole(texts: Sequence[str]) -> None:
+    """Raises `HalfCharacter`: Python's texts may hold what is no character."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise HalfCharacter(half=half_in_words(error)) from None
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, file: Path) -> Tokenizer:

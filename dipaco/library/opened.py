@@ -151,7 +151,7 @@ class OpenedRun:
           int32 [N].
 
         Raises:
-          EmptyPrompt: a text has no token.
+          EmptyPrompt, HalfCharacter: a text has no token, or what is no character.
           ReleaseOfOtherRouter, NotAllPaths: the release cannot be routed to.
         """
         from dipaco.serving.continuation import paths_of_texts
@@ -183,6 +183,7 @@ class OpenedRun:
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
+          HalfCharacter: there is in it what is no character.
           NoSuchPath, BadSetting, UnknownSetting: a value or a name cannot be used.
         """
         from dipaco.serving.continuation import continue_text
@@ -229,6 +230,7 @@ class OpenedRun:
         Raises:
           NoTexts: there is none, or nothing in them.
           NothingToScore: no document is longer than the routing prefix.
+          HalfCharacter: there is in a text what is no character.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """
         from dipaco.runs.evaluate_texts import evaluate_texts

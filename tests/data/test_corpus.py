@@ -23,6 +23,7 @@ from dipaco.data.errors import (
     CorpusOfOtherSettings,
     EmptyCorpus,
     EmptySplit,
+    HalfCharacter,
 )
 from dipaco.data.prepare import prepare
 from dipaco.data.staging import SPLITS, first_of_each, stage_documents
@@ -403,6 +404,14 @@ def test_any_text_is_decoded_exactly(tmp_path):
         (tokens,) = tokenizer.encode([text])
         assert tokenizer.decode(tokens) == text
         assert (tokens > 0).all()  # text that spells the end of a text is text
+
+
+def test_half_of_a_character_is_a_sentence(tmp_path):
+    tokenizer = train_tokenizer(["some text to learn from"] * 9, 280, tmp_path / "tokenizer.json")
+    with pytest.raises(HalfCharacter, match=r"half of a character, '\\ud800', after 'one '"):
+        tokenizer.encode(["whole", "one \ud800 two"])
+    with pytest.raises(HalfCharacter, match=r"'\\ud800', at its start"):
+        tokenizer.encode(["\ud800"])
 
 
 def test_the_tokenizer_is_the_same_each_time(tmp_path):

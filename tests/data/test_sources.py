@@ -98,6 +98,19 @@ def test_a_text_column_without_text_is_named(tmp_path):
         documents(f"jsonl:{tmp_path}/a.jsonl")
 
 
+@pytest.mark.parametrize("column", ["text", "domain"])
+def test_half_of_a_character_is_named(tmp_path, column):
+    """JSON can spell it, UTF-8 cannot; it would be trained on as something else."""
+    fine = '{"text": "whole: \\ud83d\\ude00", "domain": "\\u00e4"}\n'
+    (tmp_path / "a.jsonl").write_text(fine)
+    assert documents(f"jsonl:{tmp_path}/a.jsonl") == [Document("whole: 😀", "ä")]
+    row = {"text": "x", "domain": "y", column: "cut: \ud83d"}
+    (tmp_path / "a.jsonl").write_text(f"{fine}{json.dumps(row)}\n")
+    said = rf"line 2: column `{column}` holds half of a character, '\\ud83d', after 'cut: '\."
+    with pytest.raises(BadRecord, match=said):
+        documents(f"jsonl:{tmp_path}/a.jsonl")
+
+
 def test_a_missing_column_says_which_there_are(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"body": "x"}\n')
     with pytest.raises(MissingColumn, match="line 3: no column `text`; it has `body`"):
