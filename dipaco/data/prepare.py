@@ -34,6 +34,9 @@ from dipaco.data.token_files import TokenFile, TokenWriter
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from dipaco.files import digest_of, file_digest, write_whole
 
+Documents = dict[str, int]  # split -> documents
+Check = Callable[[Documents], object]
+
 FILE_BYTES = 64 << 20  # of tokens, before compression
 
 
@@ -52,6 +55,7 @@ def prepare(
     config: DataConfig,
     folder: Path | str,
     progress: Callable[[PrepareProgress], None] = lambda step: None,
+    check: Check = lambda documents: None,
 ) -> Corpus:
     """Reads, splits and tokenises the sources into `folder`; resumes where it was interrupted.
 
@@ -59,6 +63,8 @@ def prepare(
       config: what to read and how.
       folder: for this corpus alone. A finished corpus of the same settings is opened as it is.
       progress: called with the progress of each stage.
+      check: called with the most documents that each split will have, once the text is read, and
+        with those that it has, before the corpus is finished; may raise.
 
     Raises:
       CorpusOfOtherSettings: the folder holds another corpus.
@@ -75,7 +81,7 @@ def prepare(
         say=lambda message: progress(PrepareProgress(stage="fetch", message=message)),
         count=lambda done: progress(PrepareProgress(stage="read", done=done, unit="bytes")),
     )
-    count_splits(config, staged, staged.splits[staged.is_kept])  # before hours of work
+    check(count_splits(config, staged, staged.splits[staged.is_kept]))  # before hours of work
     tokenizer = tokenizer_for(config, staged, staged.sample_of_train, progress)
     edge_tokens(tokenizer, edge_names(config))  # also before hours of work
     chunks = range(staged.num_chunks)
@@ -83,7 +89,7 @@ def prepare(
     def encoded(start: int) -> Generator[list[np.ndarray]]:
         return encode_chunks(staged, chunks[start:], tokenizer, num_processes(config))
 
-    return write_corpus(config, folder, staged, tokenizer, encoded, progress)
+    return write_corpus(config, folder, staged, tokenizer, encoded, progress, check)
 
 
 def finished_corpus(config: DataConfig, folder: Path) -> Corpus | None:
@@ -111,11 +117,12 @@ def write_corpus(
     tokenizer: Tokenizer,
     encoded: Callable[[int], Generator[list[np.ndarray]]],
     progress: Callable[[PrepareProgress], None],
+    check: Check,
 ) -> Corpus:
     """Writes what is known of all documents, and their tokens, into `folder`.
 
     Args:
-      config, folder, progress: as of `prepare`.
+      config, folder, progress, check: as of `prepare`.
       staged: the documents.
       tokenizer: that they were encoded with.
       encoded: from a chunk on, gives the tokens of the kept documents of each chunk.
@@ -125,7 +132,7 @@ def write_corpus(
     """
     edges = edge_tokens(tokenizer, edge_names(config))
     written = _write_tokens(folder, staged, tokenizer, encoded, progress)
-    _finish(config, folder, staged, tokenizer, edges, written)
+    _finish(config, folder, staged, tokenizer, edges, written, check)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
 
@@ -244,6 +251,7 @@ def _finish(
     tokenizer: Tokenizer,
     edges: EdgeTokens,
     written: _Written,
+    check: Check,
 ) -> None:
     files, lengths, num_unknown = written
     kept = staged.is_kept
@@ -251,6 +259,7 @@ def _finish(
     short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
     splits[short] = SPLITS.index("short")
     documents = count_splits(config, staged, splits)
+    check(documents)
     begins, ends = staged.begins[kept], staged.ends[kept]
     arrays = dict(zip(ARRAYS, (lengths, domains, splits, begins, ends), strict=True))
     for name, values in arrays.items():
@@ -297,7 +306,7 @@ def _finish(
     write_whole(folder / "manifest.json", lambda stream: stream.write(text.encode()))
 
 
-def count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
+def count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> Documents:
     """Documents by split. Raises `EmptySplit`; only `short` may be empty."""
     documents = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
     for split in ("train", "valid", "router"):
