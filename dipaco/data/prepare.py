@@ -139,13 +139,14 @@ def write_corpus(
 
 def check_files(config: DataConfig) -> None:
     """Raises `BadSource` or `BadTokenizer`: files that the settings name are not here, or the
-    tokenizer is none. Reads no text and fetches nothing.
+    tokenizer is none, or has no tokens for the edges of texts. Reads no text and fetches nothing.
     """
     for source in map(parse_url, config.sources):
         if source.kind in SUFFIXES:
             files_of(source)
     if config.tokenizer is not None:
-        load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
+        given = load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
+        edge_tokens(given, edge_names(config))
 
 
 def tokenizer_for(

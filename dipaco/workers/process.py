@@ -86,7 +86,10 @@ def begun_run(
     recorded = None if rules is None else record_of(rules)
     is_here = address.remote is None and database is None and start_from is None
     if reads_text and is_here and not address.folder.exists():
-        check_files(config.data)
+        data = config.data
+        if init_from is not None:  # it brings its own tokenizer
+            data = dataclasses.replace(data, tokenizer=None)
+        check_files(data)
     with folder_lock(address) as lock:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
