@@ -235,7 +235,8 @@ def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[
         if domain_column:
             domain = str(_column(row, domain_column, "domain"))
         else:
-            domain = str(row.values.get("domain") or Path(row.file).name.split(".")[0])
+            named = row.values.get("domain")
+            domain = Path(row.file).name.split(".")[0] if named in (None, "") else str(named)
         group = PIECE if group_column == "piece" else None
         if group_column and group is None:
             group = str(_column(row, group_column, "group"))
