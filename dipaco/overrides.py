@@ -46,7 +46,7 @@ def load_config(file: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
     Args:
       file: a file, or the name of a shipped config (`quickstart`).
-      overrides: settings to change, as `--set` has them.
+      overrides: settings to change, as `--set` has them; a single one may stand alone.
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `run() -> RunConfig`.
@@ -225,8 +225,10 @@ def _importing_from(*folders: Path) -> Generator[None]:
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """The config with `NAME=VALUE` settings changed, all at once: some must change together.
 
-    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model.
+    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model. A single
+    text is one setting.
     """
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     tree = dataclasses.asdict(config)
     grids: list[str] = []
     for text in overrides:

@@ -471,6 +471,10 @@ def test_a_setting_that_a_config_file_has_wrong_keeps_its_own_words(tmp_path):
         load_config(tmp_path / "c.py")
 
 
+def test_a_single_setting_needs_no_list():
+    assert override(CONFIG, "inner.steps=7").inner.steps == 7
+
+
 EDITED = """
 import dataclasses, base
 of = dataclasses.replace
