@@ -9,9 +9,10 @@ import json
 import re
 import runpy
 import sys
+import traceback
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 
@@ -26,7 +27,7 @@ from dipaco.errors import (
     UnknownSetting,
 )
 from dipaco.model.config import ModelConfig, part_names
-from dipaco.settings import hint_for, kind_in_words
+from dipaco.settings import check_types, hint_for, kind_in_words, kinds_of
 from dipaco.topology import Topology, grid
 from dipaco.topology.grids import MOST_PATHS, experts_of, num_blocks
 
@@ -45,11 +46,12 @@ def load_config(file: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
     Args:
       file: a file, or the name of a shipped config (`quickstart`).
-      overrides: settings to change, as `--set` has them.
+      overrides: settings to change, as `--set` has them; a single one may stand alone.
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `run() -> RunConfig`.
-      UnknownSetting, BadSetting, BadOverride: an override does not fit.
+      BadSetting: a value in it, or of an override, is not what its setting takes.
+      UnknownSetting, BadOverride: an override does not fit.
     """
     file = _found(Path(file))
     config = _call(file, "run", "RunConfig")
@@ -66,8 +68,8 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `sweep()`.
-      BadSweep: it has no rows, one of them is no config or does not fit an override, a name cannot
-        name a folder, or two are equal.
+      BadSweep: it has no rows, one of them is no config, has a value that its setting does not take
+        or does not fit an override, a name cannot name a folder, or two are equal.
     """
     file = _found(file)
     rows = _call(file, "sweep", "dict[str, RunConfig]")
@@ -155,10 +157,44 @@ def _call(file: Path, function: str, kind: str) -> Any:
     except DipacoError:
         raise
     except Exception as error:
-        raise BadConfigFile(file=file, problem=f"{type(error).__name__}: {error}") from error
+        place = _place_of(error, file)
+        if (bad := _bad_setting_of(error, place)) is not None:
+            raise bad from error
+        problem = f"{type(error).__name__}: {error}{place and f' ({place})'}"
+        raise BadConfigFile(file=file, problem=problem) from error
     if not callable(called):
         raise BadConfigFile(file=file, problem=f"it has no function `{function}() -> {kind}`")
     return value
+
+
+def _place_of(error: Exception, file: Path) -> str:
+    """Where a config file, or one beside it, failed: `my.py, line 4`. Empty where none of them ran,
+    and for what Python cannot read, since it says itself where.
+    """
+    if isinstance(error, SyntaxError):
+        return ""
+    folder = file.resolve().parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        failed = Path(frame.filename)
+        if failed.is_file() and failed.resolve().parent == folder:
+            return f"{failed.name}, line {frame.lineno}"
+    return ""
+
+
+def _bad_setting_of(error: Exception, place: str) -> BadSetting | None:
+    """The value of a wrong type that the checks of a config met, such as a text compared to a
+    number; None where they met none.
+    """
+    names = dict(kinds_of(RunConfig))
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        checked = frame.f_locals.get("self")
+        if type(checked) in names:
+            try:
+                check_types(type(checked), checked, names[type(checked)])
+            except BadSetting as bad:
+                values = {**bad.values, "hint": place and f" See {place}."}
+                return BadSetting(**cast(Any, values))
+    return None
 
 
 def _folders_of(file: Path) -> tuple[Path, ...]:
@@ -189,8 +225,10 @@ def _importing_from(*folders: Path) -> Generator[None]:
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """The config with `NAME=VALUE` settings changed, all at once: some must change together.
 
-    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model.
+    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model. A single
+    text is one setting.
     """
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     tree = dataclasses.asdict(config)
     grids: list[str] = []
     for text in overrides:
@@ -209,6 +247,7 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
 
 
 def _grid(model: dict[str, Any], text: str) -> Topology:
+    check_types(ModelConfig, model, "model")
     parts = part_names(msgspec.convert(model, ModelConfig))
     experts, most = experts_of(text), num_blocks(parts)
     if experts is None:
@@ -220,7 +259,8 @@ def _grid(model: dict[str, Any], text: str) -> Topology:
 
 
 def from_tree(tree: dict[str, Any]) -> RunConfig:
-    """A config from its JSON form."""
+    """A config from its JSON form. Raises `BadSetting`: a value is not of its setting's type."""
+    check_types(RunConfig, tree)
     return msgspec.convert(tree, RunConfig)
 
 

@@ -15,7 +15,9 @@ import types
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
-from dipaco.errors import UnknownSetting
+import msgspec
+
+from dipaco.errors import BadSetting, UnknownSetting
 
 REQUIRED = object()  # the default of a setting that every config has to give
 
@@ -80,6 +82,50 @@ def sentences_of(kind: type) -> dict[str, str]:
         ):
             found[field.target.id] = _on_one_line(text.value.value)
     return found
+
+
+def kinds_of(kind: type, name: str = "") -> Iterator[tuple[type, str]]:
+    """The dataclasses of a tree of settings, and the names of the groups that they are."""
+    yield kind, name
+    prefix = f"{name}." if name else ""
+    for field, hint in get_type_hints(kind).items():
+        for part in (hint, *get_args(hint)):
+            if dataclasses.is_dataclass(part):
+                yield from kinds_of(cast(type, part), f"{prefix}{field}")
+
+
+def check_types(kind: type, values: Any, name: str = "") -> None:
+    """Checks that values are of the types of a dataclass's fields, and of those in it.
+
+    Args:
+      kind: the dataclass.
+      values: an instance of it, or the same as a dict.
+      name: of the group that it is.
+
+    Raises:
+      BadSetting: names the first that is not.
+    """
+    given = values if isinstance(values, dict) else vars(values)
+    prefix = f"{name}." if name else ""
+    for field, hint in get_type_hints(kind).items():
+        if field in given:
+            _check_type(hint, given[field], f"{prefix}{field}")
+
+
+def _check_type(kind: Any, value: Any, name: str) -> None:
+    items = [part for part in get_args(kind) if dataclasses.is_dataclass(part)]
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, (cast(type, kind), dict)):
+            raise BadSetting(name=name, value=value, expected=f"an instance of `{kind.__name__}`")
+        check_types(cast(type, kind), value, name)
+    elif items and isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            _check_type(items[0], item, f"{name}[{number}]")
+    else:
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            raise BadSetting(name=name, value=value, expected=kind_in_words(kind)) from None
 
 
 def find(kind: type, name: str) -> list[SettingsGroup]:

@@ -12,6 +12,7 @@ from dipaco.errors import (
     BadConfigFile,
     BadOverride,
     BadSetting,
+    BadSweep,
     DipacoError,
     SettingsDisagree,
     UnknownSetting,
@@ -19,7 +20,7 @@ from dipaco.errors import (
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig
 from dipaco.outer.config import OuterSettings
-from dipaco.overrides import from_tree, load_config, override, settings
+from dipaco.overrides import from_tree, load_config, load_sweep, override, settings
 from dipaco.routing.config import RoutingConfig
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology, blocks
@@ -468,6 +469,84 @@ def test_a_setting_that_a_config_file_has_wrong_keeps_its_own_words(tmp_path):
     (tmp_path / "c.py").write_text(FILE.format(name="x").replace("phases=200", "phases=0"))
     with pytest.raises(BadSetting, match=r"`phases` is 0\. Expected 1 or more"):
         load_config(tmp_path / "c.py")
+
+
+def test_a_single_setting_needs_no_list():
+    assert override(CONFIG, "inner.steps=7").inner.steps == 7
+
+
+EDITED = """
+import dataclasses, base
+of = dataclasses.replace
+def {function}():
+    c = base.run()
+    return {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            "of(c, inner=of(c.inner, steps=30.0))",
+            r"`inner\.steps` is 30\.0\. Expected a whole number",
+        ),
+        ("of(c, seed=1.5)", r"`seed` is 1\.5\. Expected a whole number"),
+        ("of(c, name=None)", "`name` is None. Expected text"),
+        ("of(c, phases='3')", r"`phases` is '3'\. Expected a whole number\. See my\.py, line 6\."),
+        (
+            "of(c, inner=of(c.inner, learning_rate='3e-3'))",
+            r"`inner\.learning_rate` is '3e-3'\. Expected a number\. See my\.py, line 6\.",
+        ),
+        ("of(c, topology='2x2')", r"`topology` is '2x2'\. Expected an instance of `Topology`"),
+        ("of(c, inner=None)", "`inner` is None. Expected an instance of `InnerSettings`"),
+        (
+            "of(c, topology=of(c.topology, levels=(of(c.topology.levels[0], experts=1.0),)))",
+            r"`topology\.levels\[0\]\.experts` is 1\.0\. Expected a whole number",
+        ),
+        (
+            "of(c, data=of(c.data, sources='text:notes/a'))",
+            r"`data\.sources` is 'text:notes/a'\. Expected a tuple of them",
+        ),
+        ("of(c, baselines='dense')", "`baselines` is 'dense'. Expected a tuple, as in"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_said_with_its_setting(tmp_path, value, said):
+    (tmp_path / "base.py").write_text(FILE.format(name="one"))
+    (tmp_path / "my.py").write_text(EDITED.format(function="run", value=value))
+    with pytest.raises(BadSetting, match=said):
+        load_config(tmp_path / "my.py")
+    (tmp_path / "my.py").write_text(EDITED.format(function="sweep", value=f"{{'row': {value}}}"))
+    with pytest.raises(DipacoError, match=said) as caught:
+        load_sweep(tmp_path / "my.py")
+    if isinstance(caught.value, BadSweep):  # it is a mistake in the file, and the rows are made
+        assert "its row `row`:" in str(caught.value)
+
+
+def test_a_list_may_stand_for_a_tuple_and_a_whole_number_for_another(tmp_path):
+    value = "of(c, data=of(c.data, sources=['text:a']), outer=of(c.outer, learning_rate=1))"
+    (tmp_path / "base.py").write_text(FILE.format(name="one"))
+    (tmp_path / "my.py").write_text(EDITED.format(function="run", value=value))
+    config = load_config(tmp_path / "my.py")
+    assert config.data.sources == ("text:a",)
+    assert type(config.outer.learning_rate) is float
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("c.replac(phases=3)", r"no attribute 'replac' \(my\.py, line 6\)\.$"),
+        ("base.other()", r"no attribute 'other' \(my\.py, line 6\)\.$"),
+        ("base.fails()", r"ZeroDivisionError: division by zero \(base\.py, line 18\)\.$"),
+        ("3 +* 4", r"invalid syntax \(my\.py, line 6\)\.$"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_said_with_its_line(tmp_path, value, said):
+    fails = "def fails():\n    return 1 / 0\n"
+    (tmp_path / "base.py").write_text(FILE.format(name="one") + fails)
+    (tmp_path / "my.py").write_text(EDITED.format(function="run", value=value))
+    with pytest.raises(BadConfigFile, match=said):
+        load_config(tmp_path / "my.py")
 
 
 def test_outer_and_inner_defaults_are_the_papers():

@@ -89,6 +89,7 @@ def _copy(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from dipaco.model.config import num_parameters, part_parameters
     from dipaco.overrides import load_config, settings
+    from dipaco.plural import counted
 
     if options.config is None:
         if options.explain is None or options.overrides:
@@ -111,8 +112,8 @@ def _show(options: argparse.Namespace) -> int:
         print(_in_words(level))
     total = sum(in_part[part] for m in topology.modules for part in topology.parts_of(m))
     print(
-        f"{topology.num_paths} paths of {num_parameters(config.model):,} parameters, "
-        f"{len(topology.modules)} modules of {total:,} parameters in all"
+        f"{counted(topology.num_paths, 'path')} of {num_parameters(config.model):,} parameters, "
+        f"{counted(len(topology.modules), 'module')} of {total:,} parameters in all"
     )
     tokens_per_step = config.inner.batch_size * config.data.length
     for arm in (config.plan.base, *config.plan.arms):

@@ -64,6 +64,9 @@ class RunConfig:
         at_least("phases", self.phases, 1)
         if not 0 <= self.seed < 2**63:
             raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1")
+        if isinstance(self.baselines, str):
+            expected = f'a tuple, as in ("{DENSE}",)'
+            raise BadSetting(name="baselines", value=self.baselines, expected=expected)
         if unknown := set(self.baselines) - set(BASELINES):
             raise BadSetting(
                 name="baselines",

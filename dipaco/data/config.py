@@ -64,6 +64,8 @@ class DataConfig:
             if not holds:
                 raise BadSetting(name=f"data.{name}", value=getattr(self, name), expected=expected)
 
+        listed = 'a tuple of them, as in ("text:notes",)'
+        demand(not isinstance(self.sources, str), "sources", listed)
         demand(len(self.sources) > 0, "sources", "at least one source")
         for url in self.sources:
             check_kind(url)

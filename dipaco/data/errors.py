@@ -21,6 +21,12 @@ class BadRecord(DipacoError):
     is_lasting = True
 
 
+class HalfCharacter(DipacoError):
+    """A text holds {half}: it is no whole text, and no tokenizer can read it. Remove that half, or give the text as it was before it was cut there."""
+
+    is_lasting = True
+
+
 class MissingColumn(DipacoError):
     """{file}, {place}: no column `{column}`; it has {found}. Repair it, or choose one with `?{option}=NAME`."""
 
@@ -63,3 +69,12 @@ class ShardDamaged(DipacoError):
     """The shard {file} is damaged: {problem}. Restore it from a copy of the run folder."""
 
     is_lasting = True
+
+
+def half_in_words(error: UnicodeEncodeError) -> str:
+    """What of a text UTF-8 cannot write: `half of a character, '\\ud83d', after 'good morning '`."""
+    text, start = error.object, error.start
+    before = text[max(0, start - 20) : start]
+    return (
+        f"half of a character, {text[start]!r}, {f'after {before!r}' if start else 'at its start'}"
+    )

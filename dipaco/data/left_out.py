@@ -6,6 +6,7 @@ from dipaco.data.config import DataConfig
 from dipaco.data.packages.source import MAX_BYTES_PER_DOMAIN
 from dipaco.data.source_url import SUFFIXES, parse_url
 from dipaco.data.staging import Staged
+from dipaco.data.tokenizer import Tokenizer
 from dipaco.plural import counted
 
 MOST_NAMED = 3  # domains in a sentence
@@ -36,6 +37,17 @@ def notes_of_left_out(config: DataConfig, staged: Staged, num_short: int) -> lis
             f"reads: {documents} drawn for validation or for the router."
         )
     return notes
+
+
+def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, num_tokens: int) -> list[str]:
+    """A sentence on text that the tokenizer cannot spell; none where it can spell all."""
+    if not num_unknown:
+        return []
+    token = tokenizer.library.id_to_token(tokenizer.unknown_id)
+    return [
+        f"Of {counted(num_tokens, 'token')}, {num_unknown:,} ({num_unknown / num_tokens:.1%}) are "
+        f"`{token}`: the given tokenizer cannot spell that text."
+    ]
 
 
 def _over_the_bound(config: DataConfig, staged: Staged) -> str:

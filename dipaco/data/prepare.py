@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,12 +27,15 @@ from dipaco.data.corpus import (
 from dipaco.data.edge_tokens import EdgeTokens, edge_tokens
 from dipaco.data.encode import encode_chunks
 from dipaco.data.errors import CorpusOfOtherSettings, EmptySplit
-from dipaco.data.left_out import advice_for_empty_split, notes_of_left_out
+from dipaco.data.left_out import advice_for_empty_split, notes_of_left_out, notes_of_unknown
 from dipaco.data.source_url import SUFFIXES, files_of, parse_url
 from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
 from dipaco.data.token_files import TokenFile, TokenWriter
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from dipaco.files import digest_of, file_digest, write_whole
+
+Documents = dict[str, int]  # split -> documents
+Check = Callable[[Documents], object]
 
 FILE_BYTES = 64 << 20  # of tokens, before compression
 
@@ -52,6 +55,7 @@ def prepare(
     config: DataConfig,
     folder: Path | str,
     progress: Callable[[PrepareProgress], None] = lambda step: None,
+    check: Check = lambda documents: None,
 ) -> Corpus:
     """Reads, splits and tokenises the sources into `folder`; resumes where it was interrupted.
 
@@ -59,6 +63,8 @@ def prepare(
       config: what to read and how.
       folder: for this corpus alone. A finished corpus of the same settings is opened as it is.
       progress: called with the progress of each stage.
+      check: called with the most documents that each split will have, once the text is read, and
+        with those that it has, before the corpus is finished; may raise.
 
     Raises:
       CorpusOfOtherSettings: the folder holds another corpus.
@@ -75,7 +81,7 @@ def prepare(
         say=lambda message: progress(PrepareProgress(stage="fetch", message=message)),
         count=lambda done: progress(PrepareProgress(stage="read", done=done, unit="bytes")),
     )
-    count_splits(config, staged, staged.splits[staged.is_kept])  # before hours of work
+    check(count_splits(config, staged, staged.splits[staged.is_kept]))  # before hours of work
     tokenizer = tokenizer_for(config, staged, staged.sample_of_train, progress)
     edge_tokens(tokenizer, edge_names(config))  # also before hours of work
     chunks = range(staged.num_chunks)
@@ -83,7 +89,7 @@ def prepare(
     def encoded(start: int) -> Generator[list[np.ndarray]]:
         return encode_chunks(staged, chunks[start:], tokenizer, num_processes(config))
 
-    return write_corpus(config, folder, staged, tokenizer, encoded, progress)
+    return write_corpus(config, folder, staged, tokenizer, encoded, progress, check)
 
 
 def finished_corpus(config: DataConfig, folder: Path) -> Corpus | None:
@@ -111,11 +117,12 @@ def write_corpus(
     tokenizer: Tokenizer,
     encoded: Callable[[int], Generator[list[np.ndarray]]],
     progress: Callable[[PrepareProgress], None],
+    check: Check,
 ) -> Corpus:
     """Writes what is known of all documents, and their tokens, into `folder`.
 
     Args:
-      config, folder, progress: as of `prepare`.
+      config, folder, progress, check: as of `prepare`.
       staged: the documents.
       tokenizer: that they were encoded with.
       encoded: from a chunk on, gives the tokens of the kept documents of each chunk.
@@ -124,21 +131,22 @@ def write_corpus(
       EmptySplit: of a split no document is long enough.
     """
     edges = edge_tokens(tokenizer, edge_names(config))
-    files, lengths = _write_tokens(folder, staged, tokenizer, encoded, progress)
-    _finish(config, folder, staged, tokenizer, edges, files, lengths)
+    written = _write_tokens(folder, staged, tokenizer, encoded, progress)
+    _finish(config, folder, staged, tokenizer, edges, written, check)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
 
 
 def check_files(config: DataConfig) -> None:
     """Raises `BadSource` or `BadTokenizer`: files that the settings name are not here, or the
-    tokenizer is none. Reads no text and fetches nothing.
+    tokenizer is none, or has no tokens for the edges of texts. Reads no text and fetches nothing.
     """
     for source in map(parse_url, config.sources):
         if source.kind in SUFFIXES:
             files_of(source)
     if config.tokenizer is not None:
-        load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
+        given = load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
+        edge_tokens(given, edge_names(config))
 
 
 def tokenizer_for(
@@ -168,18 +176,33 @@ def tokenizer_for(
     return train_tokenizer(sample, config.vocab_size, file)
 
 
+class _FileRecord(msgspec.Struct):
+    file: TokenFile
+    lengths: list[int]
+    next_chunk: int
+    unknown: int = 0  # of its tokens
+
+
+class _Written(NamedTuple):
+    """The token files of a corpus."""
+
+    files: list[TokenFile]
+    lengths: np.ndarray  # int32 [documents]
+    num_unknown: int  # tokens that stand for text that the tokenizer cannot spell
+
+
 def _write_tokens(
     folder: Path,
     staged: Staged,
     tokenizer: Tokenizer,
     encoded: Callable[[int], Generator[list[np.ndarray]]],
     progress: Callable[[PrepareProgress], None],
-) -> tuple[list[TokenFile], np.ndarray]:
+) -> _Written:
     """Writes the token files that are missing. An interrupted file is written again whole."""
-    token_type = tokenizer.token_type
+    token_type, unknown_id = tokenizer.token_type, tokenizer.unknown_id
     files: list[TokenFile] = []
     lengths: list[np.ndarray] = []
-    chunk = 0
+    chunk = num_unknown = 0
     while (done := staged.folder / f"file_{len(files):05d}.json").exists():
         record = msgspec.json.decode(done.read_bytes(), type=_FileRecord)
         written = folder / record.file.name
@@ -188,15 +211,19 @@ def _write_tokens(
         files.append(record.file)
         lengths.append(np.array(record.lengths, dtype=np.int32))
         chunk = record.next_chunk
+        num_unknown += record.unknown
 
     total = int(staged.num_bytes[staged.is_kept].sum(dtype=np.int64))
     rest = encoded(chunk)
     try:
         while chunk < staged.num_chunks:
             writer = TokenWriter(folder / f"tokens_{len(files):05d}.arrayrecord")
+            unknown = 0
             while chunk < staged.num_chunks and writer.num_bytes < FILE_BYTES:
                 for tokens in next(rest):
                     writer.write(tokens.astype(token_type))
+                    if unknown_id is not None:
+                        unknown += int((tokens == unknown_id).sum())
                 chunk += 1
                 read = slice(0, staged.chunk_starts[chunk])
                 bytes_done = int(staged.num_bytes[read][staged.is_kept[read]].sum(dtype=np.int64))
@@ -204,7 +231,7 @@ def _write_tokens(
                     PrepareProgress(stage="tokens", done=bytes_done, total=total, unit="bytes")
                 )
             file, file_lengths = writer.close()
-            record = _FileRecord(file=file, lengths=file_lengths, next_chunk=chunk)
+            record = _FileRecord(file=file, lengths=file_lengths, next_chunk=chunk, unknown=unknown)
             # The record after the file: a file without one is written again, to the same bytes.
             write_whole(
                 staged.folder / f"file_{len(files):05d}.json",
@@ -212,15 +239,10 @@ def _write_tokens(
             )
             files.append(file)
             lengths.append(np.array(file_lengths, dtype=np.int32))
+            num_unknown += unknown
     finally:
         rest.close()
-    return files, np.concatenate(lengths)
-
-
-class _FileRecord(msgspec.Struct):
-    file: TokenFile
-    lengths: list[int]
-    next_chunk: int
+    return _Written(files, np.concatenate(lengths), num_unknown)
 
 
 def _finish(
@@ -229,14 +251,16 @@ def _finish(
     staged: Staged,
     tokenizer: Tokenizer,
     edges: EdgeTokens,
-    files: list[TokenFile],
-    lengths: np.ndarray,
+    written: _Written,
+    check: Check,
 ) -> None:
+    files, lengths, num_unknown = written
     kept = staged.is_kept
     splits, domains, num_bytes = staged.splits[kept], staged.domains[kept], staged.num_bytes[kept]
     short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
     splits[short] = SPLITS.index("short")
     documents = count_splits(config, staged, splits)
+    check(documents)
     begins, ends = staged.begins[kept], staged.ends[kept]
     arrays = dict(zip(ARRAYS, (lengths, domains, splits, begins, ends), strict=True))
     for name, values in arrays.items():
@@ -270,7 +294,11 @@ def _finish(
             for number, name in enumerate(staged.domain_names)
         ),
         left_out=staged.left_out,
-        notes=(*staged.notes, *notes_of_left_out(config, staged, documents["short"])),
+        notes=(
+            *staged.notes,
+            *notes_of_left_out(config, staged, documents["short"]),
+            *notes_of_unknown(tokenizer, num_unknown, int(lengths.sum(dtype=np.int64))),
+        ),
     )
     for left_over in folder.glob("tokens_*"):
         if left_over.name not in {file.name for file in files}:
@@ -279,7 +307,7 @@ def _finish(
     write_whole(folder / "manifest.json", lambda stream: stream.write(text.encode()))
 
 
-def count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
+def count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> Documents:
     """Documents by split. Raises `EmptySplit`; only `short` may be empty."""
     documents = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
     for split in ("train", "valid", "router"):

@@ -72,9 +72,9 @@ class Pieces:
             for number, text in enumerate(texts):
                 if cap is not None and domain_bytes[domain] >= cap:
                     rest = "".join(texts[number:])
-                    bytes_over[document.domain] += len(rest.encode("utf-8", "replace"))
+                    bytes_over[document.domain] += len(rest.encode())
                     break
-                data = text.encode("utf-8", "replace")  # a lone surrogate cannot be written
+                data = text.encode()
                 text_hash = xxhash.xxh3_64_intdigest(data)
                 self.hashes.append(text_hash)
                 self.groups.append(text_hash if document.group == PIECE else group_hash)

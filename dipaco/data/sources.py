@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from dipaco.data.document import PIECE, Document, Source
-from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
+from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn, half_in_words
 from dipaco.data.slices import FilePart, SourcePart
 from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
 from dipaco.errors import BadSource, needs_extra
@@ -231,14 +231,26 @@ def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[
         if not isinstance(text, str):
             problem = f"column `{text_column}` holds {type(text).__name__}, not text"
             raise BadRecord(file=row.file, place=str(row.place), problem=problem)
+        _check_whole(row, text_column, text)
         if domain_column:
             domain = str(_column(row, domain_column, "domain"))
         else:
-            domain = str(row.values.get("domain") or Path(row.file).name.split(".")[0])
+            named = row.values.get("domain")
+            domain = Path(row.file).name.split(".")[0] if named in (None, "") else str(named)
         group = PIECE if group_column == "piece" else None
         if group_column and group is None:
             group = str(_column(row, group_column, "group"))
+        _check_whole(row, domain_column or "domain", domain)
         yield Document(text, domain, group)
+
+
+def _check_whole(row: SourceRow, column: str, text: str) -> None:
+    """Raises `BadRecord`: the text holds half of a character. JSON can spell that, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"column `{column}` holds {half_in_words(error)}"
+        raise BadRecord(file=row.file, place=str(row.place), problem=problem) from None
 
 
 def _column(row: SourceRow, column: str, option: str) -> Any:

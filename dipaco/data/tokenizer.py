@@ -1,14 +1,17 @@
-"""Text <-> token ids: a byte-level BPE, trained here or given, identified by its file's digest.
+"""Text <-> token ids: a byte-level BPE that is trained here, or any given tokenizer, identified by
+its file's digest.
 
-Byte-level: any text can be encoded and is decoded exactly. A special token never comes from text:
-text that spells it is text. Id 0 of a tokenizer trained here is `<|endoftext|>`, the end of a text
-(`edge_tokens.py`). Rows are filled up with id 0 too, which no tokenizer needs to reserve: what
-fills a row is masked by its segment, 0, and never read. Special tokens that a given tokenizer would
-add by itself are left out.
+One that is trained here is byte-level: any text can be encoded and is decoded exactly. A given one
+may have a token for what it cannot spell (`unknown_id`); how many there are is said when the text
+is prepared. A special token never comes from text: text that spells it is text. Id 0 of a tokenizer
+trained here is `<|endoftext|>`, the end of a text (`edge_tokens.py`). Rows are filled up with id 0
+too, which no tokenizer needs to reserve: what fills a row is masked by its segment, 0, and never
+read. Special tokens that a given tokenizer would add by itself are left out.
 """
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.data.config import END_OF_TEXT
-from dipaco.data.errors import BadTokenizer
+from dipaco.data.errors import BadTokenizer, HalfCharacter, half_in_words
 from dipaco.files import file_digest, write_whole
 
 TEXTS_AT_ONCE = 64  # the library's encodings take about 100 bytes a token
@@ -34,6 +37,14 @@ class Tokenizer:
         """One more than the largest id: ids may have holes."""
         return 1 + max(self.library.get_vocab(with_added_tokens=True).values(), default=-1)
 
+    @functools.cached_property
+    def unknown_id(self) -> int | None:
+        """The token that stands for text that it cannot spell; None = there is none."""
+        model = json.loads(self.library.to_str())["model"]
+        if model.get("unk_token") is not None:
+            return self.library.token_to_id(model["unk_token"])
+        return model.get("unk_id")
+
     @property
     def token_type(self) -> str:
         """Of its ids on disk."""
@@ -44,17 +55,31 @@ class Tokenizer:
         return file_digest(self.file)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Texts -> int32 ids, one array a text."""
+        """Texts -> int32 ids, one array a text. Raises `HalfCharacter`."""
         encoded = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             some = list(texts[start : start + TEXTS_AT_ONCE])
-            for encoding in self.library.encode_batch_fast(some, add_special_tokens=False):
+            try:
+                encodings = self.library.encode_batch_fast(some, add_special_tokens=False)
+            except TypeError:
+                _check_whole(some)
+                raise
+            for encoding in encodings:
                 encoded.append(np.array(encoding.ids, dtype=np.int32))
         return encoded
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Ids -> text; incomplete characters become U+FFFD."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def _check_whole(texts: Sequence[str]) -> None:
+    """Raises `HalfCharacter`: Python's texts may hold what is no character."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise HalfCharacter(half=half_in_words(error)) from None
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, file: Path) -> Tokenizer:

@@ -14,6 +14,7 @@ from dipaco.observe.fact_events import fact_events
 from dipaco.observe.progress import Progress
 from dipaco.observe.terminal import bullets, terminal_width
 from dipaco.observe.writers import JsonLines, Several
+from dipaco.plural import counted
 from dipaco.runs.progress import progress_of
 from dipaco.runs.reasons import terminal_line
 from dipaco.runs.rules import phrase
@@ -128,8 +129,8 @@ def title_of(run: Run) -> str:
     """A run in a line, and in another where its text and its beginning come from."""
     config, rules = run.config, f"; {phrase(run.rules)}" if run.rules else ""
     return (
-        f"{config.name}, seed {config.seed}: {config.num_paths} paths, "
-        f"{len(config.topology.modules)} modules{rules}\n"
+        f"{config.name}, seed {config.seed}: {counted(config.num_paths, 'path')}, "
+        f"{counted(len(config.topology.modules), 'module')}{rules}\n"
         f"{_origin_of(run)}"
     )
 

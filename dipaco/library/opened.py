@@ -16,6 +16,7 @@ from dipaco.library.errors import ModuleNotReleased, NoSuchModule, RunUnfinished
 from dipaco.library.picture import Picture
 from dipaco.library.report import RunReport
 from dipaco.model.config import num_parameters, part_parameters
+from dipaco.plural import counted
 from dipaco.runs.opening import open_run
 from dipaco.runs.releases import check_arm, check_path, find_release
 from dipaco.runs.rules import phrase
@@ -134,7 +135,7 @@ class OpenedRun:
 
     def path(self, number: int) -> dict[str, Any]:
         """The parameters of a whole path in the release: part -> tree of arrays. Raises
-        `NoSuchPath`.
+        `NoSuchPath`, or `BadSetting` for what is no number.
         """
         release = self.release
         check_path(number, release)
@@ -151,7 +152,7 @@ class OpenedRun:
           int32 [N].
 
         Raises:
-          EmptyPrompt: a text has no token.
+          EmptyPrompt, HalfCharacter: a text has no token, or what is no character.
           ReleaseOfOtherRouter, NotAllPaths: the release cannot be routed to.
         """
         from dipaco.serving.continuation import paths_of_texts
@@ -183,6 +184,7 @@ class OpenedRun:
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
+          HalfCharacter: there is in it what is no character.
           NoSuchPath, BadSetting, UnknownSetting: a value or a name cannot be used.
         """
         from dipaco.serving.continuation import continue_text
@@ -229,6 +231,7 @@ class OpenedRun:
         Raises:
           NoTexts: there is none, or nothing in them.
           NothingToScore: no document is longer than the routing prefix.
+          HalfCharacter: there is in a text what is no character.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """
         from dipaco.runs.evaluate_texts import evaluate_texts
@@ -274,8 +277,9 @@ class OpenedRun:
         in_part = part_parameters(self.config.model)
         total = sum(in_part[part] for m in topology.modules for part in topology.parts_of(m))
         return (
-            f"{self.arm}: {topology.num_paths} paths of {num_parameters(self.config.model):,} "
-            f"parameters, {len(topology.modules)} modules of {total:,} in all"
+            f"{self.arm}: {counted(topology.num_paths, 'path')} of "
+            f"{num_parameters(self.config.model):,} "
+            f"parameters, {counted(len(topology.modules), 'module')} of {total:,} in all"
         )
 
     def _results(self) -> str:

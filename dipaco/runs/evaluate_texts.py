@@ -49,6 +49,7 @@ def evaluate_texts(
     Raises:
       NoTexts: there is none, or nothing in them.
       NothingToScore: no document is longer than the routing prefix.
+      HalfCharacter: there is in a text what is no character.
       NotAllPaths: documents are routed by likelihood, and a path is missing.
     """
     data = run.config.data

@@ -33,6 +33,7 @@ from dipaco.store.address import Address
 from dipaco.store.layout import Layout, SweepLayout
 
 SOME = 3  # of the folders that are in the way, that are named
+ENDS_WITH_BASE = "ends_with_base"  # given to a run of which others take the base model
 NOBODYS = (".", "_", "@", "#")  # what editors, Python and file servers begin names with
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dipaco.errors import NoSuchPath
+from dipaco.errors import BadSetting, NoSuchPath
 from dipaco.runs.errors import NoSuchArm
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ def check_arm(run: "Run", arm: str) -> None:
 
 
 def check_path(path: int | None, release: "Release") -> None:
-    """Raises `NoSuchPath`. None (the router's choice) passes."""
+    """Raises `NoSuchPath`, or `BadSetting` for what is no number. None (the router's choice)
+    passes.
+    """
+    last = len(release.paths) - 1
+    if path is not None and not hasattr(path, "__index__"):
+        raise BadSetting(name="path", value=path, expected=f"a whole number, 0 to {last}")
     if path is not None and not 0 <= path < len(release.paths):
-        raise NoSuchPath(path=path, last=len(release.paths) - 1)
+        raise NoSuchPath(path=path, last=last)

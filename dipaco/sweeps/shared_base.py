@@ -19,7 +19,7 @@ from dipaco.config import RunConfig
 from dipaco.control.opening import install_ledger
 from dipaco.data.config import corpus_settings
 from dipaco.files import link_folder, make_folder, translate_os_errors
-from dipaco.runs.opening import create_or_open, reading
+from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
 from dipaco.store.layout import Layout
 
 # Inner settings that no base model depends on: the length of a phase, how several paths train at
@@ -81,7 +81,7 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
     if prepared is not None:
         with translate_os_errors(folder):
             link_folder(Layout(prepared).corpus, Layout(folder).corpus)
-    run, _ = create_or_open(folder, config)
+    run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
     run.ledger.close()
 
 
@@ -99,7 +99,8 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
         # The ledger last: the run exists when its ledger does.
         partial = target.ledger.with_name(f"{target.ledger.name}.partial")
         partial.unlink(missing_ok=True)
-        run.ledger.fork(partial, {"config": config.to_json(), "run": uuid.uuid4().hex})
+        changed = {"config": config.to_json(), "run": uuid.uuid4().hex, ENDS_WITH_BASE: "false"}
+        run.ledger.fork(partial, changed)
         install_ledger(partial, target.ledger)
 
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -21,6 +22,7 @@ from dipaco.control.tasks import Kind
 from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
+from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.machine import machine
 from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
@@ -75,14 +77,19 @@ def begun_run(
       (the run, whether it was begun just now).
 
     Raises:
+      BadSetting: a value of the config is not of its setting's type; nothing was written.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
+    config = from_tree(dataclasses.asdict(config))  # as its ledger will give it back
     recorded = None if rules is None else record_of(rules)
     is_here = address.remote is None and database is None and start_from is None
     if reads_text and is_here and not address.folder.exists():
-        check_files(config.data)
+        data = config.data
+        if init_from is not None:  # it brings its own tokenizer
+            data = dataclasses.replace(data, tokenizer=None)
+        check_files(data)
     with folder_lock(address) as lock:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.

@@ -23,6 +23,7 @@ from dipaco.data.errors import (
     CorpusOfOtherSettings,
     EmptyCorpus,
     EmptySplit,
+    HalfCharacter,
 )
 from dipaco.data.prepare import prepare
 from dipaco.data.staging import SPLITS, first_of_each, stage_documents
@@ -405,6 +406,14 @@ def test_any_text_is_decoded_exactly(tmp_path):
         assert (tokens > 0).all()  # text that spells the end of a text is text
 
 
+def test_half_of_a_character_is_a_sentence(tmp_path):
+    tokenizer = train_tokenizer(["some text to learn from"] * 9, 280, tmp_path / "tokenizer.json")
+    with pytest.raises(HalfCharacter, match=r"half of a character, '\\ud800', after 'one '"):
+        tokenizer.encode(["whole", "one \ud800 two"])
+    with pytest.raises(HalfCharacter, match=r"'\\ud800', at its start"):
+        tokenizer.encode(["\ud800"])
+
+
 def test_the_tokenizer_is_the_same_each_time(tmp_path):
     texts = [words(i) for i in range(1, 40)]
     for name in ("a.json", "b.json"):
@@ -416,6 +425,51 @@ def test_a_given_tokenizer_is_used_as_it_is(tmp_path, undisturbed):
     given = dataclasses.replace(TOY, tokenizer=str(undisturbed.tokenizer_file))
     corpus = prepare(given, tmp_path / "corpus")
     assert corpus.tokenizer().digest() == undisturbed.tokenizer().digest()
+
+
+@pytest.fixture
+def spells_half(tmp_path):
+    """A tokenizer of whole words that knows half of those of the toy corpus."""
+    import tokenizers
+
+    from dipaco.data.toy import toy_documents
+
+    words = sorted({word for each in toy_documents(documents=80) for word in each.text.split()})
+    known = {"<|endoftext|>": 0, "[?]": 1}
+    known |= {word: number for number, word in enumerate(words[::2], start=2)}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="[?]"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    library.add_special_tokens(["<|endoftext|>"])
+    library.save(str(tmp_path / "words.json"))
+    return tmp_path / "words.json"
+
+
+def test_how_much_of_the_text_a_given_tokenizer_cannot_spell_is_said(
+    tmp_path, spells_half, monkeypatch
+):
+    monkeypatch.setattr(prepare_module, "FILE_BYTES", 2000)
+    config = dataclasses.replace(TOY, tokenizer=str(spells_half), vocab_size=2000)
+    corpus = prepare(config, tmp_path / "whole")
+    tokens = np.concatenate(corpus.tokens(range(corpus.num_documents)))
+    unknown = int((tokens == 1).sum())
+    assert 0.2 < unknown / len(tokens) < 0.8
+    assert corpus.manifest.notes == (
+        f"Of {len(tokens):,} tokens, {unknown:,} ({unknown / len(tokens):.1%}) are `[?]`: the "
+        "given tokenizer cannot spell that text.",
+    )
+
+    def stop_in_the_second_file(step):
+        if step.stage == "tokens" and (tmp_path / "halves" / "tokens_00001.arrayrecord").exists():
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        prepare(config, tmp_path / "halves", stop_in_the_second_file)
+    assert prepare(config, tmp_path / "halves").manifest == corpus.manifest
+
+
+def test_a_tokenizer_that_spells_any_text_has_no_token_for_what_it_cannot(undisturbed):
+    assert undisturbed.tokenizer().unknown_id is None
+    assert undisturbed.manifest.notes == ()
 
 
 def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):

@@ -14,7 +14,7 @@ from dipaco.data.edge_tokens import Edges, EdgeTokens, edge_names_of_checkpoint
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Rows
-from dipaco.data.prepare import prepare
+from dipaco.data.prepare import check_files, prepare
 from dipaco.data.shards import build_shard
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import BadSetting
@@ -238,6 +238,9 @@ def test_an_end_that_is_no_special_token_is_refused(given_tokenizer, tmp_path, n
     )
     with pytest.raises(BadTokenizer, match=rf"`{name}`.*`data\.end_token`"):
         prepare(config, tmp_path / "corpus")
+    with pytest.raises(BadTokenizer, match=rf"given/tokenizer\.json cannot .*`{name}`"):
+        check_files(config)  # before any text is read, and of the file that was named
+    check_files(dataclasses.replace(config, end_token="</s>"))
 
 
 def test_an_empty_end_is_refused():

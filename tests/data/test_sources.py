@@ -77,6 +77,14 @@ def test_json_lines_give_text_domain_and_group_by_column(tmp_path):
     assert found == [Document("one", "en", "7"), Document("two", "de", "8")]
 
 
+def test_a_domain_may_be_any_value_and_without_one_it_is_the_files_name(tmp_path):
+    domains = [0, "0", False, 7, "", None]
+    rows = [{"text": "x", "domain": domain} for domain in domains]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "x"}])))
+    found = [document.domain for document in documents(f"jsonl:{tmp_path}/a.jsonl")]
+    assert found == ["0", "0", "False", "7", "a", "a", "a"]
+
+
 def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
     file = tmp_path / "a.jsonl.gz"
     file.write_bytes(gzip.compress(b'{"text": "hello"}\n' * 5000, mtime=0))
@@ -95,6 +103,19 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
 def test_a_text_column_without_text_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": 5}\n')
     with pytest.raises(BadRecord, match="holds int, not text"):
+        documents(f"jsonl:{tmp_path}/a.jsonl")
+
+
+@pytest.mark.parametrize("column", ["text", "domain"])
+def test_half_of_a_character_is_named(tmp_path, column):
+    """JSON can spell it, UTF-8 cannot; it would be trained on as something else."""
+    fine = '{"text": "whole: \\ud83d\\ude00", "domain": "\\u00e4"}\n'
+    (tmp_path / "a.jsonl").write_text(fine)
+    assert documents(f"jsonl:{tmp_path}/a.jsonl") == [Document("whole: 😀", "ä")]
+    row = {"text": "x", "domain": "y", column: "cut: \ud83d"}
+    (tmp_path / "a.jsonl").write_text(f"{fine}{json.dumps(row)}\n")
+    said = rf"line 2: column `{column}` holds half of a character, '\\ud83d', after 'cut: '\."
+    with pytest.raises(BadRecord, match=said):
         documents(f"jsonl:{tmp_path}/a.jsonl")
 
 

@@ -99,6 +99,8 @@ def test_a_module_that_is_not_there_is_named_with_those_that_are(opened):
         opened.module("early/0003")
     with pytest.raises(NoSuchPath):
         opened.path(4)
+    with pytest.raises(BadSetting, match=r"`path` is '1'\. Expected a whole number, 0 to 3\."):
+        opened.path("1")
 
 
 def test_a_module_that_paths_hold_at_different_phases_wants_a_path(opened, monkeypatch):

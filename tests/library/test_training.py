@@ -1,6 +1,7 @@
 """`dipaco.run` does what `dipaco train` does."""
 
 import ast
+import dataclasses
 import os
 import re
 import runpy
@@ -11,7 +12,12 @@ import sys
 import pytest
 
 import dipaco as library
+from dipaco.errors import BadSetting
+from dipaco.library.console import title_of
+from dipaco.overrides import load_config
 from dipaco.runs.errors import RunOfOtherConfig
+from dipaco.runs.opening import create_or_open
+from dipaco.topology import Topology
 from tests.support.tiny_run import HOME, TOY, facts, report
 
 
@@ -48,6 +54,24 @@ def test_a_finished_run_is_opened_at_once_and_another_config_is_refused(tiny, co
     assert facts(run.folder) == before
     with pytest.raises(RunOfOtherConfig):
         library.run(library.load_config(run.config, ["seed=1"]), run.folder, progress=False)
+
+
+def test_a_value_of_the_wrong_type_is_refused_before_a_folder_is_made(tmp_path, own_cache):
+    """The folder of a run whose config cannot be read again would be of no use."""
+    inner = dataclasses.replace(TOY.inner, steps=12 / 4)
+    with pytest.raises(BadSetting, match=r"`inner\.steps` is 3\.0\. Expected a whole number"):
+        library.run(dataclasses.replace(TOY, inner=inner), tmp_path / "run", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_one_path_is_told_as_one(tmp_path):
+    (one,) = load_config("toy", ["topology=1"]).topology.levels
+    config = dataclasses.replace(TOY, topology=Topology(levels=(one,)))
+    run, _ = create_or_open(tmp_path / "run", config)
+    assert "seed 0: 1 path, 1 module\n" in title_of(run)
+    with library.open(tmp_path / "run") as opened:
+        assert repr(opened).splitlines()[1].startswith("modular: 1 path of ")
+    run.ledger.close()
 
 
 def test_the_example_prints_the_front_pages_table_and_draws_its_picture(

@@ -242,7 +242,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
 
 @pytest.mark.slow
 def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path):
-    """48 router documents for 256 paths: only routing finds that out."""
+    """48 router documents for 256 paths: the base model of both rows is trained all the same."""
     many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'
     rows = f'"many": dataclasses.replace(diloco(), topology={many}), "diloco": diloco()'
     sweep = sweep_file(tmp_path, rows)

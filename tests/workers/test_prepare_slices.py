@@ -7,14 +7,21 @@ import pytest
 
 from dipaco.control.tasks import StageDone, Task
 from dipaco.data.corpus import Corpus
-from dipaco.runs.opening import create_or_open
+from dipaco.routing.errors import TooFewRouterDocuments
+from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open
 from dipaco.runs.sizes import sizes_of
 from dipaco.runs.status import status_of
+from dipaco.topology import Level, Topology
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 from dipaco.workers.garbage_collection import collect_all
 from tests.workers.conftest import CONFIG, worker_of
 
 SLICES = 3
+
+
+MANY = Topology(
+    levels=(*CONFIG.topology.levels, Level(name="more", experts=16))  # 64 paths
+)
 
 
 def config_of(slices=SLICES, sources=CONFIG.data.sources):
@@ -115,6 +122,41 @@ def test_a_prepared_corpus_is_not_read_again_in_slices(begin):
     run = begin(config_of())
     assert prepare_to(run, 0) == ["prepare"]
     assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
+
+
+@pytest.mark.parametrize("slices", [1, SLICES])
+@pytest.mark.parametrize("given", [{}, {ENDS_WITH_BASE: True}])
+def test_too_few_documents_for_the_router_are_said_before_a_base_model_is_trained(
+    tmp_path, slices, given
+):
+    """Not of a run of which others take the base model: those may have fewer paths."""
+    data = dataclasses.replace(config_of(slices).data, router_fraction=0.02)
+    run, _ = create_or_open(
+        tmp_path / "run", dataclasses.replace(config_of(), data=data, topology=MANY), given
+    )
+    if given:
+        assert prepare_to(run, 1 if slices == 1 else 2 * slices + 2) == ["pretrain base 0 phase 0"]
+        assert run.corpus.manifest.documents["router"] < run.config.num_paths
+    else:
+        prepare_to(run, 1 if slices == 1 else slices + 1)
+        (failure,) = run.ledger.failures.list()
+        assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
+        assert not (run.layout.corpus / "manifest.json").exists()
+    run.ledger.close()
+
+
+@pytest.mark.parametrize("given", [{}, {ENDS_WITH_BASE: True}])
+def test_of_text_that_was_prepared_by_another_run_it_is_said_too(tmp_path, corpus, given):
+    shutil.copytree(corpus, tmp_path / "run" / "corpus")
+    config = dataclasses.replace(CONFIG, topology=MANY)
+    run, _ = create_or_open(tmp_path / "run", config, given)
+    if given:
+        assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
+    else:
+        prepare_to(run, 1)
+        (failure,) = run.ledger.failures.list()
+        assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
+    run.ledger.close()
 
 
 @pytest.fixture

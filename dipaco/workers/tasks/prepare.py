@@ -4,6 +4,7 @@ them but those that are held out for early stopping.
 
 import contextlib
 import fcntl
+import functools
 import json
 import shutil
 import time
@@ -23,19 +24,26 @@ from dipaco.store.tensors import save_tree
 from dipaco.workers.errors import TextChanged
 from dipaco.workers.phase_start import first_base_parts
 from dipaco.workers.row_plans import save_row_plan
-from dipaco.workers.tasks.prepare_slices import data_config, is_to_be_joined, join
+from dipaco.workers.tasks.prepare_slices import (
+    check_router_documents,
+    data_config,
+    is_to_be_joined,
+    join,
+)
 
 
 def prepare_corpus(
     run: Run, claim: Claim, progress: Callable[[PrepareProgress], None]
 ) -> list[Fact]:
     """Prepares the corpus, alone or of what slices have made, and saves the row plan of all of its
-    training documents that are not held out.
+    training documents that are not held out. Raises `TooFewRouterDocuments`, and what `prepare`
+    does.
     """
     started = time.monotonic()
     with _locked(run.layout.corpus_lock):
         corpus, files = _prepare(run, progress)
     manifest = corpus.manifest
+    check_router_documents(run, manifest.documents)  # another run may have prepared it
     if run.given("corpus") not in (None, manifest.digest):
         raise TextChanged(origin=run.given("origin"))
     config = run.config
@@ -100,7 +108,8 @@ def _prepare(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Cor
     if is_to_be_joined(run):
         corpus = join(run, made_in, progress)
     else:
-        corpus = prepare(data_config(run), made_in, progress)
+        check = functools.partial(check_router_documents, run)
+        corpus = prepare(data_config(run), made_in, progress, check)
     receipts = [file._replace(name=f"{layout.corpus.name}/{file.name}") for file in corpus.files()]
     if objects.remote is not None:
         for receipt in receipts:

@@ -42,6 +42,8 @@ from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import BadSource
 from dipaco.files import write_arrays, write_whole
 from dipaco.receipt import Receipt
+from dipaco.routing.errors import TooFewRouterDocuments
+from dipaco.runs.opening import ENDS_WITH_BASE
 from dipaco.runs.run import Run
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 
@@ -98,7 +100,7 @@ def merge_slices(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     """Decides which documents stay, and trains the tokenizer.
 
     Raises:
-      SlicesDiffer, EmptyCorpus, EmptySplit, BadTokenizer.
+      SlicesDiffer, EmptyCorpus, EmptySplit, TooFewRouterDocuments, BadTokenizer.
     """
     started, config = time.monotonic(), data_config(run)
     slices = run.ledger.facts.slices("prepare", "read")
@@ -116,7 +118,8 @@ def merge_slices(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     def train(file: Path) -> None:
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             staged = open_staged(config, run.objects.file(documents), Path(folder))
-            count_splits(config, staged, staged.splits[staged.is_kept])
+            documents_of = count_splits(config, staged, staged.splits[staged.is_kept])
+            check_router_documents(run, documents_of)
             sample = functools.partial(_sample, run, staged, slices, tables, merged)
             tokenizer = tokenizer_for(config, staged, sample, progress)
             edge_tokens(tokenizer, edge_names(config))  # before hours of work
@@ -182,7 +185,21 @@ def join(run: Run, folder: Path, progress: OnProgress) -> Corpus:
     ]
     counts = [int(staged.kept_in(chunk).sum()) for chunk in range(staged.num_chunks)]
     encoded = functools.partial(tokens_in_chunks, tokens, counts)
-    return write_corpus(config, folder, staged, tokenizer, encoded, progress)
+    check = functools.partial(check_router_documents, run)
+    return write_corpus(config, folder, staged, tokenizer, encoded, progress, check)
+
+
+def check_router_documents(run: Run, documents: dict[str, int]) -> None:
+    """Raises `TooFewRouterDocuments` for a router that cannot be fitted to so many, before a base
+    model is trained. A run of which others take the base model fits none.
+
+    Args:
+      run: which paths it has, and what it starts from.
+      documents: of each split.
+    """
+    fits_a_router = run.given("router") is None and not run.given(ENDS_WITH_BASE)
+    if fits_a_router and documents["router"] < run.config.num_paths:
+        raise TooFewRouterDocuments(documents=documents["router"], paths=run.config.num_paths)
 
 
 def data_config(run: Run) -> DataConfig:
