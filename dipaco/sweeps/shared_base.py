@@ -79,7 +79,7 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
     if prepared is not None:
         with translate_os_errors(folder):
             link_folder(Layout(prepared).corpus, Layout(folder).corpus)
-    run, _ = create_or_open(folder, config)
+    run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
     run.ledger.close()
 
 
