@@ -260,8 +260,11 @@ def _grid(model: dict[str, Any], text: str) -> Topology:
 
 def from_tree(tree: dict[str, Any]) -> RunConfig:
     """A config from its JSON form. Raises `BadSetting`: a value is not of its setting's type."""
-    check_types(RunConfig, tree)
-    return msgspec.convert(tree, RunConfig)
+    try:
+        return msgspec.convert(tree, RunConfig)
+    except msgspec.ValidationError:
+        check_types(RunConfig, tree)  # raises, and names the setting
+        raise
 
 
 def settings(config: RunConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dipaco as library
+from dipaco.data.errors import HalfCharacter
 from dipaco.errors import BadSetting, NoSuchPath, NoTexts, UnknownSetting
 from dipaco.evaluation.tables import Report, render_text
 from dipaco.library.console import title_of
@@ -101,6 +102,12 @@ def test_a_module_that_is_not_there_is_named_with_those_that_are(opened):
         opened.path(4)
     with pytest.raises(BadSetting, match=r"`path` is '1'\. Expected a whole number, 0 to 3\."):
         opened.path("1")
+
+
+def test_half_of_a_character_in_a_text_is_a_sentence(opened):
+    for use in (opened.score, opened.route, opened.generate):
+        with pytest.raises(HalfCharacter, match=r"half of a character, '\\ud83d', after 'cut: '"):
+            use("cut: \ud83d and more of it")
 
 
 def test_a_module_that_paths_hold_at_different_phases_wants_a_path(opened, monkeypatch):
