@@ -55,6 +55,7 @@ class ServerConnection:
     ):
         with needs_extra("postgresql", package="psycopg", feature="A run in PostgreSQL"):
             import psycopg
+            import psycopg.conninfo
         self._psycopg = psycopg
         self.place = without_password(url)
         self._url, self._schema, self._patience_seconds = url, schema, patience_seconds
