@@ -113,6 +113,14 @@ class Meta:
         return before, now
 
     @retried
+    def begin_drain(self) -> None:
+        """The workers leave. Unlike `set_command`, for tables of whatever version: those of before
+        the history have none.
+        """
+        with self._database.transaction():
+            self._database.change("change_meta", key="command", value="drain")
+
+    @retried
     def end_drain(self, command: str) -> None:
         """The workers follow `command` after a drain, unless another was given meanwhile."""
         with self._database.transaction():
@@ -121,7 +129,6 @@ class Meta:
     def _end_drain(self, command: str) -> None:
         if command != "drain" and self.get("command") == "drain":
             self._database.change("change_meta", key="command", value=command)
-            note_event(self._database, "command", reason=command)
 
 
 def _workers_of(launcher: str | None) -> str:

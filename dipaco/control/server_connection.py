@@ -54,6 +54,7 @@ class ServerConnection:
         patience_seconds: float = -1.0,
     ):
         with needs_extra("postgresql", package="psycopg", feature="A run in PostgreSQL"):
+            import psycopg
             import psycopg.conninfo
         self._psycopg = psycopg
         self.place = without_password(url)

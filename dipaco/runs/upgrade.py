@@ -46,7 +46,7 @@ def upgrade(
         if _numbers(before.version) < _numbers(OLDEST):
             here = described_version()
             raise RunTooOld(folder=where, found=before.version, oldest=OLDEST, here=here)
-        ledger.meta.set_command("drain")
+        ledger.meta.begin_drain()
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
         except BaseException:

@@ -1,6 +1,7 @@
 """The supervisor keeps the wanted number of workers, and gives back the tasks of a dead one."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dipaco.launch.engine import UNSEEN, EndedWorker
 from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
+from dipaco.workers.background_sending import ENDING_SECONDS
 from dipaco.workers.errors import NameTaken, TaskFailed
 
 WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
@@ -249,6 +251,17 @@ def test_a_worker_that_is_stopped_gives_its_task_back(ledger, clock):
     supervisor.stop()
     assert not ledger.queue.held()
     assert [member.state for member in ledger.members.list()] == ["lost", "lost"]
+
+
+def test_a_worker_that_is_stopped_has_time_to_save_and_to_send(ledger, clock, monkeypatch):
+    """Also where something else stops the launcher, as the page has it."""
+    engine, given = FakeEngine(), []
+    monkeypatch.setattr(engine, "stop", lambda seconds: given.append(seconds) or [])
+    Supervisor(engine, [WorkerGroup(WORKER, "w", 1)], ledger, lambda _: None, "here").stop()
+    assert given == [pytest.approx(30.0 + ENDING_SECONDS)]
+    page = (Path(HOME) / "dipaco/workers/README.md").read_text()
+    (limit,) = re.findall(r"TimeoutStopSec=(\d+)", page)
+    assert int(limit) > given[0]
 
 
 def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):

@@ -2,11 +2,13 @@
 
 import re
 import shutil
+from importlib.resources import as_file
 from pathlib import Path
 
 import pytest
 
 import dipaco
+from dipaco.control import database
 from dipaco.control.meta import RunCommand
 from dipaco.errors import RunOfOtherVersion
 from dipaco.runs import version
@@ -121,6 +123,19 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
     monkeypatch.undo()
     version.described_version.cache_clear()
     run.ledger.close()
+
+
+def test_a_run_whose_tables_are_the_oldest_is_upgraded(tmp_path, monkeypatch):
+    with as_file(database.SCHEMA) as schema:
+        shutil.copytree(schema, tmp_path / "first")
+    for file in (tmp_path / "first").glob("*/00[2-9]*.sql"):
+        file.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "SCHEMA", tmp_path / "first")
+        create_or_open(tmp_path / "run", CONFIG)[0].ledger.close()
+    done = upgrade(Address(tmp_path / "run"), 10.0)
+    assert (done.tables_before, done.command) == (1, "run")
+    open_run(tmp_path / "run").ledger.close()
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["done", "stopped"])
