@@ -117,7 +117,7 @@ def write_corpus(
     tokenizer: Tokenizer,
     encoded: Callable[[int], Generator[list[np.ndarray]]],
     progress: Callable[[PrepareProgress], None],
-    check: Check,
+    check: Check = lambda documents: None,
 ) -> Corpus:
     """Writes what is known of all documents, and their tokens, into `folder`.
 

@@ -241,7 +241,7 @@ class Block(nn.Module):
 
     specs: Tree
     config: ModelConfig
-    layer: int  # from 0
+    layer: int = 0  # its place among those of a program
 
     @nn.compact
     def __call__(self, x_BTD, rotary, positions_BT, allowed_BTS, cache):
