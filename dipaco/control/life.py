@@ -51,14 +51,21 @@ class Life(NamedTuple):
         here = Life.here()
         if (self.boot, self.namespace) != (here.boot, here.namespace):
             return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
+        if not has_process(self.pid):
             return True
-        except PermissionError:
-            pass
         began = _began(self.pid)
         return began is not None and began != self.began
+
+
+def has_process(pid: int) -> bool:
+    """Whether a process has this number, counted as that of this one is."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @functools.cache

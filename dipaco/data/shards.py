@@ -61,11 +61,13 @@ def hold_out(
         could not be scored.
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
+    if not share:
+        return documents, documents[:0]
     text_N = corpus.texts[documents]
     lot_N = splitmix(text_N, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
     is_long_N = corpus.lengths[documents] >= shortest
     is_drawn_N = lot_N < share
-    if share > 0 and not (is_drawn_N & is_long_N).any() and is_long_N.any():
+    if not (is_drawn_N & is_long_N).any() and is_long_N.any():
         first = np.where(is_long_N, lot_N, np.inf).argmin()
         is_drawn_N |= text_N == text_N[first]
         if is_drawn_N.all():

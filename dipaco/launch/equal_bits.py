@@ -7,11 +7,20 @@ in one process, and in four that shared the GPU and were killed (`tools/same_bit
 """
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from dipaco.launch.devices import visible_devices
-from dipaco.model.equal_bits import EQUAL_BITS, equal_bits_asked
+
+EQUAL_BITS = "--xla_gpu_deterministic_ops"
+_VALUES = {"": True, "true": True, "1": True, "false": False, "0": False}
+
+
+def equal_bits_asked(environment: Mapping[str, str] = os.environ) -> bool | None:
+    """What `XLA_FLAGS` says of it, at the last mention; None = nothing."""
+    words = (word.partition("=") for word in environment.get("XLA_FLAGS", "").split())
+    said = [_VALUES.get(value.lower()) for name, _, value in words if name == EQUAL_BITS]
+    return said[-1] if said else None
 
 
 def ask_for_equal_bits(

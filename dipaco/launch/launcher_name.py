@@ -5,12 +5,11 @@ machine takes its name, so that its workers wait for the names of those, and rep
 end, instead of working beside them.
 """
 
-import contextlib
 import os
 import re
 import socket
 
-from dipaco.control.life import Life
+from dipaco.control.life import Life, has_process
 from dipaco.control.members import Members
 from dipaco.control.names import name_of
 
@@ -32,18 +31,7 @@ def launcher_name(given: str | None, members: Members, roles: str = "") -> str:
         life = here.neighbour(member.life)
         if made_up is None or life is None or life.is_over():
             continue
-        if not _is_alive(int(made_up[2])):
+        launcher = int(made_up[2])
+        if launcher == os.getpid() or not has_process(launcher):
             return made_up[1]
     return name_of(None)
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether another process has this number."""
-    if pid == os.getpid():
-        return False
-    with contextlib.suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True

@@ -225,8 +225,8 @@ class Supervisor:
         that is alive: a worker of before may have the name, for which the one started has waited.
         """
         life = lives.get(name)
-        if life is not None and Life.here().neighbour(life) is not None:
-            return Life.parse(life).is_over()
+        if life is not None and (neighbour := Life.here().neighbour(life)) is not None:
+            return neighbour.is_over()
         return life is None or life != self._life_before.get(name)
 
     def _give_back_of(self, ended: EndedWorker) -> int:

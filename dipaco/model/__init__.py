@@ -7,7 +7,7 @@ part name to a nested dict of arrays, so that a dict union joins the parts of se
     config.py       sizes, counts of parameters and of floating point operations (no JAX)
     spec.py         parameters as descriptions: shape, dtype, logical axes, initial values
     layers.py       norm, rotary positions, feed-forward, and a `dense` that is fast on CPU
-    kernels.py      which form of a computation the device runs; equal_bits.py: XLA's flag (no JAX)
+    kernels.py      which form of a computation the device runs
     attention.py    causal attention within segments, with and without a cache
     lm.py           parts -> logits; hidden states for the router
     loss.py         next-token loss and log-likelihoods

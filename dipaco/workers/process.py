@@ -106,7 +106,6 @@ def begun_run(
             opened.import_rules()
             check_origin(opened, init_from, start_from)
             opened = with_report_settings(opened, config)
-            opened.import_rules()
             clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
             for task in opened.ledger.failures.retry():

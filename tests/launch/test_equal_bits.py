@@ -2,8 +2,7 @@
 
 import pytest
 
-from dipaco.launch.equal_bits import ask_for_equal_bits
-from dipaco.model.equal_bits import EQUAL_BITS, equal_bits_asked
+from dipaco.launch.equal_bits import EQUAL_BITS, ask_for_equal_bits, equal_bits_asked
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from dipaco.errors import BadSetting
+from dipaco.launch.equal_bits import EQUAL_BITS
 from dipaco.model.config import ModelConfig
-from dipaco.model.equal_bits import EQUAL_BITS
 from dipaco.model.kernels import result_dtype, uses_cudnn
 
 MODEL = ModelConfig(
