@@ -18,6 +18,8 @@ from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import (
+    ON_ACCELERATOR,
+    ON_CPU,
     DecodeStep,
     LevelShape,
     Mixer,
@@ -269,9 +271,17 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     two = [DecodeStep([batch]) for batch in batches[:2]]
     assert mixer.divide({("a", path): batches[path] for path in range(2)}) == two
     # Paths that share nothing, with many rows each: a step for both would cut them into tiles.
-    apart = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 64),), LoopLimits(rows=64))
+    alone = (LevelShape(part_names(CONFIG), 64),)
+    apart = Mixer(CONFIG, alone, LoopLimits(rows=64))
     few = {("a", path): batch_of(prepared(path), 32) for path in range(2)}
     assert [len(step.batches) for step in apart.divide(few)] == [1, 1]
+    # Where a step takes long whatever its rows are, four paths of 16 rows that share nothing are
+    # sooner together.
+    flat = (LevelShape(part_names(CONFIG), 4),)
+    for costs, steps in ((ON_CPU, [1, 1, 1, 1]), (ON_ACCELERATOR, [4])):
+        mixer = Mixer(CONFIG, flat, LoopLimits(rows=64), costs)
+        four = {("a", path): batch_of(dict(prepared(path)), 16) for path in range(4)}
+        assert [len(step.batches) for step in mixer.divide(four)] == steps
     many = {("a", path): batch_of(dict(prepared(0)), 1) for path in range(40)}
     wide = Mixer(CONFIG, GRID, LoopLimits(rows=64))
     assert [len(step.batches) for step in wide.divide(many)] == [40]

@@ -28,6 +28,13 @@ from dipaco.serving.decoding.sampling import RowSettings, log_probabilities, sam
 MAX_LOGPROBS = 20  # likeliest tokens that may be asked for
 SCORE_BATCH_SIZE = 32  # tokens of a prompt
 DRAWN, RESTS = -1, -2  # instead of a token that is given
+# On a GPU the loop over the steps of a block is launched whole, as one graph. XLA's own choice
+# leaves `WHILE` out, so that the host launches each step, which takes longer than a small path's
+# kernels do (an H200; the figures are in tools/README.md).
+WHOLE_LOOPS: dict[str, bool | int | str] = {
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,"
+    "DYNAMIC_SLICE_FUSION"
+}
 
 
 class DecodeBlock(NamedTuple):
@@ -114,7 +121,22 @@ def gather_rows(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
     return jax.tree.map(lambda pooled: jax.vmap(row, (None, 0))(pooled, rows_B), pool)
 
 
-@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool", "gathered"))
+def _with_whole_loops(function):
+    """Compiled as the device has it best, which is known at the first call and not before."""
+
+    @functools.cache
+    def jitted():
+        return jax.jit(
+            function,
+            static_argnames=("config",),
+            donate_argnames=("pool", "gathered"),
+            compiler_options=WHOLE_LOOPS if jax.default_backend() == "gpu" else None,
+        )
+
+    return functools.wraps(function)(lambda *arguments, **named: jitted()(*arguments, **named))
+
+
+@_with_whole_loops
 def decode_block(
     config: ModelConfig,
     prepared: Parts | mixed.MixedParts,

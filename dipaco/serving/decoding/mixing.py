@@ -2,16 +2,15 @@
 
 A step per path reads the modules of every path; a step for all reads every module once, in tiles
 of few columns. Which is sooner depends on the rows: sixty-four rows of two paths are faster in turn
-where the paths share nothing. So both are estimated, in units of reading the parameters of a path:
-a product of N columns takes 1 + N / 16 of them. That fits the products of 8 layers of 128 x 512
-in float32 (AVX-512, two cores): 64 columns of one set of weights 1.7 ms, 8 each of eight 4.7 ms, 4
-each of sixteen 7.5 ms, one each of sixty-four 19 to 23 ms.
+where the paths share nothing. So both are estimated (`StepCosts`), in units of reading the
+parameters of a path.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from dipaco.model.config import ModelConfig, part_parameters
@@ -26,12 +25,30 @@ from dipaco.serving.decoding.waiting_requests import PathKey
 # tiles of four and 0.317 s in tiles of eight. Where every row has a module of its own, two: XLA:CPU
 # compiles products of one column ten times as long.
 LEAST_COLUMNS, LEAST_COLUMNS_ALONE = 8, 2
-COLUMNS_AS_READING = 16  # columns whose product takes as long as reading the parameters
-STEP_AS_READING = 0.5  # what else a step takes, before its rows
 # A tile's products against those of a program of its own. 64 rows of four paths, a 2x2, 32 tokens
 # each, take 0.208 s of CPU time in turn and 0.156 s together (0.84 M parameters a path), and 1.338
 # and 1.021 s (8.4 M).
 TILE_OVERHEAD = 1.2
+
+
+class StepCosts(NamedTuple):
+    """How long a step takes, in units of reading the parameters of a path."""
+
+    columns: float  # so many have products that take as long as the reading
+    besides: float  # what a step takes besides its products
+
+    def products(self, columns: int) -> float:
+        """The products of so many columns with the parameters of a path."""
+        return 1 + columns / self.columns
+
+
+# Of 8 layers of 128 x 512 in float32 (AVX-512, two cores): the products of 64 columns with one set
+# of weights take 1.7 ms, of 8 each with eight 4.7 ms, of 4 each with sixteen 7.5 ms, of one each
+# with sixty-four 19 to 23 ms.
+ON_CPU = StepCosts(columns=16, besides=0.5)
+# Every launch of a kernel counts there: 64 rows of four paths that share nothing (40 M parameters
+# each, bfloat16, an H200) take 4.5 ms a step in turn and 2.5 ms together, and of a 2x2 4.1 and 2.0.
+ON_ACCELERATOR = StepCosts(columns=64, besides=2.5)
 
 
 class LevelShape(NamedTuple):
@@ -69,12 +86,18 @@ class Mixer:
       config: sizes of a path.
       levels: each part of the model is in one of them. None: every path has a step of its own.
       limits: of the loop.
+      costs: of a step on the device; None = on that of this process.
     """
 
     def __init__(
-        self, config: ModelConfig, levels: Sequence[LevelShape] | None, limits: LoopLimits
+        self,
+        config: ModelConfig,
+        levels: Sequence[LevelShape] | None,
+        limits: LoopLimits,
+        costs: StepCosts | None = None,
     ):
         self._levels, self._limits = tuple(levels or ()), limits
+        self._costs = costs or (ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATOR)
         sizes = part_parameters(config)
         self._shares = [
             sum(sizes[part] for part in level.parts) / sum(sizes.values()) for level in self._levels
@@ -136,17 +159,13 @@ class Mixer:
         return MixedParts(tuple(_tiles(level, paths, shape) for level in self._levels))
 
     def _is_sooner(self, batches: Sequence[Batch], shape: StepShape) -> bool:
-        together = STEP_AS_READING
+        costs, sizes = self._costs, self._limits.row_sizes
+        together = costs.besides
         for level, share in zip(self._levels, self._shares, strict=True):
             num_tiles, columns = _tile_shape(level, shape)
-            together += TILE_OVERHEAD * share * num_tiles * _reading(columns)
-        sizes = self._limits.row_sizes
+            together += TILE_OVERHEAD * share * num_tiles * costs.products(columns)
         apart = [smallest_fitting(sizes, len(batch.rows)) for batch in batches]
-        return together < sum(STEP_AS_READING + _reading(number) for number in apart)
-
-
-def _reading(columns: int) -> float:
-    return 1 + columns / COLUMNS_AS_READING
+        return together < sum(costs.besides + costs.products(number) for number in apart)
 
 
 def _tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
