@@ -8,7 +8,7 @@ with it bit for bit, since the order of its sums is theirs.
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -108,14 +108,13 @@ def train(
         contributes is measured from the module as it has been since its last step. None: always.
     """
     carried: list[Any] = [None] * topology.num_paths
+    own: dict[int, Any] = {}  # path -> its parameters after the phase before
     momentum = {m: fresh(outer, modules[m], outer_rule) for m in topology.modules} if outer else {}
     residual: dict[tuple[int, ModuleId], Any] = {}
     # By module, then by (phase, path).
     waiting: dict[ModuleId, dict[tuple[int, int], WaitingContribution]] = {
         module: {} for module in topology.modules
     }
-
-    own: dict[int, Any] = {}  # path -> its parameters after the phase before
     steps = steps_after or (lambda module, phase: True)
 
     for phase in range(phases):  # line 2
@@ -125,21 +124,16 @@ def train(
         paths = range(topology.num_paths) if take_part is None else take_part(phase)
         trained: dict[int, Modules] = {}
         for path in paths:  # line 3, in parallel on real machines
-            parts = assemble(modules, topology.modules_of(path))  # line 4
-            through_it = topology.modules_of(path)
-            unsent = {m: residual[path, m] for m in through_it if (path, m) in residual}
-            if coded.keeps_own and unsent:
-                parts = own_parameters(parts, assemble(unsent, through_it))
+            parts = _assembled(topology, path, modules, residual, coded)  # line 4
             train_on, before = train_path, own.get(path)
             if before is not None and outer is not None and (train_late or steps_after):
                 if train_late is not None:
                     before, carried[path] = train_late.ahead(path, phase, before, carried[path])
                     train_on = train_late.rest
-                stepped_parts = {
-                    part
-                    for module in topology.modules_of(path)
-                    for part in (topology.parts_of(module) if steps(module, phase - 1) else ())
-                }
+                stepped_modules = [
+                    module for module in topology.modules_of(path) if steps(module, phase - 1)
+                ]
+                stepped_parts = {p for module in stepped_modules for p in topology.parts_of(module)}
                 parts = take(jax.device_get(before), parts, stepped_parts, outer)
             after, carried[path] = train_on(path, phase, parts, carried[path])  # lines 5-10
             trained[path] = dissect(jax.device_get(after), topology, path)
@@ -164,46 +158,26 @@ def train(
                 by_documents=outer.weigh_by_documents,
                 steps=num_steps,
             )
-            counts = shares_PV = fan_in_V = None
+            counts = None
             if token_counts is not None and through and has_rows(modules[module]):
-                of_module = topology.paths_through(module)
-                counts = counts_of(token_counts(phase), of_module, through)
-                shares_PV = row_shares(counts, weights, num_steps)
-                fan_in_V = effective_fan_in(shares_PV)
+                counts = counts_of(token_counts(phase), topology.paths_through(module), through)
+            shares_PV = None if counts is None else row_shares(counts, weights, num_steps)
+            fan_in_V = None if shares_PV is None else effective_fan_in(shares_PV)
             for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
-                gradient = outer_gradient(modules[module], trained[path][module])
-                sent_V = None if counts is None else sent_rows(counts, index)
-                encoded = encode_rows(coded, gradient, residual.get((path, module)), sent_V)
-                residual[path, module] = encoded.residual
-                sent = gradient if sent_V is None else take_rows(gradient, sent_V)
-                decoded = coded.decode(encoded.message, sent)
-                if sent_V is not None:
-                    decoded = put_rows(decoded, sent_V)
+                gradient, residual[path, module] = _sent(
+                    coded,
+                    outer_gradient(modules[module], trained[path][module]),
+                    residual.get((path, module)),
+                    None if counts is None else sent_rows(counts, index),
+                )
+                row_share_V = None if shares_PV is None else shares_PV[index]
                 waiting[module][phase, path] = WaitingContribution(
-                    decoded,
-                    weight,
-                    len(through),
-                    None if shares_PV is None else shares_PV[index],
-                    fan_in_V,
+                    gradient, weight, len(through), row_share_V, fan_in_V
                 )
             keys = list(waiting[module]) if takes is None else takes(module, phase)
             taken = [waiting[module].pop(key) for key in keys]
             fan_in = len(through) or taken[-1].fan_in
-            mean = WeightedMean()
-            for each in taken:  # lines 12-14, in path order; late ones first
-                weight = weight_in_step(
-                    each.weight, each.fan_in, fan_in, rescale_by_fan_in=outer.rescale_by_fan_in
-                )
-                rows = None
-                if each.row_share_V is not None and each.row_fan_in_V is not None:
-                    rows = row_weights_in_step(
-                        each.row_share_V,
-                        each.row_fan_in_V,
-                        fan_in,
-                        rescale_by_fan_in=outer.rescale_by_fan_in,
-                    )
-                mean.add(each.gradient, weight, rows)
-            merged = mean.take()
+            merged = _mean(taken, fan_in, outer)  # lines 12-14
             if outer.isotropic:
                 flatten_spectrum(merged)
             stepped[module], momentum[module], _ = outer_step(  # line 15
@@ -211,6 +185,57 @@ def train(
             )
         modules = stepped
         yield modules
+
+
+def _assembled(
+    topology: Topology,
+    path: int,
+    modules: Modules,
+    residual: Mapping[tuple[int, ModuleId], Any],
+    codec: Codec,
+) -> Any:
+    """The parts that a path starts a phase from: its modules', or its own where the codec has what
+    was not sent stay in them.
+    """
+    through = topology.modules_of(path)
+    parts = assemble(modules, through)
+    unsent = {m: residual[path, m] for m in through if (path, m) in residual}
+    if codec.keeps_own and unsent:
+        return own_parameters(parts, assemble(unsent, through))
+    return parts
+
+
+def _sent(codec: Codec, gradient: Any, residual: Any, rows_V: np.ndarray | None) -> tuple[Any, Any]:
+    """An outer gradient as the outer step reads it, and what the message could not hold.
+
+    Args:
+      codec: how it travels.
+      gradient: of a path, of one module.
+      residual: what earlier messages could not hold; None = nothing.
+      rows_V: the rows of the vocabulary that are sent; None = all of them.
+    """
+    encoded = encode_rows(codec, gradient, residual, rows_V)
+    if rows_V is None:
+        return codec.decode(encoded.message, gradient), encoded.residual
+    decoded = codec.decode(encoded.message, take_rows(gradient, rows_V))
+    return put_rows(decoded, rows_V), encoded.residual
+
+
+def _mean(taken: Sequence[WaitingContribution], fan_in: int, outer: OuterSettings) -> Any:
+    """The weighted mean of contributions, added in their order: that of the paths, late ones
+    first.
+    """
+    rescales = outer.rescale_by_fan_in
+    mean = WeightedMean()
+    for each in taken:
+        weight = weight_in_step(each.weight, each.fan_in, fan_in, rescale_by_fan_in=rescales)
+        rows_V = None
+        if each.row_share_V is not None and each.row_fan_in_V is not None:
+            rows_V = row_weights_in_step(
+                each.row_share_V, each.row_fan_in_V, fan_in, rescale_by_fan_in=rescales
+            )
+        mean.add(each.gradient, weight, rows_V)
+    return mean.take()
 
 
 def release(
