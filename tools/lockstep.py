@@ -3,7 +3,7 @@ bytes and by hours.
 
     python tools/lockstep.py runs/lockstep/table.json --plot lockstep.png
     python tools/lockstep.py runs/lockstep/table.json --links 20 --only-hours --plot hours.png
-    python tools/lockstep.py runs/lockstep/table.json runs/vocabulary/table.json --also _ensemble
+    python tools/lockstep.py runs/lockstep/table.json runs/vocabulary/table.json --also ensemble
 
 Rows are called as in `configs/ablations/lockstep.py`: `data_parallel P rate RATE phases N` against
 `KxK ANYTHING rate RATE phases N` with K x K = P. At every budget a contender comes with the rate
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from support.curves import Tries, looks_of, tries
+from support.curves import Tried, Tries, looks_of, tries
 
 from dipaco.evaluation.direct_labels import End, arrange, label_ends
 from dipaco.evaluation.style import log_ticks, styled, tidy
 from dipaco.evaluation.tables import columns_as_markdown, num_bytes, seconds_over_link
-from dipaco.sweeps.table import OTHERWISE, SweepRow, SweepTable
+from dipaco.sweeps.table import SweepRow, SweepTable
 
 LOCK_STEP = re.compile(r"data_parallel (\d+)")
-SHOWN = ("_by_features", "_by_likelihood")  # of the rows that are routed otherwise
+SHOWN = ("by_features", "by_likelihood")  # of the variants
 HOUR_SECONDS = 3600
 
 
@@ -55,7 +55,9 @@ Curves = dict[str, list[Point]]  # contender -> its points, budgets ascending; l
 def curves_of(found: Tries, machines: int, also: Sequence[str] = ()) -> Curves:
     """The contenders of so many machines."""
     k = math.isqrt(machines)
-    names = [name for name in found if name.startswith(f"{k}x{k} ") and _is_shown(name, also)]
+    names = [
+        name for name in found if name.startswith(f"{k}x{k} ") and _is_shown(found[name], also)
+    ]
     chosen = {name: found[name] for name in (f"data_parallel {machines}", *sorted(names))}
     rows = [each.row for of_name in chosen.values() for tried in of_name.values() for each in tried]
     of_a_step = statistics.median(row.machine_seconds / row.steps for row in rows)
@@ -77,9 +79,9 @@ def curves_of(found: Tries, machines: int, also: Sequence[str] = ()) -> Curves:
     }
 
 
-def _is_shown(name: str, also: Sequence[str]) -> bool:
-    suffix = OTHERWISE.search(name)
-    return suffix is None or suffix[0] in (*SHOWN, *also)
+def _is_shown(of_name: Mapping[int, Sequence[Tried]], also: Sequence[str]) -> bool:
+    variants = {each.row.variant for tried in of_name.values() for each in tried}
+    return variants <= {"", *SHOWN, *also}
 
 
 def table(curves: Curves, links: Sequence[float]) -> str:
@@ -215,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="`table.json` of sweeps")
     parser.add_argument("--links", nargs="+", type=float, default=[20.0, 100.0], metavar="MEGABITS")
-    parser.add_argument("--also", nargs="+", default=[], metavar="SUFFIX", help="as _best_path")
+    parser.add_argument("--also", nargs="+", default=[], metavar="VARIANT", help="as best_path")
     parser.add_argument("--plot", type=Path, help="a file for the curves")
     parser.add_argument("--only-hours", action="store_true", help="draw no tokens and no bytes")
     options = parser.parse_args()

@@ -19,7 +19,7 @@ from support.curves import looks_of, tries
 
 from dipaco.evaluation.direct_labels import End, arrange, label_ends
 from dipaco.evaluation.style import styled, tidy
-from dipaco.sweeps.notes import BEST_PATH
+from dipaco.evaluation.tables import BEST_PATH
 from dipaco.sweeps.table import SweepRow, SweepTable
 
 PATHS = ("2x2", "flat 4", "2x2 private plain")
@@ -43,7 +43,7 @@ def best(rows: Iterable[SweepRow], rate: float, phases: int) -> Curves:
     """The best rate of everybody at every budget, in the mean over the seeds that all have. `rate`
     and `phases` are those of a row whose name says nothing of them.
     """
-    racing = [row for row in rows if not row.name.endswith(BEST_PATH)]
+    racing = [row for row in rows if row.variant != BEST_PATH]
     return {
         name: {
             budget: Entry(tried[0].perplexity, tried[0].rate, len(tried))

@@ -80,9 +80,10 @@ def report_figure(report: Report) -> "Figure":
 def _draw_curves(axes: "Axes", report: Report) -> "list[Label]":
     """Validation perplexity by steps; a row without a curve is a point at its end."""
     results = {row.name: (row.steps, row.perplexity) for row in report.rows}
+    looks = {row.name: look_of(row.arm, row.variant) for row in report.rows}
     ends, shown = [], []
     for name in dict.fromkeys([*results, *report.curves]):
-        look = look_of(name)
+        look = looks.get(name) or look_of(name)
         curve = sorted(report.curves.get(name, []))
         points = [point for point in curve or [results[name]] if math.isfinite(point[1])]
         result = results[name][1] if name in results else curve[-1][1]

@@ -45,8 +45,8 @@ LOOKS = {
     DILOCO: Look(COLOURS[4], DASHES[4], "v"),
 }
 BASE_LOOK = Look(INK, "-", "h")
-# Rows of the finished modular arm, routed otherwise or mixed.
-_MARKS_OF_MODULAR = {
+# Of rows whose finished modules are routed otherwise or mixed (`ReportRow.variant`).
+_MARKS_OF_VARIANTS = {
     "best_path": "*",
     "by_features": "X",
     "by_likelihood": "<",
@@ -57,17 +57,15 @@ _MARKS_OF_MODULAR = {
 }
 
 
-def look_of(name: str) -> Look:
-    """The look of a row: that of its arm, and for other rows of the modular arm a mark of its own.
+def look_of(arm: str, variant: str = "") -> Look:
+    """The look of a row: that of its arm, and for a variant of it a mark of its own.
 
     Args:
-      name: a row of a report, or of a sweep: `modular`, `modular_best_path`, `2x2/dense`.
+      arm: of a report or of a sweep's row: `modular`, `2x2/dense`.
+      variant: `ReportRow.variant`.
     """
-    arm = name.rpartition("/")[2]
-    if arm in LOOKS:
-        return LOOKS[arm]
-    suffix = arm.removeprefix(f"{MODULAR}_")
-    return LOOKS[MODULAR]._replace(mark=_MARKS_OF_MODULAR.get(suffix, "d"))
+    look = LOOKS.get(arm.rpartition("/")[2], LOOKS[MODULAR])
+    return look._replace(mark=_MARKS_OF_VARIANTS.get(variant, "d")) if variant else look
 
 
 def nth_look(arm: str, number: int) -> Look:

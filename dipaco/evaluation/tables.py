@@ -17,7 +17,10 @@ from dipaco.evaluation.errors import BadReport
 class ReportRow:
     """One trained model, its perplexity and its costs."""
 
-    name: str  # "dense", "modular", ...
+    name: str  # "dense", "modular", "modular_by_likelihood", ...
+    # The end of the name where the finished modules of `arm` are routed otherwise or mixed:
+    # "best_path", "by_likelihood", "every_16", "ensemble_2".
+    variant: str = ""
     seed: int
     perplexity: float  # validation, tokens from the router's prefix on
     parameters_per_path: int  # read for one prediction
@@ -38,6 +41,11 @@ class ReportRow:
     # where not every path has scored it.
     wrong_path_perplexity: float | None = None
 
+    @property
+    def arm(self) -> str:
+        """The name without the variant."""
+        return self.name.removesuffix(f"_{self.variant}")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathShare:
@@ -57,6 +65,7 @@ class BaseModel:
     perplexity: float  # validation, as in a row
 
 
+BEST_PATH = "best_path"  # the variant that picks each document's path after the fact
 PLAIN_WIDTH = 100  # of text that no terminal shows
 Curve = list[tuple[int, float]]  # (steps, value), steps ascending
 

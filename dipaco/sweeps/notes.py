@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from dipaco.config import RunConfig
+from dipaco.evaluation.tables import BEST_PATH
 from dipaco.sweeps.pairing import LEAST_SEEDS
 from dipaco.topology import SHARED
 
-BEST_PATH = "_best_path"  # suffix of a report's row for the best path of each document
 ROW_SETTINGS = (
     "name",
     "seed",
@@ -61,7 +61,7 @@ def table_notes(
     diloco_of: Mapping[str, str],
     apart: Sequence[str],
     *,
-    has_best_paths: bool,
+    has_variants: bool,
     num_seeds: int,
 ) -> list[str]:
     """The notes.
@@ -71,7 +71,7 @@ def table_notes(
       main: name in the table -> row of the sweep, without those routed otherwise.
       diloco_of: name -> the DiLoCo row that it is compared with.
       apart: names on other text than the first row.
-      has_best_paths: whether there are rows routed otherwise.
+      has_variants: whether there are rows of the same modules routed otherwise.
       num_seeds: of the row that has most.
     """
     alone = [
@@ -111,9 +111,9 @@ def table_notes(
         f"That DiLoCo row has other settings also under {settings}: {', '.join(names)}."
         for settings, names in differing.items()
     ]
-    if has_best_paths:
+    if has_variants:
         notes.append(
-            f"NAME{BEST_PATH} picks each document's path after the fact: a bound that no router "
+            f"NAME_{BEST_PATH} picks each document's path after the fact: a bound that no router "
             "can reach. It takes no part in the orderings, nor do rows of the same modules routed "
             "otherwise or as an ensemble."
         )

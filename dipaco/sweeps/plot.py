@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from dipaco.config import MODULAR
 from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
-from dipaco.evaluation.tables import num_bytes, quantity
-from dipaco.sweeps.notes import BEST_PATH
+from dipaco.evaluation.tables import BEST_PATH, num_bytes, quantity
 from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, paired_difference
-from dipaco.sweeps.table import OTHERWISE, SweepRow, SweepTable
+from dipaco.sweeps.table import SweepRow, SweepTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +44,7 @@ def ranked(table: SweepTable) -> list[SweepRow]:
         is_known = math.isfinite(row.perplexity)
         return not is_known, row.perplexity if is_known else 0.0
 
-    return sorted((r for r in table.rows if not r.name.endswith(BEST_PATH)), key=place)
+    return sorted((r for r in table.rows if r.variant != BEST_PATH), key=place)
 
 
 def sweep_figure(table: SweepTable) -> "Figure":
@@ -92,10 +91,8 @@ def _name_of(row: SweepRow, table: SweepTable) -> str:
 
 def _look(row: SweepRow) -> Look:
     """That of its kind; the same modules routed otherwise, or mixed, have another mark."""
-    look, otherwise = look_of(row.kind), OTHERWISE.search(row.name)
-    if otherwise is None:
-        return look
-    return look._replace(mark=look_of(f"{MODULAR}{otherwise[0]}").mark)
+    look = look_of(row.kind)
+    return look._replace(mark=look_of(MODULAR, row.variant).mark) if row.variant else look
 
 
 def _places(lines: Sequence[int]) -> list[float]:

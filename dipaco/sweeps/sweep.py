@@ -43,7 +43,7 @@ from dipaco.sweeps.table import SweepTable, make_table
 from dipaco.sweeps.text import render_sweep_markdown
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.signals import on_sigterm
-from dipaco.workers.tasks.report import arm_of_row, place_in_table
+from dipaco.workers.tasks.report import place_in_table
 
 
 class SweepOutcome(NamedTuple):
@@ -155,7 +155,7 @@ class _Sweep:
             row
             for arm, run in self._sources[trial].items()
             for row in self._reports.get(run.folder, ())
-            if arm_of_row(row) == arm
+            if row.arm == arm
         ]
         return sorted(found, key=place_in_table)
 

@@ -7,7 +7,6 @@ paths and tokens, from which it differs only in what is shared. Differences are 
 
 import dataclasses
 import itertools
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,8 +23,6 @@ from dipaco.sweeps.pairing import are_equal, paired_difference
 from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
 
-# Of rows of the same finished modules that are routed otherwise, or mix paths.
-OTHERWISE = re.compile(r"_(best_path|by_(features|likelihood|random)|ensemble(_2|_renewed)?)$")
 COSTS = ("steps", "tokens", "parameters_per_path", "flops")  # the costs in which rows may be equal
 
 
@@ -105,7 +102,7 @@ def make_table(
     configs = {trial.row: trial.config for trial in trials if trial in results}
     values: dict[str, dict[int, ReportRow]] = {}  # name in the table -> seed -> row
     on_drawings: dict[str, dict[int, Drawn]] = {}  # name in the table -> seed -> run
-    main: dict[str, str] = {}  # name in the table -> row of the sweep, without `OTHERWISE`
+    main: dict[str, str] = {}  # name in the table -> row of the sweep, without variants
     for row in configs:
         for trial in (t for t in trials if t.row == row and t in results):
             for result in results[trial]:
@@ -113,7 +110,7 @@ def make_table(
                 if is_one_model(configs[row]) and name != row and "/" not in name:
                     continue  # however a document is routed, it is predicted by the same parameters
                 values.setdefault(name, {})[trial.seed] = result
-                if not OTHERWISE.search(result.name):
+                if not result.variant:
                     main[name] = row
                 of_arm = (drawn or {}).get(trial, {}).get(result.name)
                 on_drawings.setdefault(name, {}).update({trial.seed: of_arm} if of_arm else {})
@@ -165,7 +162,7 @@ def make_table(
                 for name, against in to_diloco.items()
             },
             [name for name in apart if name in main],
-            has_best_paths=len(main) < len(values),
+            has_variants=len(main) < len(values),
             num_seeds=max((len(by_seed) for by_seed in values.values()), default=0),
         ),
     )

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping
 
 from dipaco.evaluation.tables import (
+    BEST_PATH,
     PLAIN_WIDTH,
     columns_as_markdown,
     columns_within,
@@ -13,7 +14,6 @@ from dipaco.evaluation.tables import (
     quantity,
 )
 from dipaco.sweeps.bootstrap import Spread
-from dipaco.sweeps.notes import BEST_PATH
 from dipaco.sweeps.pairing import (
     LEAST_SEEDS,
     Interval,
@@ -60,7 +60,7 @@ def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
 def render_sweep_markdown(table: SweepTable) -> str:
     """The same as Markdown, with levels and notes."""
     levels = "\n".join(
-        f"| {row.name} | {_levels(row)} |" for row in table.rows if not row.name.endswith(BEST_PATH)
+        f"| {row.name} | {_levels(row)} |" for row in table.rows if row.variant != BEST_PATH
     )
     notes = "\n".join(f"- {note}" for note in table.notes)
     orderings = "\n".join(f"- {line}" for line in ordering_lines(table))

@@ -5,9 +5,10 @@ import math
 
 import pytest
 
+from dipaco.config import MODULAR
 from dipaco.evaluation.direct_labels import TEXT
 from dipaco.evaluation.plots import draw_report, report_figure
-from dipaco.evaluation.style import look_of
+from dipaco.evaluation.style import LOOKS
 from dipaco.evaluation.tables import BaseModel, PathShare, Report, ReportRow
 from dipaco.topology import PER_PATH, Level, Topology
 from tests.support.pictures import boxes_of, cut_off, overlapping
@@ -29,6 +30,7 @@ ARMS = ("modular", "dense", "data_parallel", "dense_equal_tokens")
 def row(name, perplexity, steps=BASE_STEPS + STEPS):
     return ReportRow(
         name=name,
+        variant=name.removeprefix("modular").removeprefix("_") if name not in ARMS else "",
         seed=0,
         perplexity=perplexity,
         parameters_per_path=1,
@@ -196,7 +198,7 @@ def test_curves_have_the_colours_of_their_arms(figure):
     for line in learning_of(figure).lines:
         name = line.get_label().removesuffix(": its end")
         if name in RESULTS:
-            assert line.get_color() == look_of(name).colour
+            assert line.get_color() == LOOKS[name if name in ARMS else MODULAR].colour
 
 
 @pytest.mark.parametrize("paths", [1, 256])

@@ -71,7 +71,7 @@ def test_every_arm_of_a_run_has_a_look_of_its_own():
 def test_a_row_of_a_report_and_of_a_sweep_look_the_same():
     assert look_of("2x2/dense_equal_tokens") == look_of("dense_equal_tokens")
     others = [
-        look_of(f"modular_{name}")
+        look_of("modular", name)
         for name in ("best_path", "ensemble", "ensemble_2", "ensemble_renewed")
     ]
     assert {look.colour for look in others} == {look_of("modular").colour}

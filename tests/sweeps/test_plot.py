@@ -21,6 +21,7 @@ KINDS = {"dense": "dense", "DiLoCo 4": "DiLoCo", "2x2/dense_equal_tokens": "dens
 def sweep_row(name, perplexities, seeds, tokens=512_000, num_bytes=0):
     return SweepRow(
         name=name,
+        variant=name.partition("0.012_")[2],
         seed=seeds[0],
         perplexity=sum(perplexities) / len(perplexities),
         parameters_per_path=1,

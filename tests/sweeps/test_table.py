@@ -42,6 +42,7 @@ PERPLEXITY = {  # of seeds 0, 1, 2
 def result(row, seed, name="modular", perplexity=None):
     return ReportRow(
         name=name,
+        variant=name.partition("modular_")[2],
         seed=seed,
         perplexity=PERPLEXITY[row][seed] if perplexity is None else perplexity,
         parameters_per_path=10,
@@ -62,6 +63,7 @@ def table_of(seeds=(0, 1, 2), rows=ROWS, leave_out=()):
     results = {
         trial: [
             result(trial.row, trial.seed),
+            result(trial.row, trial.seed, "modular_every_16", 2.0),
             result(trial.row, trial.seed, "modular_best_path", 1.0),
         ]
         for trial in trials
@@ -140,7 +142,7 @@ def test_rows_on_other_text_are_not_compared():
     data = dataclasses.replace(ROWS["flat"].data, sources=("toy:?seed=9",))
     other = dataclasses.replace(ROWS["flat"], data=data)
     table = table_of(rows=ROWS | {"flat": other})
-    assert table.apart == ["flat", "flat_best_path"]
+    assert table.apart == ["flat", "flat_every_16", "flat_best_path"]
     assert not table.to_diloco
     assert not [o for o in table.orderings if "flat" in (o.better, o.worse)]
     assert {row.name: row.spread for row in table.rows}["flat"] is None

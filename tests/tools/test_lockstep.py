@@ -36,9 +36,11 @@ ROWS = (
 @pytest.fixture(scope="module")
 def curves():
     ensemble = row("2x2 private rate 0.012", 30.0, 4, 18 * MEGABYTES, parameters=3_000_000)
-    bound = dataclasses.replace(ensemble, name=f"{ensemble.name}_best_path")
+    bound = dataclasses.replace(ensemble, name=f"{ensemble.name}_best_path", variant="best_path")
     likely = row("2x2 private rate 0.012", 37.0, 4, 18 * MEGABYTES)
-    likely = dataclasses.replace(likely, name=f"{likely.name}_by_likelihood")
+    likely = dataclasses.replace(
+        likely, name=f"{likely.name}_by_likelihood", variant="by_likelihood"
+    )
     return lockstep.curves_of(tries([*ROWS, bound, likely], rate=0.0, phases=0), 4)
 
 
@@ -52,9 +54,9 @@ def test_each_comes_with_its_best_rate_and_only_with_those_of_as_many_machines(c
 
 
 def test_rows_that_are_asked_for_are_shown_too():
-    bound = dataclasses.replace(ROWS[5], name=f"{ROWS[5].name}_best_path")
+    bound = dataclasses.replace(ROWS[5], name=f"{ROWS[5].name}_best_path", variant="best_path")
     found = tries([*ROWS, bound], rate=0.0, phases=0)
-    assert "2x2 private_best_path" in lockstep.curves_of(found, 4, ["_best_path"])
+    assert "2x2 private_best_path" in lockstep.curves_of(found, 4, ["best_path"])
 
 
 def test_hours_are_of_the_steps_and_then_of_the_bytes(curves):

@@ -10,6 +10,7 @@ from dipaco.sweeps.table import SweepRow
 def row(name, *perplexities):
     return SweepRow(
         name=name,
+        variant="best_path" if name.endswith("_best_path") else "",
         seed=0,
         perplexity=perplexities[0],
         parameters_per_path=1,

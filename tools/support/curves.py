@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.evaluation.style import DILOCO, Look, nth_look
-from dipaco.sweeps.table import OTHERWISE, SweepRow
+from dipaco.sweeps.table import SweepRow
 
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
 
@@ -43,8 +43,8 @@ def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
     if not seeds:
         sys.exit("These rows have no seed in common: there is nothing to compare.")
     for row in rows:
-        suffix = "".join(match[0] for match in OTHERWISE.finditer(row.name))
-        match = ROW.fullmatch(row.name.removesuffix(suffix))
+        suffix = f"_{row.variant}" if row.variant else ""
+        match = ROW.fullmatch(row.arm)
         assert match is not None, "every part but the name may be missing"
         tried = Tried(_mean(row, seeds), float(match["rate"] or rate), row)
         of_name = found.setdefault(match["name"] + suffix, {})

@@ -15,6 +15,7 @@ from dipaco.config import (
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Evaluated, Fact, StageDone
 from dipaco.evaluation.tables import (
+    BEST_PATH,
     PathShare,
     Report,
     ReportRow,
@@ -48,8 +49,7 @@ from dipaco.workers.routing_notes import (
 )
 from dipaco.workers.tasks.evaluate import WRONG_PATH
 
-BEST_PATH = f"{MODULAR}_best_path"
-ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR, BEST_PATH)
+ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR)
 
 
 def write_report(run: Run, claim: Claim) -> list[Fact]:
@@ -189,40 +189,30 @@ def _rows(
     ]
     if arm.name == MODULAR and run.plan.reroutes:
         rows += [
-            ReportRow(
-                name=f"{arm.name}_every_{row['every']}", perplexity=row["perplexity"], **common
-            )
+            _variant_row(arm.name, f"every_{row['every']}", row["perplexity"], common)
             for row in reversed(run.stage("reroute").summary["rows"])
             if row["every"] is not None
         ]
-    rows += [_other_row(arm.name, suffix, value, common) for suffix, value in others.items()]
+    rows += [_variant_row(arm.name, variant, value, common) for variant, value in others.items()]
     if last.best_path_perplexity is not None:
-        rows.append(
-            ReportRow(name=f"{arm.name}_best_path", perplexity=last.best_path_perplexity, **common)
-        )
+        rows.append(_variant_row(arm.name, BEST_PATH, last.best_path_perplexity, common))
     return rows
 
 
-def _other_row(arm: str, suffix: str, perplexity: float, common: dict[str, Any]) -> ReportRow:
+def _variant_row(arm: str, variant: str, perplexity: float, common: dict[str, Any]) -> ReportRow:
     """Routed otherwise, or an ensemble: two paths are read for a prediction, or all modules."""
-    row = ReportRow(name=f"{arm}_{suffix}", perplexity=perplexity, **common)
-    if not suffix.startswith("ensemble"):
+    row = ReportRow(name=f"{arm}_{variant}", variant=variant, perplexity=perplexity, **common)
+    if not variant.startswith("ensemble"):
         return row
     read = row.parameters_total
-    if suffix == "ensemble_2":
+    if variant == "ensemble_2":
         read = min(read, 2 * row.parameters_per_path)
     return dataclasses.replace(row, parameters_per_path=read)
 
 
-def arm_of_row(row: ReportRow) -> str:
-    """The arm that a row of the report is of: rows routed otherwise are the modular arm's."""
-    return MODULAR if row.name.startswith(f"{MODULAR}_") else row.name
-
-
-def place_in_table(row: ReportRow) -> int:
+def place_in_table(row: ReportRow) -> tuple[int, bool]:
     """Rows of one arm stay together; the bound is the last of them."""
-    is_of_modular = row.name.startswith(f"{MODULAR}_") and row.name != BEST_PATH
-    return ROW_ORDER.index(MODULAR if is_of_modular else row.name)
+    return ROW_ORDER.index(row.arm), row.variant == BEST_PATH
 
 
 def _note_on_quorum(run: Run) -> str:
@@ -286,7 +276,7 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
         )
     if "modular_ensemble" in by_name:
         notes.append(note_on_ensembles(run.config))
-    if BEST_PATH in by_name:
+    if any(row.variant == BEST_PATH for row in rows):
         notes.append(
             "modular_best_path picks each document's path after the fact: a bound that no router "
             "can reach."
