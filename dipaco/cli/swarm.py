@@ -179,61 +179,49 @@ def _start(options: argparse.Namespace) -> int:
     from dipaco.config import MODULAR
     from dipaco.launch.equal_bits import ask_for_equal_bits
     from dipaco.library.console import ConsoleReporter, print_results
-    from dipaco.runs.folder_lock import folder_lock
-    from dipaco.runs.opening import create_or_open, with_report_settings
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
-    from dipaco.workers.garbage_collection import clean_up
-    from dipaco.workers.process import work
+    from dipaco.workers.process import begun_run, work
     from dipaco.workers.registration import wait_until_name_is_free
 
     ask_for_equal_bits()
     use_compilation_cache(cache_folder() / "compiled")
-    with folder_lock(options.run) as lock:
-        opened, is_new = create_or_open(
-            options.run, config, None, options.database, is_alone=lock.is_exclusive
+    with begun_run(options.run, config, options.database) as (opened, is_new):
+        wait_until_name_is_free(opened.ledger.members, name, say)
+        others = opened.ledger.swarms.backbones(MODULAR, path)
+        _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
+        backbone = Backbone(
+            opened.open_ledger,
+            BackbonePlace(MODULAR, path, name),
+            _settings(opened, options),
+            _backbone_credential(opened, path, name),
+            listen=options.listen,
+            announce=options.announce,
+            identity=opened.layout.swarm_identity(name),
+            say=say,
+            save_seconds=options.save_seconds,
+            num_steps=opened.plan.arm(MODULAR).total_steps,
         )
+        backbone.start()
+        is_finished = False
         try:
-            opened = with_report_settings(opened, config)
-            clean_up(opened, is_first=lock.is_exclusive)
-            lock.share()
-            wait_until_name_is_free(opened.ledger.members, name, say)
-            others = opened.ledger.swarms.backbones(MODULAR, path)
-            _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
-            backbone = Backbone(
-                opened.open_ledger,
-                BackbonePlace(MODULAR, path, name),
-                _settings(opened, options),
-                _backbone_credential(opened, path, name),
-                listen=options.listen,
-                announce=options.announce,
-                identity=opened.layout.swarm_identity(name),
-                say=say,
-                save_seconds=options.save_seconds,
-                num_steps=opened.plan.arm(MODULAR).total_steps,
-            )
-            backbone.start()
-            is_finished = False
-            try:
-                say(f"dipaco swarm join {backbone.address} --token FILE")
-                with ConsoleReporter(opened) as console:
-                    console.greet(is_new=is_new)
-                    is_finished = work(
-                        opened,
-                        name,
-                        console,
-                        lease_seconds=options.lease_seconds,
-                        phase_runner=backbone.run_phase,
-                        on_ctrl_c=True,
-                    )
-                if is_finished:
-                    print_results(opened)
-                else:
-                    print(stop_message(opened.ledger))
-            finally:
-                backbone.close(is_finished=is_finished)
+            say(f"dipaco swarm join {backbone.address} --token FILE")
+            with ConsoleReporter(opened) as console:
+                console.greet(is_new=is_new)
+                is_finished = work(
+                    opened,
+                    name,
+                    console,
+                    lease_seconds=options.lease_seconds,
+                    phase_runner=backbone.run_phase,
+                    on_ctrl_c=True,
+                )
+            if is_finished:
+                print_results(opened)
+            else:
+                print(stop_message(opened.ledger))
         finally:
-            opened.ledger.close()
+            backbone.close(is_finished=is_finished)
     return 0
 
 
@@ -268,7 +256,6 @@ def _check_transport(others: dict[str, str], listen: str) -> None:
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
     from dipaco.swarm.training.compute import GroupSettings
 
-    opened.import_rules()
     if "path_loss" in opened.rules:
         problem = f"the path loss is `{opened.rules['path_loss'].name}`, and peers have only ours"
         raise SettingsDisagree(problem=problem)

@@ -113,6 +113,16 @@ def test_a_run_with_a_path_loss_of_its_own_is_not_trained_by_volunteers(tmp_path
     assert "the path loss is `own_path_loss:plain`, and peers" in capsys.readouterr().err
 
 
+def test_tasks_that_failed_are_tried_again_as_by_train(tmp_path, capsys):
+    opened, _ = create_or_open(tmp_path, TOY, rules=record_of(Rules(path_loss=own_path_loss.plain)))
+    claim = opened.ledger.queue.claim("ana")
+    assert opened.ledger.failures.fail(claim, "no text", is_lasting=True)
+    opened.ledger.close()
+    # It goes no further than the refusal of the run's path loss.
+    assert main(["swarm", "start", str(TOY_FILE), "--run", str(tmp_path), "--path", "0"]) == 2
+    assert f"{claim.task} had failed and is tried again" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("days", ["inf", "nan", "0", "-1", "1e9"])
 def test_a_credential_of_a_wrong_validity_is_not_made(days, tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA", "--days", days]
