@@ -104,6 +104,28 @@ class Meta:
         text = self.get(f"launcher {name}")
         return None if text is None else LauncherState(*json.loads(text))
 
+    def launcher_life(self, name: str) -> str | None:
+        """The life of the process that took the name last; None: none has."""
+        return self.get(_life_of(name))
+
+    @retried
+    def take_launcher_name(self, name: str, life: str, after: str | None = None) -> bool:
+        """Records that a launcher has a name.
+
+        Args:
+          life: of its process.
+          after: the life that had the name; None = whichever had.
+
+        Returns:
+          False: another process took the name first.
+        """
+        with self._database.transaction():
+            self._database.lock(_life_of(name))
+            if after is not None and self.get(_life_of(name)) not in (after, life):
+                return False
+            self._database.change("change_meta", key=_life_of(name), value=life)
+            return True
+
     @retried
     def upgrade(self, version: str) -> tuple[int, int]:
         """Brings the tables to this program's version and pins the run to `version` of the program.
@@ -149,3 +171,7 @@ class Meta:
 
 def _workers_of(launcher: str | None) -> str:
     return "workers" if launcher is None else f"workers {launcher}"
+
+
+def _life_of(launcher: str) -> str:
+    return f"life of launcher {launcher}"
