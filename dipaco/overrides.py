@@ -27,7 +27,7 @@ from dipaco.errors import (
     UnknownSetting,
 )
 from dipaco.model.config import ModelConfig, part_names
-from dipaco.settings import check_types, hint_for, kind_in_words, kinds_of
+from dipaco.settings import check_types, hint_for, kind_in_words, kinds_of, plain
 from dipaco.topology import Topology, grid
 from dipaco.topology.grids import MOST_PATHS, experts_of, num_blocks
 
@@ -259,7 +259,10 @@ def _grid(model: dict[str, Any], text: str) -> Topology:
 
 
 def from_tree(tree: dict[str, Any]) -> RunConfig:
-    """A config from its JSON form. Raises `BadSetting`: a value is not of its setting's type."""
+    """A config from its JSON form, in which numbers may be NumPy's. Raises `BadSetting`: a value is
+    not of its setting's type.
+    """
+    tree = plain(tree)
     try:
         return msgspec.convert(tree, RunConfig)
     except msgspec.ValidationError:

@@ -123,9 +123,20 @@ def _check_type(kind: Any, value: Any, name: str) -> None:
             _check_type(items[0], item, f"{name}[{number}]")
     else:
         try:
-            msgspec.convert(value, kind)
+            msgspec.convert(plain(value), kind)
         except msgspec.ValidationError:
             raise BadSetting(name=name, value=value, expected=kind_in_words(kind)) from None
+
+
+def plain(value: Any) -> Any:
+    """A tree of settings with Python's own values for those of NumPy, as `np.logspace` gives them:
+    what reads and records settings takes no others.
+    """
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def find(kind: type, name: str) -> list[SettingsGroup]:

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         if opened.ledger.queue.is_finished():
             print_results(opened)
             return 0
-        name = launcher_name(options.name, opened.ledger.members, roles="-[a-z]+")
+        name = launcher_name(options.name, opened.ledger, roles="-[a-z]+")
         engine = _engine(opened, options)
         if is_new:
             print(title_of(opened), flush=True)

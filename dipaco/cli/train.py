@@ -133,7 +133,7 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
 
     if is_new:
         print(title_of(opened), flush=True)
-    launcher = launcher_name(None, opened.ledger.members)
+    launcher = launcher_name(None, opened.ledger)
     group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
     visible = visible_devices()
     each = None if visible.kind == "cpu" else opened.config.mesh.num_devices

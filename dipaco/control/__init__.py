@@ -27,7 +27,7 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
                    how they may be called; life.py: a process, told from any other; swarms.py:
                    volunteers
     release.py     a consistent set that goes out
-    opening.py     a database by where it is (database_location.py)
+    opening.py     a database by where it is (database_location.py; password.py: of its URL)
     database.py    the contract of sqlite.py and postgresql.py; schema/ has the tables
     host_mark.py   the one host that works on a file of SQLite
     clock.py       what leases are measured by on one host; retry.py waits for a server

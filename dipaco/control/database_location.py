@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.control.errors import BadDatabase, VariableMissing
-from dipaco.control.server_connection import refuse_password, without_password
+from dipaco.control.password import refuse_password, without_password
 
 
 class DatabaseLocation(NamedTuple):
@@ -32,7 +32,8 @@ class DatabaseLocation(NamedTuple):
     @property
     def name(self) -> str:
         """Without its password."""
-        return without_password(str(self.database))
+        where = self.database
+        return str(where) if isinstance(where, Path) else without_password(where)
 
 
 MOST_LETTERS = 20  # of a run's name in its schema's: PostgreSQL cuts names after 63 bytes

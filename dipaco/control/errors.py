@@ -22,7 +22,7 @@ class BadDatabase(DipacoError):
 
 
 class BadDatabaseURL(DipacoError):
-    """The URL of the database {place} cannot be read: {problem}. Expected postgresql://USER@HOST:PORT/NAME; user, port and name may be left out."""
+    """The URL of the database {place} cannot be read: {problem}. Expected postgresql://USER@HOST:PORT/NAME; user, port and name may be left out. In a user or password, `/` is written `%2F`, `@` `%40`, `#` `%23` and `%` `%25`."""
 
 
 class PasswordOnCommandLine(DipacoError):

@@ -12,6 +12,10 @@ from dipaco.control.database import Database
 from dipaco.control.history import note_event
 from dipaco.control.retry import retried
 
+# The command that held before an upgrade drained the run; empty where no upgrade has, or where
+# another command was given since.
+BEFORE_DRAIN = "command before the upgrade's drain"
+
 
 class RunCommand(NamedTuple):
     """What the workers of a run do from now on, and which program version they must be."""
@@ -68,7 +72,7 @@ class Meta:
     def set_command(self, name: str) -> None:
         """What the workers of this run do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
-            self._database.change("change_meta", key="command", value=name)
+            self._put_command(name, before_drain="")
             note_event(self._database, "command", reason=name)
 
     @retried
@@ -100,36 +104,74 @@ class Meta:
         text = self.get(f"launcher {name}")
         return None if text is None else LauncherState(*json.loads(text))
 
+    def launcher_life(self, name: str) -> str | None:
+        """The life of the process that took the name last; None: none has."""
+        return self.get(_life_of(name))
+
     @retried
-    def upgrade(self, version: str, command: str = "run") -> tuple[int, int]:
+    def take_launcher_name(self, name: str, life: str, after: str | None = None) -> bool:
+        """Records that a launcher has a name.
+
+        Args:
+          life: of its process.
+          after: the life that had the name; None = whichever had.
+
+        Returns:
+          False: another process took the name first.
+        """
+        with self._database.transaction():
+            self._database.lock(_life_of(name))
+            if after is not None and self.get(_life_of(name)) not in (after, life):
+                return False
+            self._database.change("change_meta", key=_life_of(name), value=life)
+            return True
+
+    @retried
+    def upgrade(self, version: str) -> tuple[int, int]:
         """Brings the tables to this program's version and pins the run to `version` of the program.
-        It was drained for that: `command` holds again, as by `end_drain`. Returns the versions of
-        the tables, before and now.
+        If it was drained for that, ends the drain as `end_drain`. Returns the versions of the
+        tables, before and now.
         """
         before, now = self._database.upgrade()
         with self._database.transaction():
             self._database.change("change_meta", key="version", value=version)
-            self._end_drain(command)
+            self._end_drain()
         return before, now
 
     @retried
     def begin_drain(self) -> None:
-        """The workers leave. Unlike `set_command`, for tables of whatever version: those of before
-        the history have none.
+        """The workers leave, for an upgrade, until `end_drain`. Unlike `set_command`, for tables of
+        whatever version: those of before the history have none.
         """
         with self._database.transaction():
-            self._database.change("change_meta", key="command", value="drain")
+            self._database.lock("command")
+            # An upgrade that was killed has left what it noted.
+            before = self.get(BEFORE_DRAIN) or self.get("command") or "run"
+            self._put_command("drain", before_drain=before)
 
     @retried
-    def end_drain(self, command: str) -> None:
-        """The workers follow `command` after a drain, unless another was given meanwhile."""
+    def end_drain(self) -> None:
+        """The workers follow the command of before the drain, unless another was given meanwhile,
+        be it to drain.
+        """
         with self._database.transaction():
-            self._end_drain(command)
+            self._end_drain()
 
-    def _end_drain(self, command: str) -> None:
-        if command != "drain" and self.get("command") == "drain":
-            self._database.change("change_meta", key="command", value=command)
+    def _end_drain(self) -> None:
+        self._database.lock("command")
+        if before := self.get(BEFORE_DRAIN):
+            self._put_command(before, before_drain="")
+
+    def _put_command(self, name: str, *, before_drain: str) -> None:
+        """Inside a transaction; whether there is a drain to end is noted with every command."""
+        self._database.lock("command")
+        self._database.change("change_meta", key="command", value=name)
+        self._database.change("change_meta", key=BEFORE_DRAIN, value=before_drain)
 
 
 def _workers_of(launcher: str | None) -> str:
     return "workers" if launcher is None else f"workers {launcher}"
+
+
+def _life_of(launcher: str) -> str:
+    return f"life of launcher {launcher}"

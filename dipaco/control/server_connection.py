@@ -16,7 +16,8 @@ from collections.abc import Generator
 from typing import Any
 
 from dipaco.control.database import KeyTaken, migrations
-from dipaco.control.errors import BadDatabaseURL, DatabaseRefuses, PasswordOnCommandLine
+from dipaco.control.errors import BadDatabaseURL, DatabaseRefuses
+from dipaco.control.password import check_credentials, without_password
 from dipaco.control.retry import ConnectionLost
 from dipaco.errors import DiskFull, LedgerDamaged, needs_extra
 
@@ -187,6 +188,7 @@ class ServerConnection:
 
     def _check_url(self) -> None:
         """Raises `BadDatabaseURL`."""
+        check_credentials(self._url)
         try:
             settings = self._psycopg.conninfo.conninfo_to_dict(self._url)
         except self._psycopg.ProgrammingError as error:
@@ -197,9 +199,12 @@ class ServerConnection:
                 raise BadDatabaseURL(place=self.place, problem=f"its port is `{port}`")
 
     def _problem(self, text: str) -> str:
-        """What is wrong with the URL, without what is quoted of it: a password, perhaps."""
+        """What is wrong with the URL. Of what is quoted of it, no more than is shown of it: the
+        rest may be of a password.
+        """
         text = re.sub(r' in URI: ".*"', "", text)
-        return re.sub(r'"[^"]*"', "a value", text) if "password=" in self._url else text
+        shown = f"{self.place} ]"  # a bracket that is missing is quoted too
+        return re.sub(r'"([^"]*)"', lambda it: it[0] if it[1] in shown else "a value", text)
 
 
 class _Turn:
@@ -240,18 +245,6 @@ def _names(kind: str) -> str:
     scripts = "\n".join(migrations("postgresql").values())
     found = re.findall(rf"^CREATE {kind} (\w+)", scripts, flags=re.MULTILINE)
     return "|".join(["schema_version", *found])
-
-
-def without_password(url: str) -> str:
-    """The same URL without its password, to be shown."""
-    url = re.sub(r"(//[^/:@]*):[^@/]*@", r"\1@", url)
-    return re.sub(r"([?&]password=)[^&]+", r"\1", url)
-
-
-def refuse_password(url: str) -> None:
-    """Raises `PasswordOnCommandLine`: every user of the machine can read command lines."""
-    if without_password(url) != url:
-        raise PasswordOnCommandLine(place=without_password(url).partition("?")[0])
 
 
 def _line(error: Exception) -> str:

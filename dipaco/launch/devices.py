@@ -88,12 +88,12 @@ def devices_of(
     if each > len(visible.ids):
         raise TooFewDevices(asked=each, there=len(visible.ids), kind=visible.kind.upper())
     places = len(visible.ids) // each
-    sharing = math.ceil(processes / places)
-    if sharing > 1 and visible.kind == "tpu":
+    if processes > places and visible.kind == "tpu":
         raise TooFewDevices(asked=processes * each, there=len(visible.ids), kind="TPU")
 
     def variables(process: int) -> dict[str, str]:
-        first = process % places * each
+        place = process % places
+        first = place * each
         ids = ",".join(visible.ids[first : first + each])
         if visible.kind == "tpu":
             return {
@@ -101,6 +101,7 @@ def devices_of(
                 "TPU_CHIPS_PER_PROCESS_BOUNDS": TPU_BOUNDS.get(each, f"1,{each},1"),
                 "TPU_PROCESS_BOUNDS": "1,1,1",
             }
+        sharing = math.ceil((processes - place) / places)
         return {"CUDA_VISIBLE_DEVICES": ids, **share_of(sharing)}
 
     return variables

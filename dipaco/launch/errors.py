@@ -4,7 +4,7 @@ from dipaco.errors import DipacoError
 
 
 class TooFewDevices(DipacoError):
-    """The workers need {asked} devices here, and {there} of kind {kind} are visible. Ask for fewer: `--workers`, `--devices-per-worker`, a smaller `mesh`; with `JAX_PLATFORMS=cpu` they compute on the CPU."""
+    """The workers and evaluators need {asked} devices here, and {there} of kind {kind} are visible. Ask for fewer: `--workers`, `--evaluators`, `--devices-per-worker`, a smaller `mesh`; with `JAX_PLATFORMS=cpu` they compute on the CPU."""
 
 
 class NoSuchDevice(DipacoError):

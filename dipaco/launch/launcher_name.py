@@ -2,36 +2,43 @@
 
 A launcher that is killed leaves its workers at work. One that is started after it on the same
 machine takes its name, so that its workers wait for the names of those, and replace them where they
-end, instead of working beside them.
+end, instead of working beside them. The ledger has the life of each name's launcher: a name is
+taken only where that is over, and by one launcher.
 """
 
-import os
 import re
-import socket
 
-from dipaco.control.life import Life, has_process
-from dipaco.control.members import Members
+from dipaco.control.ledger import Ledger
+from dipaco.control.life import Life
 from dipaco.control.names import name_of
 
 
-def launcher_name(given: str | None, members: Members, roles: str = "") -> str:
-    """The name that was given, else that of a launcher of this machine that has ended while
-    workers of it are alive, else a new one. Raises `BadName`.
+def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
+    """The name that was given, else that of a launcher that has ended while workers of it are alive
+    on this machine, else a new one. It is recorded as this process's. Raises `BadName`.
 
     Args:
       given: by the user.
-      members: of the run.
+      ledger: of the run.
       roles: a pattern of what stands between a launcher's name and the numbers of its workers.
     """
-    if given is not None:
-        return name_of(given)
-    host, here = re.escape(socket.gethostname()), Life.here()
-    for member in members.here():
-        made_up = re.fullmatch(rf"({host}-(\d+)-[0-9a-f]+){roles}-\d+", member.name)
-        life = here.neighbour(member.life)
-        if made_up is None or life is None or life.is_over():
-            continue
-        launcher = int(made_up[2])
-        if launcher == os.getpid() or not has_process(launcher):
-            return made_up[1]
-    return name_of(None)
+    here = Life.here()
+    if given is None:
+        for member in ledger.members.here():
+            made_up = re.fullmatch(rf"(.+-\d+-[0-9a-f]{{6}}){roles}-\d+", member.name)
+            if made_up is None or not _is_alive_beside(here, member.life):
+                continue
+            before = ledger.meta.launcher_life(made_up[1])
+            owner = None if before is None else here.neighbour(before)
+            if owner is None or not owner.is_over():
+                continue
+            if ledger.meta.take_launcher_name(made_up[1], str(here), after=before):
+                return made_up[1]
+    name = name_of(given)
+    ledger.meta.take_launcher_name(name, str(here))
+    return name
+
+
+def _is_alive_beside(here: Life, life: str) -> bool:
+    neighbour = here.neighbour(life)
+    return neighbour is not None and not neighbour.is_over()

@@ -50,9 +50,9 @@ def upgrade(
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
         except BaseException:
-            ledger.meta.end_drain(before.name)
+            ledger.meta.end_drain()
             raise
-        tables = ledger.meta.upgrade(described_version(), before.name)
+        tables = ledger.meta.upgrade(described_version())
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()

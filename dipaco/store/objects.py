@@ -196,12 +196,15 @@ class Objects:
         """The object's content, checked."""
         return self.file(receipt).read_bytes()
 
-    def publish(self, file: Path) -> None:
-        """Copies a file of the run's folder that people read (a report) to the bucket, in place of
-        an older one.
+    def publish(self, file: Path, content: bytes) -> None:
+        """Writes a file that people read (a report) to the bucket, in place of an older one.
+
+        Args:
+          file: its place in the run's folder.
+          content: of the file.
         """
         if self.remote is not None:
-            self.remote.write(file.relative_to(self.root).as_posix(), file.read_bytes())
+            self.remote.write(file.relative_to(self.root).as_posix(), content)
 
     def delete(self, name: str) -> None:
         """Removes an object, a file or a folder; no error if there is none. What is not the name of

@@ -62,10 +62,25 @@ def test_workers_that_share_a_gpu_share_nine_tenths_of_its_memory():
     assert of(0)["XLA_CLIENT_MEM_FRACTION"] == "0.200"
 
 
+def test_a_worker_alone_on_a_gpu_has_all_of_its_memory():
+    """As with eight workers and one evaluator on eight GPUs, of which the first is shared."""
+    of = devices_of(EIGHT_GPUS, 1, 9, None, {})
+    shared = {"CUDA_VISIBLE_DEVICES": "0", "XLA_CLIENT_MEM_FRACTION": "0.450"}
+    assert [of(0), of(8)] == [shared] * 2
+    assert [of(place) for place in range(1, 8)] == [
+        {"CUDA_VISIBLE_DEVICES": str(place)} for place in range(1, 8)
+    ]
+    of = devices_of(EIGHT_GPUS, 3, 5, None, {})  # two places of three; two GPUs are left
+    fractions = [of(place)["XLA_CLIENT_MEM_FRACTION"] for place in range(5)]
+    assert fractions == ["0.300", "0.450", "0.300", "0.450", "0.300"]
+
+
 def test_tpu_chips_are_never_shared():
     of = devices_of(VisibleDevices("tpu", tuple("0123")), 2, 2, None, {})
     assert [of(place)["TPU_VISIBLE_CHIPS"] for place in (0, 1)] == ["0,1", "2,3"]
-    with pytest.raises(TooFewDevices, match="need 6 devices here, and 4 of kind TPU"):
+    with pytest.raises(
+        TooFewDevices, match=r"need 6 devices here, and 4 of kind TPU.*`--evaluators`"
+    ):
         devices_of(VisibleDevices("tpu", tuple("0123")), 2, 3, None, {})
 
 

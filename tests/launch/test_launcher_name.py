@@ -11,58 +11,94 @@ from dipaco.control.life import Life, _began
 from dipaco.launch.launcher_name import launcher_name
 
 OF = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
+LAUNCH = "-[a-z]+"  # roles of `dipaco launch`
+MADE_UP = "h-7-0a1b2c"
 
 
 @pytest.fixture
-def members(tmp_path):
+def ledger(tmp_path):
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.start({})
-        yield ledger.members
+        yield ledger
 
 
 @pytest.fixture
 def alive():
-    """The number of a process that is alive, and its life."""
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process.pid, Life.here()._replace(pid=process.pid, began=_began(process.pid))
-        process.kill()
+    """Lives of two processes that are alive: a worker's, and a launcher's."""
+    with subprocess.Popen(["sleep", "600"]) as one, subprocess.Popen(["sleep", "600"]) as two:
+        yield [str(Life.here()._replace(pid=p.pid, began=_began(p.pid))) for p in (one, two)]
+        one.kill()
+        two.kill()
 
 
 @pytest.fixture
 def over():
-    """The number of a process that has ended, and its life."""
+    """The life of a process that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
-    return process.pid, Life.here()._replace(pid=process.pid, began="1")
+    return str(Life.here()._replace(pid=process.pid, began="1"))
 
 
-def made_up(pid, host=None):
-    return f"{host or socket.gethostname()}-{pid}-0a1b2c"
-
-
-def test_the_same_command_goes_on_under_the_name_of_a_launcher_that_was_killed(
-    members, alive, over
-):
-    name = made_up(over[0])
-    members.join(f"{name}-worker-1", life=str(alive[1]), **OF)
-    assert launcher_name(None, members, roles="-[a-z]+") == name
-    assert launcher_name("given", members, roles="-[a-z]+") == "given"
-    assert launcher_name(None, members) != name, "its workers would have other names"
-    members.leave(f"{name}-worker-1", str(alive[1]))
-    assert launcher_name(None, members, roles="-[a-z]+") != name
-    members.join(f"{name}-1", life=str(alive[1]), **OF)
-    assert launcher_name(None, members) == name
+def test_the_same_command_goes_on_under_the_name_of_a_launcher_that_was_killed(ledger, alive, over):
+    name, members = MADE_UP, ledger.members
+    ledger.meta.take_launcher_name(name, over)
+    members.join(f"{name}-worker-1", life=alive[0], **OF)
+    assert launcher_name(None, ledger) != name, "its workers would have other names"
+    assert launcher_name(None, ledger, LAUNCH) == name
+    ledger.meta.take_launcher_name(name, over)
+    members.leave(f"{name}-worker-1", alive[0])
+    assert launcher_name(None, ledger, LAUNCH) != name
+    members.join(f"{name}-1", life=alive[0], **OF)
+    assert launcher_name(None, ledger) == name
 
 
 def test_no_name_is_taken_of_a_launcher_that_is_alive_elsewhere_or_without_workers(
-    members, alive, over
+    ledger, alive, over
 ):
-    members.join(f"{made_up(alive[0])}-worker-0", life=str(alive[1]), **OF)
-    members.join(f"{made_up(over[0])}-worker-0", life=str(over[1]), **OF)
-    members.join(f"{made_up(over[0], 'another')}-worker-0", life=str(alive[1]), **OF)
-    members.join(f"{made_up(over[0])}-worker-1", life="another-boot pid:[1] 7 99", **OF)
-    members.join("lab-worker-0", life=str(alive[1]), **OF)
-    mine = re.escape(socket.gethostname()) + r"-\d+-[0-9a-f]{6}"
-    name = launcher_name(None, members, roles="-[a-z]+")
-    assert re.fullmatch(mine, name)
-    assert name not in (made_up(alive[0]), made_up(over[0]))
+    elsewhere = "another-boot pid:[1] 7 99"
+    owners = {"h-1-00000a": alive[1], "h-2-00000b": over, "h-3-00000c": over, "h-4-00000d": None}
+    lives = {"h-1-00000a": alive[0], "h-2-00000b": over, "h-3-00000c": elsewhere}
+    owners |= {"h-5-00000e": elsewhere, "lab": over}
+    for name, owner in owners.items():
+        if owner is not None:
+            ledger.meta.take_launcher_name(name, owner)
+        ledger.members.join(f"{name}-worker-0", life=lives.get(name, alive[0]), **OF)
+    name = launcher_name(None, ledger, LAUNCH)
+    assert re.fullmatch(re.escape(socket.gethostname()) + r"-\d+-[0-9a-f]{6}", name)
+    assert name not in owners
+
+
+@pytest.mark.parametrize("looks_before", [False, True])
+def test_of_two_launchers_one_takes_the_name_of_one_that_was_killed(
+    ledger, alive, over, monkeypatch, looks_before
+):
+    """Also where the second has looked at the name before the first took it."""
+    ledger.meta.take_launcher_name(MADE_UP, over)
+    for worker in (0, 1):
+        ledger.members.join(f"{MADE_UP}-worker-{worker}", life=alive[0], **OF)
+    first = Life.parse(alive[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Life, "here", lambda: first)
+        if not looks_before:
+            assert launcher_name(None, ledger, LAUNCH) == MADE_UP
+    if looks_before:
+        is_over = Life.is_over
+
+        def then_takes(life):
+            if str(life) == over:
+                ledger.meta.take_launcher_name(MADE_UP, str(first))
+            return is_over(life)
+
+        monkeypatch.setattr(Life, "is_over", then_takes)
+    assert launcher_name(None, ledger, LAUNCH) != MADE_UP
+    assert ledger.meta.launcher_life(MADE_UP) == str(first)
+
+
+@pytest.mark.parametrize("given", [None, "given"])
+def test_the_name_of_a_launcher_is_recorded_with_its_life(ledger, alive, over, given):
+    name = launcher_name(given, ledger, LAUNCH)
+    assert given in (None, name)
+    assert ledger.meta.launcher_life(name) == str(Life.here())
+    ledger.meta.take_launcher_name(name, over)
+    assert launcher_name(name, ledger, LAUNCH) == name
+    assert ledger.meta.launcher_life(name) == str(Life.here())

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sqlite3
 
+import numpy as np
 import pytest
 
 from dipaco.config import ReportSettings
@@ -67,6 +68,18 @@ def test_a_run_that_another_process_works_on_is_not_begun_again(tmp_path):
             assert [held.worker for held in there.ledger.queue.held()] == ["w"]
     with begun_run(Address.of(tmp_path), OTHER) as (run, is_new):
         assert is_new
+
+
+@pytest.mark.parametrize("of", [np.float64, np.float32, np.array], ids=lambda of: of.__name__)
+def test_numbers_of_numpy_are_taken_as_plain_ones(tmp_path, of):
+    """As a loop over `np.logspace` gives them; the run is that of the plain numbers."""
+    inner = dataclasses.replace(CONFIG.inner, learning_rate=of(0.25), steps=np.int64(4))
+    with begun_run(Address.of(tmp_path), dataclasses.replace(CONFIG, inner=inner)) as (run, _):
+        assert type(run.config.inner.learning_rate) is float
+        assert type(run.config.inner.steps) is int
+    plain = dataclasses.replace(CONFIG.inner, learning_rate=0.25, steps=4)
+    with begun_run(Address.of(tmp_path), dataclasses.replace(CONFIG, inner=plain)) as (_, is_new):
+        assert not is_new
 
 
 def test_a_run_with_slices_of_its_text_refuses_another_config(tmp_path):

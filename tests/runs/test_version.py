@@ -1,5 +1,6 @@
 """A run is pinned to the sources that make its bits: two commits do not mix unseen."""
 
+import contextlib
 import re
 import shutil
 from importlib.resources import as_file
@@ -166,4 +167,36 @@ def test_a_run_from_before_the_tables_had_this_layout_is_refused_as_it_is(tmp_pa
     with pytest.raises(RunTooOld, match=r"runs of 0\.4\.0 and later.*Nothing was changed"):
         upgrade(Address(tmp_path / "run"), 10.0)
     assert run.ledger.meta.command() == RunCommand("run", found)
+    run.ledger.close()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("given", [None, "drain", "pause", "run"])
+@pytest.mark.parametrize("before", ["run", "pause", "drain"])
+def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
+    tmp_path, before, given, is_stopped
+):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    run.ledger.meta.set_command(before)
+    here = {"host": "other-host", "pid": 1, "machine": "one", "version": "0"}
+    run.ledger.members.join("w", life="one", **here)
+
+    def meanwhile():
+        assert run.ledger.meta.command().name == "drain"
+        if given is not None:
+            run.ledger.meta.set_command(given)
+        run.ledger.members.leave("w", "one")
+        return is_stopped
+
+    with pytest.raises(KeyboardInterrupt) if is_stopped else contextlib.nullcontext():
+        assert upgrade(Address(tmp_path / "run"), 10.0, meanwhile).command == (given or before)
+    assert run.ledger.meta.command().name == (given or before)
+    run.ledger.close()
+
+
+def test_the_drain_of_an_upgrade_that_was_killed_ends_with_the_next_one(tmp_path):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    run.ledger.meta.set_command("pause")
+    run.ledger.meta.begin_drain()
+    assert upgrade(Address(tmp_path / "run"), 10.0).command == "pause"
     run.ledger.close()

@@ -61,7 +61,9 @@ class Laptop:
     def __init__(self, on, name):
         self.run, self.on, self.name = on.new(name).run, on, name
         self.bucket = self.run.objects.remote = HeldBucket(on.content)
-        self.run.objects.publish = lambda file: None  # the report is in the folder of the run
+        self.run.objects.publish = lambda file, content: (
+            None
+        )  # the report is in the folder of the run
 
     def __enter__(self):
         self.sender = SnapshotSender(self.run).__enter__()

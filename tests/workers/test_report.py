@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
-from dipaco.config import MODULAR
+from dipaco.config import MODULAR, ReportSettings
+from dipaco.evaluation import plots
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
 from dipaco.runs.progress import costs_of_start
 from dipaco.workers.routing_notes import note_on_routing
-from dipaco.workers.tasks.report import make_report
+from dipaco.workers.tasks.report import files_of, make_report, renewed_report
 from tests.support.tiny_run import TOY
 from tests.workers.conftest import CONFIG, worker_of
 
@@ -43,3 +44,58 @@ def test_the_note_on_routing_speaks_of_another_row_only_where_there_is_one():
     note = note_on_routing(dataclasses.replace(config, evaluation=evaluation))
     assert note.endswith("flops in all).")
     assert "beside" not in note
+
+
+class Bucket(dict):
+    """Of files; the process ends while it sends one of them."""
+
+    ends_at = None
+
+    def write(self, name, content):
+        self.reach(name)
+        self[name] = content
+
+    def reach(self, place):
+        if place == self.ends_at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def finished(begin, monkeypatch):
+    """A run with a report, in a bucket."""
+    run = begin(dataclasses.replace(CONFIG, phases=1))
+    worker, bucket = worker_of(run), Bucket()
+    while worker.run_once():
+        pass
+    run.objects.remote = bucket
+
+    def draw_report(report, file):
+        bucket.reach("picture")
+        file.write_bytes(report.to_json()[::-1])
+
+    monkeypatch.setattr(plots, "draw_report", draw_report)
+    return run
+
+
+def renew(run, link_megabits):
+    """The files of the report by these settings."""
+    run.config = dataclasses.replace(
+        run.config, report=ReportSettings(link_megabits=(link_megabits,))
+    )
+    renewed_report(run)
+    return {file.name: file.read_bytes() for file in files_of(run).values()}
+
+
+@pytest.mark.parametrize("ends_at", ["picture", "report.md", "report.png", "report.json"])
+def test_a_renewal_that_was_interrupted_is_done_again(finished, ends_at):
+    """By other settings, or by those that the files were of before."""
+    bucket = finished.objects.remote
+    written = {megabits: renew(finished, megabits) for megabits in (100.0, 20.0)}
+    assert all(written[100.0][name] != written[20.0][name] for name in bucket)
+    for next_megabits in (100.0, 20.0):
+        assert renew(finished, 20.0) == written[20.0] == bucket
+        bucket.ends_at = ends_at
+        with pytest.raises(KeyboardInterrupt):
+            renew(finished, 100.0)
+        bucket.ends_at = None
+        assert renew(finished, next_megabits) == written[next_megabits] == bucket

@@ -87,16 +87,23 @@ def renewed_report(run: Run) -> Report:
 
 
 def _write_files(run: Run, report: Report) -> dict[str, Path]:
-    """Writes them into the run folder, and sends them to the run's bucket, if it has one."""
+    """Writes them into the run folder, and sends them to the run's bucket, if it has one.
+
+    report.json is there only while the others are of the same report: a process that ends before
+    all are written and sent leaves none.
+    """
     from dipaco.evaluation.plots import draw_report
 
-    files = files_of(run)
-    write_atomically(files["json"], report.to_json())
+    files, content = files_of(run), report.to_json()
+    with translate_os_errors(files["json"]):
+        files["json"].unlink(missing_ok=True)
     write_atomically(files["md"], _markdown(run, report).encode())
     with translate_os_errors(files["png"]):
         draw_report(report, files["png"])
-    for file in files.values():
-        run.objects.publish(file)
+    for suffix in ("md", "png"):
+        run.objects.publish(files[suffix], files[suffix].read_bytes())
+    run.objects.publish(files["json"], content)
+    write_atomically(files["json"], content)
     return files
 
 

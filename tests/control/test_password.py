@@ -1,0 +1,70 @@
+"""No error shows the password of a database's URL, whatever letters it has."""
+
+import re
+
+import pytest
+
+from dipaco.control.database_location import location_of
+from dipaco.control.errors import BadDatabase, BadDatabaseURL, PasswordOnCommandLine
+from dipaco.control.ledger import Ledger
+from dipaco.control.password import refuse_password, without_password
+
+HAS_PASSWORD = [
+    ("postgresql://ana:secret@host/db", "postgresql://ana@host/db"),
+    ("postgresql://ana:sec/ret@host/db", "postgresql://ana@host/db"),
+    ("postgresql://ana:sec@ret@host/db", "postgresql://ana@host/db"),
+    ("postgresql://ana:sec#ret@host/db", "postgresql://ana@host/db"),
+    ("postgresql://ana:sec?r@et@host/db?a=b", "postgresql://ana@host/db?a=b"),
+    ("postgresql://ana:5432/ret@host:1/db", "postgresql://ana@host:1/db"),
+    ("postgresql://ana@corp:secret@host/db", "postgresql://ana@corp@host/db"),
+    ("postgresql://ana:secret@[::1]/db?a=b@c", "postgresql://ana@[::1]/db?a=b@c"),
+    ("postgresql:///db?a=b&password=se@cret&c=d", "postgresql:///db?a=b&password=&c=d"),
+    ("ana:secret@host/db", "ana@host/db"),
+]
+
+
+@pytest.mark.parametrize(("url", "shown"), HAS_PASSWORD)
+def test_a_password_is_shown_nowhere_and_refused_on_a_command_line(url, shown):
+    assert without_password(url) == shown
+    with pytest.raises(PasswordOnCommandLine) as raised:
+        refuse_password(url)
+    assert not re.search("sec|ret|cret", str(raised.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://host/db",
+        "postgresql://ana@host:5432/db?application_name=a@b",
+        "postgresql://ana@[::1]:5432/db",
+        "postgresql://host:5432,other:5433/db?options=-c%20x:y@z",
+        "postgresql:///db?host=/run/postgresql",
+    ],
+)
+def test_a_url_without_a_password_is_shown_as_it_is(url):
+    assert without_password(url) == url
+    refuse_password(url)
+
+
+@pytest.mark.parametrize("password", ["sec/ret", "sec@ret", "5432/ret", "@/ret", "sec/@"])
+def test_a_password_that_a_client_reads_as_the_host_is_refused_with_the_way_to_write_it(password):
+    """PostgreSQL's client ends the password at the first `/` or `@`."""
+    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
+    with pytest.raises(BadDatabaseURL, match=r"a `/` or `@` in.*`%2F`.*`%40`") as raised:
+        Ledger(f"postgresql://ana:{password}@host/db", "dipaco_one")
+    assert "ana@host/db" in str(raised.value)
+    assert not re.search("sec|ret", str(raised.value))
+
+
+def test_what_the_client_quotes_of_a_password_is_not_repeated():
+    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
+    for password in ("sec%ret", "sec ret"):
+        with pytest.raises(BadDatabaseURL) as raised:
+            Ledger(f"postgresql://ana:{password}@host/db", "dipaco_one")
+        assert not re.search("sec|ret", str(raised.value))
+
+
+def test_what_is_no_database_is_shown_without_its_password(monkeypatch):
+    monkeypatch.setenv("PLACE", "ana:sec/ret@host/db")
+    with pytest.raises(BadDatabase, match="`ana@host/db`"):
+        location_of(None, "env:PLACE")
