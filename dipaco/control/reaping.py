@@ -77,8 +77,10 @@ class Reaper:
 
     @retried
     def end_claims_of(self, worker: str, life: str) -> int:
-        """Ends the claims of a worker whose process was seen to have ended, on whatever machine;
-        returns how many it held. None, if another process has its name by now.
+        """Ends the claims of a worker whose process was seen to have ended, on whatever machine.
+
+        Returns:
+          How many it held; 0 as well if another process has its name by now.
         """
         with self._database.transaction():
             row = self._database.one("life_of_holder", name=worker)

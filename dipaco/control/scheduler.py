@@ -222,7 +222,7 @@ def _after_module(
         late = _late(arm, phase, frontier)
         for path in ready_paths:
             if path in arm.paths_in(phase) and path not in late:
-                # Of a path that goes ahead it has begun; it may wait for this very module.
+                # Where the path went ahead this task exists: it may wait for this very module.
                 yield Task("train", arm.name, str(path), phase)
     if arm.stops_early:
         has_new_shards = phase == arm.routed_at(phase)

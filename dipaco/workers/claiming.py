@@ -1,6 +1,6 @@
 """Which task a worker takes next.
 
-Most looks find nothing, so what is dear is asked now and then: once a heartbeat whether a worker
+Most looks find nothing, so expensive questions are asked rarely: once a heartbeat whether a worker
 has fallen silent, once a lease whether a task is late.
 """
 

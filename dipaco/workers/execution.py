@@ -29,8 +29,8 @@ from dipaco.workers.tasks.score import score_path
 from dipaco.workers.tasks.train import train, train_with_runner
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
-# They take no devices that others must take too: `sample` takes one of its own.
 PREPARE = {"": prepare_corpus, **prepare_slices.STEPS}
+# They take no devices that others must take too: `sample` takes one of its own.
 FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "sample", "report")
 
 
