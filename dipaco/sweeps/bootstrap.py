@@ -21,12 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dipaco.evaluation.gap import by_text, drawings
+from dipaco.evaluation.gap import LEAST_TEXTS, by_text, drawings
 from dipaco.sweeps.pairing import CONFIDENCE
 from dipaco.workers.scoring import DocumentScores
 
 DRAWINGS = 1000
-LEAST_TEXTS = 10  # for an interval: of fewer, too few drawings differ
 Spread = tuple[float, float]  # lower and upper end of a 95 % interval
 
 
