@@ -67,8 +67,8 @@ def share_of_gap(
     def share(weight_RT: np.ndarray) -> np.ndarray:
         tokens_R = weight_RT @ count_T
         before_R, after_R, best_R = (np.exp(-(weight_RT @ sum_T) / tokens_R) for sum_T in sums_T)
-        with np.errstate(divide="ignore", invalid="ignore"):  # nothing to gain: not a number
-            return (before_R - after_R) / (before_R - best_R)
+        gap_R = np.where(before_R == best_R, np.nan, before_R - best_R)  # nothing to gain
+        return (before_R - after_R) / gap_R
 
     number = len(count_T)
     value, low, high = float(share(np.ones((1, number)))[0]), math.nan, math.nan

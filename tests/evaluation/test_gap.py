@@ -64,5 +64,7 @@ def test_drawings_without_a_gap_are_left_out_of_the_interval():
     best = np.where(TEXTS[:10] == 0, BEST[:10], BEFORE[:10])
     share = share_of_gap(BEFORE[:10], best, best, COUNT[:10], TEXTS[:10])
     assert share == pytest.approx((1, 1, 1))
+    share = share_of_gap(BEFORE[:10], best - 1e-9, best, COUNT[:10], TEXTS[:10])
+    assert share == pytest.approx((1, 1, 1), abs=1e-4), "of no gap, no share is infinite"
     share = share_of_gap(BEFORE[:10], BEFORE[:10], BEFORE[:10], COUNT[:10], TEXTS[:10])
     assert in_words(share) == "no gap"
