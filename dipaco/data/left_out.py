@@ -39,15 +39,29 @@ def notes_of_left_out(config: DataConfig, staged: Staged, num_short: int) -> lis
     return notes
 
 
-def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, num_tokens: int) -> list[str]:
-    """A sentence on text that the tokenizer cannot spell; none where it can spell all."""
-    if not num_unknown:
-        return []
-    token = tokenizer.library.id_to_token(tokenizer.unknown_id)
-    return [
-        f"Of {counted(num_tokens, 'token')}, {num_unknown:,} ({num_unknown / num_tokens:.1%}) are "
-        f"`{token}`: the given tokenizer cannot spell that text."
-    ]
+def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray) -> list[str]:
+    """A sentence on unknown tokens, and one on documents of which the tokenizer leaves nothing, as
+    far as there are any.
+
+    Args:
+      tokenizer: of the corpus.
+      num_unknown: tokens that stand for such text.
+      lengths: tokens of each document.
+    """
+    num_tokens, num_empty = int(lengths.sum(dtype=np.int64)), int((lengths == 0).sum())
+    notes = []
+    if num_unknown:
+        token = tokenizer.library.id_to_token(tokenizer.unknown_id)
+        notes.append(
+            f"Of {counted(num_tokens, 'token')}, {num_unknown:,} ({num_unknown / num_tokens:.1%}) "
+            f"are `{token}`: the given tokenizer cannot spell that text."
+        )
+    if num_empty:
+        notes.append(
+            f"Of {counted(len(lengths), 'document')}, {num_empty:,} "
+            f"({num_empty / len(lengths):.1%}) have no token: the given tokenizer drops their text."
+        )
+    return notes
 
 
 def _over_the_bound(config: DataConfig, staged: Staged) -> str:

@@ -297,7 +297,7 @@ def _finish(
         notes=(
             *staged.notes,
             *notes_of_left_out(config, staged, documents["short"]),
-            *notes_of_unknown(tokenizer, num_unknown, int(lengths.sum(dtype=np.int64))),
+            *notes_of_unknown(tokenizer, num_unknown, lengths),
         ),
     )
     for left_over in folder.glob("tokens_*"):

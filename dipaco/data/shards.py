@@ -49,16 +49,18 @@ def hold_out(
     """Divides a shard: (what is trained on, what is held out), each ascending.
 
     Whether a document is held out depends on its text alone: it is the same in all shards, of all
-    paths and phases, and no piece of a text trains a path where another one is held out. A shard
-    that would hold out none holds out one text all the same, or one document of a single text:
-    other shards, and the base model, may train on it.
+    paths and phases, and no piece of a text trains a path where another one is held out. Two kinds
+    of shard are exceptions, and there other shards, and the base model, may train on what is held
+    out. One that would hold out none holds out the text that comes first by lot. One that would
+    hold out more than twice the share, as a shard of few long texts can, holds out pieces up to the
+    share and trains on the rest; the order of texts and pieces is the same in all shards.
 
     Args:
       corpus: the corpus of the documents.
       document_numbers: the shard.
       share: of the texts.
-      shortest: tokens; shorter documents of a text that is drawn are in neither part, as they
-        could not be scored.
+      shortest: tokens; shorter documents of a text that is held out whole are in neither part, as
+        they could not be scored.
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
     if not share:
@@ -67,11 +69,14 @@ def hold_out(
     lot_N = splitmix(text_N, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
     is_long_N = corpus.lengths[documents] >= shortest
     is_drawn_N = lot_N < share
-    if not (is_drawn_N & is_long_N).any() and is_long_N.any():
-        first = np.where(is_long_N, lot_N, np.inf).argmin()
-        is_drawn_N |= text_N == text_N[first]
-        if is_drawn_N.all():
-            is_drawn_N = np.arange(len(documents)) == first
+    order = np.flatnonzero(is_long_N)
+    order = order[lot_N[order].argsort(kind="stable")]
+    if len(order):
+        is_drawn_N |= text_N == text_N[order[0]]
+        count = max(min(round(share * len(order)), len(documents) - 1), 1)
+        if is_drawn_N[order].sum() > 2 * count or is_drawn_N.all():
+            is_drawn_N[:] = False
+            is_drawn_N[order[:count]] = True
     return documents[~is_drawn_N], documents[is_drawn_N & is_long_N]
 
 

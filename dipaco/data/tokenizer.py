@@ -3,10 +3,11 @@ its file's digest.
 
 One that is trained here is byte-level: any text can be encoded and is decoded exactly. A given one
 may have a token for what it cannot spell (`unknown_id`); how many there are is said when the text
-is prepared. A special token never comes from text: text that spells it is text. Id 0 of a tokenizer
-trained here is `<|endoftext|>`, the end of a text (`edge_tokens.py`). Rows are filled up with id 0
-too, which no tokenizer needs to reserve: what fills a row is masked by its segment, 0, and never
-read. Special tokens that a given tokenizer would add by itself are left out.
+is prepared. One that has none may drop such text: documents of which nothing is left are counted. A
+special token never comes from text: text that spells it is text. Id 0 of a tokenizer trained here
+is `<|endoftext|>`, the end of a text (`edge_tokens.py`). Rows are filled up with id 0 too, which no
+tokenizer needs to reserve: what fills a row is masked by its segment, 0, and never read. Special
+tokens that a given tokenizer would add by itself are left out.
 """
 
 import dataclasses

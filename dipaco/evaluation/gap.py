@@ -2,18 +2,23 @@
 
 Paired: all ways are measured on the same documents under the same modules. Whole texts, of which
 the documents are pieces, are drawn again (a bootstrap), so the interval says what other texts would
-have given.
+have given. Of fewer than `LEAST_TEXTS` there is none.
 
 Axes: N documents, T texts, R draws.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+LEAST_TEXTS = 10  # for an interval: of fewer, too few drawings differ
+
 
 class Share(NamedTuple):
-    """A share of the gap, with the bounds of its 95 % interval; 1 = the best path."""
+    """A share of the gap, with the bounds of its 95 % interval; 1 = the best path. Not a number:
+    there is no gap, or there are too few texts for an interval.
+    """
 
     value: float
     low: float
@@ -62,9 +67,21 @@ def share_of_gap(
     def share(weight_RT: np.ndarray) -> np.ndarray:
         tokens_R = weight_RT @ count_T
         before_R, after_R, best_R = (np.exp(-(weight_RT @ sum_T) / tokens_R) for sum_T in sums_T)
-        with np.errstate(divide="ignore", invalid="ignore"):  # nothing to gain: not a number
-            return (before_R - after_R) / (before_R - best_R)
+        gap_R = np.where(before_R == best_R, np.nan, before_R - best_R)  # nothing to gain
+        return (before_R - after_R) / gap_R
 
     number = len(count_T)
-    low, high = np.quantile(share(drawings(number, draws, seed)), (0.025, 0.975))
-    return Share(float(share(np.ones((1, number)))[0]), float(low), float(high))
+    value, low, high = float(share(np.ones((1, number)))[0]), math.nan, math.nan
+    if number >= LEAST_TEXTS and math.isfinite(value):  # else no drawing may have a gap
+        low, high = np.nanquantile(share(drawings(number, draws, seed)), (0.025, 0.975))
+    return Share(value, float(low), float(high))
+
+
+def in_words(share: Share) -> str:
+    """`45% [31%, 60%]`, or why there is less to say."""
+    if not math.isfinite(share.value):
+        return "no gap"
+    interval = (
+        "(too few texts)" if math.isnan(share.low) else f"[{share.low:.0%}, {share.high:.0%}]"
+    )
+    return f"{share.value:.0%} {interval}"

@@ -13,7 +13,8 @@ little as needed to make every document's choice strict.
 
 Documents of equal costs are moved one by one too, but no prices can send them apart: all of them
 end on one side, and a bound may be missed by as many. The last two steps are then taken again, with
-bounds that are tighter by what was missed.
+bounds that are tighter by what was missed. Where more documents are equal than a path may have, the
+bound of the path nearest to them is for its other documents.
 """
 
 import itertools
@@ -56,8 +57,9 @@ def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarr
 
     Returns:
       float64 [P], the lowest is 0; all are 0 where the nearest paths meet the bounds. Documents of
-        equal costs choose the same path under any prices: where these miss a bound, the prices are
-        those of `TRIES` more tries that leave the fewest documents outside, as a rule none.
+        equal costs choose the same path under any prices. More of them than `most` are not counted
+        on the path nearest to them; where fewer miss a bound, the prices are the best of `TRIES`
+        more tries, as a rule within all bounds.
     """
     num_documents, num_paths = cost_NP.shape
     least_P, most_P = (np.broadcast_to(bound, num_paths) for bound in (least, most))
@@ -66,6 +68,7 @@ def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarr
     count_P = np.bincount(path_N, minlength=num_paths)
     if (count_P <= most_P).all() and (count_P >= least_P).all():
         return np.zeros(num_paths)
+    most_P = most_P + _in_large_blocks(cost_NP, path_N, most_P)
     lowest_N = cost_NP.min(axis=1, keepdims=True)
     spread = float(np.mean(cost_NP.max(axis=1, keepdims=True) - lowest_N)) or 1.0
     price_P = spread * np.asarray(
@@ -80,29 +83,39 @@ def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarr
     return _exact_prices(cost_NP, price_P, least_P, most_P)
 
 
+def _in_large_blocks(cost_NP: np.ndarray, path_N: np.ndarray, most_P: np.ndarray) -> np.ndarray:
+    """int64 [P]: documents of blocks of equal ones that are larger than the bound of the path
+    nearest to them, by that path.
+    """
+    _, alike_N, size = np.unique(cost_NP.min(axis=1), return_inverse=True, return_counts=True)
+    rows = np.flatnonzero(size[alike_N] > most_P[path_N])  # few or none
+    _, first, size = np.unique(cost_NP[rows], axis=0, return_index=True, return_counts=True)
+    home = path_N[rows[first]]
+    is_large = size > most_P[home]
+    return np.bincount(home[is_large], size[is_large], len(most_P)).astype(np.int64)
+
+
 def _exact_prices(
     cost_NP: np.ndarray, price_P: np.ndarray, least_P: np.ndarray, most_P: np.ndarray
 ) -> np.ndarray:
-    """Prices that meet the bounds, from approximate ones; of several tries, those that leave the
-    fewest documents outside.
-    """
+    """Prices that meet the bounds, from approximate ones; of several tries, the best."""
     num_documents, num_paths = cost_NP.shape
     path_N = (cost_NP + price_P).argmin(axis=1)
     low_P, high_P = least_P.copy(), most_P.copy()  # what a try aims at
-    fewest, best_P = num_documents + 1, price_P
+    fewest, best_P = (num_paths, 0, 0), price_P
     for _ in range(1 + TRIES):
         detour_PP = _move_along_chains(cost_NP, path_N, low_P, high_P)
         price_P = _strict_prices(detour_PP, price_P)
         price_P = price_P - price_P.min()
         path_N = (cost_NP + price_P).argmin(axis=1)
         count_P = np.bincount(path_N, minlength=num_paths)
-        over_P, under_P = np.maximum(count_P - most_P, 0), np.maximum(least_P - count_P, 0)
-        outside = int(over_P.sum() + under_P.sum())
-        if outside < fewest:
-            fewest, best_P = outside, price_P
-        if not outside:
+        missed = _missed(count_P, least_P, most_P)
+        if missed < fewest:
+            fewest, best_P = missed, price_P
+        if not any(missed[1:]):
             break
-        low_P, high_P = low_P + under_P, np.maximum(high_P - over_P, 0)
+        low_P = low_P + np.maximum(least_P - count_P, 0)
+        high_P = np.maximum(high_P - np.maximum(count_P - most_P, 0), 0)
         # Together they must still hold all documents: paths with the most room give way.
         while high_P.sum() < num_documents:
             high_P[(high_P - count_P).argmax()] += 1
@@ -110,6 +123,14 @@ def _exact_prices(
             low_P[(low_P - count_P).argmax()] -= 1
         low_P = np.minimum(low_P, high_P)
     return best_P
+
+
+def _missed(count_P: np.ndarray, least_P: np.ndarray, most_P: np.ndarray) -> tuple[int, int, int]:
+    """How bad counts are, the worst first: empty paths, documents missing below the floor,
+    documents too many.
+    """
+    under_P, over_P = np.maximum(least_P - count_P, 0), np.maximum(count_P - most_P, 0)
+    return int((count_P == 0).sum()), int(under_P.sum()), int(over_P.sum())
 
 
 @jax.jit

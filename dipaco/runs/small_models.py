@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.data.first_tokens import first_tokens
+from dipaco.data.shards import hold_out
 from dipaco.evaluation.perplexity import score_tokens
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw, learning_rates
@@ -72,7 +73,8 @@ def flops_of_fit(config: "RunConfig", documents: int) -> int:
 
 
 def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
-    """Fits the small models of a run to the first tokens of its training documents.
+    """Fits the small models of a run to the first tokens of its training documents. What is held
+    out for early stopping trains none of them, and gets a path all the same.
 
     Args:
       run: whose corpus and settings are used.
@@ -85,6 +87,10 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
     settings, num_paths = config.small_models, config.num_paths
     documents = run.corpus.documents("train")
     tokens_NT, lengths_N = first_tokens(run.corpus, documents, routing.prefix_tokens)
+    trained, _ = hold_out(
+        run.corpus, documents, config.inner.hold_out, shortest=config.data.prefix_tokens + 1
+    )
+    trains_N = np.isin(documents, trained)
     model = small_config(config.model, settings, routing.prefix_tokens)
     inner = InnerSettings(
         batch_size=settings.batch_size,
@@ -102,7 +108,7 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
         after = []
         for path, state in enumerate(states):
             random = np.random.default_rng(run.seed_for("small_models", each, path))
-            mine = np.flatnonzero(path_N == path)
+            mine = np.flatnonzero((path_N == path) & trains_N)
             state = jax.device_put(jax.tree.map(np.array, state))
             for rate in rates if len(mine) else ():
                 rows = mine[random.integers(len(mine), size=settings.batch_size)]

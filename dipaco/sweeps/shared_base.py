@@ -21,6 +21,7 @@ from dipaco.data.config import corpus_settings
 from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
 from dipaco.store.layout import Layout
+from dipaco.sweeps.errors import OtherBaseModel
 
 # Inner settings that no base model depends on: the length of a phase, how several paths train at
 # once, and how the shards of paths are used. What is held out, no base model reads (`base_digest`).
@@ -86,8 +87,11 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
 
 
 def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
-    """Begins a run from the one in `shared`, whose base model is trained."""
-    assert base_digest(config) == folder_digest(shared), "another base model"
+    """Begins a run from the one in `shared`, whose base model is trained. Raises `OtherBaseModel`:
+    it is not the row's.
+    """
+    if base_digest(config) != folder_digest(shared):
+        raise OtherBaseModel(folder=shared, row=folder)
     source, target = Layout(shared), Layout(folder)
     with reading(shared) as run, translate_os_errors(folder):
         make_folder(folder)

@@ -467,6 +467,28 @@ def test_how_much_of_the_text_a_given_tokenizer_cannot_spell_is_said(
     assert prepare(config, tmp_path / "halves").manifest == corpus.manifest
 
 
+def test_documents_of_which_a_given_tokenizer_leaves_nothing_are_counted_in_a_note(tmp_path):
+    """Without a token for unknown text it drops what it cannot spell."""
+    import tokenizers
+
+    known = {"<|endoftext|>": 0} | {letter: 1 + n for n, letter in enumerate("abcdefghij")}
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=known, merges=[]))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    library.add_special_tokens(["<|endoftext|>"])
+    library.save(str(tmp_path / "letters.json"))
+    spelt = [{"text": f"{number:03d} ".translate(DIGITS) * 60} for number in range(120)]
+    rows = [*spelt, *({"text": "Ж" * (1 + number)} for number in range(30))]
+    config = from_lines(tmp_path, rows, tokenizer=str(tmp_path / "letters.json"))
+    corpus = prepare(config, tmp_path / "corpus")
+    assert (corpus.lengths == 0).sum() == 30
+    assert (
+        "Of 150 documents, 30 (20.0%) have no token: the given tokenizer drops their text."
+    ) in corpus.manifest.notes
+
+
+DIGITS = str.maketrans("0123456789", "abcdefghij")
+
+
 def test_a_tokenizer_that_spells_any_text_has_no_token_for_what_it_cannot(undisturbed):
     assert undisturbed.tokenizer().unknown_id is None
     assert undisturbed.manifest.notes == ()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dipaco.evaluation.gap import share_of_gap
+from dipaco.evaluation.gap import LEAST_TEXTS, in_words, share_of_gap
 
 RANDOM = np.random.default_rng(0)
 COUNT = RANDOM.integers(10, 90, 300)
@@ -46,3 +46,25 @@ def test_pieces_of_a_text_are_drawn_together():
     assert share_of_gap(*thrice) == pytest.approx(once)
     order = RANDOM.permutation(300)
     assert share_of_gap(*(each[order] for each in thrice)) == pytest.approx(once)
+
+
+def test_of_too_few_texts_there_is_no_interval_and_of_enough_there_is():
+    after, few = (BEFORE + BEST) / 2, TEXTS % (LEAST_TEXTS - 1)
+    share = share_of_gap(BEFORE, after, BEST, COUNT, few)
+    assert 0 < share.value < 1
+    assert np.isnan([share.low, share.high]).all()
+    assert in_words(share) == f"{share.value:.0%} (too few texts)"
+    share = share_of_gap(BEFORE, after, BEST, COUNT, TEXTS % LEAST_TEXTS)
+    assert share.low < share.value < share.high
+    assert in_words(share) == f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}]"
+
+
+def test_drawings_without_a_gap_are_left_out_of_the_interval():
+    """Only one text of ten has anything to gain: a third of the drawings do not have it."""
+    best = np.where(TEXTS[:10] == 0, BEST[:10], BEFORE[:10])
+    share = share_of_gap(BEFORE[:10], best, best, COUNT[:10], TEXTS[:10])
+    assert share == pytest.approx((1, 1, 1))
+    share = share_of_gap(BEFORE[:10], best - 1e-9, best, COUNT[:10], TEXTS[:10])
+    assert share == pytest.approx((1, 1, 1), abs=1e-4), "of no gap, no share is infinite"
+    share = share_of_gap(BEFORE[:10], BEFORE[:10], BEFORE[:10], COUNT[:10], TEXTS[:10])
+    assert in_words(share) == "no gap"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.routing.capacity import balancing_prices
+from dipaco.routing import capacity
+from dipaco.routing.capacity import balancing_prices, bounds
 
 
 def counts(cost_NP, price_P):
@@ -88,3 +89,38 @@ def test_equal_documents_cannot_be_separated_and_do_no_harm():
     assert np.isfinite(price_P).all()
     assert counts(cost_NP, price_P).max() >= 20
     assert np.isfinite(balancing_prices(np.ones((6, 3)), 2, 2)).all()
+
+
+@pytest.mark.parametrize(
+    ("documents", "num_paths", "equal"), [(4000, 16, 1200), (1000, 64, 30), (551, 16, 50)]
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_more_equal_documents_than_a_path_may_have_leave_no_path_below_the_floor(
+    documents, num_paths, equal, seed, monkeypatch
+):
+    random = np.random.default_rng(seed)
+    cost_NP = random.normal(size=(documents, num_paths)) + 0.3 * random.normal(size=num_paths)
+    cost_NP[:equal] = cost_NP[0]
+    home = cost_NP[0].argmin()
+    tries = []
+
+    def counted(*arguments):
+        tries.append(1)
+        return move(*arguments)
+
+    move = capacity._move_along_chains
+    monkeypatch.setattr(capacity, "_move_along_chains", counted)
+    least, most = bounds(documents, num_paths, 0.5, 1.25)
+    count_P = counts(cost_NP, balancing_prices(cost_NP, least, most))
+    assert count_P.min() >= least
+    assert equal <= count_P[home] <= equal + most
+    assert np.delete(count_P, home).max() <= most
+    assert len(tries) <= 3, "more take long"
+
+
+def test_of_tries_that_miss_the_bounds_an_empty_path_is_the_worst_and_one_too_full_the_least():
+    least_P, most_P = np.full(3, 4), np.full(3, 6)
+    tries = [[4, 4, 9], [3, 4, 5], [3, 6, 7], [2, 5, 5], [0, 6, 6]]  # the best first
+    missed = [capacity._missed(np.array(count_P), least_P, most_P) for count_P in tries]
+    assert missed == sorted(missed)
+    assert capacity._missed(np.array([4, 5, 6]), least_P, most_P) == (0, 0, 0)

@@ -12,6 +12,7 @@ from dipaco.runs.opening import open_run, reading
 from dipaco.runs.programs import Programs
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
+from dipaco.sweeps.errors import OtherBaseModel
 from dipaco.sweeps.folder import document_scores_of, is_finished, rows_of
 from dipaco.sweeps.shared_base import begin_row, begin_shared, has_base_model
 from dipaco.workers.cleaning import clean
@@ -71,3 +72,13 @@ def test_rows_go_on_begin_and_are_in_the_table_after_another_was_cleaned(finish,
     with reading(rows[0]) as run:
         for path in range(4):
             assert run.path_of(run.ledger.facts.release(MODULAR), path)
+
+
+def test_a_row_refuses_a_shared_folder_with_another_base_model(tmp_path):
+    """As a sweep that an older version began may have under the name of this one."""
+    shared, row = tmp_path / "base-1", tmp_path / "row"
+    prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
+    begin_shared(shared, CONFIG, tmp_path / "prepared")
+    with pytest.raises(OtherBaseModel, match=r"base-1 holds another base model.*Move it away"):
+        begin_row(row, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1), shared)
+    assert not row.exists()

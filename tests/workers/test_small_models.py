@@ -8,10 +8,12 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.data.first_tokens import first_tokens
+from dipaco.data.pack import load_plan
 from dipaco.errors import BadSetting
 from dipaco.model.config import flops_per_token
 from dipaco.model.lm import forward
 from dipaco.routing.config import SmallModelSettings
+from dipaco.runs import small_models
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.routing import paths_of_prefixes
 from dipaco.runs.small_models import small_config
@@ -104,6 +106,29 @@ def routed(begin):
         return run
 
     return SimpleNamespace(small=go_on(begin(RUN, name="small")), go_on=go_on, begin=begin)
+
+
+def test_what_is_held_out_for_early_stopping_trains_no_small_model(begin, monkeypatch):
+    learned = set()
+
+    def batch(tokens_BT, lengths_B):
+        learned.update(map(tuple, tokens_BT.tolist()))
+        return real(tokens_BT, lengths_B)
+
+    real = small_models._batch
+    monkeypatch.setattr(small_models, "_batch", batch)
+    run = begin(dataclasses.replace(RUN, inner=dataclasses.replace(RUN.inner, hold_out=0.2)))
+    worker = worker_of(run)
+    while not any(stage.stage == "prepare" for stage in run.ledger.facts.stages()):
+        assert worker.run_once()
+    train = run.corpus.documents("train")
+    fitted = small_models.fit_small_models(run, np.arange(len(train)) % 4)
+    assert len(fitted.choices_NK) == len(train), "shards are made of all documents"
+    trained = load_plan(run.objects.file(run.stage("prepare").artifacts["everything"])).documents
+    beginnings, _ = first_tokens(run.corpus, trained, PREFIX)
+    assert len(trained) < 0.9 * len(train)
+    assert learned
+    assert learned <= set(map(tuple, beginnings.tolist()))
 
 
 def test_from_its_base_model_the_same_small_models_are_fitted_again(routed, programs, tmp_path):
