@@ -23,7 +23,7 @@ from tests.support.swarm_rig import issue
 # hivemind finds its daemon by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
-
+FETCH = MeanRequest(round_number=1, step=2, start=3, stop=4)
 LIKES = {
     "tls": "tls://127.0.0.1:0",
     "tcp": "tcp://127.0.0.1:0",
@@ -77,10 +77,9 @@ def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
     async def scenario():
         back, ana, hung_up = await pair(like)
         assert ana.address is None, "a client only dials out"
-        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         content = bytes(range(256)) * 2000
         mean, got = await ana.ask(
-            back.address, "slice_mean", fetch, MeanReply, payload=content, within_seconds=60.0
+            back.address, "slice_mean", FETCH, MeanReply, payload=content, within_seconds=60.0
         )
         assert (mean.digest.decode(), got) == (ana.name, content[::-1])
         assert ana.meter.bytes_up > len(content) < back.meter.bytes_down
@@ -107,12 +106,11 @@ def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
         eve.register("slice_mean", MeanRequest, answer)
         eve.transport = await start_transport("tcp://127.0.0.1:0", eve.serve)
         ana.transport = await start_transport(eve.address, None)
-        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         with pytest.raises(MessageRefused, match="is no backbone"):
             await ana.ask(
                 eve.address,
                 "slice_mean",
-                fetch,
+                FETCH,
                 Ack,
                 within_seconds=10.0,
                 from_backbone=True,
@@ -126,17 +124,44 @@ def test_transfers_keep_to_the_rate_limit():
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")
         ana.meter = LinkMeter(1e6)
-        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         started = time.monotonic()
         await ana.ask(
             back.address,
             "slice_mean",
-            fetch,
+            FETCH,
             MeanReply,
             payload=bytes(500_000),
             within_seconds=30.0,
         )
         assert time.monotonic() - started > 0.9, "half a megabyte each way at one a second"
+        await back.transport.close()
+
+    run(scenario())
+
+
+def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monkeypatch):
+    monkeypatch.setattr("dipaco.swarm.network.wire.CHUNK_SECONDS", 1.0)
+
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        content = bytes(600_000)
+
+        async def answer(body, question):
+            return MeanReply(), content
+
+        back.register("slice_mean", MeanRequest, answer)
+        back.meter = LinkMeter(300_000.0)  # two seconds, 0.4 of them for each chunk
+        asking = lambda: ana.ask(  # noqa: E731
+            back.address, "slice_mean", FETCH, MeanReply, within_seconds=1.0
+        )
+        _, got = await asking()
+        assert got == content
+        back.meter = LinkMeter(50_000.0)
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asking()
+        assert time.monotonic() - started < 2.5
+        await ana.transport.close()
         await back.transport.close()
 
     run(scenario())

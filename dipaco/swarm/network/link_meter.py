@@ -31,6 +31,10 @@ class LinkMeter:
         if self._free_at[direction] > now:
             await asyncio.sleep(self._free_at[direction] - now)
 
+    def seconds_down(self, num_bytes: int) -> float:
+        """How long they take to come at the measured speed; 0 where it was not measured."""
+        return num_bytes / self.down.per_second if self.down.per_second else 0.0
+
     def sent(self, num_bytes: int, seconds: float) -> None:
         self.bytes_up += num_bytes
         if num_bytes > MEASURED_BYTES:

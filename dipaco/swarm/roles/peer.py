@@ -44,6 +44,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 # That the next poll waits for a step to be taken here, at most: a peer without a poll is taken for
 # silent after a second (`leasing.MIN_WAIT_SECONDS`).
 STEP_SECONDS = 0.3
+PATIENCE = 3.0  # times what a mean needs at the link's speed, before the leader is asked for it
 
 
 class Peer:
@@ -343,11 +344,13 @@ class Peer:
             return b""
         task = self._means.get(closed.round_number, {}).get(part.start)
         if task is not None:
+            # The leader has this slice already: a reducer that still has not is passed over. Slices
+            # come side by side, so each may take as long as the whole mean.
+            num_bytes = 4 * sum(one.stop - one.start for one in closed.slices)
+            within = self._reply_seconds.deadline_seconds(2.0) + 1.0
+            within += PATIENCE * self.wire.meter.seconds_down(num_bytes)
             with contextlib.suppress(TimeoutError, BadMessage):
-                # The leader has this slice already: a reducer that still has not is passed over.
-                content = await asyncio.wait_for(
-                    asyncio.shield(task), self._reply_seconds.deadline_seconds(2.0) + 1.0
-                )
+                content = await asyncio.wait_for(task, within)
                 if digest(content) == known:
                     return content
         body = PastMeanRequest(
