@@ -4,6 +4,7 @@ libp2p is hivemind's daemon, run for real.
 
 import asyncio
 import contextlib
+import functools
 import socket
 import time
 
@@ -134,6 +135,29 @@ def test_transfers_keep_to_the_rate_limit():
             within_seconds=30.0,
         )
         assert time.monotonic() - started > 0.9, "half a megabyte each way at one a second"
+        await back.transport.close()
+
+    run(scenario())
+
+
+def test_a_short_request_does_not_wait_behind_payloads_and_what_it_used_is_kept_to_later():
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        ana.meter = back.meter = LinkMeter(50_000.0)
+        ask = functools.partial(
+            ana.ask, back.address, "slice_mean", FETCH, MeanReply, within_seconds=60.0
+        )
+        await ask()
+        long = asyncio.ensure_future(ask(payload=bytes(200_000)))
+        await asyncio.sleep(0.3)
+        started, free_at = time.monotonic(), ana.meter._free_at["up"]
+        for _ in range(20):
+            await ask()
+        assert time.monotonic() - started < 1.0
+        assert not long.done()
+        assert ana.meter._free_at["up"] > free_at + 20 * 400 / 50_000, "payloads wait for it"
+        long.cancel()
+        await ana.transport.close()
         await back.transport.close()
 
     run(scenario())

@@ -21,15 +21,17 @@ class LinkMeter:
         self._max = max_bytes_per_second
         self._free_at = {"up": 0.0, "down": 0.0}
 
+    def charge(self, direction: str, num_bytes: int) -> None:
+        """These bytes go at once, as polls must; payloads wait until they would have gone."""
+        if self._max is not None:
+            free_at = max(time.monotonic(), self._free_at[direction])
+            self._free_at[direction] = free_at + num_bytes / self._max
+
     async def wait(self, direction: str, num_bytes: int) -> None:
-        """Waits until that many more bytes may go."""
-        if self._max is None:
-            return
-        now = time.monotonic()
-        start = max(now, self._free_at[direction])
-        self._free_at[direction] = start + num_bytes / self._max
-        if self._free_at[direction] > now:
-            await asyncio.sleep(self._free_at[direction] - now)
+        """Waits until that many more bytes of a payload may go."""
+        self.charge(direction, num_bytes)
+        if (seconds := self._free_at[direction] - time.monotonic()) > 0:
+            await asyncio.sleep(seconds)
 
     def seconds_down(self, num_bytes: int) -> float:
         """How long they take to come at the measured speed; 0 where it was not measured."""

@@ -314,7 +314,7 @@ class Wire:
     async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
         certificate = self.verifier.check(header.seal, header.envelope)
         num_bytes = len(header.envelope)
-        await self.meter.wait("down", num_bytes)  # strangers use up nothing of the limit
+        self.meter.charge("down", num_bytes)  # strangers use up nothing of the limit
         self.meter.bytes_down += num_bytes
         return certificate, _decode(header.envelope, _Envelope)
 
@@ -330,7 +330,7 @@ class Wire:
         sealed = self._header(method, body, payload, recipient, in_reply_to)
         header = msgspec.msgpack.encode(sealed)
         started = time.monotonic()
-        await self.meter.wait("up", len(header))
+        self.meter.charge("up", len(header))
         writer.write(len(header).to_bytes(4, "big") + header)
         for offset in range(0, len(payload), CHUNK_BYTES):
             chunk = payload[offset : offset + CHUNK_BYTES]
