@@ -97,6 +97,61 @@ def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
     run(scenario())
 
 
+@pytest.mark.parametrize("like", [LIKES["tls"], LIKES["tcp"]], ids=["tls", "tcp"])
+def test_a_machine_that_vanishes_is_noticed_on_a_connection_on_which_nothing_is_sent(like):
+    async def scenario():
+        served = asyncio.Queue()
+
+        async def serve(reader, writer):
+            await served.put(writer)
+            await reader.read()
+
+        back, ana = wire_for("back", "backbone"), wire_for("ana")
+        listens = await start_transport(like, serve, credential=back.credential)
+        dials = await start_transport(
+            listens.address, None, bootstrap=(listens.address,), credential=ana.credential
+        )
+        _, dialled = await dials.open(listens.address)
+        for writer in (dialled, await served.get()):
+            connection = writer.get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        dialled.close()
+        await dials.close()
+        await listens.close()
+
+    run(scenario())
+
+
+def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
+    monkeypatch.setattr("dipaco.swarm.network.wire.CHUNK_SECONDS", 0.5)
+
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        ended = asyncio.Event()
+
+        async def answer(body, question):
+            return MeanReply(), bytes(16 << 20)  # more than the buffers of sockets hold
+
+        back.register("slice_mean", MeanRequest, answer)
+        reply = back._answer
+
+        async def noting(*arguments):
+            try:
+                await reply(*arguments)
+            finally:
+                ended.set()
+
+        back._answer = noting
+        _, writer = await ana.transport.open(back.address)
+        await ana._send(writer, "slice_mean", FETCH, b"", recipient=back.name)
+        async with asyncio.timeout(10):
+            await ended.wait()
+        writer.close()
+        await back.transport.close()
+
+    run(scenario())
+
+
 def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
     async def scenario():
         eve, ana = wire_for("eve"), wire_for("ana")

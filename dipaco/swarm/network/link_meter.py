@@ -23,6 +23,10 @@ class LinkMeter:
 
     def charge(self, direction: str, num_bytes: int) -> None:
         """These bytes go at once, as polls must; payloads wait until they would have gone."""
+        if direction == "up":
+            self.bytes_up += num_bytes
+        else:
+            self.bytes_down += num_bytes
         if self._max is not None:
             free_at = max(time.monotonic(), self._free_at[direction])
             self._free_at[direction] = free_at + num_bytes / self._max
@@ -38,11 +42,9 @@ class LinkMeter:
         return num_bytes / self.down.per_second if self.down.per_second else 0.0
 
     def sent(self, num_bytes: int, seconds: float) -> None:
-        self.bytes_up += num_bytes
         if num_bytes > MEASURED_BYTES:
             self.up = self.up.after(num_bytes, seconds)
 
     def received(self, num_bytes: int, seconds: float) -> None:
-        self.bytes_down += num_bytes
         if num_bytes > MEASURED_BYTES:
             self.down = self.down.after(num_bytes, seconds)

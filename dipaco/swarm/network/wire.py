@@ -44,7 +44,7 @@ REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
 REPLY_BYTES = 4 << 20  # likewise
 HEADER_SECONDS = 30.0  # for the header of a request to come
 MAX_UNKNOWN = 256  # connections whose header has not come
-CHUNK_SECONDS = 60.0  # for each chunk of a payload to come
+CHUNK_SECONDS = 60.0  # for each chunk of a payload to come, or to go
 CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
 HELLO = "hello"  # the one method whose recipient need not be named
 # What `Wire.ask` raises, where a peer is at fault.
@@ -313,9 +313,7 @@ class Wire:
 
     async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
         certificate = self.verifier.check(header.seal, header.envelope)
-        num_bytes = len(header.envelope)
-        self.meter.charge("down", num_bytes)  # strangers use up nothing of the limit
-        self.meter.bytes_down += num_bytes
+        self.meter.charge("down", len(header.envelope))  # strangers use up nothing of the limit
         return certificate, _decode(header.envelope, _Envelope)
 
     async def _send(
@@ -336,7 +334,8 @@ class Wire:
             chunk = payload[offset : offset + CHUNK_BYTES]
             await self.meter.wait("up", len(chunk))
             writer.write(bytes(chunk))
-            await writer.drain()
+            async with asyncio.timeout(CHUNK_SECONDS):
+                await writer.drain()
         await writer.drain()
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
         return sealed.seal.nonce
