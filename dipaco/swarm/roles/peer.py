@@ -42,7 +42,7 @@ from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
 # That the next poll waits for a step to be taken here, at most: a peer without a poll is taken for
-# silent after a second (`leasing.MIN_WAIT_SECONDS`).
+# silent after some seconds (`group.QUIET_SECONDS`).
 STEP_SECONDS = 0.3
 PATIENCE = 3.0  # times what a mean needs at the link's speed, before the leader is asked for it
 
