@@ -1,4 +1,4 @@
-"""Whom a peer asks for the mean of a step that the group has taken, and for how long."""
+"""How long a peer waits for the mean of a step, whom it asks then, and how it leaves."""
 
 import asyncio
 import time
@@ -74,3 +74,17 @@ def test_what_does_not_come_is_given_up_before_the_leader_is_asked():
     assert mean_over(wire, reducer_seconds=50.0) == MEAN
     assert wire.asked == [("past_mean", True)]
     assert time.monotonic() - started < 5.0
+
+
+def test_what_is_left_behind_may_take_as_long_as_a_slow_link_needs_to_send_it():
+    wire, allowed = Wire(bytes_per_second=1000.0), []
+    wire.meter.sent(100_000, 100.0)
+
+    async def ask(address, method, body, reply, *, within_seconds, **more):
+        allowed.append(within_seconds)
+        return Ack(), b""
+
+    wire.ask = ask
+    holder = SimpleNamespace(reducer=Reducer("ana/1"), step=3, lineage="before")
+    asyncio.run(Peer(wire, ("tcp://back",), holder).send_leave((0,), bytes(40_000)))
+    assert allowed[0] > 2 * 40

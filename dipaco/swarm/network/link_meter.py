@@ -37,9 +37,11 @@ class LinkMeter:
         if (seconds := self._free_at[direction] - time.monotonic()) > 0:
             await asyncio.sleep(seconds)
 
-    def seconds_down(self, num_bytes: int) -> float:
-        """How long they take to come at the measured speed; 0 where it was not measured."""
-        return num_bytes / self.down.per_second if self.down.per_second else 0.0
+    def seconds(self, direction: str, num_bytes: int) -> float:
+        """How long they take at the measured speed, or at the limit; 0 where neither is known."""
+        measured = self.up if direction == "up" else self.down
+        speed = measured.per_second or self._max
+        return num_bytes / speed if speed else 0.0
 
     def sent(self, num_bytes: int, seconds: float) -> None:
         if num_bytes > MEASURED_BYTES:
