@@ -1,5 +1,7 @@
 """Which sums a leader adopts: of members that it removed, and of the last leader's."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.leading.group import QUIET_SECONDS, SwarmGroup
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.messages import BlockResult, JoinRequest, PollRequest
 from dipaco.swarm.planning.shares import cut, shares_of_links
@@ -102,6 +105,23 @@ def group():
     made = SwarmGroup("back", SETTINGS, lambda sentence: None, lambda sender, reason: None)
     made.begin_step(3, [46.0] * 8)
     return made
+
+
+@pytest.mark.parametrize(("hung_up", "seconds"), [(True, MIN_WAIT_SECONDS), (False, QUIET_SECONDS)])
+def test_a_member_whose_poll_was_cut_off_is_silent_sooner_than_one_that_was_answered(
+    group, hung_up, seconds
+):
+    """The first has died, mostly; the other's link may be busy with what it sends."""
+    member = joined(group)
+    for _ in range(40):
+        member.silences.add(0.01)
+    member.open_polls, member.has_hung_up = 1, hung_up
+    member.poll_ends()
+    group._checked_at = time.monotonic()
+    member.silent_since -= seconds - 0.3
+    assert not group.silent_members()
+    member.silent_since -= 0.4
+    assert group.silent_members() == ["ana"]
 
 
 def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_not(group):

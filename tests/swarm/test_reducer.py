@@ -99,3 +99,40 @@ def test_a_sum_over_rows_without_a_target_is_added_up():
 )
 def test_slices_that_share_nine_tenths_are_about_the_same(one, other, same):
     assert overlap_mostly(one, other) == overlap_mostly(other, one) == same
+
+
+def test_a_round_that_is_held_again_keeps_no_parts_and_lets_those_go_that_wait_for_its_mean():
+    """A peer that vanished without a goodbye would wait, and have it all kept, for ever."""
+
+    async def scenario():
+        reducer = Reducer("bo")
+        rounds = [round_number_of(900, count) for count in (1, 2, 3)]
+        values = np.ones(3, np.float32).tobytes()
+
+        def begun(number):
+            reducer.begin(plan(number, senders=("ana", "cy")))
+            return reducer.sum_of(number)
+
+        done = begun(rounds[0])
+        for name in ("ana", "cy"):
+            reducer.push(done, name, values)
+        failed = begun(rounds[1])
+        reducer.push(failed, "ana", values)
+        waiting = asyncio.ensure_future(reducer.mean(failed))
+        last = begun(rounds[2])
+        with pytest.raises(SwarmRefuses, match="over"):
+            await waiting
+        with pytest.raises(SwarmRefuses, match="over"):
+            reducer.push(failed, "cy", values)
+        assert not failed.parts
+        assert not failed.signed
+        with pytest.raises(SwarmRefuses, match="over"):
+            await reducer.slice_sum(rounds[1], 0, 3)
+        assert (await reducer.mean(done)).content == values, "one that ended is still given out"
+        another_term = asyncio.ensure_future(reducer.mean(last))
+        await asyncio.sleep(0)
+        reducer.begin(plan(round_number_of(800, 1)))
+        with pytest.raises(SwarmRefuses, match="over"):
+            await another_term
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

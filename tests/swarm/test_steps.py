@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.leading import rounds
+from dipaco.swarm.leading.group import QUIET_SECONDS
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest
 from dipaco.swarm.roles.auxiliary import Auxiliary
@@ -288,6 +291,52 @@ def test_a_poll_says_the_state_after_the_step_that_its_peer_was_told_of():
     run(scenario)
 
 
+def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_that_fell_silent(
+    monkeypatch,
+):
+    """A router at home has a long queue then, and a poll needs three round trips."""
+    monkeypatch.setattr(rounds, "MIN_WAIT_SECONDS", 20.0)  # for the parts to come
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.1)
+            bo = await group.join("bo", slow=0.1)
+            for _ in range(8):
+                await group.step()  # its polls are quick
+            opened = bo.wire.transport.open
+
+            async def queued(address):
+                if group.leader.group_state.plan is not None:
+                    await asyncio.sleep(2.5)
+                return await opened(address)
+
+            bo.wire.transport.open = queued
+            await group.step()
+            assert bo.wire.name in group.outcomes[-1].blocks_by_peer
+            assert not group.leader.group.departed
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_peer_that_dies_is_noticed_sooner_than_one_whose_polls_take_long():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.1)
+            bo = await group.join("bo", slow=0.1)
+            await group.step()
+            step = asyncio.ensure_future(group.step())
+            await until(lambda: group.leader.group.ledger.held_by(bo.wire.name))
+            started = time.monotonic()
+            await group.kill("bo")
+            await until(lambda: bo.wire.name in group.leader.group.departed)
+            assert time.monotonic() - started < QUIET_SECONDS - 1.0
+            await step
+            assert_replayed(group)
+
+    run(scenario)
+
+
 def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_silent():
     assert STEP_SECONDS < MIN_WAIT_SECONDS / 2
 
@@ -298,7 +347,7 @@ def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_silent()
             advance = bo._advance
 
             async def slow_advance(closed):
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(2.5)
                 await advance(closed)
 
             bo._advance = slow_advance

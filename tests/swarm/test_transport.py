@@ -4,6 +4,7 @@ libp2p is hivemind's daemon, run for real.
 
 import asyncio
 import contextlib
+import functools
 import socket
 import time
 
@@ -23,7 +24,7 @@ from tests.support.swarm_rig import issue
 # hivemind finds its daemon by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
-
+FETCH = MeanRequest(round_number=1, step=2, start=3, stop=4)
 LIKES = {
     "tls": "tls://127.0.0.1:0",
     "tcp": "tcp://127.0.0.1:0",
@@ -77,10 +78,9 @@ def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
     async def scenario():
         back, ana, hung_up = await pair(like)
         assert ana.address is None, "a client only dials out"
-        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         content = bytes(range(256)) * 2000
         mean, got = await ana.ask(
-            back.address, "slice_mean", fetch, MeanReply, payload=content, within_seconds=60.0
+            back.address, "slice_mean", FETCH, MeanReply, payload=content, within_seconds=60.0
         )
         assert (mean.digest.decode(), got) == (ana.name, content[::-1])
         assert ana.meter.bytes_up > len(content) < back.meter.bytes_down
@@ -97,6 +97,61 @@ def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
     run(scenario())
 
 
+@pytest.mark.parametrize("like", [LIKES["tls"], LIKES["tcp"]], ids=["tls", "tcp"])
+def test_a_machine_that_vanishes_is_noticed_on_a_connection_on_which_nothing_is_sent(like):
+    async def scenario():
+        served = asyncio.Queue()
+
+        async def serve(reader, writer):
+            await served.put(writer)
+            await reader.read()
+
+        back, ana = wire_for("back", "backbone"), wire_for("ana")
+        listens = await start_transport(like, serve, credential=back.credential)
+        dials = await start_transport(
+            listens.address, None, bootstrap=(listens.address,), credential=ana.credential
+        )
+        _, dialled = await dials.open(listens.address)
+        for writer in (dialled, await served.get()):
+            connection = writer.get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        dialled.close()
+        await dials.close()
+        await listens.close()
+
+    run(scenario())
+
+
+def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
+    monkeypatch.setattr("dipaco.swarm.network.wire.CHUNK_SECONDS", 0.5)
+
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        ended = asyncio.Event()
+
+        async def answer(body, question):
+            return MeanReply(), bytes(16 << 20)  # more than the buffers of sockets hold
+
+        back.register("slice_mean", MeanRequest, answer)
+        reply = back._answer
+
+        async def noting(*arguments):
+            try:
+                await reply(*arguments)
+            finally:
+                ended.set()
+
+        back._answer = noting
+        _, writer = await ana.transport.open(back.address)
+        await ana._send(writer, "slice_mean", FETCH, b"", recipient=back.name)
+        async with asyncio.timeout(10):
+            await ended.wait()
+        writer.close()
+        await back.transport.close()
+
+    run(scenario())
+
+
 def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
     async def scenario():
         eve, ana = wire_for("eve"), wire_for("ana")
@@ -107,12 +162,11 @@ def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
         eve.register("slice_mean", MeanRequest, answer)
         eve.transport = await start_transport("tcp://127.0.0.1:0", eve.serve)
         ana.transport = await start_transport(eve.address, None)
-        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         with pytest.raises(MessageRefused, match="is no backbone"):
             await ana.ask(
                 eve.address,
                 "slice_mean",
-                fetch,
+                FETCH,
                 Ack,
                 within_seconds=10.0,
                 from_backbone=True,
@@ -126,17 +180,67 @@ def test_transfers_keep_to_the_rate_limit():
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")
         ana.meter = LinkMeter(1e6)
-        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         started = time.monotonic()
         await ana.ask(
             back.address,
             "slice_mean",
-            fetch,
+            FETCH,
             MeanReply,
             payload=bytes(500_000),
             within_seconds=30.0,
         )
         assert time.monotonic() - started > 0.9, "half a megabyte each way at one a second"
+        await back.transport.close()
+
+    run(scenario())
+
+
+def test_a_short_request_does_not_wait_behind_payloads_and_what_it_used_is_kept_to_later():
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        ana.meter = back.meter = LinkMeter(50_000.0)
+        ask = functools.partial(
+            ana.ask, back.address, "slice_mean", FETCH, MeanReply, within_seconds=60.0
+        )
+        await ask()
+        long = asyncio.ensure_future(ask(payload=bytes(200_000)))
+        await asyncio.sleep(0.3)
+        started, free_at = time.monotonic(), ana.meter._free_at["up"]
+        for _ in range(20):
+            await ask()
+        assert time.monotonic() - started < 1.0
+        assert not long.done()
+        assert ana.meter._free_at["up"] > free_at + 20 * 400 / 50_000, "payloads wait for it"
+        long.cancel()
+        await ana.transport.close()
+        await back.transport.close()
+
+    run(scenario())
+
+
+def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monkeypatch):
+    monkeypatch.setattr("dipaco.swarm.network.wire.CHUNK_SECONDS", 1.0)
+
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        content = bytes(600_000)
+
+        async def answer(body, question):
+            return MeanReply(), content
+
+        back.register("slice_mean", MeanRequest, answer)
+        back.meter = LinkMeter(300_000.0)  # two seconds, 0.4 of them for each chunk
+        asking = lambda: ana.ask(  # noqa: E731
+            back.address, "slice_mean", FETCH, MeanReply, within_seconds=1.0
+        )
+        _, got = await asking()
+        assert got == content
+        back.meter = LinkMeter(50_000.0)
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asking()
+        assert time.monotonic() - started < 2.5
+        await ana.transport.close()
         await back.transport.close()
 
     run(scenario())

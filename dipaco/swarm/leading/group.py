@@ -27,6 +27,10 @@ from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
 ADOPTION_SECONDS = 1.5  # at most, after a change of leader: peers bring what they have summed
+# From the answer to a poll to the next, at least: a connection takes three round trips, in each of
+# which a router at home may keep a packet for a second while a gradient goes through it. Where the
+# poll was cut off, the peer's process has ended, mostly: `MIN_WAIT_SECONDS`.
+QUIET_SECONDS = 5.0
 DEPARTED_SHOWN = 20
 
 OnBanned = Callable[[Certificate, str, str, Evidence | None], tuple[str, ...]]
@@ -196,8 +200,8 @@ class SwarmGroup:
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
 
     def silent_members(self) -> list[str]:
-        """Members that did not poll for longer than is usual for them. Time in which this process
-        itself did not run does not count.
+        """Members that did not poll for longer than is usual for them, and than a busy link keeps a
+        poll. Time in which this process itself did not run does not count.
         """
         now = time.monotonic()
         away_seconds = now - self._checked_at - 2 * CHECK_SECONDS
@@ -206,7 +210,8 @@ class SwarmGroup:
             for member in self.members.values():
                 member.silent_since = min(now, member.silent_since + away_seconds)
         for name, member in self.members.items():
-            limit_seconds = max(MIN_WAIT_SECONDS, member.silences.deadline_seconds(0.3))
+            least_seconds = MIN_WAIT_SECONDS if member.has_hung_up else QUIET_SECONDS
+            limit_seconds = max(least_seconds, member.silences.deadline_seconds(0.3))
             if member.silent_seconds() > limit_seconds:
                 found.append(name)
         return found

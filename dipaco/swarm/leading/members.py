@@ -23,6 +23,7 @@ class GroupMember:
     join_request: JoinRequest
     joined_at: float = dataclasses.field(default_factory=time.monotonic)
     open_polls: int = 0  # its requests that wait for the group's state to change
+    has_hung_up: bool = False  # its last poll was cut off, not answered
     silent_since: float = dataclasses.field(default_factory=time.monotonic)
     silences: Durations = dataclasses.field(default_factory=Durations)
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
@@ -57,6 +58,7 @@ class GroupMember:
         if self.open_polls == 0:
             self.silences.add(time.monotonic() - self.silent_since)
         self.open_polls += 1
+        self.has_hung_up = False
         self.last_poll = poll
 
     def poll_ends(self) -> None:

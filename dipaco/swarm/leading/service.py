@@ -204,6 +204,9 @@ class LeaderService:
                 if left <= 0:
                     break
                 await published.wait_for_change(left)
+        except asyncio.CancelledError:
+            member.has_hung_up = True
+            raise
         finally:
             member.poll_ends()
         if request.sender not in self._group.members:

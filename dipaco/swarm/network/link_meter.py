@@ -21,22 +21,32 @@ class LinkMeter:
         self._max = max_bytes_per_second
         self._free_at = {"up": 0.0, "down": 0.0}
 
+    def charge(self, direction: str, num_bytes: int) -> None:
+        """These bytes go at once, as polls must; payloads wait until they would have gone."""
+        if direction == "up":
+            self.bytes_up += num_bytes
+        else:
+            self.bytes_down += num_bytes
+        if self._max is not None:
+            free_at = max(time.monotonic(), self._free_at[direction])
+            self._free_at[direction] = free_at + num_bytes / self._max
+
     async def wait(self, direction: str, num_bytes: int) -> None:
-        """Waits until that many more bytes may go."""
-        if self._max is None:
-            return
-        now = time.monotonic()
-        start = max(now, self._free_at[direction])
-        self._free_at[direction] = start + num_bytes / self._max
-        if self._free_at[direction] > now:
-            await asyncio.sleep(self._free_at[direction] - now)
+        """Waits until that many more bytes of a payload may go."""
+        self.charge(direction, num_bytes)
+        if (seconds := self._free_at[direction] - time.monotonic()) > 0:
+            await asyncio.sleep(seconds)
+
+    def seconds(self, direction: str, num_bytes: int) -> float:
+        """How long they take at the measured speed, or at the limit; 0 where neither is known."""
+        measured = self.up if direction == "up" else self.down
+        speed = measured.per_second or self._max
+        return num_bytes / speed if speed else 0.0
 
     def sent(self, num_bytes: int, seconds: float) -> None:
-        self.bytes_up += num_bytes
         if num_bytes > MEASURED_BYTES:
             self.up = self.up.after(num_bytes, seconds)
 
     def received(self, num_bytes: int, seconds: float) -> None:
-        self.bytes_down += num_bytes
         if num_bytes > MEASURED_BYTES:
             self.down = self.down.after(num_bytes, seconds)

@@ -56,7 +56,5 @@ async def _one_way(
             left -= len(chunk)
             for direction in ("down", "up"):
                 await meter.wait(direction, len(chunk))
-            meter.bytes_down += len(chunk)
-            meter.bytes_up += len(chunk)
             sink.write(chunk)
             await sink.drain()

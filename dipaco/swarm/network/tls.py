@@ -21,7 +21,12 @@ from dipaco.swarm.errors import BadAddress, BadCredential, TlsRefused
 from dipaco.swarm.network import addresses, x509
 from dipaco.swarm.network.addresses import TLS, SocketAddress
 from dipaco.swarm.network.credentials import Credential, check_not_expired
-from dipaco.swarm.network.streams import CONNECT_SECONDS, STREAM_BYTES, StreamHandler
+from dipaco.swarm.network.streams import (
+    CONNECT_SECONDS,
+    STREAM_BYTES,
+    StreamHandler,
+    keep_alive,
+)
 from dipaco.swarm.network.unproven import Unproven
 
 HANDSHAKE_SECONDS = 10.0
@@ -116,6 +121,7 @@ class Tls:
             problem = "it hung up in the handshake of TLS: is it plain TCP (tcp://)?"
             raise ConnectionResetError(str(error) or problem) from error
         self._open.add(writer.transport)
+        keep_alive(writer)
         found = x509.fingerprint(_key_of(writer))
         if found != where.fingerprint:
             writer.transport.abort()
@@ -176,6 +182,7 @@ class Tls:
             connection.close()
             return
         self._open.add(writer.transport)
+        keep_alive(writer)
         with contextlib.closing(writer):
             await handler(reader, writer)
 

@@ -15,7 +15,13 @@ from dipaco.swarm.errors import BadAddress
 from dipaco.swarm.network.addresses import TCP, TLS, SocketAddress, cannot_listen, own_host, parse
 from dipaco.swarm.network.credentials import Credential
 from dipaco.swarm.network.libp2p import Libp2p
-from dipaco.swarm.network.streams import CONNECT_SECONDS, STREAM_BYTES, StreamHandler, Transport
+from dipaco.swarm.network.streams import (
+    CONNECT_SECONDS,
+    STREAM_BYTES,
+    StreamHandler,
+    Transport,
+    keep_alive,
+)
 from dipaco.swarm.network.tls import Tls
 
 
@@ -42,6 +48,7 @@ class Tcp:
 
             async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 self._writers.add(writer)
+                keep_alive(writer)
                 try:
                     await serve(reader, writer)
                 except asyncio.CancelledError:
@@ -64,7 +71,9 @@ class Tcp:
         if where.kind != TCP:
             raise BadAddress(given=address)
         async with asyncio.timeout(CONNECT_SECONDS):
-            return await asyncio.open_connection(where.host, where.port, limit=STREAM_BYTES)
+            opened = await asyncio.open_connection(where.host, where.port, limit=STREAM_BYTES)
+        keep_alive(opened[1])
+        return opened
 
     def seen_from(self, writer: asyncio.StreamWriter) -> str:
         return str((writer.get_extra_info("peername") or ("",))[0])

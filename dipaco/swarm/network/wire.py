@@ -44,7 +44,7 @@ REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
 REPLY_BYTES = 4 << 20  # likewise
 HEADER_SECONDS = 30.0  # for the header of a request to come
 MAX_UNKNOWN = 256  # connections whose header has not come
-CHUNK_SECONDS = 60.0  # for each chunk of a payload to come
+CHUNK_SECONDS = 60.0  # for each chunk of a payload to come, or to go
 CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
 HELLO = "hello"  # the one method whose recipient need not be named
 # What `Wire.ask` raises, where a peer is at fault.
@@ -146,7 +146,7 @@ class Wire:
           address: of the peer.
           method, body, payload: the request.
           reply: the type of the reply.
-          within_seconds: for all of it.
+          within_seconds: until the reply begins; its payload may take `CHUNK_SECONDS` a chunk.
           from_backbone: a reply of any other peer is refused.
           recipient: the session that is meant; empty = the one that answers at the address.
           through: who passes the request on, where the address is not reached from here.
@@ -156,10 +156,10 @@ class Wire:
           SwarmRefuses: the peer refuses, and says why.
           MessageRefused, BadMessage: the reply is not authentic, or cannot be understood.
         """
-        async with asyncio.timeout(within_seconds):
+        async with asyncio.timeout(within_seconds) as limit:
             try:
                 to = recipient or self._names.get(address) or await self._greeted(address)
-                sent = method, body, payload, from_backbone, through
+                sent = method, body, payload, from_backbone, through, limit
                 try:
                     _, envelope, content = await self._exchange(address, to, *sent)
                 except SwarmRefuses as error:
@@ -175,7 +175,7 @@ class Wire:
 
     async def _greeted(self, address: str) -> str:
         """The session that answers at an address."""
-        asked = HELLO, _Hello(), b"", False, None
+        asked = HELLO, _Hello(), b"", False, None, None
         certificate, envelope, _ = await self._exchange(address, "", *asked)
         seen = _decode(envelope.body, _Greeting).seen_from
         if seen and certificate.role == "backbone" and self.transport is not None:
@@ -191,6 +191,7 @@ class Wire:
         payload: bytes | memoryview,
         from_backbone: bool,
         through: Relay | None,
+        limit: asyncio.Timeout | None,
     ) -> tuple[Certificate, _Envelope, bytes]:
         assert self.transport is not None
         reader, writer = await self.transport.open(through.address if through else address)
@@ -205,6 +206,8 @@ class Wire:
             certificate, envelope = await self._receive_reply(
                 reader, nonce, address, from_backbone=from_backbone
             )
+            if limit is not None:
+                limit.reschedule(None)
             return certificate, envelope, await self._receive_payload(reader, envelope)
 
     async def _receive_reply(
@@ -310,9 +313,7 @@ class Wire:
 
     async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
         certificate = self.verifier.check(header.seal, header.envelope)
-        num_bytes = len(header.envelope)
-        await self.meter.wait("down", num_bytes)  # strangers use up nothing of the limit
-        self.meter.bytes_down += num_bytes
+        self.meter.charge("down", len(header.envelope))  # strangers use up nothing of the limit
         return certificate, _decode(header.envelope, _Envelope)
 
     async def _send(
@@ -327,13 +328,14 @@ class Wire:
         sealed = self._header(method, body, payload, recipient, in_reply_to)
         header = msgspec.msgpack.encode(sealed)
         started = time.monotonic()
-        await self.meter.wait("up", len(header))
+        self.meter.charge("up", len(header))
         writer.write(len(header).to_bytes(4, "big") + header)
         for offset in range(0, len(payload), CHUNK_BYTES):
             chunk = payload[offset : offset + CHUNK_BYTES]
             await self.meter.wait("up", len(chunk))
             writer.write(bytes(chunk))
-            await writer.drain()
+            async with asyncio.timeout(CHUNK_SECONDS):
+                await writer.drain()
         await writer.drain()
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
         return sealed.seal.nonce

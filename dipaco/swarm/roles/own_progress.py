@@ -1,6 +1,9 @@
 """What the terminal of a volunteer says of the run and of its own part in it."""
 
+from dipaco.model.config import num_parameters
+from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.run_overview import RunOverview
+from dipaco.swarm.training.compute import GroupSettings
 
 
 def own_progress(
@@ -28,3 +31,15 @@ def own_progress(
             )
     speed = f" at {samples_per_second:.1f} samples/s" if samples_per_second else ""
     return "; ".join([*said, f"this machine {does}{speed if does == 'computes' else ''}"])
+
+
+def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:
+    """What the limit of `--megabits` means for a volunteer of this group."""
+    values = num_parameters(settings.model)
+    state_seconds = 3 * codec_of(settings.state_codec).num_bytes(values) / bytes_per_second
+    step_seconds = 2 * codec_of(settings.codec).num_bytes(values) / bytes_per_second
+    return (
+        f"at {bytes_per_second / 125_000:g} Mbit/s the state comes in {state_seconds:,.0f} s, and "
+        f"each step takes {step_seconds:,.0f} s to send and fetch: where the others are sooner, "
+        "they do not wait, and this machine needs a higher --megabits to take part"
+    )

@@ -42,8 +42,9 @@ from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
 # That the next poll waits for a step to be taken here, at most: a peer without a poll is taken for
-# silent after a second (`leasing.MIN_WAIT_SECONDS`).
+# silent after some seconds (`group.QUIET_SECONDS`).
 STEP_SECONDS = 0.3
+PATIENCE = 3.0  # times what a mean or a sum needs at the link's speed, before it is given up
 
 
 class Peer:
@@ -130,9 +131,10 @@ class Peer:
         """
         step, lineage = at or (self.holder.step, self.holder.lineage)
         body = LeaveRequest(step=step, lineage=lineage, blocks=blocks, is_last=is_last)
+        within = 20.0 + PATIENCE * self.wire.meter.seconds("up", len(content))
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
             await self.wire.ask(
-                self.leader.address, "leave", body, Ack, payload=content, within_seconds=20.0
+                self.leader.address, "leave", body, Ack, payload=content, within_seconds=within
             )
 
     # --- the group's state ---------------------------------------------------------------------
@@ -343,11 +345,13 @@ class Peer:
             return b""
         task = self._means.get(closed.round_number, {}).get(part.start)
         if task is not None:
+            # The leader has this slice already: a reducer that still has not is passed over. Slices
+            # come side by side, so each may take as long as the whole mean.
+            num_bytes = 4 * sum(one.stop - one.start for one in closed.slices)
+            within = self._reply_seconds.deadline_seconds(2.0) + 1.0
+            within += PATIENCE * self.wire.meter.seconds("down", num_bytes)
             with contextlib.suppress(TimeoutError, BadMessage):
-                # The leader has this slice already: a reducer that still has not is passed over.
-                content = await asyncio.wait_for(
-                    asyncio.shield(task), self._reply_seconds.deadline_seconds(2.0) + 1.0
-                )
+                content = await asyncio.wait_for(task, within)
                 if digest(content) == known:
                     return content
         body = PastMeanRequest(

@@ -21,7 +21,7 @@ from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.roles.own_progress import own_progress
+from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
@@ -231,6 +231,8 @@ class _Visit:
         wire.max_payload_bytes = settings.max_payload_bytes
         peer: Volunteer | Auxiliary
         if config.computes:
+            if config.bytes_per_second is not None:
+                say(limit_sentence(settings, config.bytes_per_second))
             if self.compute is None or self.compute.settings.digest != settings.digest:
                 self.compute = Compute(settings)
             holder = StateHolder(wire, self.compute)

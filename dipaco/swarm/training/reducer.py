@@ -26,6 +26,7 @@ MAX_TIMES = 30.0  # the group's root mean square per target, before a part is re
 REMEMBERED = 32  # rounds
 MIN_OVERLAP = 0.9  # of what two slices cover together, in both: about the same slice
 KEPT_ROUNDS = 3  # whose means are still given out
+OVER = "that round is over"
 
 
 class SliceMean(NamedTuple):
@@ -45,7 +46,17 @@ class SliceSum:
         self.signed: dict[str, tuple[bytes, bytes]] = {}  # sender -> header, coded part
         self.refused: dict[str, str] = {}
         self.mean: bytes | None = None
-        self.is_settled = asyncio.Event()  # there is a mean, or a sender was refused
+        self.is_settled = asyncio.Event()  # there is a mean or will be none: see `Reducer.mean`
+        self.is_over = False
+
+    def end(self) -> None:
+        """Nothing more is added. Who waits for a mean may have vanished without a goodbye, and
+        would keep all parts for ever.
+        """
+        self.is_over = True
+        self.parts.clear()
+        self.signed.clear()
+        self.is_settled.set()
 
 
 class Reducer:
@@ -59,8 +70,13 @@ class Reducer:
         self._new_round = asyncio.Event()
 
     def begin(self, plan: RoundPlan) -> None:
-        """A round in which this peer may have a slice. Rounds of another leader are dropped."""
-        self._sums = {n: one for n, one in self._sums.items() if is_same_term(n, plan.number)}
+        """A round in which this peer may have a slice. Those of another leader end, and those
+        before it without a mean: they are held again.
+        """
+        for number, one in list(self._sums.items()):
+            is_held_again = number < plan.number and one.mean is None
+            if is_held_again or not is_same_term(number, plan.number):
+                self._sums.pop(number).end()
         for part in plan.slices:
             if part.reducer == self._name and plan.number not in self._sums:
                 self._sums[plan.number] = SliceSum(plan, part.start, part.stop)
@@ -81,9 +97,9 @@ class Reducer:
           BadMessage: this peer does not have that slice.
         """
         while round_number not in self._sums:
-            known = min(self._sums, default=round_number)
+            known = max(self._sums, default=round_number)
             if is_same_term(round_number, known) and round_number < known:
-                raise SwarmRefuses(reason="that round is over")
+                raise SwarmRefuses(reason=OVER)
             await self._new_round.wait()
         found = self._sums[round_number]
         if (found.start, found.stop) != (start, stop):
@@ -107,9 +123,12 @@ class Reducer:
           header: of the request that brought it; empty for this peer's own.
 
         Raises:
+          SwarmRefuses: that round is over.
           BadMessage: it does not count, and why; the leader learns of it with the mean. What is
             not finite is refused when all parts are here, so that the leader sees how many are.
         """
+        if total.is_over:
+            raise SwarmRefuses(reason=OVER)
         senders = {one.name: one.targets for one in total.plan.senders}
         if sender not in senders:
             raise BadMessage(problem=f"{sender} has nothing to add in that round")
@@ -158,8 +177,14 @@ class Reducer:
         total.is_settled.set()
 
     async def mean(self, total: SliceSum) -> SliceMean:
-        """Waits until there is a mean, or a sender was refused."""
+        """Waits until there is a mean, or a sender was refused.
+
+        Raises:
+          SwarmRefuses: that round is over, and has no mean.
+        """
         await total.is_settled.wait()
+        if total.mean is None and not total.refused:
+            raise SwarmRefuses(reason=OVER)
         if total.mean is None:
             return SliceMean(b"", dict(total.refused))
         return SliceMean(total.mean, {})

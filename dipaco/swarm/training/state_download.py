@@ -17,7 +17,7 @@ from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
 from dipaco.swarm.training.state_holder import StateHolder
 
 CONCURRENT_CHUNKS = 4
-CHUNK_SECONDS = 30.0  # for each to come
+CHUNK_SECONDS = 30.0  # for each to begin to come
 
 
 class StateDownload:
@@ -27,7 +27,7 @@ class StateDownload:
       wire: with a transport.
       holder: gets the state.
       codec: that the state travels in.
-      say: called with a sentence when the state is there.
+      say: called with a sentence when the state is there, or did not come whole.
     """
 
     def __init__(self, wire: Wire, holder: StateHolder, codec: str, say: Callable[[str], None]):
@@ -47,7 +47,9 @@ class StateDownload:
             *(self._fetch_chunks(manifest, missing, donors) for _ in range(CONCURRENT_CHUNKS))
         )
         chunks = [self._chunks.get(d) or own.get(d) for d in manifest.digests]
-        if any(chunk is None for chunk in chunks):
+        if lost := sum(chunk is None for chunk in chunks):
+            of_all = f"{lost} of {len(chunks)} chunks of the state"
+            self._say(f"{of_all} did not come: they are asked for again")
             return False
         content = b"".join(chunk for chunk in chunks if chunk is not None)
         state = state_from_bytes(content, self._codec, compute.state_like)

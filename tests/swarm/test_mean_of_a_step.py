@@ -1,0 +1,90 @@
+"""How long a peer waits for the mean of a step, whom it asks then, and how it leaves."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
+
+from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.messages import Ack, ClosedStep, Slice, digest
+from dipaco.swarm.roles.peer import Peer
+from dipaco.swarm.training.reducer import Reducer
+
+MEAN = b"m" * 4000
+PART = Slice(start=0, stop=1000, reducer="bo/1", address="tcp://bo")
+CLOSED = ClosedStep(
+    step=3,
+    before="before",
+    after="after",
+    round_number=7,
+    slices=(PART,),
+    digests=(digest(MEAN),),
+    codec="none",
+    learning_rate=1e-3,
+    loss=1.0,
+    delay=0,
+)
+
+
+class Wire:
+    """To a leader that has the mean."""
+
+    name = "ana/1"
+
+    def __init__(self, bytes_per_second):
+        self.meter = LinkMeter()
+        self.meter.received(100_000, 100_000 / bytes_per_second)
+        self.asked = []
+
+    async def ask(self, address, method, body, reply, **more):
+        self.asked.append((method, self.fetching.cancelled()))
+        return Ack(), MEAN
+
+
+def mean_over(wire, reducer_seconds):
+    """The mean that a peer gets whose reducer needs so long; the leader's replies are quick."""
+
+    async def fetch():
+        peer = Peer(wire, ("tcp://back",), SimpleNamespace(reducer=Reducer("ana/1")))
+        for _ in range(60):
+            peer._reply_seconds.add(0.01)
+
+        async def comes():
+            await asyncio.sleep(reducer_seconds)
+            return MEAN
+
+        wire.fetching = asyncio.ensure_future(comes())
+        peer._means = {7: {0: wire.fetching}}
+        return await peer._mean_of(CLOSED, PART, digest(MEAN))
+
+    return asyncio.run(asyncio.wait_for(fetch(), 60))
+
+
+def test_what_a_slow_link_still_brings_is_not_fetched_from_the_leader_as_well():
+    wire = Wire(bytes_per_second=1000.0)
+    assert mean_over(wire, reducer_seconds=4.0) == MEAN
+    assert wire.asked == []
+
+
+def test_what_does_not_come_is_given_up_before_the_leader_is_asked():
+    wire, started = Wire(bytes_per_second=1e6), time.monotonic()
+    assert mean_over(wire, reducer_seconds=50.0) == MEAN
+    assert wire.asked == [("past_mean", True)]
+    assert time.monotonic() - started < 5.0
+
+
+def test_what_is_left_behind_may_take_as_long_as_a_slow_link_needs_to_send_it():
+    wire, allowed = Wire(bytes_per_second=1000.0), []
+    wire.meter.sent(100_000, 100.0)
+
+    async def ask(address, method, body, reply, *, within_seconds, **more):
+        allowed.append(within_seconds)
+        return Ack(), b""
+
+    wire.ask = ask
+    holder = SimpleNamespace(reducer=Reducer("ana/1"), step=3, lineage="before")
+    asyncio.run(Peer(wire, ("tcp://back",), holder).send_leave((0,), bytes(40_000)))
+    assert allowed[0] > 2 * 40
