@@ -152,6 +152,8 @@ class LeaderService:
 
     async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
         member = self._member(request)
+        if request.payload:
+            self._group.check_left_behind(member, body.blocks)
         if request.payload and (rows := self._rows_not_averaged(body)) is not None:
             summed = codec_of("none").decode(request.payload, self._compute.num_values)
             is_accepted = await self._accepts(member, body, summed, rows)
@@ -176,10 +178,11 @@ class LeaderService:
         self, member: GroupMember, body: LeaveRequest, summed: np.ndarray, rows: StepRows
     ) -> bool:
         """Whether a sum that is left behind may count."""
-        done = set(rows.ledger.done_by(member.name))
-        is_known = set(body.blocks) <= done and np.isfinite(summed).all()
-        if self.accepts_departed is None or not body.blocks or not is_known:
-            return True  # what is not known is not taken over
+        is_own = rows.ledger.has_done(member.name, body.blocks)
+        if not (is_own and np.isfinite(summed).all()):
+            return False
+        if self.accepts_departed is None:
+            return True
         sender = Sender(name=member.name, blocks=body.blocks, targets=0.0)
         plan = RoundPlan(
             number=0, step=body.step, senders=(sender,), slices=(), codec="none", within_seconds=0.0
