@@ -92,7 +92,7 @@ class LeaderService:
         wire.register("manifest", ManifestRequest, self._manifest)
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
-        wire.register("leave", LeaveRequest, self._leave)
+        wire.register("leave", LeaveRequest, self._leave, admits=self._admit_leave)
         wire.register("unreached", UnreachedReport, self._unreached)
         wire.register(RELAY, RelayRequest, self._relay)
 
@@ -150,10 +150,11 @@ class LeaderService:
             backbones=self.backbones,
         )
 
+    async def _admit_leave(self, body: LeaveRequest, request: PeerRequest) -> None:
+        self._group.check_left_behind(self._member(request), body.blocks)
+
     async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
         member = self._member(request)
-        if request.payload:
-            self._group.check_left_behind(member, body.blocks)
         if request.payload and (rows := self._rows_not_averaged(body)) is not None:
             summed = codec_of("none").decode(request.payload, self._compute.num_values)
             is_accepted = await self._accepts(member, body, summed, rows)
