@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import functools
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -97,22 +98,26 @@ def run(options: argparse.Namespace) -> int:
         check = functools.partial(check_access, config, credential, say)
         return while_lent(rules, session, stop, say, check=check)
 
-    try:
-        asyncio.run(_until_asked_to_leave(turn))
-    except KeyboardInterrupt:
-        say("left at once" + (": others compute what was not handed in" if computes else ""))
-        return EXIT_INTERRUPTED
+    asyncio.run(_until_asked_to_leave(turn, computes=computes))
     return 0
 
 
-async def _until_asked_to_leave(turn: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Ctrl-C and SIGTERM ask to leave in order; a second Ctrl-C does not wait."""
+async def _until_asked_to_leave(
+    turn: Callable[[asyncio.Event], Awaitable[None]], *, computes: bool
+) -> None:
+    """Ctrl-C and SIGTERM ask to leave in order; a second Ctrl-C ends the process: an exception
+    would wait for the threads in which a block is computed, or a program compiled.
+    """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def ask_to_leave() -> None:
         say("leaving in order. Ctrl-C again leaves at once")
         stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
+        loop.add_signal_handler(signal.SIGINT, leave_at_once)
+
+    def leave_at_once() -> None:
+        say("left at once" + (": others compute what was not handed in" if computes else ""))
+        os._exit(EXIT_INTERRUPTED)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask_to_leave)

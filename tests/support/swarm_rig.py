@@ -137,6 +137,10 @@ async def wire_of(credential, *, listens=True, meter=None, clock=time.time, host
     return wire
 
 
+async def admitted(body, request):
+    """Any request may bring a payload: see `Wire.register`."""
+
+
 class Group:
     """A leader, and the peers that join."""
 

@@ -7,6 +7,7 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 
 from dipaco.control.errors import BadName
 from dipaco.swarm.errors import BadCredential, MessageRefused
+from dipaco.swarm.network import credentials
 from dipaco.swarm.network.credentials import (
     DAY_SECONDS,
     Authority,
@@ -66,6 +67,16 @@ def test_a_message_sent_again_is_refused(authority, verifier, clock):
     refused(verifier, seal, b"hello", "sent before")
     clock.now += 3600
     refused(verifier, seal, b"hello", "60 minutes off")
+
+
+def test_a_nonce_has_its_one_length_so_that_none_fills_the_memory(authority, verifier, clock):
+    ana = signer(authority, clock)
+    for num_bytes in (0, 11, 13, 300_000):
+        unsigned = msgspec.structs.replace(ana.seal(b"x", ""), nonce=bytes(num_bytes))
+        signature = ana._key.sign(credentials._to_sign(unsigned, b"x"))
+        seal = msgspec.structs.replace(unsigned, signature=signature)
+        refused(verifier, seal, b"x", f"its nonce has {num_bytes} bytes, not 12")
+    assert not verifier._seen
 
 
 def test_a_message_for_another_recipient_is_refused(authority, verifier, clock):

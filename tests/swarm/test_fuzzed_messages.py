@@ -124,10 +124,10 @@ def test_no_damaged_message_crashes_a_leader(method):
                     )
                     payload = rng.choice([b"", bytes(20), rng.randbytes(rng.randrange(200))])
                     envelope = msgspec.msgpack.encode(
-                        wire._Envelope(method, body, len(payload), root_of(payload), b"")
+                        wire.Envelope(method, body, len(payload), root_of(payload), b"")
                     )
                     seal = eve._signer.seal(envelope, group.wire.name)
-                    header = msgspec.msgpack.encode(wire._Header(seal, envelope))
+                    header = msgspec.msgpack.encode(wire.Header(seal, envelope))
                 else:
                     payload = b""
                     header = damaged_bytes(eve.signed(method, whole, b"", group.wire.name), rng)

@@ -55,8 +55,8 @@ class Answers:
 
     def replied(self, content):
         """The reply to the bytes of a request; with a hang-up where it is damaged beyond that."""
-        header = msgspec.msgpack.decode(content[4:], type=wire._Header)
-        envelope = msgspec.msgpack.decode(header.envelope, type=wire._Envelope)
+        header = msgspec.msgpack.decode(content[4:], type=wire.Header)
+        envelope = msgspec.msgpack.decode(header.envelope, type=wire.Envelope)
         whole, payload = self.handlers[envelope.method](envelope.body)
         body, damage = msgspec.msgpack.encode(whole), None
         if envelope.method == self.damaged:
@@ -69,10 +69,10 @@ class Answers:
                 payload = self.rng.choice([b"", payload[:-1], self.rng.randbytes(len(payload))])
         method = "refusal" if damage is not None and self.rng.random() < 0.05 else "reply"
         sealed = msgspec.msgpack.encode(
-            wire._Envelope(method, body, len(payload), root_of(payload), header.seal.nonce)
+            wire.Envelope(method, body, len(payload), root_of(payload), header.seal.nonce)
         )
         answer = msgspec.msgpack.encode(
-            wire._Header(self.eve._signer.seal(sealed, header.seal.sender), sealed)
+            wire.Header(self.eve._signer.seal(sealed, header.seal.sender), sealed)
         )
         if damage == 2:
             answer = damaged_bytes(answer, self.rng)

@@ -162,8 +162,8 @@ def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwh
     assert group.adopt(ana, done(0, 5))
     assert not group.adopt(bo, done(5, 6))
     assert group.ledger.blocks_by_peer == {"ana": (0, 5)}
-    with pytest.raises(SwarmRefuses, match="a loss of nan"):
-        group.adopt(bo, [BlockResult(block=6, loss=float("nan"), targets=46.0, seconds=0.1)])
+    with pytest.raises(SwarmRefuses, match="a loss of -1"):
+        group.adopt(bo, [BlockResult(block=6, loss=-1.0, targets=46.0, seconds=0.1)])
     assert "bo" in group.banned
     assert not group.should_wake()
     group._adoption_ends = 1e-9

@@ -83,6 +83,17 @@ def test_the_blocks_of_a_peer_that_dies_are_free_again():
     assert ledger.num_free == 3
 
 
+def test_a_peer_has_a_sum_over_blocks_that_it_has_done_and_over_each_once():
+    ledger = BlockLedger(0, 4)
+    ledger.lease("ana", 3, 9.0)
+    assert ledger.finish("ana", 0)
+    assert ledger.finish("ana", 1)
+    assert ledger.has_done("ana", (0, 1))
+    assert ledger.has_done("ana", (1,))
+    for blocks in ((), (0, 0), (0, 1, 2), (0, 3), (-1,)):
+        assert not ledger.has_done("ana", blocks)
+
+
 def test_leases_shrink_towards_the_end_and_fast_peers_get_more():
     assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, max_seconds=60.0) == 37
     assert blocks_to_lease(100, 1.0, [3.0, 1.0], 1.0, max_seconds=60.0) == 12

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import Ack, MeanReply, PushRequest, RelayRequest
 from dipaco.swarm.network.relay import RELAY, FarEnd, Relay
-from tests.support.swarm_rig import issue, wire_of
+from tests.support.swarm_rig import admitted, issue, wire_of
 
 PUSH = PushRequest(round_number=1, step=2, start=3, stop=4)
 REQUEST = RelayRequest(round_number=1, reducer="bo/1")
@@ -36,7 +36,7 @@ def relayed():
             return MeanReply(digest=b"it"), request.payload[::-1]
 
         back.register(RELAY, RelayRequest, relay)
-        bo.register("push", PushRequest, take)
+        bo.register("push", PushRequest, take, admits=admitted)
 
         def ask(**more):
             return ana.ask(

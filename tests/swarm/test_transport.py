@@ -19,7 +19,7 @@ from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, ArrivedRequest, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import Wire
-from tests.support.swarm_rig import issue
+from tests.support.swarm_rig import admitted, issue
 
 # hivemind finds its daemon by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -65,7 +65,7 @@ async def pair(like):
         finally:
             hung_up.set()
 
-    back.register("slice_mean", MeanRequest, echo)
+    back.register("slice_mean", MeanRequest, echo, admits=admitted)
     back.register("arrived", ArrivedRequest, never)
     back.transport = await start_transport(like, back.serve, credential=back.credential)
     ana.transport = await start_transport(

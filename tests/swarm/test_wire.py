@@ -15,7 +15,7 @@ from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.network.wire import Wire
-from tests.support.swarm_rig import issue
+from tests.support.swarm_rig import admitted, issue
 
 MOST_BYTES = 1 << 20
 FETCH = MeanRequest(round_number=1, step=2, start=3, stop=4)
@@ -37,7 +37,7 @@ async def served():
         reached.append(question)
         return MeanReply(), b""
 
-    back.register("slice_mean", MeanRequest, answer)
+    back.register("slice_mean", MeanRequest, answer, admits=admitted)
     back.transport = await Tcp.start(back.serve)
     return back, refused, reached
 
@@ -108,7 +108,7 @@ def test_a_members_payload_is_no_larger_than_the_limit_and_the_one_that_was_sign
         async with connected(back) as (reader, writer):
             whole = writer.write
             writer.write = lambda content: whole(content.replace(b"rows", b"ROWS"))
-            await ana._send(writer, "slice_mean", FETCH, b"rows", recipient="")
+            await ana._send(writer, "slice_mean", FETCH, b"rows", recipient=back.name)
             await reader.read()
         assert "not the one that was signed" in refused[-1][1]
         assert len(reached) == 1

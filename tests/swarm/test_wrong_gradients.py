@@ -123,6 +123,54 @@ def test_a_sum_that_is_left_behind_is_checked_as_well():
     run(scenario)
 
 
+class LeavesTooMuch(Volunteer):
+    """Leaves its true sum, and then one that belongs to none of its blocks."""
+
+    async def _leave_in_order(self):
+        one = self._sums[self.holder.step]
+        own, at = tuple(sorted(one.summed)), (one.step, one.lineage)
+        total = np.asarray(one.total, "<f4")
+        await self.send_leave(own, total.tobytes(), at=at, is_last=False)
+        await self.send_leave((), (-6 * total).tobytes(), at=at)
+
+
+class LeavesManyTimes(Volunteer):
+    """Leaves its true sum many times, with its blocks named as often."""
+
+    async def _leave_in_order(self):
+        one, times = self._sums[self.holder.step], 8
+        content = (times * np.asarray(one.total, "<f4")).tobytes()
+        blocks = tuple(sorted(one.summed)) * times
+        await self.send_leave(blocks, content, at=(one.step, one.lineage))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(LeavesTooMuch, "a sum of no block"), (LeavesManyTimes, "a sum that has a block twice")],
+)
+def test_who_leaves_a_sum_that_is_of_none_of_its_blocks_or_of_one_twice_is_out(kind, why):
+    """Its own blocks count once, whether they were left in order before or are computed again."""
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.05)
+            await group.step()
+            eve = await group.join("eve", kind=kind, slow=0.02)
+            while not group.volunteers["eve"][1].done():
+                step = asyncio.ensure_future(group.step())
+                while not step.done():
+                    own = eve._sums.get(eve.holder.step)
+                    if own is not None and own.total is not None:
+                        eve.leave()
+                    await asyncio.sleep(0.005)
+                await step
+            await group.step()
+            assert_replayed(group)
+            assert group.leader.group.banned[eve.wire.name] == f"it leaves {why}"
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("codec", ["float16", "int8"])
 def test_who_has_fetched_a_state_in_fewer_bytes_is_not_called_a_liar(codec, monkeypatch):
     """Its gradients are those at a state that is a rounding off; every one is checked."""

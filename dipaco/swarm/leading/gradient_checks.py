@@ -16,6 +16,7 @@ import numpy as np
 
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import RoundPlan
 from dipaco.swarm.planning.check_schedule import CheckSchedule
 from dipaco.swarm.planning.evidence import SHOWN, Evidence
@@ -131,6 +132,10 @@ class GradientChecks:
         computing = asyncio.ensure_future(self._sum(plan.senders[0].blocks, parts, batch))
         whole = SpotPart(0, summed, np.zeros(len(summed)), b"")
         return not await self._judge(member, computing, plan, [whole])
+
+    async def is_finite(self, blocks: Sequence[int], rows: StepRows) -> bool:
+        """Whether the gradient of these blocks is, as the leader computes it."""
+        return bool(np.isfinite(await self._sum(blocks, rows.parts, rows.batch)).all())
 
     async def _sum(
         self, blocks: Sequence[int], parts: Any, batch: Mapping[str, np.ndarray]

@@ -7,7 +7,7 @@ delayed updates the next step's rows are leased as well, once there is nothing t
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NoReturn
 
 import numpy as np
@@ -339,13 +339,20 @@ class SwarmGroup:
                 rows.drop(name)
         self.changed.set()
 
+    def check_left_behind(self, member: GroupMember, blocks: Sequence[int]) -> None:
+        """Raises `SwarmRefuses`: there is no sum over these blocks; the member is banned."""
+        if not blocks:
+            self._ban(member, "it leaves a sum of no block")
+        if len(set(blocks)) < len(blocks):
+            self._ban(member, "it leaves a sum that has a block twice")
+
     def transfer(
-        self, name: str, blocks: Iterable[int], summed: np.ndarray, rows: StepRows
+        self, name: str, blocks: Sequence[int], summed: np.ndarray, rows: StepRows
     ) -> None:
         """A member leaves and gives its sum over `blocks`. It may have reported more blocks since:
-        these are free again.
+        these are free again. What is not a sum of its blocks is not taken.
         """
-        if np.isfinite(summed).all() and set(blocks) <= set(rows.ledger.done_by(name)):
+        if np.isfinite(summed).all() and rows.ledger.has_done(name, blocks):
             rows.ledger.transfer(name, blocks, self._name)
             before = rows.departed_sum
             rows.departed_sum = summed if before is None else before + summed

@@ -92,7 +92,7 @@ class LeaderService:
         wire.register("manifest", ManifestRequest, self._manifest)
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
-        wire.register("leave", LeaveRequest, self._leave)
+        wire.register("leave", LeaveRequest, self._leave, admits=self._admit_leave)
         wire.register("unreached", UnreachedReport, self._unreached)
         wire.register(RELAY, RelayRequest, self._relay)
 
@@ -150,6 +150,9 @@ class LeaderService:
             backbones=self.backbones,
         )
 
+    async def _admit_leave(self, body: LeaveRequest, request: PeerRequest) -> None:
+        self._group.check_left_behind(self._member(request), body.blocks)
+
     async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
         member = self._member(request)
         if request.payload and (rows := self._rows_not_averaged(body)) is not None:
@@ -176,10 +179,11 @@ class LeaderService:
         self, member: GroupMember, body: LeaveRequest, summed: np.ndarray, rows: StepRows
     ) -> bool:
         """Whether a sum that is left behind may count."""
-        done = set(rows.ledger.done_by(member.name))
-        is_known = set(body.blocks) <= done and np.isfinite(summed).all()
-        if self.accepts_departed is None or not body.blocks or not is_known:
-            return True  # what is not known is not taken over
+        is_own = rows.ledger.has_done(member.name, body.blocks)
+        if not (is_own and np.isfinite(summed).all()):
+            return False
+        if self.accepts_departed is None:
+            return True
         sender = Sender(name=member.name, blocks=body.blocks, targets=0.0)
         plan = RoundPlan(
             number=0, step=body.step, senders=(sender,), slices=(), codec="none", within_seconds=0.0

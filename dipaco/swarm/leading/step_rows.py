@@ -63,15 +63,24 @@ class StepRows:
     def problem_with(self, done: BlockResult) -> str:
         """Why a block has no such result; empty where it may have.
 
-        The leader has the rows, and its count of their targets is exact. A loss is only shown.
+        The leader has the rows, and its count of their targets is exact. A loss is only shown; it
+        is not finite where the model has diverged.
         """
         if not 0 <= done.block < len(self.ledger):
             return f"it claims block {done.block}, which there is not"
         if done.targets != (has := self.targets[done.block]):
             return f"it counts {done.targets:g} targets in block {done.block}, of {has:g}"
-        if not (np.isfinite(done.loss) and done.loss >= 0):
+        if done.loss < 0:
             return f"it says that a block has a loss of {done.loss:g}"
         return ""
+
+    @property
+    def mean_loss(self) -> float:
+        """Per target, of blocks whose loss is finite; 0 where there is none. No peer's word alone
+        makes a step's loss NaN.
+        """
+        known = {block: loss for block, loss in self.losses.items() if np.isfinite(loss)}
+        return sum(known.values()) / max(sum(self.targets[block] for block in known), 1.0)
 
     def drop(self, name: str) -> tuple[int, ...]:
         """The blocks of a member are free again. Returns them."""

@@ -28,6 +28,7 @@ from dipaco.swarm.network import x509
 SKEW_SECONDS = 120.0
 DAY_SECONDS = 86400.0
 MAX_DAYS = 36500.0
+NONCE_BYTES = 12
 OTHER_RECIPIENT = "the message was for another recipient"
 
 PeerRole = Literal["volunteer", "backbone"]
@@ -201,7 +202,11 @@ class Signer:
 
     def seal(self, content: bytes, recipient: str) -> Seal:
         seal = Seal(
-            self._credential.signed, self.name, recipient, self._clock(), secrets.token_bytes(12)
+            self._credential.signed,
+            self.name,
+            recipient,
+            self._clock(),
+            secrets.token_bytes(NONCE_BYTES),
         )
         signature = self._key.sign(_to_sign(seal, content))
         return msgspec.structs.replace(seal, signature=signature)
@@ -252,6 +257,8 @@ class Verifier:
         if abs(now - seal.at) > SKEW_SECONDS:
             minutes = abs(now - seal.at) / 60
             raise _refused(sender, f"the message is {minutes:.0f} minutes off: look at both clocks")
+        if len(seal.nonce) != NONCE_BYTES:
+            raise _refused(sender, f"its nonce has {len(seal.nonce)} bytes, not {NONCE_BYTES}")
         self._remember(seal.nonce, now, sender)
         return certificate
 

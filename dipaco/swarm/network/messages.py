@@ -12,6 +12,7 @@ from dipaco.swarm.network.merkle import OpenedLeaf
 
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
 UNKNOWN_PEER = "you are not known here (any more): join first"  # likewise
+NOT_YET = "that round is not known here yet: ask again"  # likewise
 
 
 class StatePosition(NamedTuple):

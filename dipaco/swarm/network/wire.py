@@ -9,16 +9,17 @@ The digest is the root of a Merkle tree. So who has a request can show to others
 signed, and any part of the payload without the rest: `Wire.opened`.
 
 A stranger's payload is never read: it is refused by its header, which is small and must come soon.
-Where many connections have not sent theirs yet, the oldest is closed. A body is a msgspec struct:
-an unknown, missing or wrongly typed field is refused before any handler sees it. Nothing is
-unpickled.
+Where many connections have not sent theirs yet, the oldest is closed. Others' payloads are read
+where their method has one and admits the request (`Wire.register`), and so much at a time as
+`open_requests` allows. A body is a msgspec struct: an unknown, missing or wrongly typed field is
+refused before any handler sees it. Nothing is unpickled.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -28,14 +29,22 @@ from dipaco.swarm.network.addresses import hang_up_hint
 from dipaco.swarm.network.credentials import (
     OTHER_RECIPIENT,
     Certificate,
-    Seal,
     Signer,
     Verifier,
     printable,
 )
+from dipaco.swarm.network.envelope import Body, Envelope, Header, decoded, read_header
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
+from dipaco.swarm.network.open_requests import OpenRequests
 from dipaco.swarm.network.relay import RELAY, FarEnd, Relay, pass_on
+from dipaco.swarm.network.requests import (
+    Admits,
+    PeerReply,
+    PeerRequest,
+    RequestHandler,
+    SignedRequest,
+)
 from dipaco.swarm.network.side_by_side import cancelled, first_of, side_by_side
 from dipaco.swarm.network.streams import Transport
 from dipaco.swarm.network.unproven import Unproven
@@ -50,46 +59,8 @@ HELLO = "hello"  # the one method whose recipient need not be named
 # What `Wire.ask` raises, where a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
-Body = TypeVar("Body", bound=msgspec.Struct)
 
-
-class _Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is signed."""
-
-    method: str
-    body: bytes
-    payload_bytes: Annotated[int, msgspec.Meta(ge=0)]
-    payload_digest: bytes
-    in_reply_to: bytes  # the nonce of the request; empty in a request
-
-
-class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    seal: Seal
-    envelope: bytes
-
-
-class PeerRequest(NamedTuple):
-    """What a handler gets beside the body; the sender is authenticated."""
-
-    sender: str  # name/session
-    certificate: Certificate
-    payload: bytes
-    header: bytes = b""  # as it was signed: see `Wire.opened`
-    source: str = ""  # the host that it dials from; empty = unknown
-
-
-class SignedRequest(NamedTuple):
-    """What a sender has signed; its payload is elsewhere."""
-
-    sender: str  # name/session
-    method: str
-    payload_bytes: int
-    payload_root: bytes  # of `merkle`
-
-
-PeerReply = tuple[msgspec.Struct, bytes | memoryview | FarEnd]
 _Reply = tuple[str, msgspec.Struct, bytes | memoryview | FarEnd]  # method, body, payload
-RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
 
 
 class Wire:
@@ -113,15 +84,31 @@ class Wire:
         self.max_payload_bytes = max_payload_bytes
         self.meter = meter or LinkMeter()
         self._handlers: dict[str, tuple[type[msgspec.Struct], RequestHandler]] = {}
+        self._admits: dict[str, Admits] = {}  # of methods whose requests bring a payload
+        self._open_requests = OpenRequests()
         self.transport: Transport | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self._unknown = Unproven(MAX_UNKNOWN)
         self._names: dict[str, str] = {}  # address -> the session that answered there last
         self.register(HELLO, _Hello, _greet)
 
-    def register(self, method: str, body: type[msgspec.Struct], handler: RequestHandler) -> None:
-        """From now on requests with this method go to `handler`."""
+    def register(
+        self,
+        method: str,
+        body: type[msgspec.Struct],
+        handler: RequestHandler,
+        *,
+        admits: Admits | None = None,
+    ) -> None:
+        """From now on requests with this method go to `handler`.
+
+        Args:
+          admits: asked before a payload is read, with the request without it. None: as it was;
+            requests with this method bring none.
+        """
         self._handlers[method] = body, handler
+        if admits is not None:
+            self._admits[method] = admits
 
     @property
     def address(self) -> str | None:
@@ -171,13 +158,13 @@ class Wire:
             except asyncio.IncompleteReadError as error:
                 hint = "" if error.partial else hang_up_hint(address)
                 raise ConnectionResetError(f"the peer hung up{hint}") from error
-        return _decode(envelope.body, reply), content
+        return decoded(envelope.body, reply), content
 
     async def _greeted(self, address: str) -> str:
         """The session that answers at an address."""
         asked = HELLO, _Hello(), b"", False, None, None
         certificate, envelope, _ = await self._exchange(address, "", *asked)
-        seen = _decode(envelope.body, _Greeting).seen_from
+        seen = decoded(envelope.body, _Greeting).seen_from
         if seen and certificate.role == "backbone" and self.transport is not None:
             self.transport.now_seen_at(seen)
         return self._names[address]
@@ -192,7 +179,7 @@ class Wire:
         from_backbone: bool,
         through: Relay | None,
         limit: asyncio.Timeout | None,
-    ) -> tuple[Certificate, _Envelope, bytes]:
+    ) -> tuple[Certificate, Envelope, bytes]:
         assert self.transport is not None
         reader, writer = await self.transport.open(through.address if through else address)
         with contextlib.closing(writer):
@@ -212,17 +199,17 @@ class Wire:
 
     async def _receive_reply(
         self, reader: asyncio.StreamReader, nonce: bytes, address: str, *, from_backbone: bool
-    ) -> tuple[Certificate, _Envelope]:
+    ) -> tuple[Certificate, Envelope]:
         """What is replied to a request, and by whom; the payload is still to come."""
-        header = await _read_header(reader, REPLY_BYTES)
-        certificate, envelope = await self._open(header)
+        header = await read_header(reader, REPLY_BYTES)
+        certificate, envelope = self._open(header)
         if envelope.in_reply_to != nonce:
             raise _refused(header, "it replies to another request")
         if from_backbone and certificate.role != "backbone":
             raise _refused(header, "it is no backbone")
         self._names[address] = header.seal.sender
         if envelope.method == "refusal":
-            raise SwarmRefuses(reason=printable(_decode(envelope.body, _Refusal).reason))
+            raise SwarmRefuses(reason=printable(decoded(envelope.body, _Refusal).reason))
         return certificate, envelope
 
     def signed(self, method: str, body: msgspec.Struct, payload: bytes, recipient: str) -> bytes:
@@ -235,42 +222,74 @@ class Wire:
         Raises:
           MessageRefused, BadMessage: it is not authentic, or no such request.
         """
-        found = _decode(header, _Header)
+        found = decoded(header, Header)
         self.verifier.check_signature(found.seal, found.envelope)
-        envelope = _decode(found.envelope, _Envelope)
+        envelope = decoded(found.envelope, Envelope)
         signed = SignedRequest(
             found.seal.sender, envelope.method, envelope.payload_bytes, envelope.payload_digest
         )
-        return signed, _decode(envelope.body, kind)
+        return signed, decoded(envelope.body, kind)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handles one request of a peer. When the peer hangs up, its handler is cancelled."""
-        try:
-            header = await self._first_header(reader)
+        async with contextlib.AsyncExitStack() as held:
             try:
-                certificate, envelope = await self._open(header)
-                content = await self._receive_payload(reader, envelope)
-            except DipacoError as error:
-                await self._reply(writer, header, *self._refusal(header, error))
+                header = await self._first_header(reader)
+                try:
+                    certificate, envelope = self._open(header)
+                    serial, num_bytes = certificate.serial, len(header.envelope)
+                    held.enter_context(self._open_requests.one(serial, num_bytes))
+                    body, handler = self._asked(header, envelope)
+                    signed = msgspec.msgpack.encode(header)
+                    source = "" if self.transport is None else self.transport.seen_from(writer)
+                    request = PeerRequest(header.seal.sender, certificate, b"", signed, source)
+                    if envelope.payload_bytes:
+                        await self._admit(reader, envelope, body, request)
+                        await held.enter_async_context(self._open_requests.payload(serial))
+                        content = await self._receive_payload(reader, envelope)
+                        request = request._replace(payload=content)
+                except DipacoError as error:
+                    await self._reply(writer, header, *self._refusal(header, error))
+                    return
+            except (OSError, asyncio.IncompleteReadError, BadMessage):
                 return
-        except (OSError, asyncio.IncompleteReadError, BadMessage):
-            return
-        signed = msgspec.msgpack.encode(header)
-        source = "" if self.transport is None else self.transport.seen_from(writer)
-        request = PeerRequest(header.seal.sender, certificate, content, signed, source)
-        handled = self._handle(header, envelope, request)
-        async with side_by_side(handled, reader.read(1)) as (handling, hanging_up):
-            await first_of(handling, hanging_up)
-            if handling.done():
-                await cancelled(hanging_up)  # it would take the first byte of what is passed on
-                with contextlib.suppress(OSError):
-                    await self._answer(reader, writer, header, *handling.result())
+            handled = self._handle(header, handler, body, request)
+            async with side_by_side(handled, reader.read(1)) as (handling, hanging_up):
+                await first_of(handling, hanging_up)
+                if handling.done():
+                    await cancelled(hanging_up)  # it would take the first byte of what is passed on
+                    with contextlib.suppress(OSError):
+                        await self._answer(reader, writer, header, *handling.result())
+
+    def _asked(self, header: Header, envelope: Envelope) -> tuple[Any, RequestHandler]:
+        """The body of a request, and what handles it. Raises `BadMessage`."""
+        if envelope.method not in self._handlers:
+            raise BadMessage(problem=f"there is no method `{envelope.method}`")
+        if envelope.method != HELLO and not header.seal.recipient:
+            raise BadMessage(problem="it names no recipient, and any peer could take it")
+        if envelope.payload_bytes and envelope.method not in self._admits:
+            problem = f"it would bring {envelope.payload_bytes} bytes, and `{envelope.method}` none"
+            raise BadMessage(problem=problem)
+        kind, handler = self._handlers[envelope.method]
+        return decoded(envelope.body, kind), handler
+
+    async def _admit(
+        self, reader: asyncio.StreamReader, envelope: Envelope, body: Any, request: PeerRequest
+    ) -> None:
+        """Raises what the method's `admits` does. A sender that is refused without a fault of its
+        own still sends its payload, and then reads why: that is dropped as it comes.
+        """
+        try:
+            await self._admits[envelope.method](body, request)
+        except SwarmRefuses:
+            await self._receive_payload(reader, envelope, keeps=False)
+            raise
 
     async def _answer(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        to: _Header,
+        to: Header,
         method: str,
         body: msgspec.Struct,
         payload: bytes | memoryview | FarEnd,
@@ -284,37 +303,33 @@ class Wire:
             await pass_on(reader, writer, payload, self.meter, most)
 
     async def _reply(
-        self, writer: asyncio.StreamWriter, to: _Header, method: str, body: Any, payload: Any
+        self, writer: asyncio.StreamWriter, to: Header, method: str, body: Any, payload: Any
     ) -> None:
         await self._send(writer, method, body, payload, to.seal.sender, to.seal.nonce)
 
-    async def _handle(self, header: _Header, envelope: _Envelope, request: PeerRequest) -> _Reply:
+    async def _handle(
+        self, header: Header, handler: RequestHandler, body: Any, request: PeerRequest
+    ) -> _Reply:
         try:
-            if envelope.method not in self._handlers:
-                raise BadMessage(problem=f"there is no method `{envelope.method}`")
-            if envelope.method != HELLO and not header.seal.recipient:
-                raise BadMessage(problem="it names no recipient, and any peer could take it")
-            kind, handler = self._handlers[envelope.method]
-            body, payload = await handler(_decode(envelope.body, kind), request)
-            return "reply", body, payload
+            return "reply", *await handler(body, request)
         except DipacoError as error:
             return self._refusal(header, error)
 
-    def _refusal(self, header: _Header, error: DipacoError) -> _Reply:
+    def _refusal(self, header: Header, error: DipacoError) -> _Reply:
         reason = printable(str(error.values.get("reason", error)))
         if isinstance(error, MessageRefused | BadMessage) and reason != OTHER_RECIPIENT:
             self.on_refused(printable(header.seal.sender), reason)
         return "refusal", _Refusal(reason), b""
 
-    async def _first_header(self, reader: asyncio.StreamReader) -> _Header:
+    async def _first_header(self, reader: asyncio.StreamReader) -> Header:
         """The header of a peer that is not authenticated yet."""
         async with self._unknown.one(HEADER_SECONDS):
-            return await _read_header(reader, REQUEST_BYTES)
+            return await read_header(reader, REQUEST_BYTES)
 
-    async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
+    def _open(self, header: Header) -> tuple[Certificate, Envelope]:
         certificate = self.verifier.check(header.seal, header.envelope)
         self.meter.charge("down", len(header.envelope))  # strangers use up nothing of the limit
-        return certificate, _decode(header.envelope, _Envelope)
+        return certificate, decoded(header.envelope, Envelope)
 
     async def _send(
         self,
@@ -342,25 +357,27 @@ class Wire:
 
     def _header(
         self, method: str, body: msgspec.Struct, payload: Any, recipient: str, in_reply_to: bytes
-    ) -> _Header:
+    ) -> Header:
         encoded = msgspec.msgpack.encode(body)
         envelope = msgspec.msgpack.encode(
-            _Envelope(method, encoded, len(payload), root_of(payload), in_reply_to)
+            Envelope(method, encoded, len(payload), root_of(payload), in_reply_to)
         )
-        return _Header(self._signer.seal(envelope, recipient), envelope)
+        return Header(self._signer.seal(envelope, recipient), envelope)
 
-    async def _receive_payload(self, reader: asyncio.StreamReader, envelope: _Envelope) -> bytes:
+    async def _receive_payload(
+        self, reader: asyncio.StreamReader, envelope: Envelope, *, keeps: bool = True
+    ) -> bytes:
         num_bytes = envelope.payload_bytes
         if num_bytes > self.max_payload_bytes:
             raise BadMessage(problem=f"it would bring {num_bytes} bytes")
         content, started = bytearray(), time.monotonic()
-        while len(content) < num_bytes:
+        for offset in range(0, num_bytes, CHUNK_BYTES):
             async with asyncio.timeout(CHUNK_SECONDS):
-                chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - len(content)))
+                chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - offset))
             await self.meter.wait("down", len(chunk))
-            content += chunk
+            content += chunk if keeps else b""
         self.meter.received(num_bytes, time.monotonic() - started)
-        if root_of(content) != envelope.payload_digest:
+        if keeps and root_of(content) != envelope.payload_digest:
             raise BadMessage(problem="its payload is not the one that was signed")
         return bytes(content)
 
@@ -381,19 +398,5 @@ async def _greet(_: _Hello, request: PeerRequest) -> PeerReply:
     return _Greeting(request.source), b""
 
 
-async def _read_header(reader: asyncio.StreamReader, max_bytes: int) -> _Header:
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > max_bytes:
-        raise BadMessage(problem=f"its header has {size} bytes")
-    return _decode(await reader.readexactly(size), _Header)
-
-
-def _decode(content: bytes, kind: type[Body]) -> Body:
-    try:
-        return msgspec.msgpack.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(problem=str(error)) from error
-
-
-def _refused(header: _Header, reason: str) -> MessageRefused:
+def _refused(header: Header, reason: str) -> MessageRefused:
     return MessageRefused(sender=printable(header.seal.sender), reason=reason)

@@ -186,6 +186,13 @@ class BlockLedger:
     def done_by(self, peer: str) -> tuple[int, ...]:
         return self._of(peer, done=True)
 
+    def has_done(self, peer: str, blocks: Sequence[int]) -> bool:
+        """Whether there may be a sum over these blocks: the peer has done each, and each is there
+        once.
+        """
+        wanted = set(blocks)
+        return 0 < len(wanted) == len(blocks) and wanted <= set(self.done_by(peer))
+
     def held_by(self, peer: str) -> tuple[int, ...]:
         """Blocks that are leased to it and not done."""
         return self._of(peer, done=False)

@@ -20,7 +20,7 @@ class Auxiliary(Peer):
             await first_of(polling, leaving)
             has_ended = polling.done()
             if leaving.done():
-                while self.group_state is not None and self.group_state.plan is not None:
+                while self.lost is None and (state := self.group_state) and state.plan:
                     await self.wait_for_change(1.0)  # senders wait for its slice
                 await self.send_leave()
             if has_ended:

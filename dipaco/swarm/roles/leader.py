@@ -12,12 +12,14 @@ arXiv 1809.02839). The first step of a phase, and of a backbone that has only th
 not late. `ClosedStep.delay` says which it was.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
@@ -29,6 +31,7 @@ from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, digest, lineage_after
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
+from dipaco.swarm.planning.accusations import NOT_FINITE
 from dipaco.swarm.planning.progress import RefreshSettings
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
@@ -160,6 +163,9 @@ class Leader:
           should_stop: whether to stop.
           next_batch: of the step after it, where its rows may be computed as well; None in the last
             step of a phase, and without delayed updates.
+
+        Raises:
+          Diverged: the gradient is not finite.
         """
         here, started = self._holder, time.monotonic()
         assert here.state is not None
@@ -169,7 +175,7 @@ class Leader:
             if not await self._all_rows_summed(should_stop):
                 return None
             plan = self._rounds.plan()
-            losses = list(self.group.losses.values())  # a member that goes takes its own along
+            loss = self.group.rows.mean_loss  # a member that goes takes its own along
             here.reducer.begin(plan)
             self._published.publish(plan=plan)
             rows = self.group.rows
@@ -178,12 +184,12 @@ class Leader:
             failed |= await self._checks.settle(plan, self._rounds.spots) if contents else {}
             if not failed and contents:
                 break
+            await self._check_not_diverged(plan, failed)
             for name, reason in failed.items():
                 self.group.remove_failed(name, reason)
             self._published.publish(plan=None)
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
-        loss = sum(losses) / max(plan.targets, 1.0)
         delay = int(self.group.rows.lineage != here.lineage)
         closed = self._closed(plan, contents, learning_rate, loss, delay)
         await here.advance(decoded_mean(plan.codec, plan.slices, contents), closed)
@@ -196,6 +202,18 @@ class Leader:
         )
         self._published.publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
         return StepOutcome(closed, blocks_by_peer, plan.targets, time.monotonic() - started)
+
+    async def _check_not_diverged(self, plan: RoundPlan, failed: Mapping[str, str]) -> None:
+        """Raises `Diverged` where most senders have a gradient that is not finite, and the leader
+        finds the same for the rows of one of them.
+        """
+        concerned = [
+            one.blocks for one in plan.senders if failed.get(one.name, "").endswith(NOT_FINITE)
+        ]
+        if 2 * len(concerned) <= len(plan.senders):
+            return
+        if not await self._checks.is_finite(concerned[0], self.group.rows):
+            raise Diverged(step=len(self._holder.losses) + 1, loss=math.nan)
 
     async def _begin_step(
         self,

@@ -112,9 +112,11 @@ class Volunteer(Peer):
                 task.result()
 
     async def _leave_in_order(self) -> None:
-        """Gives the leader what is summed so far."""
-        while self._is_averaged(self.group_state):
+        """Gives the leader what is summed so far, where there is one."""
+        while self.lost is None and self._is_averaged(self.group_state):
             await self.wait_for_change(1.0)  # the round takes the sum
+        if self.lost is not None:
+            return
         left = [one for _, one in sorted(self._sums.items()) if one.total is not None]
         for one in left:
             content = np.asarray(one.total, "<f4").tobytes()
@@ -182,17 +184,15 @@ class Volunteer(Peer):
         self._spawn(self._report_lost_sum(step))
 
     async def _report_lost_sum(self, step: int) -> None:
-        lineage = self.holder.lineage
-        await self._request_work(
-            WorkRequest(
-                step=step,
-                lineage=lineage,
-                done=(),
-                wants_more=False,
-                sum_is_lost=True,
-                bases=self.holder.lineages,
-            )
+        work = WorkRequest(
+            step=step,
+            lineage=self.holder.lineage,
+            done=(),
+            wants_more=False,
+            sum_is_lost=True,
+            bases=self.holder.lineages,
         )
+        await self._request_work(work)
 
     def _add(self, mine: StepSum, block: int) -> None:
         mine.add(block, self.compute.add)

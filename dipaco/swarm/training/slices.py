@@ -5,13 +5,17 @@ Where this peer is the reducer itself, nothing goes over the network.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import OTHER_RECIPIENT
+from dipaco.swarm.network.envelope import Body
 from dipaco.swarm.network.messages import (
+    NOT_YET,
     Ack,
     MeanReply,
     MeanRequest,
@@ -80,14 +84,14 @@ async def push_slice(
     body = PushRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
     for attempt in range(1, attempts + 1):
         try:
-            await wire.ask(
-                part.address,
+            await _ask_until_known(
+                wire,
+                part,
                 "push",
                 body,
                 Ack,
                 payload=content,
                 within_seconds=within_seconds,
-                recipient=part.reducer,
                 through=through,
             )
             return
@@ -114,12 +118,36 @@ async def fetch_mean(
     if part.reducer == wire.name:
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
     body = MeanRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
-    reply, content = await wire.ask(
-        part.address,
-        "slice_mean",
-        body,
-        MeanReply,
-        within_seconds=within_seconds,
-        recipient=part.reducer,
+    reply, content = await _ask_until_known(
+        wire, part, "slice_mean", body, MeanReply, within_seconds=within_seconds
     )
     return SliceMean(content, reply.refused)
+
+
+async def _ask_until_known(
+    wire: Wire,
+    part: Slice,
+    method: str,
+    body: msgspec.Struct,
+    reply: type[Body],
+    *,
+    within_seconds: float,
+    **more: Any,
+) -> tuple[Body, bytes]:
+    """Asks a reducer, again where it does not know the round yet; arguments as `Wire.ask`."""
+    async with asyncio.timeout(within_seconds):
+        while True:
+            try:
+                return await wire.ask(
+                    part.address,
+                    method,
+                    body,
+                    reply,
+                    within_seconds=within_seconds,
+                    recipient=part.reducer,
+                    **more,
+                )
+            except SwarmRefuses as error:
+                if error.values["reason"] != NOT_YET:
+                    raise
+                await asyncio.sleep(0.05)

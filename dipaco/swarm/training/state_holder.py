@@ -9,6 +9,7 @@ import numpy as np
 from dipaco.inner.state import PathState
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.messages import (
+    NOT_YET,
     Ack,
     ArrivedReply,
     ArrivedRequest,
@@ -24,10 +25,11 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import Compute
-from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.reducer import Reducer, SliceSum
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.sum_proof import prove
 
+UNKNOWN_ROUND_SECONDS = 5.0  # for a round's plan to come, before who asks is to ask again
 KEPT_STEPS = 16  # after which no newcomer may fetch a state any more
 
 
@@ -62,7 +64,7 @@ class StateHolder:
         self._pinned: tuple[StatePosition, PathState] | None = None
         self._pinned_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
-        wire.register("push", PushRequest, self._push)
+        wire.register("push", PushRequest, self._push, admits=self._admit_push)
         wire.register("slice_mean", MeanRequest, self._slice_mean)
         wire.register("proof", ProofRequest, self._proof)
         wire.register("arrived", ArrivedRequest, self._arrived)
@@ -163,13 +165,26 @@ class StateHolder:
     async def _dial_back(self, body: DialBackRequest, _: PeerRequest) -> PeerReply:
         return Ack(), b""
 
+    async def _slice_sum(self, body: PushRequest | MeanRequest | ProofRequest) -> SliceSum:
+        """Raises `SwarmRefuses`: that round is over, or not known here yet; `BadMessage`."""
+        try:
+            async with asyncio.timeout(UNKNOWN_ROUND_SECONDS):
+                return await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        except TimeoutError:
+            raise SwarmRefuses(reason=NOT_YET) from None
+
+    async def _admit_push(self, body: PushRequest, request: PeerRequest) -> None:
+        total = await self._slice_sum(body)
+        if request.sender not in {one.name for one in total.plan.senders}:
+            raise BadMessage(problem=f"{request.sender} has nothing to add in that round")
+
     async def _push(self, body: PushRequest, request: PeerRequest) -> PeerReply:
-        total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        total = await self._slice_sum(body)
         self.reducer.push(total, request.sender, request.payload, request.header)
         return Ack(), b""
 
     async def _slice_mean(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
-        total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        total = await self._slice_sum(body)
         mean = await self.reducer.mean(total)
         known = digest(mean.content) if mean.content else b""
         return MeanReply(digest=known, refused=mean.refused), mean.content
@@ -177,7 +192,7 @@ class StateHolder:
     async def _proof(self, body: ProofRequest, request: PeerRequest) -> PeerReply:
         if request.certificate.role != "backbone":
             raise SwarmRefuses(reason="only a backbone may ask for it")
-        total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        total = await self._slice_sum(body)
         return await asyncio.to_thread(prove, self._wire, total, body), b""
 
     async def _arrived(self, body: ArrivedRequest, _: PeerRequest) -> PeerReply:

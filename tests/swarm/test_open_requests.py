@@ -1,0 +1,183 @@
+"""No credential fills the memory of a peer: payloads are read where they belong somewhere, and what
+one credential has open at a time is bounded.
+"""
+
+import asyncio
+import contextlib
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
+
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.network import open_requests
+from dipaco.swarm.network.messages import (
+    NOT_YET,
+    Ack,
+    ArrivedReply,
+    ArrivedRequest,
+    LeaveRequest,
+    MeanRequest,
+    PushRequest,
+    RoundPlan,
+    Sender,
+    Slice,
+    round_number_of,
+)
+from dipaco.swarm.training import state_holder
+from dipaco.swarm.training.slices import fetch_mean, push_slice
+from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_rig import Group, admitted, issue, wire_of
+
+PUSH = PushRequest(round_number=round_number_of(7, 1), step=0, start=0, stop=1)
+MANY = bytes(8 << 20)  # more than sockets hold
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@contextlib.asynccontextmanager
+async def wires(*names):
+    made = [await wire_of(issue(name)) for name in names]
+    try:
+        yield made
+    finally:
+        for wire in made:
+            await wire.transport.close()
+
+
+def plan_of(sender, reducer, stop):
+    """A round in which one sends and another adds up."""
+    return RoundPlan(
+        number=PUSH.round_number,
+        step=0,
+        senders=(Sender(name=sender, blocks=(0,), targets=1.0),),
+        slices=(Slice(start=0, stop=stop, reducer=reducer.name, address=reducer.address),),
+        codec="none",
+        within_seconds=9.0,
+    )
+
+
+def pushed(wire, to, payload=MANY, method="push", body=PUSH):
+    return asyncio.ensure_future(
+        wire.ask(to.address, method, body, Ack, payload=payload, within_seconds=30.0)
+    )
+
+
+def test_a_payload_for_a_round_that_is_not_known_is_not_read_and_its_sender_asks_again(monkeypatch):
+    monkeypatch.setattr(state_holder, "UNKNOWN_ROUND_SECONDS", 0.5)
+
+    async def scenario():
+        async with Group() as group, wires("eve") as (eve,):
+            asked = [pushed(eve, group.wire) for _ in range(4)]
+            await asyncio.sleep(0.3)
+            assert group.wire.meter.bytes_down < 100_000
+            for one in asked:
+                with pytest.raises(SwarmRefuses, match=NOT_YET):
+                    await one
+
+    run(scenario)
+
+
+def test_a_part_and_a_wish_for_a_mean_are_sent_again_until_the_round_is_known(monkeypatch):
+    monkeypatch.setattr(state_holder, "UNKNOWN_ROUND_SECONDS", 0.1)
+
+    async def scenario():
+        async with wires("ana", "bo") as (ana, bo):
+            holder, own = StateHolder(bo), StateHolder(ana)
+            plan = plan_of(ana.name, bo, stop=2)
+            (part,) = plan.slices
+            vector = np.ones(2, np.float32)
+            pushing = push_slice(ana, own.reducer, plan, part, vector, within_seconds=9.0)
+            fetching = fetch_mean(ana, own.reducer, plan, part, within_seconds=9.0)
+            both = asyncio.gather(pushing, fetching)
+            await asyncio.sleep(0.5)
+            assert not both.done()
+            holder.reducer.begin(plan)
+            _, mean = await both
+            assert mean.content == vector.tobytes()
+            later = msgspec.structs.replace(plan, number=round_number_of(8, 1))
+            with pytest.raises(TimeoutError):
+                await push_slice(ana, own.reducer, later, part, vector, within_seconds=0.5)
+
+    run(scenario)
+
+
+def test_a_payload_of_no_sender_no_member_and_of_no_such_method_is_not_kept():
+    async def scenario():
+        async with Group() as group, wires("eve") as (eve,):
+            leave = LeaveRequest(step=0, lineage="root", blocks=(0,))
+            with pytest.raises(SwarmRefuses, match="not known here"):
+                await pushed(eve, group.wire, MANY, "leave", leave)
+            group.holder.reducer.begin(plan_of("ana/1", group.wire, stop=1))
+            mean = MeanRequest(round_number=1, step=0, start=0, stop=1)
+            for method, body, why in (
+                ("slice_mean", mean, "`slice_mean` none"),
+                ("push", PUSH, "has nothing to add in that round"),
+            ):
+                down = group.wire.meter.bytes_down
+                with pytest.raises((SwarmRefuses, OSError)):
+                    await pushed(eve, group.wire, MANY, method, body)
+                assert group.wire.meter.bytes_down - down < 100_000
+                assert why in group.refused[-1][1]
+
+    run(scenario)
+
+
+def test_so_many_payloads_of_a_credential_are_read_at_a_time_and_anothers_beside_them():
+    async def scenario():
+        async with wires("back", "eve", "ana") as (back, eve, ana):
+            inside, goes_on = [], asyncio.Event()
+
+            async def slow(body, request):
+                inside.append(request.certificate.name)
+                await goes_on.wait()
+                return Ack(), b""
+
+            back.register("push", PushRequest, slow, admits=admitted)
+            asked = [pushed(eve, back, b"part") for _ in range(6)]
+            while len(inside) < open_requests.MAX_PAYLOADS:
+                await asyncio.sleep(0.01)
+            asked.append(pushed(ana, back, b"part"))
+            while "ana" not in inside:
+                await asyncio.sleep(0.01)
+            assert inside.count("eve") == open_requests.MAX_PAYLOADS
+            goes_on.set()
+            await asyncio.gather(*asked)
+            assert inside.count("eve") == 6
+
+    run(scenario)
+
+
+def test_more_open_requests_of_a_credential_are_refused_until_others_have_ended(monkeypatch):
+    monkeypatch.setattr(open_requests, "MAX_BYTES", 2 * open_requests.LEAST_BYTES)
+
+    async def scenario():
+        async with wires("back", "eve", "ana") as (back, eve, ana):
+            goes_on = asyncio.Event()
+
+            async def slow(body, request):
+                await goes_on.wait()
+                return ArrivedReply(senders=()), b""
+
+            back.register("arrived", ArrivedRequest, slow)
+            body = ArrivedRequest(round_number=1)
+
+            def ask(wire):
+                return wire.ask(back.address, "arrived", body, ArrivedReply, within_seconds=20.0)
+
+            await eve._greeted(back.address)
+            held = [asyncio.ensure_future(ask(eve)) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            with pytest.raises(SwarmRefuses, match="of this credential would hold"):
+                await ask(eve)
+            held.append(asyncio.ensure_future(ask(ana)))
+            await asyncio.sleep(0.2)
+            goes_on.set()
+            await asyncio.gather(*held)
+            await ask(eve)
+
+    run(scenario)
