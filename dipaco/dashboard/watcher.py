@@ -92,7 +92,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
         self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
         self._table: bytes | None = None
-        self._num_routed = (0, 0)
+        self._texts_version = (0, 0, 0)
 
     def start(self) -> None:
         self._thread.start()
@@ -157,7 +157,9 @@ class Watcher:
             return kept if number + len(kept) == self._number else None
 
     def table(self) -> bytes:
-        """The texts; read again when more has been routed or evaluated. Called in any thread."""
+        """The texts; read again when more has been routed or evaluated, or the run went back.
+        Called in any thread.
+        """
         self.texts()
         with self._texts_lock:
             if self._table is None:
@@ -167,8 +169,8 @@ class Watcher:
     def texts(self) -> Texts | None:
         """Where text went; None where nothing has been routed."""
         with self._texts_lock:
-            if self._texts_key != self._num_routed:
-                self._texts_key, self._table = self._num_routed, None
+            if self._texts_key != self._texts_version:
+                self._texts_key, self._table = self._texts_version, None
                 try:
                     with reading(self._address) as run:
                         self._texts = Texts(run)
@@ -243,8 +245,9 @@ class Watcher:
             if change.has_gone_back:
                 self._differences.clear()  # all is fetched again
             if fresh:
-                routed = sum("route" in stage for stage in fresh["status"]["stages"])
-                self._num_routed = (routed, sum(map(len, fresh["curves"].values())))
+                status, points = fresh["status"], sum(map(len, fresh["curves"].values()))
+                routed = sum("route" in stage for stage in status["stages"])
+                self._texts_version = (routed, points, len(status["rollbacks"]))
         self._tell()
 
     def _tell(self) -> None:

@@ -175,6 +175,18 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
         watcher.stop()
 
 
+def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
+    made, change = [], Change(0, set(), {}, set(), set(), False, True)
+    monkeypatch.setattr(watcher_module, "Texts", made.append)
+    monkeypatch.setattr(watcher_module, "difference_of", lambda *of: {})
+    watcher, route = Watcher(Address.of(tiny.folder)), {"route": {}, "route@1": {}}
+    for rollbacks, times in (([], 1), ([], 1), ([{"arm": "modular", "phase": 0}], 2)):
+        state = {"status": {"stages": route, "rollbacks": rollbacks}, "curves": {"modular": []}}
+        watcher._publish(None, change, state, {})
+        watcher.texts()
+        assert len(made) == times
+
+
 def test_a_page_that_begins_gets_the_status_of_now_and_others_are_not_held_up(
     half, copy_of, monkeypatch
 ):
