@@ -1,6 +1,6 @@
 """What needs a person, in sentences, the most urgent first: what `status` and `monitor` say."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,35 +28,53 @@ def alarms_of(status: Mapping[str, Any], modular: ArmFacts) -> list[Alarm]:
     if why["state"] not in QUIET:
         is_error = why["state"] in STUCK
         alarms.append(Alarm("error" if is_error else "warning", why["sentence"]))
-    for each in status["failures"][:MOST_OF_A_KIND]:
-        times = counted(each["errors"] + each["crashes"] + each["losses"], "time")
-        level = "error" if each["state"] == "failed" else "warning"
-        sentence = f"{each['task']} went wrong {times} ({each['state']}): {each['reason']}"
-        alarms.append(Alarm(level, sentence))
+    alarms += _named(map(_failure, status["failures"]), "failure")
     if not status["finished"]:
-        alarms += _workers(status["workers"])
-        alarms += _diverging(modular)
-    for each in status["refusals"][:MOST_OF_A_KIND]:
-        sentence = f"refused: {each['what']}: {each['reason']} Done again: {each['task']}"
-        alarms.append(Alarm("warning", sentence))
-    if status["num_refusals"] > MOST_OF_A_KIND:
-        more = status["num_refusals"] - MOST_OF_A_KIND
-        alarms.append(Alarm("warning", f"and {more:,} more objects were refused"))
+        alarms += _named(_silent(status["workers"]), "silent worker")
+        alarms += _named(_ended(status["workers"]), "ended worker")
+        alarms += _named(_diverging(modular), "diverging path")
+    refusals = map(_refusal, status["refusals"])
+    alarms += _named(refusals, "refused object", status["num_refusals"])
     if status["outside_bounds"]:
         alarms.append(Alarm("warning", f"shards outside their bounds: {status['outside_bounds']}"))
     return sorted(alarms, key=lambda alarm: alarm.level != "error")
 
 
-def _workers(workers: Mapping[str, Any]) -> list[Alarm]:
-    alarms = []
-    for name, at in workers.items():
-        if at["state"] == "silent":
-            holds = f"; it holds {at['task']}" if at["task"] else ""
-            sentence = f"worker {name} has been silent for {at['silent_seconds']:,.0f} s{holds}"
-            alarms.append(Alarm("warning", sentence))
-        elif at["last_words"]:
-            alarms.append(Alarm("warning", f"worker {name} ended: {at['last_words'][:300]}"))
-    return alarms[: 2 * MOST_OF_A_KIND]
+def _named(alarms: Iterable[Alarm], noun: str, number: int | None = None) -> list[Alarm]:
+    """The first ones, and how many more of `number` there are; None = of those that are given."""
+    alarms = list(alarms)
+    more = (len(alarms) if number is None else number) - MOST_OF_A_KIND
+    if more <= 0:
+        return alarms
+    level = alarms[MOST_OF_A_KIND].level
+    return [*alarms[:MOST_OF_A_KIND], Alarm(level, f"and {counted(more, f'more {noun}')}")]
+
+
+def _failure(of: Mapping[str, Any]) -> Alarm:
+    times = counted(of["errors"] + of["crashes"] + of["losses"], "time")
+    level = "error" if of["state"] == "failed" else "warning"
+    return Alarm(level, f"{of['task']} went wrong {times} ({of['state']}): {of['reason']}")
+
+
+def _refusal(of: Mapping[str, Any]) -> Alarm:
+    sentence = f"refused: {of['what']}: {of['reason']} Done again: {of['task']}"
+    return Alarm("warning", sentence)
+
+
+def _silent(workers: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Those that hold a task first: it waits until their leases end."""
+    silent = [(name, at) for name, at in workers.items() if at["state"] == "silent"]
+    for name, at in sorted(silent, key=lambda each: not each[1]["task"]):
+        holds = f"; it holds {at['task']}" if at["task"] else ""
+        sentence = f"worker {name} has been silent for {at['silent_seconds']:,.0f} s{holds}"
+        yield Alarm("warning", sentence)
+
+
+def _ended(workers: Mapping[str, Any]) -> Iterator[Alarm]:
+    """Those that said why, the newest first."""
+    for name, at in sorted(workers.items(), key=lambda each: each[1]["silent_seconds"]):
+        if at["state"] != "silent" and at["last_words"]:
+            yield Alarm("warning", f"worker {name} ended: {at['last_words'][:300]}")
 
 
 def _diverging(modular: ArmFacts) -> list[Alarm]:
@@ -73,4 +91,4 @@ def _diverging(modular: ArmFacts) -> list[Alarm]:
                 f"{best:.2f} at its best"
             )
             alarms.append(Alarm("warning", sentence))
-    return alarms[:MOST_OF_A_KIND]
+    return alarms

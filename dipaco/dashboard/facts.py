@@ -16,6 +16,7 @@ import numpy as np
 from dipaco.control.plan import Arm, Plan
 from dipaco.dashboard.columns import packed, packed_integers
 
+Cell = tuple[int, int]  # a phase, and the number of a module or of a path
 MOST_PATH_NORMS = 300_000  # of all modules and phases together; more are left out
 
 
@@ -95,20 +96,25 @@ class ArmFacts:
             columns[phase:] = 0
         self._old_steps[phase:] = self._old_phases[phase:] = False
 
-    def fill_times(self, *, is_first: bool = False) -> None:
+    def fill_times(self, *, is_first: bool = False) -> list[set[Cell]]:
         """Works the times out: those of the events. A fact that the first read finds without one
-        was there from the beginning.
+        was there from the beginning. Returns which times of modules and of paths have changed.
         """
         if is_first:
             self._old_steps = ~np.isnan(self.norms)
             self._old_phases = ~np.isnan(self.seconds)
+        changed = []
         for times, told, old in (
             (self.step_times, self.told_steps, self._old_steps),
             (self.train_times, self.told_phases, self._old_phases),
         ):
             known = np.where(np.isnan(told) & old, np.float32(0), told)
             # A phase that was passed over, or that is told of late, was over when the next was.
-            times[:] = np.fmin.accumulate(known[::-1])[::-1]
+            filled = np.fmin.accumulate(known[::-1])[::-1]
+            is_same = (filled == times) | (np.isnan(filled) & np.isnan(times))
+            changed.append({(int(phase), int(of)) for phase, of in np.argwhere(~is_same)})
+            times[:] = filled
+        return changed
 
     def as_json(self) -> dict[str, Any]:
         """As the page reads it."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Sampled
-from dipaco.dashboard.facts import EventRow, RunFacts
+from dipaco.dashboard.facts import Cell, EventRow, RunFacts
 from dipaco.runs.run import Run
 
 OVERLAP = 200
@@ -26,8 +26,8 @@ class Change(NamedTuple):
     """What a read has found."""
 
     first_event: int  # of the new ones, counted from the first that was read
-    steps: list[tuple[int, int]]  # (phase, module) of the modular arm that were read
-    phases: dict[str, list[tuple[int, int]]]  # arm -> (phase, path) that were read
+    steps: set[Cell]  # (phase, module) of the modular arm that have changed
+    phases: dict[str, set[Cell]]  # arm -> (phase, path) that have changed
     outcomes: set[str]
     kinds: set[str]  # of tasks that were done
     has_gone_back: bool  # facts were set aside: all is to be drawn again
@@ -57,7 +57,7 @@ class Reader:
         self._held = held
         first = self.facts.num_events
         if self._has_read and number <= self.facts.number:
-            return Change(first, [], {}, set(), set(), False, is_new)
+            return Change(first, set(), {}, set(), set(), False, is_new)
         since = max(0, self.facts.number - OVERLAP) if self._has_read else 0
         # A fact that is recorded in between would have no event.
         ledger = self.run.ledger
@@ -93,27 +93,31 @@ class Reader:
             for row in self._held
         ]
 
-    def _read_facts(
-        self, since: int, done: set[str]
-    ) -> tuple[list[tuple[int, int]], dict[str, list[tuple[int, int]]]]:
-        """Facts of the tasks that were done; the first time all, also those without events."""
+    def _read_facts(self, since: int, done: set[str]) -> tuple[set[Cell], dict[str, set[Cell]]]:
+        """Facts of the tasks that were done; the first time all, also those without events. A phase
+        that was passed over has no fact, and its time changes with those of other phases.
+        """
         select, arms = self.run.ledger.select, self.facts.arms
         suffix = "_since" if self._has_read else ""
         of: dict[str, Any] = {"number": since} if self._has_read else {}
-        steps, phases = [], {}
+        steps: set[Cell] = set()
+        phases: dict[str, set[Cell]] = {name: set() for name in arms}
         if "outer" in done or not self._has_read:
             rows = select(statement(f"steps{suffix}"), arm=MODULAR, **of)
             arms[MODULAR].add_steps(rows)
-            steps = [(row[1] - 1, arms[MODULAR].module_number[row[0]]) for row in rows]
+            steps = {(row[1] - 1, arms[MODULAR].module_number[row[0]]) for row in rows}
         if done & {"train", "pretrain"} or not self._has_read:
             if of:
                 synchronous = [name for name, arm in arms.items() if arm.synchronous]
                 of["synchronous"] = json.dumps(synchronous)
             for arm, path, phase, *row in select(statement(f"phases{suffix}"), **of):
                 arms[arm].add_phase(path, phase, tuple(row))
-                phases.setdefault(arm, []).append((phase, path))
-        for arm in arms.values():
-            arm.fill_times(is_first=not self._has_read)
+                phases[arm].add((phase, path))
+        for name, arm in arms.items():
+            moved, trained = arm.fill_times(is_first=not self._has_read)
+            phases[name] |= trained
+            if name == MODULAR:
+                steps |= moved
         return steps, phases
 
 

@@ -20,6 +20,7 @@ from dipaco.runs.opening import reading
 from dipaco.store.address import Address
 
 RESULTS = frozenset(("report", "evaluate", "route"))  # tasks whose facts the status shows first
+OLD_SECONDS = 5.0  # a page that begins is given no older status of a run that is not finished
 MOST_KEPT = 100  # differences; a page that is further behind fetches the recording again
 STOP_SECONDS = 30.0  # for a read that is going on
 
@@ -37,30 +38,33 @@ class Pace:
 
 class Freshness:
     """Whether the status is to be read again. What has happened since it was read is remembered
-    until it is.
+    until it is. Without an event it grows old too, as when the last worker is killed: only that of
+    a finished run stays as it is.
     """
 
     def __init__(self, pace: Pace):
         self._pace, self._read_at = pace, -math.inf
         self._is_stale = self._is_urgent = True
+        self._is_finished = False
 
     def note(self, change: Change) -> None:
         """What a read of the events has found."""
         self._is_stale |= change.is_new
         self._is_urgent |= bool(change.outcomes & FAULTS or change.kinds & RESULTS)
 
-    def is_due(self, now: float, *, is_asked: bool, is_busy: bool) -> bool:
-        """At `now`, in seconds; `is_asked`: by a page that begins, `is_busy`: tasks are held."""
-        age = now - self._read_at
+    def is_due(self, now: float, *, is_asked: bool) -> bool:
+        """At `now`, in seconds; `is_asked`: by a page that begins."""
+        age, grows_old = now - self._read_at, not self._is_finished
         return (
-            (self._is_stale and is_asked)
+            (is_asked and (self._is_stale or (grows_old and age > OLD_SECONDS)))
             or (self._is_urgent and age > self._pace.fault_seconds)
-            or ((self._is_stale or is_busy) and age > self._pace.status_seconds)
+            or ((self._is_stale or grows_old) and age > self._pace.status_seconds)
         )
 
-    def read(self, now: float) -> None:
-        """It is read now."""
+    def read(self, now: float, *, is_finished: bool) -> None:
+        """It is read now, and says whether the run is finished."""
         self._read_at, self._is_stale, self._is_urgent = now, False, False
+        self._is_finished = is_finished
 
 
 class Watcher:
@@ -78,6 +82,7 @@ class Watcher:
         self._is_stopping, self._wanted = False, 0  # pages that are open
         self._asked, self._answered = int(reads_at_once), 0  # reads that pages wait for
         self._recording = (0, b"")  # the number that it is of, JSON
+        self._freshness: Freshness | None = None  # of its status
         self._number = 0  # of the newest difference
         self._differences: collections.deque[tuple[int, bytes]] = collections.deque(
             maxlen=MOST_KEPT
@@ -87,7 +92,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
         self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
         self._table: bytes | None = None
-        self._num_routed = (0, 0)
+        self._texts_version = (0, 0, 0)
 
     def start(self) -> None:
         self._thread.start()
@@ -111,7 +116,7 @@ class Watcher:
     def recording(self) -> bytes:
         """The whole recording, as it is now. Raises what reading the run raised."""
         with self._changed:
-            if not self._wanted or self._recording[0] != self._number or not self._number:
+            if not self._wanted or self._is_recording_old:
                 self._asked, self._problem = self._asked + 1, None
                 asked = self._asked
                 self._changed.notify_all()
@@ -121,6 +126,15 @@ class Watcher:
             if self._problem is not None:
                 raise self._problem
             return self._recording[1]
+
+    @property
+    def _is_recording_old(self) -> bool:
+        freshness = self._freshness
+        return (
+            self._recording[0] != self._number
+            or freshness is None
+            or freshness.is_due(time.monotonic(), is_asked=True)
+        )
 
     @contextlib.contextmanager
     def opened(self, listener: Callable[[], None]):
@@ -143,7 +157,9 @@ class Watcher:
             return kept if number + len(kept) == self._number else None
 
     def table(self) -> bytes:
-        """The texts; read again when more has been routed or evaluated. Called in any thread."""
+        """The texts; read again when more has been routed or evaluated, or the run went back.
+        Called in any thread.
+        """
         self.texts()
         with self._texts_lock:
             if self._table is None:
@@ -153,8 +169,8 @@ class Watcher:
     def texts(self) -> Texts | None:
         """Where text went; None where nothing has been routed."""
         with self._texts_lock:
-            if self._texts_key != self._num_routed:
-                self._texts_key, self._table = self._num_routed, None
+            if self._texts_key != self._texts_version:
+                self._texts_key, self._table = self._texts_version, None
                 try:
                     with reading(self._address) as run:
                         self._texts = Texts(run)
@@ -190,7 +206,8 @@ class Watcher:
         return self._asked > self._answered
 
     def _follow(self, reader: Reader, pace: Pace) -> None:
-        freshness, state = Freshness(pace), {}
+        freshness = self._freshness = Freshness(pace)
+        state = {}
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -203,9 +220,10 @@ class Watcher:
             change = reader.read()
             freshness.note(change)
             fresh = None
-            if freshness.is_due(time.monotonic(), is_asked=is_asked, is_busy=bool(reader.claims)):
-                freshness.read(time.monotonic())
+            now = time.monotonic()
+            if freshness.is_due(now, is_asked=is_asked):
                 state = fresh = state_of(reader)
+                freshness.read(now, is_finished=fresh["status"]["finished"])
             if change.is_new or fresh:
                 self._publish(reader, change, fresh, names)
             recording = self._recording
@@ -227,8 +245,9 @@ class Watcher:
             if change.has_gone_back:
                 self._differences.clear()  # all is fetched again
             if fresh:
-                routed = sum("route" in stage for stage in fresh["status"]["stages"])
-                self._num_routed = (routed, sum(map(len, fresh["curves"].values())))
+                status, points = fresh["status"], sum(map(len, fresh["curves"].values()))
+                routed = sum("route" in stage for stage in status["stages"])
+                self._texts_version = (routed, points, len(status["rollbacks"]))
         self._tell()
 
     def _tell(self) -> None:

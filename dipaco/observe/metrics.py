@@ -9,8 +9,8 @@ name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state
     dipaco_worker_bytes_total{kind}                modules fetched, contributions sent, recorded
     dipaco_worker_leases_lost_total                tasks that another worker took over
     dipaco_run_tasks{kind,arm,state}               now in the ledger
-    dipaco_run_tokens_total{arm}                   recorded
-    dipaco_run_bytes_total{kind}                   exchanged and written, recorded
+    dipaco_run_tokens{arm}                         recorded; a rollback subtracts what it sets aside
+    dipaco_run_bytes{kind}                         exchanged and written, likewise
     dipaco_run_refusals_total                      objects that were refused or found damaged
     dipaco_run_phase{arm,module}                   of every module
     dipaco_run_workers{state}                      here, silent, left, lost: as `status` says
@@ -155,8 +155,8 @@ class RunMetrics:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         of_task = ("kind", "arm", "state")
         yield family(gauge, "tasks", "Tasks in the ledger.", of_task, tasks)
-        yield family(counter, "tokens", "Trained on and recorded.", ("arm",), tokens)
-        yield family(counter, "bytes", "Exchanged and written.", ("kind",), num_bytes)
+        yield family(gauge, "tokens", "Trained on and recorded.", ("arm",), tokens)
+        yield family(gauge, "bytes", "Exchanged and written.", ("kind",), num_bytes)
         yield family(counter, "refusals", "Objects refused or damaged.", (), [((), refusals)])
         yield family(gauge, "phase", "Of every module.", ("arm", "module"), phases)
         workers = [((state,), states[state]) for state in ("here", "silent", "left", "lost")]

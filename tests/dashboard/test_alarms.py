@@ -1,5 +1,7 @@
 """What needs a person is said, the most urgent first, as `status` has it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from dipaco.config import MODULAR
@@ -34,3 +36,49 @@ def test_a_path_whose_loss_rises_or_is_no_number_is_named(tiny, recording):
     assert "path 3 may diverge" in sentences
     assert "path 0 " not in sentences
     assert "path 1 " not in sentences
+
+
+def test_a_silent_worker_that_holds_a_task_is_named_before_those_that_are_gone(recording, tiny):
+    def worker(state, silent_seconds, last_words="", task=None):
+        of = {"state": state, "silent_seconds": silent_seconds, "last_words": last_words}
+        return of | {"task": task}
+
+    gone = {f"a-{i}": worker("lost", 9000.0 - i, "killed by signal 9") for i in range(12)}
+    silent = {f"b-{i}": worker("silent", 80.0) for i in range(7)}
+    holds = {"z": worker("silent", 70.0, task="train modular path 3 phase 7")}
+    with reading(tiny.folder) as run:
+        facts = ArmFacts(run.plan.arm(MODULAR), synchronous=False)
+    status = recording["status"] | {"finished": False, "workers": gone | silent | holds}
+    sentences = [alarm.sentence for alarm in alarms_of(status, facts)]
+    assert sentences == [
+        "worker z has been silent for 70 s; it holds train modular path 3 phase 7",
+        *(f"worker b-{i} has been silent for 80 s" for i in range(4)),
+        "and 3 more silent workers",
+        *(f"worker a-{i} ended: killed by signal 9" for i in (11, 10, 9, 8, 7)),
+        "and 7 more ended workers",
+    ]
+
+
+def test_what_is_too_much_to_be_named_is_counted(recording):
+    facts = SimpleNamespace(
+        arm=SimpleNamespace(topology=SimpleNamespace(num_paths=6)),
+        seconds=np.ones((2, 6)),
+        losses=np.array([[3.0] * 6, [4.0] * 6]),
+    )
+    failure = {"errors": 3, "crashes": 0, "losses": 0, "state": "failed", "reason": "BadText"}
+    refusal = {"what": "object", "reason": "damaged.", "task": "train"}
+    status = recording["status"] | {
+        "finished": False,
+        "workers": {},
+        "failures": [failure | {"task": f"sample {i}"} for i in range(7)],
+        "refusals": [refusal] * 8,
+        "num_refusals": 1008,
+    }
+    alarms = alarms_of(status, facts)
+    assert ("error", "and 2 more failures") in alarms
+    more = [alarm.sentence for alarm in alarms if alarm.sentence.startswith("and ")]
+    assert more == [
+        "and 2 more failures",
+        "and 1 more diverging path",
+        "and 1,003 more refused objects",
+    ]

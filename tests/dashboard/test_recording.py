@@ -166,6 +166,46 @@ def test_facts_that_are_read_later_are_those_that_are_read_at_once(tiny, recordi
     assert events_of(later) == events_of(recording)
 
 
+def test_an_open_page_has_the_times_of_phases_that_were_passed_over(tiny, monkeypatch):
+    """As of a run whose path 0 takes no part in the first phase, which passes its first module
+    unchanged: neither is a fact that is read, and their times follow from other events.
+    """
+    with reading(tiny.folder) as run:
+        select, history = run.ledger.select, run.ledger.history.after()
+        newest, module = 0, str(run.plan.arm(MODULAR).topology.modules[0])
+
+        def known(text, **values):
+            rows = select(text, **values)
+            if "AS number" in text:
+                return [(newest, *row[1:]) for row in rows]
+            if "h.machine" in text:
+                task = ("train", MODULAR, "0", 0)
+                return [row for row in rows if row[0] <= newest and row[1:5] != task]
+            if not newest:
+                return []
+            return [row for row in rows if row[:3] != (MODULAR, 0, 0) and row[:2] != (module, 1)]
+
+        monkeypatch.setattr(run.ledger, "select", known)
+        monkeypatch.setattr("dipaco.dashboard.reader.OVERLAP", 0)
+        reader = Reader(run)
+        reader.read()
+        facts = reader.facts.arms[MODULAR]
+        page = {"phases": facts.train_times.copy(), "steps": facts.step_times.copy()}
+        for event in history:
+            newest = event.number
+            names = {kind: len(each) for kind, each in reader.facts.names().items()}
+            difference = difference_of(reader, reader.read(), None, names)
+            for phase, column, time, *_ in difference["steps"]:
+                page["steps"][phase, column] = math.nan if time is None else time
+            for phase, column, time, *_ in difference["phases"].get(MODULAR, []):
+                page["phases"][phase, column] = math.nan if time is None else time
+            assert np.array_equal(page["phases"], facts.train_times, equal_nan=True)
+            assert np.array_equal(page["steps"], facts.step_times, equal_nan=True)
+    assert np.isfinite(facts.train_times).all()
+    assert np.isnan(facts.norms[0, 0])
+    assert np.isnan(facts.seconds[0, 0])
+
+
 def test_facts_without_a_history_are_there_from_the_beginning(tiny, copy_of):
     copy = copy_of(tiny)
     with reading(copy.folder) as run:

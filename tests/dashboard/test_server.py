@@ -13,7 +13,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 
 from dipaco.dashboard import watcher as watcher_module
 from dipaco.dashboard.reader import Change
-from dipaco.dashboard.watcher import Freshness, Pace, Watcher
+from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
 from tests.dashboard.conftest import served
@@ -117,7 +117,7 @@ def test_reading_writes_nothing(tiny, copy_of):
 
 
 def test_what_happens_soon_after_a_read_of_the_status_is_not_forgotten():
-    quiet, idle = Change(0, [], {}, set(), set(), False, False), {"is_asked": False}
+    quiet = Change(0, set(), {}, set(), set(), False, False)
     pace = Pace(is_server=True)
     for change, seconds in (
         (quiet._replace(outcomes={"error"}, is_new=True), pace.fault_seconds),
@@ -125,18 +125,66 @@ def test_what_happens_soon_after_a_read_of_the_status_is_not_forgotten():
         (quiet._replace(outcomes={"done"}, is_new=True), pace.status_seconds),
     ):
         freshness = Freshness(pace)
-        assert freshness.is_due(0, **idle, is_busy=False)
-        freshness.read(0)
-        assert not freshness.is_due(1e9, is_asked=True, is_busy=False)
+        assert freshness.is_due(0, is_asked=False)
+        freshness.read(0, is_finished=True)
+        assert not freshness.is_due(1e9, is_asked=True)
         freshness.note(change)
-        assert not freshness.is_due(seconds - 1, **idle, is_busy=False)
+        assert not freshness.is_due(seconds - 1, is_asked=False)
         freshness.note(quiet)
-        assert freshness.is_due(seconds - 1, is_asked=True, is_busy=False)
-        assert freshness.is_due(seconds + 1, **idle, is_busy=False)
-        freshness.read(seconds + 1)
+        assert freshness.is_due(seconds - 1, is_asked=True)
+        assert freshness.is_due(seconds + 1, is_asked=False)
+        freshness.read(seconds + 1, is_finished=True)
         freshness.note(quiet)
-        assert not freshness.is_due(1e9, **idle, is_busy=False)
-        assert freshness.is_due(1e9, **idle, is_busy=True)
+        assert not freshness.is_due(1e9, is_asked=True)
+
+
+def test_the_status_of_an_unfinished_run_grows_old_though_nothing_happens():
+    pace = Pace(is_server=True)
+    freshness = Freshness(pace)
+    freshness.read(0, is_finished=False)
+    assert not freshness.is_due(OLD_SECONDS - 1, is_asked=True)
+    assert freshness.is_due(OLD_SECONDS + 1, is_asked=True)
+    assert not freshness.is_due(pace.status_seconds - 1, is_asked=False)
+    assert freshness.is_due(pace.status_seconds + 1, is_asked=False)
+
+
+def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
+    """No task is held and no event is written; another page is open meanwhile."""
+    monkeypatch.setattr(watcher_module, "OLD_SECONDS", 0.0)
+    copy, pace = copy_of(half), Pace(is_server=False)
+    pace.look_seconds, pace.status_seconds = 0.01, 1e9
+    watcher = Watcher(Address.of(copy.folder), pace)
+    with reading(copy.folder) as run:
+        of = {"host": "h", "pid": 1, "life": "w elsewhere 1 -", "machine": "m", "version": "0"}
+        run.ledger.members.join("w", **of)
+    watcher.start()
+    try:
+        with watcher.opened(lambda: None):
+            before = json.loads(watcher.recording())
+            assert before["status"]["workers"]["w"]["state"] == "here"
+            with reading(copy.folder) as run:
+                database = run.ledger._database
+                (member,) = (each for each in run.ledger.members.list() if each.name == "w")
+                of = {"name": "w", "heartbeats": member.heartbeats}
+                with database.transaction():
+                    database.change("mark_silent", **of)
+            after = json.loads(watcher.recording())
+        assert after["status"]["workers"]["w"]["state"] == "silent"
+        assert len(after["events"]["ended"]) == len(before["events"]["ended"])
+    finally:
+        watcher.stop()
+
+
+def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
+    made, change = [], Change(0, set(), {}, set(), set(), False, True)
+    monkeypatch.setattr(watcher_module, "Texts", made.append)
+    monkeypatch.setattr(watcher_module, "difference_of", lambda *of: {})
+    watcher, route = Watcher(Address.of(tiny.folder)), {"route": {}, "route@1": {}}
+    for rollbacks, times in (([], 1), ([], 1), ([{"arm": "modular", "phase": 0}], 2)):
+        state = {"status": {"stages": route, "rollbacks": rollbacks}, "curves": {"modular": []}}
+        watcher._publish(None, change, state, {})
+        watcher.texts()
+        assert len(made) == times
 
 
 def test_a_page_that_begins_gets_the_status_of_now_and_others_are_not_held_up(

@@ -88,12 +88,13 @@ function arrived() { // what is worked out once
   run.faults = [];
   run.evaluated = {}; // "arm phase" -> when
   run.routed = []; // [when, phase]
-  const done = names.outcomes.indexOf("done"), evaluate = names.kinds.indexOf("evaluate"), route = names.kinds.indexOf("route");
+  const done = names.outcomes.indexOf("done"), rollback = names.outcomes.indexOf("rollback"), evaluate = names.kinds.indexOf("evaluate"), route = names.kinds.indexOf("route");
   const times = new Map(); // task -> how often it was done
   run.again = new Set();
   for (let i = 0; i < run.count; i++) {
     run.byWorker[events.workers[i]].push(i);
     if (run.isFault[events.outcomes[i]]) run.faults.push(i);
+    if (events.outcomes[i] === rollback) wentBack(names.reasons[events.reasons[i]]);
     if (events.outcomes[i] !== done) continue;
     if (events.kinds[i] === evaluate) run.evaluated[`${names.arms[events.arms[i]]} ${events.phase[i]}`] ??= events.ended[i];
     if (events.kinds[i] === route) run.routed.push([events.ended[i], events.phase[i]]);
@@ -101,6 +102,12 @@ function arrived() { // what is worked out once
     if (times.has(task)) run.again.add(i);
     times.set(task, 1);
   }
+}
+
+function wentBack(reason) { // what was routed and evaluated after a phase counts no more
+  const [arm, phase] = reason.split(" to phase ");
+  run.routed = run.routed.filter(([, of]) => of <= Number(phase));
+  for (let later = Number(phase) + 1; later <= run.arms[arm]?.phases; later++) delete run.evaluated[`${arm} ${later}`];
 }
 
 function reached(times, width, column, time) { // how many phases of a column were over: its times grow
