@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
-from dipaco.serving.decoding.meter import LoopMeter, LoopStats
+from dipaco.serving.decoding.meter import RATE_SECONDS, LoopMeter, LoopStats
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
 from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
 from dipaco.serving.engine import EngineSpec
@@ -107,6 +107,7 @@ class RemoteLoop:
         self._spec, self._generate = spec, generate
         # By replica name, those that are gone included; who reported last comes last.
         self.replica_stats: dict[str, ReplicaStats] = {}
+        self._reported_seconds: dict[str, float] = {}  # when, by replica name
         self.num_replicas = 0
         self.num_lost = 0  # times that a request moved to another replica
         self._replica_seconds = time.monotonic()  # when there last was a replica
@@ -177,13 +178,14 @@ class RemoteLoop:
                 key = key_of(request.stream)
                 rows_per_path[key] = rows_per_path.get(key, 0) + 1
         loops = [stats.loop for stats in list(self.replica_stats.values())]
-        present = [stats.loop for stats in self.present()]
+        oldest, when = time.monotonic() - RATE_SECONDS, self._reported_seconds
+        recent = [stats.loop for stats in self.present() if when[stats.replica] > oldest]
         own = self._meter.stats(sum(not one.has_begun for one in requests), rows_per_path)
         return own._replace(
             num_prompt_tokens=sum(loop.num_prompt_tokens for loop in loops),
             num_prompts_reused=sum(loop.num_prompts_reused for loop in loops),
             num_paused=sum(loop.num_paused for loop in loops),
-            tokens_per_second=sum(loop.tokens_per_second for loop in present),
+            tokens_per_second=sum(loop.tokens_per_second for loop in recent),
             prefill_seconds=sum(loop.prefill_seconds for loop in loops),
             decode_seconds=sum(loop.decode_seconds for loop in loops),
             num_replicas=self.num_replicas,
@@ -314,6 +316,7 @@ class RemoteLoop:
     def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
         if update.stats is not None:
             name = update.stats.replica
+            self._reported_seconds[name] = time.monotonic()
             others = {one: stats for one, stats in self.replica_stats.items() if one != name}
             self.replica_stats = others | {name: update.stats}  # at once, for other threads
             for seconds in update.stats.cold_seconds:

@@ -268,6 +268,20 @@ def test_what_a_replica_holds_counts_until_it_is_gone_and_what_it_has_done_for_e
     assert (cache.max_bytes, loop.present()[0].replica) == (1000, "new")
 
 
+def test_a_replica_that_has_answered_nothing_for_a_minute_has_no_speed(real, remote, monkeypatch):
+    async def generate(request, modules):
+        loop = real.stats()._replace(tokens_per_second=50.0)
+        stats = ReplicaStats(f"replica {request.seed}", loop, CacheStats(*[0] * 7), 1000, ())
+        yield ReplicaUpdate([Finish("length")], stats=stats)
+
+    loop = remote(generate, replicas=2)
+    for seed in range(2):
+        read(loop.submit(request(seed=seed)))
+    assert loop.stats().tokens_per_second == 100.0
+    monkeypatch.setattr(remote_loop, "RATE_SECONDS", 0.0)
+    assert loop.stats().tokens_per_second == 0.0
+
+
 def test_stop_finishes_running_requests_and_takes_no_new_ones(real, remote):
     loop = remote(replicas_of(real))
     stream = loop.submit(request(max_new_tokens=30))
