@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 from typing import Any, NamedTuple
 
 from dipaco.errors import ExtraMissing
@@ -217,9 +217,9 @@ class RayReplicas:
         return deployment.options(**options).bind(replica_spec, self._name)
 
     async def _generate(
-        self, request: GenerationRequest, modules: Modules
+        self, request: GenerationRequest, modules: Modules, tried: Set[str]
     ) -> AsyncGenerator[ReplicaUpdate]:
-        handle = self._handle.options(multiplexed_model_id=str(request.path))
+        handle = self._handle.options(multiplexed_model_id=" ".join([str(request.path), *tried]))
         updates = handle.remote(request, modules)
         is_over = False
         try:

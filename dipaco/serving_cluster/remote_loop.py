@@ -15,7 +15,7 @@ import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 
 from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
@@ -29,13 +29,13 @@ from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 PER_ROW = 2  # requests that are sent to replicas at once, for each of their rows
-TRIES = 4  # replicas that one request may lose
-RETRY_SECONDS = 0.2  # before the next replica is asked
+RETRY_SECONDS = (0.2, 1.0, 3.0)  # before the next replica is asked, after losses in a row
 NO_REPLICA_SECONDS = 60.0  # without a replica, after which waiting requests fail
 CHECK_SECONDS = 1.0  # between checks for that
 
-# Answers a request; closing it frees what the request holds. Raises `ReplicaUnavailable`.
-Generate = Callable[[GenerationRequest, Modules], AsyncGenerator[ReplicaUpdate]]
+# Answers a request, by a replica that is not one of these names if there is another; closing it
+# frees what the request holds. Raises `ReplicaUnavailable`.
+Generate = Callable[[GenerationRequest, Modules, Set[str]], AsyncGenerator[ReplicaUpdate]]
 
 
 class ReplicaUnavailable(Exception):
@@ -65,6 +65,7 @@ class _RemoteRequest:
     def __init__(self, stream: RemoteStream, modules: Modules):
         self.stream, self.modules = stream, modules
         self.new_ids: list[int] = []
+        self.tried: set[str] = set()  # names of replicas that have reported its end
         self.task: asyncio.Task[Finish] | None = None
         self.ended_with: Finish | None = None  # set when this process ends it
 
@@ -295,18 +296,22 @@ class RemoteLoop:
 
     async def _answer(self, remote: _RemoteRequest) -> Finish:
         """Sends the request to one replica after another until one has finished it."""
-        for _ in range(TRIES):
-            if end := self._end_of(remote):  # the lost replica had made the last token
-                return end
+        lost_in_a_row = num_made = 0
+        while not (end := self._end_of(remote)):  # a lost replica may have made the last token
             try:
                 return await self._follow(remote)
             except ReplicaUnavailable:
                 self.num_lost += 1
-                await asyncio.sleep(RETRY_SECONDS)
-        return Finish("error", ReplicaLost(tries=TRIES))
+            if len(remote.new_ids) > num_made:
+                lost_in_a_row, num_made = 0, len(remote.new_ids)
+            if lost_in_a_row == len(RETRY_SECONDS):
+                return Finish("error", ReplicaLost(tries=lost_in_a_row + 1))
+            await asyncio.sleep(RETRY_SECONDS[lost_in_a_row])
+            lost_in_a_row += 1
+        return end
 
     async def _follow(self, remote: _RemoteRequest) -> Finish:
-        updates = self._generate(_remaining(remote), remote.modules)
+        updates = self._generate(_remaining(remote), remote.modules, remote.tried)
         async with contextlib.aclosing(updates):
             async for update in updates:
                 if finish := self._apply(remote, update):
@@ -316,6 +321,7 @@ class RemoteLoop:
     def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
         if update.stats is not None:
             name = update.stats.replica
+            remote.tried.add(name)
             self._reported_seconds[name] = time.monotonic()
             others = {one: stats for one, stats in self.replica_stats.items() if one != name}
             self.replica_stats = others | {name: update.stats}  # at once, for other threads

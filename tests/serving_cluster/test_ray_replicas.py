@@ -305,3 +305,14 @@ def test_a_path_has_a_fixed_order_of_replicas_and_busy_ones_come_last(ranked):
         before, after = ranked(path, idle), ranked(path, dict.fromkeys("abcde"))
         assert after == [name for name in before if name != "f"]
     assert len({ranked(str(path), idle)[0] for path in range(50)}) == 6
+
+
+def test_replicas_that_could_not_finish_a_request_come_last(ranked):
+    idle = dict.fromkeys("abcdef")
+    order = ranked("7", idle)
+    assert ranked(f"7 {order[0]} {order[2]}", idle) == [
+        *(order[1], *order[3:]),
+        *(order[0], order[2]),
+    ]
+    assert ranked(f"7 {order[0]}", idle | {order[1]: 9}) == [*order[2:], order[1], order[0]]
+    assert ranked("7 gone", idle) == order
