@@ -233,9 +233,16 @@ class RayReplicas:
                 updates.cancel()
 
     def _watch(self) -> None:
+        is_said = False
         while not self._is_closed.wait(POLL_SECONDS):
-            with contextlib.suppress(RayServeException, ray.exceptions.RayError, KeyError):
+            try:
                 self._loop.set_num_replicas(self._status().num_running)
+                is_said = False
+            except Exception as error:
+                if not is_said:
+                    problem = _last_line(f"{type(error).__name__}: {error}")
+                    self._say(f"Ray does not say how many replicas there are ({problem})")
+                is_said = True
 
     def _check_fits(self, served: ServedRelease, max_bytes: int) -> None:
         sizes = [

@@ -111,7 +111,7 @@ class RemoteLoop:
         self._reported_seconds: dict[str, float] = {}  # when, by replica name
         self.num_replicas = 0
         self.num_lost = 0  # times that a request moved to another replica
-        self._replica_seconds = time.monotonic()  # when there last was a replica
+        self._replica_seconds = time.monotonic()  # when one was last heard of
         self._meter = LoopMeter()
         self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
         self._waiting, self._sent = WaitingRequests(), _Sent(spec.limits.rows)  # the thread's own
@@ -136,9 +136,9 @@ class RemoteLoop:
 
     def set_num_replicas(self, number: int) -> None:
         """Sets how many replicas answer now."""
-        self.num_replicas = self._sent.num_replicas = number
-        if number:
+        if number or self.num_replicas:
             self._replica_seconds = time.monotonic()
+        self.num_replicas = self._sent.num_replicas = number
         with contextlib.suppress(RuntimeError):  # the thread has ended
             self._events.call_soon_threadsafe(self._send)
 
@@ -219,7 +219,8 @@ class RemoteLoop:
 
     @property
     def _has_no_replica(self) -> bool:
-        return time.monotonic() - self._replica_seconds > NO_REPLICA_SECONDS
+        silent_seconds = time.monotonic() - self._replica_seconds
+        return not self.num_replicas and silent_seconds > NO_REPLICA_SECONDS
 
     def _on_cancel(self, stream: Stream) -> None:
         with contextlib.suppress(RuntimeError):  # the thread has ended, and every stream with it
@@ -290,8 +291,11 @@ class RemoteLoop:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            if self._has_no_replica:
-                for stream in list(self._requests):
+            oldest = time.monotonic() - NO_REPLICA_SECONDS
+            for stream in list(self._requests):
+                # Where there are replicas, as far as known, it waits for a sign of one this long.
+                began = stream.submitted_seconds if self.num_replicas else 0.0
+                if max(self._replica_seconds, began) < oldest:
                     self._end(stream, Finish("error", NoReplica(seconds=NO_REPLICA_SECONDS)))
 
     async def _answer(self, remote: _RemoteRequest) -> Finish:
@@ -319,6 +323,7 @@ class RemoteLoop:
         raise ReplicaUnavailable
 
     def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
+        self._replica_seconds = time.monotonic()
         if update.stats is not None:
             name = update.stats.replica
             remote.tried.add(name)

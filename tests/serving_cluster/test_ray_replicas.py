@@ -264,6 +264,39 @@ def test_a_replica_that_does_not_see_the_run_folder_fails(tmp_path):
         Replica(spec, "one", "The machine x")
 
 
+def test_an_error_of_ray_is_said_once_and_the_number_of_replicas_is_asked_for_on(monkeypatch):
+    import itertools
+    import warnings
+    from types import SimpleNamespace
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Ray's own, of pydantic
+        from dipaco.launch.ray import WorkerResources
+        from dipaco.serving_cluster import ray_replicas
+        from dipaco.serving_cluster.ray_replicas import RayReplicas, ReplicaRange
+
+    def status():
+        answer = next(answers)
+        if answer is None:
+            raise ValueError("no such actor")
+        return SimpleNamespace(num_running=answer)
+
+    said, answers = [], itertools.chain([1, None, None, 2, None], itertools.repeat(3))
+    spec = SimpleNamespace(limits=SimpleNamespace(rows=1, waiting=1))
+    replicas = RayReplicas(spec, ReplicaRange(1, 3), WorkerResources(), said.append)
+    monkeypatch.setattr(replicas, "_status", status)
+    monkeypatch.setattr(ray_replicas, "POLL_SECONDS", 0.001)
+    replicas._watching.start()
+    try:
+        wait_until(lambda: replicas.loop.num_replicas == 3, "it asks on", 10)
+        assert len(said) == 2
+        assert "no such actor" in said[0]
+    finally:
+        replicas._is_closed.set()
+        replicas._watching.join()
+        replicas.loop._events.close()
+
+
 @pytest.fixture
 def ranked():
     """`ranked(path, queues)` -> names of the replicas, in the order in which they are tried."""

@@ -220,6 +220,31 @@ def test_waiting_requests_fail_when_there_is_no_replica_for_a_while(remote, monk
     loop.submit(request())
 
 
+def test_requests_go_on_while_ray_cannot_be_asked_for_its_replicas(remote, monkeypatch):
+    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.3)
+
+    async def generate(request, modules, tried):
+        for _ in range(10 if request.seed else 0):
+            await asyncio.sleep(0.1)
+            yield ReplicaUpdate([Token(1)])
+        yield ReplicaUpdate([Finish("length")])
+
+    loop = remote(generate)  # nothing tells it the number again
+    long = loop.submit(request(seed=1))
+    assert read(long) == ([Token(1)] * 10, Finish("length"))
+    time.sleep(0.5)
+    assert loop.is_alive
+    assert read(loop.submit(request())) == ([], Finish("length"))
+
+
+def test_a_request_hangs_on_no_replica_that_says_nothing_for_a_minute(remote, monkeypatch):
+    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.2)
+    loop = remote(never)
+    time.sleep(0.5)
+    _, finish = read(loop.submit(request()))
+    assert isinstance(finish.error, NoReplica)
+
+
 def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
     loop = remote(never, replicas=2)
     assert loop.capacity == 2 * 2 + 3
