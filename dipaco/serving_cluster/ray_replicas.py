@@ -80,8 +80,8 @@ class RayReplica(Replica):
 
     async def check_health(self) -> None:
         """For Ray Serve, which restarts a replica whose check raises."""
-        if not self.is_alive:
-            raise RuntimeError("the serving loop has ended")
+        if self.problem is not None:
+            raise RuntimeError(self.problem)
         await asyncio.to_thread(self._check_owner)
 
     def _check_owner(self) -> None:

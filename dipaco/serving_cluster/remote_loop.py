@@ -25,6 +25,7 @@ from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, k
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.path_cache import Modules
+from dipaco.serving_cluster.errors import ReplicaError
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
@@ -39,7 +40,11 @@ Generate = Callable[[GenerationRequest, Modules, Set[str]], AsyncGenerator[Repli
 
 
 class ReplicaUnavailable(Exception):
-    """The replica of a request is gone, or has stopped answering."""
+    """The replica of a request is gone, has stopped answering, or failed with `error`."""
+
+    def __init__(self, error: Exception | None = None):
+        super().__init__(error)
+        self.error = error
 
 
 class RemoteStream(Stream):
@@ -133,6 +138,11 @@ class RemoteLoop:
     def is_alive(self) -> bool:
         """Whether there is a replica, or was one recently."""
         return self._thread is not None and self._thread.is_alive() and not self._has_no_replica
+
+    @property
+    def problem(self) -> str | None:
+        """Why it makes no tokens, in words; None = it can."""
+        return None if self.is_alive else "no replica of the serving loop answers"
 
     def set_num_replicas(self, number: int) -> None:
         """Sets how many replicas answer now."""
@@ -304,12 +314,13 @@ class RemoteLoop:
         while not (end := self._end_of(remote)):  # a lost replica may have made the last token
             try:
                 return await self._follow(remote)
-            except ReplicaUnavailable:
+            except ReplicaUnavailable as unavailable:
                 self.num_lost += 1
+                error = unavailable.error
             if len(remote.new_ids) > num_made:
                 lost_in_a_row, num_made = 0, len(remote.new_ids)
             if lost_in_a_row == len(RETRY_SECONDS):
-                return Finish("error", ReplicaLost(tries=lost_in_a_row + 1))
+                return Finish("error", error or ReplicaLost(tries=lost_in_a_row + 1))
             await asyncio.sleep(RETRY_SECONDS[lost_in_a_row])
             lost_in_a_row += 1
         return end
@@ -346,10 +357,12 @@ class RemoteLoop:
         return None
 
     def _checked(self, remote: _RemoteRequest, finish: Finish) -> Finish:
-        """The end of the request. Raises `ReplicaUnavailable` if it is the end of the replica."""
+        """The end of the request. Raises `ReplicaUnavailable` where another replica may go on."""
         match finish.error:
             case LoopStopping():
                 raise ReplicaUnavailable
+            case ReplicaError() as error:  # its device may be broken
+                raise ReplicaUnavailable(error)
             case ObjectMissing() | ObjectDamaged() as error:
                 name = error.values.get("name")
                 for receipt in remote.modules.values():

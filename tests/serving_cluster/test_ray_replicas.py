@@ -297,6 +297,24 @@ def test_an_error_of_ray_is_said_once_and_the_number_of_replicas_is_asked_for_on
         replicas.loop._events.close()
 
 
+def test_a_replica_whose_device_makes_no_tokens_fails_its_health_check(monkeypatch):
+    import asyncio
+    import warnings
+    from types import SimpleNamespace
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Ray's own, of pydantic
+        from dipaco.serving_cluster.ray_replicas import RayReplica
+
+    replica, loop = object.__new__(RayReplica), SimpleNamespace(problem=None)
+    replica._engine = SimpleNamespace(loop=loop)
+    monkeypatch.setattr(replica, "_check_owner", lambda: None)
+    asyncio.run(replica.check_health())
+    loop.problem = "the device makes no tokens"
+    with pytest.raises(RuntimeError, match="the device makes no tokens"):
+        asyncio.run(replica.check_health())
+
+
 @pytest.fixture
 def ranked():
     """`ranked(path, queues)` -> names of the replicas, in the order in which they are tried."""

@@ -20,6 +20,7 @@ from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.path_cache import CacheStats
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster import remote_loop
+from dipaco.serving_cluster.errors import ReplicaError
 from dipaco.serving_cluster.remote_cache import RemoteCache
 from dipaco.serving_cluster.remote_loop import RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
@@ -187,6 +188,35 @@ def test_replicas_that_could_not_finish_a_request_are_named_to_the_router(real, 
 
     assert read(remote(generate).submit(request())) == ([], Finish("length"))
     assert asked == [set(), {"a"}, {"a", "b"}]
+
+
+FAILED = Finish("error", ReplicaError(problem="RuntimeError: CUDA_ERROR", replica="a"))
+
+
+def test_a_request_that_fails_on_a_replica_goes_on_at_another(real, remote):
+    undisturbed = read(real.submit(request(**DRAWN)))
+    whole, asked = replicas_of(real), []
+
+    async def generate(request, modules, tried):
+        asked.append(request)
+        async for update in whole(request, modules, tried):
+            yield update
+            if len(asked) == 1:
+                yield ReplicaUpdate([FAILED])
+
+    assert read(remote(generate).submit(request(**DRAWN))) == undisturbed
+    assert [len(one.prompt_ids) for one in asked] == [3, 4]
+
+
+def test_a_request_that_fails_wherever_it_is_tried_ends_with_its_error(remote):
+    asked = []
+
+    async def generate(request, modules, tried):
+        asked.append(request)
+        yield ReplicaUpdate([FAILED])
+
+    assert read(remote(generate).submit(request())) == ([], FAILED)
+    assert len(asked) == 4
 
 
 def test_a_cancelled_request_is_closed_at_once(remote):
