@@ -70,6 +70,9 @@ class TokenLoop(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
+    @property
+    def problem(self) -> str | None: ...
+
     def submit(
         self,
         request: GenerationRequest,

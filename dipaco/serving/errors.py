@@ -44,7 +44,7 @@ class PathCacheTooSmall(DipacoError):
 
 
 class NoReplica(DipacoError):
-    """No replica of the serving loop has been alive for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
+    """No replica of the serving loop has been heard of for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
 
 
 class ReplicaLost(DipacoError):

@@ -212,9 +212,9 @@ class Service:
         return self._dispatcher.score_meaning(served.release)
 
     @property
-    def loop_is_alive(self) -> bool:
-        """Whether the loop can make tokens."""
-        return self.loop.is_alive
+    def loop_problem(self) -> str | None:
+        """Why the loop makes no tokens, in words; None = it can."""
+        return self.loop.problem
 
     def begin_routing(
         self, served: ServedRelease, prompt: np.ndarray, path: int | None = None

@@ -115,6 +115,11 @@ class LoopsOfDevices:
     def is_alive(self) -> bool:
         return all(loop.is_alive for loop in self._loops)
 
+    @property
+    def problem(self) -> str | None:
+        """Of the first that has one."""
+        return next((problem for loop in self._loops if (problem := loop.problem)), None)
+
     def submit(
         self,
         request: GenerationRequest,

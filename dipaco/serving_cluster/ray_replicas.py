@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 from typing import Any, NamedTuple
 
 from dipaco.errors import ExtraMissing
@@ -80,8 +80,8 @@ class RayReplica(Replica):
 
     async def check_health(self) -> None:
         """For Ray Serve, which restarts a replica whose check raises."""
-        if not self.is_alive:
-            raise RuntimeError("the serving loop has ended")
+        if self.problem is not None:
+            raise RuntimeError(self.problem)
         await asyncio.to_thread(self._check_owner)
 
     def _check_owner(self) -> None:
@@ -217,9 +217,9 @@ class RayReplicas:
         return deployment.options(**options).bind(replica_spec, self._name)
 
     async def _generate(
-        self, request: GenerationRequest, modules: Modules
+        self, request: GenerationRequest, modules: Modules, tried: Set[str]
     ) -> AsyncGenerator[ReplicaUpdate]:
-        handle = self._handle.options(multiplexed_model_id=str(request.path))
+        handle = self._handle.options(multiplexed_model_id=" ".join([str(request.path), *tried]))
         updates = handle.remote(request, modules)
         is_over = False
         try:
@@ -233,9 +233,16 @@ class RayReplicas:
                 updates.cancel()
 
     def _watch(self) -> None:
+        is_said = False
         while not self._is_closed.wait(POLL_SECONDS):
-            with contextlib.suppress(RayServeException, ray.exceptions.RayError, KeyError):
+            try:
                 self._loop.set_num_replicas(self._status().num_running)
+                is_said = False
+            except Exception as error:
+                if not is_said:
+                    problem = _last_line(f"{type(error).__name__}: {error}")
+                    self._say(f"Ray does not say how many replicas there are ({problem})")
+                is_said = True
 
     def _check_fits(self, served: ServedRelease, max_bytes: int) -> None:
         sizes = [

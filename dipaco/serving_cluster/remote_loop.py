@@ -15,31 +15,36 @@ import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 
 from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
-from dipaco.serving.decoding.meter import LoopMeter, LoopStats
+from dipaco.serving.decoding.meter import RATE_SECONDS, LoopMeter, LoopStats
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
 from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.path_cache import Modules
+from dipaco.serving_cluster.errors import ReplicaError
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 PER_ROW = 2  # requests that are sent to replicas at once, for each of their rows
-TRIES = 4  # replicas that one request may lose
-RETRY_SECONDS = 0.2  # before the next replica is asked
+RETRY_SECONDS = (0.2, 1.0, 3.0)  # before the next replica is asked, after losses in a row
 NO_REPLICA_SECONDS = 60.0  # without a replica, after which waiting requests fail
 CHECK_SECONDS = 1.0  # between checks for that
 
-# Answers a request; closing it frees what the request holds. Raises `ReplicaUnavailable`.
-Generate = Callable[[GenerationRequest, Modules], AsyncGenerator[ReplicaUpdate]]
+# Answers a request, by a replica that is not one of these names if there is another; closing it
+# frees what the request holds. Raises `ReplicaUnavailable`.
+Generate = Callable[[GenerationRequest, Modules, Set[str]], AsyncGenerator[ReplicaUpdate]]
 
 
 class ReplicaUnavailable(Exception):
-    """The replica of a request is gone, or has stopped answering."""
+    """The replica of a request is gone, has stopped answering, or failed with `error`."""
+
+    def __init__(self, error: Exception | None = None):
+        super().__init__(error)
+        self.error = error
 
 
 class RemoteStream(Stream):
@@ -65,6 +70,7 @@ class _RemoteRequest:
     def __init__(self, stream: RemoteStream, modules: Modules):
         self.stream, self.modules = stream, modules
         self.new_ids: list[int] = []
+        self.tried: set[str] = set()  # names of replicas that have reported its end
         self.task: asyncio.Task[Finish] | None = None
         self.ended_with: Finish | None = None  # set when this process ends it
 
@@ -107,9 +113,10 @@ class RemoteLoop:
         self._spec, self._generate = spec, generate
         # By replica name, those that are gone included; who reported last comes last.
         self.replica_stats: dict[str, ReplicaStats] = {}
+        self._reported_seconds: dict[str, float] = {}  # when, by replica name
         self.num_replicas = 0
         self.num_lost = 0  # times that a request moved to another replica
-        self._replica_seconds = time.monotonic()  # when there last was a replica
+        self._replica_seconds = time.monotonic()  # when one was last heard of
         self._meter = LoopMeter()
         self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
         self._waiting, self._sent = WaitingRequests(), _Sent(spec.limits.rows)  # the thread's own
@@ -132,11 +139,16 @@ class RemoteLoop:
         """Whether there is a replica, or was one recently."""
         return self._thread is not None and self._thread.is_alive() and not self._has_no_replica
 
+    @property
+    def problem(self) -> str | None:
+        """Why it makes no tokens, in words; None = it can."""
+        return None if self.is_alive else "no replica of the serving loop answers"
+
     def set_num_replicas(self, number: int) -> None:
         """Sets how many replicas answer now."""
-        self.num_replicas = self._sent.num_replicas = number
-        if number:
+        if number or self.num_replicas:
             self._replica_seconds = time.monotonic()
+        self.num_replicas = self._sent.num_replicas = number
         with contextlib.suppress(RuntimeError):  # the thread has ended
             self._events.call_soon_threadsafe(self._send)
 
@@ -177,13 +189,14 @@ class RemoteLoop:
                 key = key_of(request.stream)
                 rows_per_path[key] = rows_per_path.get(key, 0) + 1
         loops = [stats.loop for stats in list(self.replica_stats.values())]
-        present = [stats.loop for stats in self.present()]
+        oldest, when = time.monotonic() - RATE_SECONDS, self._reported_seconds
+        recent = [stats.loop for stats in self.present() if when[stats.replica] > oldest]
         own = self._meter.stats(sum(not one.has_begun for one in requests), rows_per_path)
         return own._replace(
             num_prompt_tokens=sum(loop.num_prompt_tokens for loop in loops),
             num_prompts_reused=sum(loop.num_prompts_reused for loop in loops),
             num_paused=sum(loop.num_paused for loop in loops),
-            tokens_per_second=sum(loop.tokens_per_second for loop in present),
+            tokens_per_second=sum(loop.tokens_per_second for loop in recent),
             prefill_seconds=sum(loop.prefill_seconds for loop in loops),
             decode_seconds=sum(loop.decode_seconds for loop in loops),
             num_replicas=self.num_replicas,
@@ -216,7 +229,8 @@ class RemoteLoop:
 
     @property
     def _has_no_replica(self) -> bool:
-        return time.monotonic() - self._replica_seconds > NO_REPLICA_SECONDS
+        silent_seconds = time.monotonic() - self._replica_seconds
+        return not self.num_replicas and silent_seconds > NO_REPLICA_SECONDS
 
     def _on_cancel(self, stream: Stream) -> None:
         with contextlib.suppress(RuntimeError):  # the thread has ended, and every stream with it
@@ -287,24 +301,32 @@ class RemoteLoop:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            if self._has_no_replica:
-                for stream in list(self._requests):
+            oldest = time.monotonic() - NO_REPLICA_SECONDS
+            for stream in list(self._requests):
+                # Where there are replicas, as far as known, it waits for a sign of one this long.
+                began = stream.submitted_seconds if self.num_replicas else 0.0
+                if max(self._replica_seconds, began) < oldest:
                     self._end(stream, Finish("error", NoReplica(seconds=NO_REPLICA_SECONDS)))
 
     async def _answer(self, remote: _RemoteRequest) -> Finish:
         """Sends the request to one replica after another until one has finished it."""
-        for _ in range(TRIES):
-            if end := self._end_of(remote):  # the lost replica had made the last token
-                return end
+        lost_in_a_row = num_made = 0
+        while not (end := self._end_of(remote)):  # a lost replica may have made the last token
             try:
                 return await self._follow(remote)
-            except ReplicaUnavailable:
+            except ReplicaUnavailable as unavailable:
                 self.num_lost += 1
-                await asyncio.sleep(RETRY_SECONDS)
-        return Finish("error", ReplicaLost(tries=TRIES))
+                error = unavailable.error
+            if len(remote.new_ids) > num_made:
+                lost_in_a_row, num_made = 0, len(remote.new_ids)
+            if lost_in_a_row == len(RETRY_SECONDS):
+                return Finish("error", error or ReplicaLost(tries=lost_in_a_row + 1))
+            await asyncio.sleep(RETRY_SECONDS[lost_in_a_row])
+            lost_in_a_row += 1
+        return end
 
     async def _follow(self, remote: _RemoteRequest) -> Finish:
-        updates = self._generate(_remaining(remote), remote.modules)
+        updates = self._generate(_remaining(remote), remote.modules, remote.tried)
         async with contextlib.aclosing(updates):
             async for update in updates:
                 if finish := self._apply(remote, update):
@@ -312,8 +334,11 @@ class RemoteLoop:
         raise ReplicaUnavailable
 
     def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
+        self._replica_seconds = time.monotonic()
         if update.stats is not None:
             name = update.stats.replica
+            remote.tried.add(name)
+            self._reported_seconds[name] = time.monotonic()
             others = {one: stats for one, stats in self.replica_stats.items() if one != name}
             self.replica_stats = others | {name: update.stats}  # at once, for other threads
             for seconds in update.stats.cold_seconds:
@@ -332,10 +357,12 @@ class RemoteLoop:
         return None
 
     def _checked(self, remote: _RemoteRequest, finish: Finish) -> Finish:
-        """The end of the request. Raises `ReplicaUnavailable` if it is the end of the replica."""
+        """The end of the request. Raises `ReplicaUnavailable` where another replica may go on."""
         match finish.error:
             case LoopStopping():
                 raise ReplicaUnavailable
+            case ReplicaError() as error:  # its device may be broken
+                raise ReplicaUnavailable(error)
             case ObjectMissing() | ObjectDamaged() as error:
                 name = error.values.get("name")
                 for receipt in remote.modules.values():

@@ -107,9 +107,9 @@ class Replica:
         self._engine.start()
 
     @property
-    def is_alive(self) -> bool:
-        """Whether its loop can make tokens."""
-        return self._engine.loop.is_alive
+    def problem(self) -> str | None:
+        """Why its loop makes no tokens, in words; None = it can."""
+        return self._engine.loop.problem
 
     async def generate(
         self, request: GenerationRequest, modules: Modules

@@ -264,6 +264,57 @@ def test_a_replica_that_does_not_see_the_run_folder_fails(tmp_path):
         Replica(spec, "one", "The machine x")
 
 
+def test_an_error_of_ray_is_said_once_and_the_number_of_replicas_is_asked_for_on(monkeypatch):
+    import itertools
+    import warnings
+    from types import SimpleNamespace
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Ray's own, of pydantic
+        from dipaco.launch.ray import WorkerResources
+        from dipaco.serving_cluster import ray_replicas
+        from dipaco.serving_cluster.ray_replicas import RayReplicas, ReplicaRange
+
+    def status():
+        answer = next(answers)
+        if answer is None:
+            raise ValueError("no such actor")
+        return SimpleNamespace(num_running=answer)
+
+    said, answers = [], itertools.chain([1, None, None, 2, None], itertools.repeat(3))
+    spec = SimpleNamespace(limits=SimpleNamespace(rows=1, waiting=1))
+    replicas = RayReplicas(spec, ReplicaRange(1, 3), WorkerResources(), said.append)
+    monkeypatch.setattr(replicas, "_status", status)
+    monkeypatch.setattr(ray_replicas, "POLL_SECONDS", 0.001)
+    replicas._watching.start()
+    try:
+        wait_until(lambda: replicas.loop.num_replicas == 3, "it asks on", 10)
+        assert len(said) == 2
+        assert "no such actor" in said[0]
+    finally:
+        replicas._is_closed.set()
+        replicas._watching.join()
+        replicas.loop._events.close()
+
+
+def test_a_replica_whose_device_makes_no_tokens_fails_its_health_check(monkeypatch):
+    import asyncio
+    import warnings
+    from types import SimpleNamespace
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Ray's own, of pydantic
+        from dipaco.serving_cluster.ray_replicas import RayReplica
+
+    replica, loop = object.__new__(RayReplica), SimpleNamespace(problem=None)
+    replica._engine = SimpleNamespace(loop=loop)
+    monkeypatch.setattr(replica, "_check_owner", lambda: None)
+    asyncio.run(replica.check_health())
+    loop.problem = "the device makes no tokens"
+    with pytest.raises(RuntimeError, match="the device makes no tokens"):
+        asyncio.run(replica.check_health())
+
+
 @pytest.fixture
 def ranked():
     """`ranked(path, queues)` -> names of the replicas, in the order in which they are tried."""
@@ -305,3 +356,14 @@ def test_a_path_has_a_fixed_order_of_replicas_and_busy_ones_come_last(ranked):
         before, after = ranked(path, idle), ranked(path, dict.fromkeys("abcde"))
         assert after == [name for name in before if name != "f"]
     assert len({ranked(str(path), idle)[0] for path in range(50)}) == 6
+
+
+def test_replicas_that_could_not_finish_a_request_come_last(ranked):
+    idle = dict.fromkeys("abcdef")
+    order = ranked("7", idle)
+    assert ranked(f"7 {order[0]} {order[2]}", idle) == [
+        *(order[1], *order[3:]),
+        *(order[0], order[2]),
+    ]
+    assert ranked(f"7 {order[0]}", idle | {order[1]: 9}) == [*order[2:], order[1], order[0]]
+    assert ranked("7 gone", idle) == order

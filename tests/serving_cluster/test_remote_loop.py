@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.path_cache import CacheStats
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster import remote_loop
+from dipaco.serving_cluster.errors import ReplicaError
 from dipaco.serving_cluster.remote_cache import RemoteCache
 from dipaco.serving_cluster.remote_loop import RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
@@ -32,7 +34,7 @@ DRAWN = {"sampling": SamplingSettings(temperature=1.0), "seed": 3, "max_new_toke
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    monkeypatch.setattr(remote_loop, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(remote_loop, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote_loop, "CHECK_SECONDS", 0.01)
 
 
@@ -78,7 +80,7 @@ def replicas_of(loop, dies_after=()):
     left = list(dies_after)
     requests = []
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         requests.append(request)
         dies = left.pop(0) if left else None
         bridge = EventBridge()
@@ -108,7 +110,7 @@ def read(stream):
     return tokens, item
 
 
-async def never(request, modules):
+async def never(request, modules, tried):
     await asyncio.sleep(3600)
     yield ReplicaUpdate([])
 
@@ -151,10 +153,76 @@ def test_a_request_that_loses_every_replica_fails(real, remote):
     assert loop.stats().num_requests == {"error": 1}
 
 
+def test_losses_with_tokens_between_them_are_no_losses_in_a_row(real, remote):
+    undisturbed = read(real.submit(request(**DRAWN)))
+    loop = remote(replicas_of(real, dies_after=(1,) * 12))
+    assert read(loop.submit(request(**DRAWN))) == undisturbed
+    assert loop.num_lost == 12
+
+
+def test_it_waits_longer_after_each_loss_in_a_row(real, remote, monkeypatch):
+    waits = []
+
+    async def sleep(seconds, sleep=asyncio.sleep):
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(remote_loop, "RETRY_SECONDS", (0.2, 1.0, 3.0))
+    monkeypatch.setattr(remote_loop, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    loop = remote(replicas_of(real, dies_after=(0, 0, 2, 0, 0, 0)))
+    _, finish = read(loop.submit(request()))
+    assert isinstance(finish.error, ReplicaLost)
+    waits = [seconds for seconds in waits if seconds != remote_loop.CHECK_SECONDS]
+    assert waits == [0.2, 1.0, 0.2, 1.0, 3.0]
+
+
+def test_replicas_that_could_not_finish_a_request_are_named_to_the_router(real, remote):
+    asked = []
+    names = iter("abc")
+
+    async def generate(request, modules, tried):
+        asked.append(set(tried))
+        stats = ReplicaStats(next(names), real.stats(), CacheStats(*[0] * 7), 1000, ())
+        end = Finish("error", LoopStopping()) if len(asked) < 3 else Finish("length")
+        yield ReplicaUpdate([end], stats=stats)
+
+    assert read(remote(generate).submit(request())) == ([], Finish("length"))
+    assert asked == [set(), {"a"}, {"a", "b"}]
+
+
+FAILED = Finish("error", ReplicaError(problem="RuntimeError: CUDA_ERROR", replica="a"))
+
+
+def test_a_request_that_fails_on_a_replica_goes_on_at_another(real, remote):
+    undisturbed = read(real.submit(request(**DRAWN)))
+    whole, asked = replicas_of(real), []
+
+    async def generate(request, modules, tried):
+        asked.append(request)
+        async for update in whole(request, modules, tried):
+            yield update
+            if len(asked) == 1:
+                yield ReplicaUpdate([FAILED])
+
+    assert read(remote(generate).submit(request(**DRAWN))) == undisturbed
+    assert [len(one.prompt_ids) for one in asked] == [3, 4]
+
+
+def test_a_request_that_fails_wherever_it_is_tried_ends_with_its_error(remote):
+    asked = []
+
+    async def generate(request, modules, tried):
+        asked.append(request)
+        yield ReplicaUpdate([FAILED])
+
+    assert read(remote(generate).submit(request())) == ([], FAILED)
+    assert len(asked) == 4
+
+
 def test_a_cancelled_request_is_closed_at_once(remote):
     is_closed = queue.SimpleQueue()
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         try:
             yield ReplicaUpdate([Token(1)])
             await asyncio.sleep(3600)
@@ -182,6 +250,31 @@ def test_waiting_requests_fail_when_there_is_no_replica_for_a_while(remote, monk
     loop.submit(request())
 
 
+def test_requests_go_on_while_ray_cannot_be_asked_for_its_replicas(remote, monkeypatch):
+    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.3)
+
+    async def generate(request, modules, tried):
+        for _ in range(10 if request.seed else 0):
+            await asyncio.sleep(0.1)
+            yield ReplicaUpdate([Token(1)])
+        yield ReplicaUpdate([Finish("length")])
+
+    loop = remote(generate)  # nothing tells it the number again
+    long = loop.submit(request(seed=1))
+    assert read(long) == ([Token(1)] * 10, Finish("length"))
+    time.sleep(0.5)
+    assert loop.is_alive
+    assert read(loop.submit(request())) == ([], Finish("length"))
+
+
+def test_a_request_hangs_on_no_replica_that_says_nothing_for_a_minute(remote, monkeypatch):
+    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.2)
+    loop = remote(never)
+    time.sleep(0.5)
+    _, finish = read(loop.submit(request()))
+    assert isinstance(finish.error, NoReplica)
+
+
 def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
     loop = remote(never, replicas=2)
     assert loop.capacity == 2 * 2 + 3
@@ -198,7 +291,7 @@ def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
 def test_clients_take_turns_and_a_new_one_does_not_wait_for_a_flood(remote):
     sent, may_end = [], collections.defaultdict(threading.Event)
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         sent.append(request.seed)
         while not may_end[request.seed].is_set():
             await asyncio.sleep(0.001)
@@ -228,7 +321,7 @@ def test_clients_take_turns_and_a_new_one_does_not_wait_for_a_flood(remote):
 def test_a_replica_more_is_sent_what_waits(remote):
     sent = []
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         sent.append(request.seed)
         await asyncio.sleep(3600)
         yield ReplicaUpdate([])
@@ -251,7 +344,7 @@ def until(holds):
 def test_what_a_replica_holds_counts_until_it_is_gone_and_what_it_has_done_for_ever(real, remote):
     names = iter(["old", "new", "newer", "new"])
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         name = next(names)
         cache = CacheStats(1, 0, 2, 100, 3, 4, 5)
         stats = ReplicaStats(name, real.stats()._replace(num_prompt_tokens=7), cache, 1000, ())
@@ -266,6 +359,20 @@ def test_what_a_replica_holds_counts_until_it_is_gone_and_what_it_has_done_for_e
     assert loop.stats().num_prompt_tokens == 21
     loop.set_num_replicas(1)
     assert (cache.max_bytes, loop.present()[0].replica) == (1000, "new")
+
+
+def test_a_replica_that_has_answered_nothing_for_a_minute_has_no_speed(real, remote, monkeypatch):
+    async def generate(request, modules, tried):
+        loop = real.stats()._replace(tokens_per_second=50.0)
+        stats = ReplicaStats(f"replica {request.seed}", loop, CacheStats(*[0] * 7), 1000, ())
+        yield ReplicaUpdate([Finish("length")], stats=stats)
+
+    loop = remote(generate, replicas=2)
+    for seed in range(2):
+        read(loop.submit(request(seed=seed)))
+    assert loop.stats().tokens_per_second == 100.0
+    monkeypatch.setattr(remote_loop, "RATE_SECONDS", 0.0)
+    assert loop.stats().tokens_per_second == 0.0
 
 
 def test_stop_finishes_running_requests_and_takes_no_new_ones(real, remote):
@@ -290,7 +397,7 @@ def test_requests_that_outlast_the_drain_time_are_cancelled(remote):
 def test_a_module_that_a_replica_could_not_read_is_recorded(remote, health):
     error = ObjectDamaged(file="/run/modules/1", name="modules/1", problem="it is short")
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         yield ReplicaUpdate([Finish("error", error)])
 
     _, finish = read(remote(generate).submit(request()))
@@ -302,12 +409,12 @@ def test_a_module_that_a_replica_could_not_read_is_recorded(remote, health):
 def test_requests_of_a_stopping_replica_move_to_another(real, remote, finish):
     left = [replicas_of(real)]
 
-    async def generate(request, modules):
+    async def generate(request, modules, tried):
         if len(left) == 1:
             left.append(None)
             yield ReplicaUpdate([finish])
             return
-        async for update in left[0](request, modules):
+        async for update in left[0](request, modules, tried):
             yield update
 
     tokens, end = read(remote(generate).submit(request()))

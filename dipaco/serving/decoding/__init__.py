@@ -7,6 +7,7 @@
     request_queue.py     requests on their way into a loop
     loop.py              requests join and leave between blocks of steps
     meter.py             counts and rates of a loop
+    device_health.py     whether the device still makes tokens
     batch.py             the active rows of a path
     block_plan.py        how many tokens each row makes in a block
     mixing.py            which paths share a step

@@ -23,6 +23,7 @@ from dipaco.serving.decoding.batch import Batch, fetch_tokens, grammar_of, token
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
+from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.decoding.fairness import RowShares
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
@@ -71,6 +72,7 @@ class Loop:
         # What follows belongs to the loop's thread.
         tokens_W = None if grammars is None else grammars.tokens_W
         self._pool = CachePool(config, self.limits, levels, tokens_W)
+        self.device_health = DeviceHealth(self._pool)
         self._batches: dict[PathKey, Batch] = {}
         self._meter = LoopMeter()
 
@@ -122,6 +124,11 @@ class Loop:
         """Whether its thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def problem(self) -> str | None:
+        """Why it makes no tokens, in words; None = it can."""
+        return self.device_health.problem if self.is_alive else "the serving loop has ended"
+
     def stop(self, drain_seconds: float) -> None:
         """Takes no more requests, finishes those it has, and ends the thread.
 
@@ -166,6 +173,7 @@ class Loop:
             return True
         if blocks:
             self._meter.record_block(num_tokens, time.monotonic() - started)
+            self.device_health.record_tokens()
         self._close_empty_batches()
         return bool(blocks) or did_admit
 
@@ -323,6 +331,7 @@ class Loop:
                 self._pool.prefill(batch.prepared, [row])
                 self._score_prompt(batch, row)
                 self._hand_out(step, self._pool.start_block(step))
+                self.device_health.record_tokens()
             except Exception as error:
                 self._remove_row(alone, row, Finish("error", error))
                 has_failed = True
@@ -330,6 +339,7 @@ class Loop:
                 batch.rows.remove(row)
             if has_failed:
                 rest = self._forget_cache()
+                self.device_health.try_out(batch.prepared)
 
     def _forget_cache(self) -> list[tuple[Batch, BatchRow]]:
         """Drops the cache: a failed program may have consumed it, since it is donated. Returns the

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dipaco.serving.decoding.waiting_requests import PathKey
 
 RECENT = 100  # requests and turns that rates are taken over
+RATE_SECONDS = 60.0  # turns that ended before are in no speed
 
 
 class LoopStats(NamedTuple):
@@ -19,7 +20,9 @@ class LoopStats(NamedTuple):
     num_tokens: int  # made
     num_prompt_tokens: int  # prefilled
     num_prompts_reused: int  # of which some or all was already in the cache
-    tokens_per_second: float  # over the latest hundred turns
+    # While it decodes: over the latest hundred turns that ended in the last `RATE_SECONDS`. 0.0 =
+    # there were none.
+    tokens_per_second: float
     prefill_seconds: float  # total
     decode_seconds: float  # total
     first_token_seconds: float  # mean time from submit to first token, of the latest hundred
@@ -36,7 +39,8 @@ class LoopMeter:
         self.num_paused = 0
         self.prefill_seconds = self.decode_seconds = 0.0
         self._finish_times: collections.deque[float] = collections.deque(maxlen=RECENT)
-        self._turns: collections.deque[tuple[float, int]] = collections.deque(maxlen=RECENT)
+        # (when it ended, its seconds, its tokens)
+        self._turns: collections.deque[tuple[float, float, int]] = collections.deque(maxlen=RECENT)
         self._first_tokens: collections.deque[float] = collections.deque(maxlen=RECENT)
 
     def record_finish(self, reason: str) -> None:
@@ -50,7 +54,7 @@ class LoopMeter:
     def record_block(self, num_tokens: int, seconds: float) -> None:
         self.num_tokens += num_tokens
         self.decode_seconds += seconds
-        self._turns.append((seconds, num_tokens))
+        self._turns.append((time.monotonic(), seconds, num_tokens))
 
     def record_first_token(self, submitted_seconds: float) -> None:
         """A stream got its first token."""
@@ -65,8 +69,9 @@ class LoopMeter:
         return max(1, min(60, math.ceil(per_request * num_waiting)))
 
     def stats(self, num_waiting: int, rows_per_path: dict[PathKey, int]) -> LoopStats:
-        turns, first_tokens = list(self._turns), list(self._first_tokens)
-        seconds = sum(seconds for seconds, _ in turns)
+        first_tokens, oldest = list(self._first_tokens), time.monotonic() - RATE_SECONDS
+        turns = [turn for turn in list(self._turns) if turn[0] > oldest]
+        seconds = sum(seconds for _, seconds, _ in turns)
         return LoopStats(
             num_waiting=num_waiting,
             rows_per_path=rows_per_path,
@@ -75,7 +80,7 @@ class LoopMeter:
             num_prompt_tokens=self.num_prompt_tokens,
             num_prompts_reused=self.num_prompts_reused,
             num_paused=self.num_paused,
-            tokens_per_second=sum(tokens for _, tokens in turns) / seconds if seconds else 0.0,
+            tokens_per_second=sum(tokens for *_, tokens in turns) / seconds if seconds else 0.0,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
             first_token_seconds=sum(first_tokens) / max(1, len(first_tokens)),

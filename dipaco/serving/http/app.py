@@ -296,20 +296,19 @@ class _Application:
         return model_entry(self._service, model, self._started_seconds, has_chat)
 
     async def _healthz(self, request: Request) -> Response:
-        is_healthy = self._service.loop_is_alive
-        status = "ok" if is_healthy else "the serving loop has ended"
-        return _json(HealthReply(status=status), 200 if is_healthy else 503)
+        problem = self._service.loop_problem
+        return _json(HealthReply(status=problem or "ok"), 503 if problem else 200)
 
     async def _readyz(self, request: Request) -> Response:
         served = self._service.releases.current
         can_serve = any(
             self._service.problem_of(served, path) is None for path in range(served.num_paths)
         )
-        is_ready = self._service.loop_is_alive and can_serve
-        status = "ready" if is_ready else "no path can be served"
+        problem = self._service.loop_problem or (None if can_serve else "no path can be served")
         broken = {str(path): problem for path, problem in self._service.not_whole(served).items()}
         detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
-        return _json(HealthReply(status=status, detail=detail), 200 if is_ready else 503)
+        reply = HealthReply(status=problem or "ready", detail=detail)
+        return _json(reply, 503 if problem else 200)
 
     async def _metrics_text(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")

@@ -76,7 +76,7 @@ class _ServiceCollector(Collector):
             "waiting_requests": ("Requests that wait for a row.", loop.num_waiting),
             "rows": ("Requests being decoded.", sum(loop.rows_per_path.values())),
             "tokens_per_second": (
-                "Tokens made per second, over the latest turns.",
+                "Tokens per second of decoding, in the last minute; 0 = none were made.",
                 loop.tokens_per_second,
             ),
         }

@@ -45,7 +45,7 @@ POSTS: dict[str, tuple[str, type, type]] = {
 GETS: dict[str, tuple[str, type]] = {
     "/v1/models": ("The served models, their levels and modules.", protocol.ModelList),
     "/v1/paths": ("The paths of a model, and what each was trained on.", protocol.PathList),
-    "/healthz": ("Whether the process is alive.", protocol.HealthReply),
+    "/healthz": ("Whether the process is alive and its device makes tokens.", protocol.HealthReply),
     "/readyz": ("Whether it takes requests.", protocol.HealthReply),
 }
 

@@ -1,0 +1,52 @@
+"""Whether the device of a loop still makes tokens: after a failure it is asked for one.
+
+A request may fail by itself. A device may fail for ever, as after a CUDA error that stays: then
+every request fails at once, and a loop that only runs on would take them all.
+"""
+
+from dipaco.model.spec import Parts
+from dipaco.serving.decoding.batch import Batch, fetch_tokens
+from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.cache_pool import CachePool
+from dipaco.serving.decoding.mixing import DecodeStep
+from dipaco.serving.decoding.sampling import uniforms
+from dipaco.serving.decoding.stream import GenerationRequest, Stream
+from dipaco.serving.decoding.waiting_requests import key_of
+
+FAILURES = 3  # in a row, without a token between them, that are a problem
+TRIAL = GenerationRequest(prompt_ids=(0, 0), path=0, max_new_tokens=1)
+
+
+class DeviceHealth:
+    """Written by the loop's thread, read by any."""
+
+    def __init__(self, pool: CachePool):
+        self._pool, self._num_failed = pool, 0
+
+    @property
+    def problem(self) -> str | None:
+        """A sentence without its full stop; None = it makes tokens, as far as known."""
+        if self._num_failed < FAILURES:
+            return None
+        return "the device makes no tokens: request after request has failed, and a trial with each"
+
+    def record_tokens(self) -> None:
+        """It made some."""
+        self._num_failed = 0
+
+    def try_out(self, prepared: Parts) -> None:
+        """Makes a token with a path's parameters, in a free row; if it fails, the cache is lost."""
+        stream, tokens = Stream(TRIAL), list(TRIAL.prompt_ids)
+        most = len(tokens) + TRIAL.max_new_tokens
+        draws = uniforms(TRIAL.seed, most + self._pool.limits.steps_per_block)
+        pool_row = self._pool.allocate(key_of(stream), tokens).pool_row
+        batch = Batch(prepared)
+        batch.rows.append(BatchRow(stream, pool_row, tokens, most, draws))
+        try:
+            self._pool.prefill(prepared, batch.rows)
+            fetch_tokens(self._pool.start_block(DecodeStep([batch])))
+            self._num_failed = 0
+        except Exception:
+            self._pool.forget()
+            self._num_failed += 1
+        self._pool.free(pool_row, key_of(stream), [])

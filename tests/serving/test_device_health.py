@@ -1,0 +1,85 @@
+"""A device that fails for every request is a problem of the loop; a request that fails is not."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from dipaco.serving.decoding import cache_pool, decode
+from dipaco.serving.decoding.device_health import FAILURES, DeviceHealth
+from tests.support.serving_rig import compilations, ids, make_loop, read, request, run_until_idle
+
+
+def fail_for(monkeypatch, program, is_bad):
+    """Has a program of the device fail for some prompts."""
+    real = getattr(decode, program)
+
+    def failing(config, prepared, pool, *arguments, **more):
+        tokens = more["history_BS"] if program == "decode_block" else arguments[0]
+        if is_bad(np.asarray(tokens)):
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        return real(config, prepared, pool, *arguments, **more)
+
+    monkeypatch.setattr(cache_pool, program, failing)
+
+
+def ended_with(loop, asked):
+    stream = loop.submit(asked)
+    run_until_idle(loop)
+    return read(stream)[1].reason
+
+
+@pytest.mark.parametrize("program", ["decode_block", "prefill"])
+def test_a_device_that_fails_for_every_request_is_a_problem_until_it_makes_tokens(
+    monkeypatch, program
+):
+    loop = make_loop()
+    assert loop.device_health.problem is None
+    with monkeypatch.context() as patch:
+        fail_for(patch, program, lambda tokens: True)
+        for number in range(FAILURES):
+            assert loop.device_health.problem is None, number
+            assert ended_with(loop, request()) == "error"
+        assert "makes no tokens" in loop.device_health.problem
+    assert ended_with(loop, request()) == "length"
+    assert loop.device_health.problem is None
+
+
+def test_failures_with_tokens_between_them_are_none_in_a_row(monkeypatch):
+    loop = make_loop()
+    for _ in range(2 * FAILURES):
+        with monkeypatch.context() as patch:
+            fail_for(patch, "decode_block", lambda tokens: True)
+            assert ended_with(loop, request()) == "error"
+        assert ended_with(loop, request()) == "length"
+    assert loop.device_health.problem is None
+
+
+@pytest.mark.parametrize("program", ["decode_block", "prefill"])
+def test_a_request_that_fails_by_itself_is_no_problem_however_often_it_comes(monkeypatch, program):
+    loop = make_loop()
+    expected = loop.submit(request(max_new_tokens=30))
+    run_until_idle(loop)
+    fail_for(monkeypatch, program, lambda tokens: 63 in tokens)
+    for _ in range(2 * FAILURES):
+        bad = [loop.submit(request([63] * 20, max_new_tokens=5)) for _ in range(FAILURES)]
+        run_until_idle(loop)
+        assert {read(stream)[1].reason for stream in bad} == {"error"}
+        assert loop.device_health.problem is None
+    before = len(compilations)
+    beside = loop.submit(request(max_new_tokens=30))
+    bad = loop.submit(request([63] * 20, max_new_tokens=5))
+    run_until_idle(loop)
+    assert read(bad)[1].reason == "error"
+    assert ids(beside) == ids(expected)
+    assert len(compilations) == before
+    assert loop.stats().rows_per_path == {}
+
+
+def test_the_server_is_not_healthy_while_its_device_makes_no_tokens(client, monkeypatch):
+    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+    monkeypatch.setattr(DeviceHealth, "problem", "the device makes no tokens")
+    for route in ("/healthz", "/readyz"):
+        answer = client.get(route)
+        assert answer.status_code == 503
+        assert answer.json()["status"] == "the device makes no tokens"
