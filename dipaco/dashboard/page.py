@@ -5,7 +5,6 @@ of `SCRIPTS`. The page connects to its own server only, and from disk to nothing
 """
 
 import importlib.resources
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,6 @@ def table_of(run: Run) -> dict[str, Any] | None:
         return Texts(run).table()
     except (DipacoError, OSError):
         return None
-
-
-def problem_page(problem: str) -> bytes:
-    """The page of a run that cannot be shown."""
-    return page(json.dumps({"problem": problem}).encode())
 
 
 def _inside(content: bytes) -> str:

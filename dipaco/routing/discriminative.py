@@ -29,32 +29,23 @@ STEPS = 200  # of L-BFGS, at most
 SETTLED = 1e-7  # stop when a pass lowers the loss by a smaller share
 
 
-def fit_discriminative(
+def fit_classifier(
     config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
 ) -> Router:
-    """Fits a router to the best path of each of its documents.
+    """Fits a classifier to the best path of each of its documents; `calibrated` balances it.
 
     Args:
-      config: normalisation, regularisation, target share.
+      config: normalisation, regularisation.
       features_ND: [N, D] raw features of the router's documents.
       label_N: int [N] the best path of each, from `labels.best_paths`.
       num_paths: P.
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
-      BadSetting: a target share that these documents cannot meet.
       BadFeatures: values that are not finite.
 
     Source: DiPaCo section 2.4.
     """
-    classifier = fit_classifier(config, features_ND, label_N, num_paths)
-    return calibrated(classifier, config, features_ND, label_N)
-
-
-def fit_classifier(
-    config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
-) -> Router:
-    """The first half of `fit_discriminative`: the classifier, without balanced shares."""
     check_features(features_ND, features_ND.shape[1])
     if len(features_ND) < num_paths:
         raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
@@ -73,7 +64,11 @@ def fit_classifier(
 def calibrated(
     classifier: Router, config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray
 ) -> Router:
-    """The second half: the classifier with biases that give every path its share."""
+    """The classifier with biases that give every path its share of these documents.
+
+    Raises:
+      BadSetting: a target share that they cannot meet.
+    """
     share_P = target_share(
         label_N,
         classifier.num_paths,

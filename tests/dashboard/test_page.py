@@ -9,7 +9,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 from support.made_up_run import make_run
 
 from dipaco.dashboard.columns import packed, unpacked
-from dipaco.dashboard.page import export, problem_page
+from dipaco.dashboard.page import export
 from dipaco.dashboard.page import page as whole_page
 from dipaco.dashboard.watcher import Pace
 from dipaco.runs.inspection import inspection_of
@@ -290,11 +290,6 @@ def test_without_a_run_the_page_says_why(opened, tmp_path):
         page = opened(url)
         page.locator("#problem", has_text="NoSuchRun").wait_for()
         assert page.locator("#content").is_hidden()
-        page.close()
-    file = tmp_path / "page.html"
-    file.write_bytes(problem_page("There is nothing to show."))
-    page = opened(file.as_uri())
-    assert page.locator("#problem").text_content() == "There is nothing to show."
 
 
 def test_256_paths_with_private_parts_fit_wide_and_on_a_phone(opened, tmp_path):

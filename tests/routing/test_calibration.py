@@ -9,7 +9,7 @@ from dipaco.errors import BadSetting
 from dipaco.routing.calibration import calibrate, is_near, target_share
 from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RoutingConfig
-from dipaco.routing.discriminative import fit_discriminative
+from tests.support.fitted_router import fit_discriminative
 
 
 def shares(logit_NP, bias_P):

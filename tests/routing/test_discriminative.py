@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from dipaco.routing.config import RoutingConfig
-from dipaco.routing.discriminative import fit_discriminative, logistic_regression
+from dipaco.routing.discriminative import logistic_regression
 from dipaco.routing.errors import TooFewRouterDocuments
+from tests.support.fitted_router import fit_discriminative
 
 
 def test_separate_clusters_are_told_apart(heaps):

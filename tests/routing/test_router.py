@@ -10,10 +10,10 @@ import pytest
 
 from dipaco.errors import BadSetting
 from dipaco.routing.config import NORMALISATIONS, RoutingConfig
-from dipaco.routing.discriminative import fit_discriminative
 from dipaco.routing.errors import BadFeatures, BadRouterRule, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.own_router import RouterFunctions
 from dipaco.routing.router import fit_router, linear_router, load, save
+from tests.support.fitted_router import fit_discriminative
 
 ROUTERS = {
     "kmeans": RoutingConfig(kind="kmeans", capacity=1.25),
