@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,95 +42,122 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
 
     At an alternation the router is fitted to the labels of the paths, or stays and the paths
     themselves choose by likelihood, and all documents are routed again; earlier routers and shards
-    stay. Of several hosts, the first writes the tokens of each
-    shard. DiPaCo section 2.4.
+    stay. Of several hosts, the first writes the tokens of each shard. DiPaCo section 2.4.
     """
-    started = time.monotonic()
-    config, corpus, phase = run.config, run.corpus, claim.task.phase
-    by_likelihood = config.routing.rule == LIKELIHOOD
-    features_of, refit = features_for(run, phase), None
-    if phase:
-        refit = _by_likelihood(run, phase) if by_likelihood else _refit(run, phase, features_of)
-    small, small_seconds = None, {}
-    if config.routing.kind == SMALL_MODELS and not phase:
-        small_started = time.monotonic()
-        small = _small_models(run)
-        small_seconds = {"small_models_seconds": time.monotonic() - small_started}
-        run.small_models = small.models  # they route from here on, before the stage is recorded
-        router, choices_NK = small.router, small.choices_NK
-    else:
-        router = _router(run, features_of) if refit is None else refit.router
-        choices_NK = None if refit is None else refit.choices_NK
-    if choices_NK is None:
-        train = corpus.documents("train")
-        overlap = config.routing.overlap
-        choices_NK = route_documents(run, router, corpus, train, overlap, features_of)
-    shards, held_out = _build_shards(run, choices_NK)
+    started, phase = time.monotonic(), claim.task.phase
+    routed = _routed(run, phase)
+    shards, held_out = _build_shards(run, routed.choices_NK)
     valid = validation_documents(run)
-    compared = config.routing.num_compared(config.num_paths)
-    shortlists = route_documents(run, router, corpus, valid, compared, features_of)
-    valid_paths = shortlists[:, 0]
-    table = domain_table(corpus, shards)
+    shortlists_VK = routed.shortlists(run, valid)
     if run.address.url is not None and is_first:
-        for documents in (*(shard.plan.documents for shard in shards), *held_out, valid):
-            name = shard_tokens_folder(shard_tokens_digest(corpus.digest, documents))
-            run.objects.write_folder(name, functools.partial(write_shard_tokens, corpus, documents))
-    index = {
-        "plans": [save_row_plan(run, shard.plan) for shard in shards],
-        "documents": [len(shard.documents) for shard in shards],
-    }
+        _write_tokens(run, [*(shard.plan.documents for shard in shards), *held_out, valid])
+    counts = [len(shard.documents) for shard in shards]
+    index = {"plans": [save_row_plan(run, shard.plan) for shard in shards], "documents": counts}
+    validation = {"documents": valid, "paths": shortlists_VK[:, 0], "shortlists": shortlists_VK}
     artifacts = {
-        "router": run.objects.write_bytes("routers", "safetensors", save(router)),
+        "router": run.objects.write_bytes("routers", "safetensors", save(routed.router)),
         "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
-        "valid": save_tree(
-            run.objects,
-            "shards",
-            {"documents": valid, "paths": valid_paths, "shortlists": shortlists},
-        ),
+        "valid": save_tree(run.objects, "shards", validation),
+        **_further_artifacts(run, phase, routed, shards, held_out),
     }
-    if config.counts_tokens:
-        size = config.model.vocab_size
-        counts_PV = np.stack([token_counts(corpus, shard.plan, size) for shard in shards])
-        artifacts["token_counts"] = save_tree(run.objects, "shards", {"token_counts": counts_PV})
-    if config.inner.hold_out:
-        tree = {f"{path:06d}": documents for path, documents in enumerate(held_out)}
-        artifacts["held_out"] = save_tree(run.objects, "shards", tree)
-    if by_likelihood and config.routing.alternations and not phase:
-        shortlists = {
-            split: route_documents(
-                run, router, corpus, corpus.documents(split), compared, features_of
-            )
-            for split in ("router", "train")
-        }
-        artifacts["shortlists"] = save_tree(run.objects, "shards", shortlists)
-    if small is not None:
-        artifacts["small_models"] = save_tree(run.objects, "routers", small.models)
-    if refit is not None:
-        artifacts["labels"] = save_tree(run.objects, "shards", refit.labels)
     stage = StageDone(
         stage="route",
         phase=phase,
         artifacts=artifacts,
         summary={
-            "documents": index["documents"],
-            "domains": [
-                {
-                    name: int(count)
-                    for name, count in zip(corpus.domain_names, row, strict=True)
-                    if count
-                }
-                for row in table
-            ],
-            "valid": np.bincount(valid_paths, minlength=config.num_paths).tolist(),
-            **small_seconds,
-            **shards_outside_bounds(run, index["documents"], phase),
-            **({} if refit is None else _alternation_summary(run, phase, shards, refit)),
+            "documents": counts,
+            "domains": _domains_of(run, shards),
+            "valid": np.bincount(shortlists_VK[:, 0], minlength=run.config.num_paths).tolist(),
+            **routed.seconds,
+            **shards_outside_bounds(run, counts, phase),
+            **_alternation_summary(run, phase, shards, routed.refit),
         },
         seconds=time.monotonic() - started,
     )
     if phase:
         return [stage]
     return [stage, *(fact for arm in run.plan.arms for fact in _first_modules(run, arm))]
+
+
+class _Routed(NamedTuple):
+    """How the documents are divided."""
+
+    router: Router
+    choices_NK: np.ndarray  # paths of each training document
+    features_of: FeaturesOf
+    refit: "_Refit | None" = None  # of an alternation
+    small: FittedModels | None = None  # that divided them
+    seconds: Mapping[str, float] = {}  # of fitting those, for the stage's summary
+
+    def shortlists(self, run: Run, documents: np.ndarray) -> np.ndarray:
+        """int [N, K], the K paths that are compared for each document, the router's first first."""
+        compared = run.config.routing.num_compared(run.config.num_paths)
+        return route_documents(run, self.router, run.corpus, documents, compared, self.features_of)
+
+
+def _routed(run: Run, phase: int) -> _Routed:
+    routing, features_of = run.config.routing, features_for(run, phase)
+    if routing.kind == SMALL_MODELS and not phase:
+        started = time.monotonic()
+        small = _small_models(run)
+        seconds = {"small_models_seconds": time.monotonic() - started}
+        run.small_models = small.models  # they route from here on, before the stage is recorded
+        return _Routed(small.router, small.choices_NK, features_of, None, small, seconds)
+    refit = None
+    if phase and routing.rule == LIKELIHOOD:
+        refit = _by_likelihood(run, phase)
+    elif phase:
+        refit = _refit(run, phase, features_of)
+    router = _router(run, features_of) if refit is None else refit.router
+    choices_NK = None if refit is None else refit.choices_NK
+    if choices_NK is None:
+        train = run.corpus.documents("train")
+        choices_NK = route_documents(run, router, run.corpus, train, routing.overlap, features_of)
+    return _Routed(router, choices_NK, features_of, refit)
+
+
+def _write_tokens(run: Run, shares: list[np.ndarray]) -> None:
+    """Writes the tokens of each share of the documents, for workers without the text."""
+    for documents in shares:
+        name = shard_tokens_folder(shard_tokens_digest(run.corpus.digest, documents))
+        run.objects.write_folder(name, functools.partial(write_shard_tokens, run.corpus, documents))
+
+
+def _further_artifacts(
+    run: Run, phase: int, routed: _Routed, shards: list[Shard], held_out: list[np.ndarray]
+) -> dict[str, Receipt]:
+    """What some configs need beside router, shards and the paths of validation documents."""
+    config, artifacts = run.config, {}
+    if config.counts_tokens:
+        size = config.model.vocab_size
+        counts_PV = np.stack([token_counts(run.corpus, shard.plan, size) for shard in shards])
+        artifacts["token_counts"] = save_tree(run.objects, "shards", {"token_counts": counts_PV})
+    if config.inner.hold_out:
+        tree = {f"{path:06d}": documents for path, documents in enumerate(held_out)}
+        artifacts["held_out"] = save_tree(run.objects, "shards", tree)
+    if config.routing.rule == LIKELIHOOD and config.routing.alternations and not phase:
+        shortlists = {
+            split: routed.shortlists(run, run.corpus.documents(split))
+            for split in ("router", "train")
+        }
+        artifacts["shortlists"] = save_tree(run.objects, "shards", shortlists)
+    if routed.small is not None:
+        artifacts["small_models"] = save_tree(run.objects, "routers", routed.small.models)
+    if routed.refit is not None:
+        artifacts["labels"] = save_tree(run.objects, "shards", routed.refit.labels)
+    return artifacts
+
+
+def _domains_of(run: Run, shards: list[Shard]) -> list[dict[str, int]]:
+    """Of each path: domain -> documents."""
+    return [
+        {
+            name: int(count)
+            for name, count in zip(run.corpus.domain_names, row, strict=True)
+            if count
+        }
+        for row in domain_table(run.corpus, shards)
+    ]
 
 
 def _router(run: Run, features_of: FeaturesOf) -> Router:
@@ -256,11 +284,13 @@ def _by_likelihood(run: Run, phase: int) -> _Refit:
 
 
 def _alternation_summary(
-    run: Run, phase: int, shards: list[Shard], refit: _Refit
+    run: Run, phase: int, shards: list[Shard], refit: _Refit | None
 ) -> dict[str, Any]:
     """What `status` shows of an alternation: how often the router before and this one send a router
-    document to its best path, and how many documents have changed their path.
+    document to its best path, and how many documents have changed their path. Empty for none.
     """
+    if refit is None:
+        return {}
     plans = run.shards_of(run.routing_of(MODULAR, phase - 1)).plans
     stayed = sum(
         len(np.intersect1d(load_plan(Path(run.objects.file(plan))).documents, shard.plan.documents))
