@@ -88,11 +88,7 @@ def gradient_function(
     loss_fn: LossFn, settings: InnerSettings
 ) -> Callable[[Any, Batch], tuple[Any, StepMetrics]]:
     """(parts, batch) -> (gradient of the mean loss per target, metrics); not compiled."""
-    pieces = settings.accumulation_steps
-
-    def summed_gradient(parts, batch):
-        (loss_sum, targets), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parts, batch)
-        return gradient, loss_sum, targets
+    pieces, summed_gradient = settings.accumulation_steps, _summed_gradient(loss_fn)
 
     def accumulated_gradient(parts, batch):
         if pieces == 1:
@@ -127,12 +123,15 @@ def make_gradient(
     """Compiles `gradient(parts, batch) -> (gradient of the summed loss, summed loss, targets)`:
     what one of several machines does for a step that they take together.
     """
+    return jax.jit(_summed_gradient(loss_fn))
 
+
+def _summed_gradient(loss_fn: LossFn) -> Callable[[Any, Batch], tuple[Any, jax.Array, jax.Array]]:
     def gradient(parts, batch):
         (loss_sum, targets), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parts, batch)
         return gradient, loss_sum, targets
 
-    return jax.jit(gradient)
+    return gradient
 
 
 def make_update(

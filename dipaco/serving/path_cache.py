@@ -142,7 +142,7 @@ class PathCache:
         Raises:
           NoRoomForPath, PathCacheTooSmall: as `pin`, whose other errors `PathPin.read` raises.
         """
-        key = _key(modules)
+        key = digests_of(modules)
         wanted = {receipt.digest: self._size_of(receipt) for receipt in modules.values()}
         with self._lock:
             if not self._sizes.keys() >= wanted.keys():
@@ -154,19 +154,19 @@ class PathCache:
     def contains(self, modules: Modules) -> bool:
         """Whether pinning the path now would read nothing: its modules are in memory."""
         with self._lock:
-            return self._modules.keys() >= set(_key(modules))
+            return self._modules.keys() >= set(digests_of(modules))
 
     def has_room(self, modules: Modules) -> bool:
         """Whether the path takes no room that others have not got already: its modules are in
         memory, or are being read for others.
         """
         with self._lock:
-            return self._sizes.keys() >= set(_key(modules))
+            return self._sizes.keys() >= set(digests_of(modules))
 
     def count_lookup(self, modules: Modules) -> None:
         """A path is asked for: a hit where it is in memory, else a miss."""
         with self._lock:
-            is_hit = self._modules.keys() >= set(_key(modules))
+            is_hit = self._modules.keys() >= set(digests_of(modules))
             self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)
 
     def memory_of(self, modules: Modules) -> int:
@@ -311,5 +311,6 @@ class PathCache:
             self._modules.pop(digest, None)
 
 
-def _key(modules: Modules) -> tuple[str, ...]:
+def digests_of(modules: Modules) -> tuple[str, ...]:
+    """What tells a path from others: the digests of its modules."""
     return tuple(receipt.digest for receipt in modules.values())

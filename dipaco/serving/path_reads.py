@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from dipaco.serving.fair_threads import FairThreads
-from dipaco.serving.path_cache import Modules, PathPin, PathStore
+from dipaco.serving.path_cache import Modules, PathPin, PathStore, digests_of
 
 # Paths that are read at once, each in a thread that it holds while it waits for the disk or the
 # bucket; the cache may have memory for fewer.
@@ -34,7 +34,7 @@ class PathReads:
 
     async def read(self, modules: Modules, client: str) -> None:
         """Reads a path that its caller has pinned. Raises what reading raises."""
-        key = tuple(receipt.digest for receipt in modules.values())
+        key = digests_of(modules)
         if key not in self._reading:
             self._reading[key] = _Read(self._cache.reserve(modules))
             self._reading[key].done.add_done_callback(lambda done: self._end(key, done))

@@ -10,7 +10,7 @@ import asyncio
 import collections
 import dataclasses
 
-from dipaco.serving.path_cache import Modules, PathPin
+from dipaco.serving.path_cache import Modules, PathPin, digests_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -26,7 +26,7 @@ class RoomRequest:
     @property
     def path(self) -> tuple[str, ...]:
         """The digests of its modules."""
-        return tuple(receipt.digest for receipt in self.modules.values())
+        return digests_of(self.modules)
 
 
 class PathTurns:

@@ -22,17 +22,18 @@ ROW_SETTINGS = (
 
 def is_diloco(config: RunConfig) -> bool:
     """Whether several paths share every part, and are averaged at outer steps."""
-    return config.num_paths > 1 and _shares_all(config) and not config.outer.synchronous
+    return config.num_paths > 1 and shares_all(config) and not config.outer.synchronous
 
 
 def is_one_model(config: RunConfig) -> bool:
     """Whether all paths have the same parameters. Where they stop early, each is released as it was
     at its own best.
     """
-    return config.num_paths == 1 or (_shares_all(config) and not config.inner.hold_out)
+    return config.num_paths == 1 or (shares_all(config) and not config.inner.hold_out)
 
 
-def _shares_all(config: RunConfig) -> bool:
+def shares_all(config: RunConfig) -> bool:
+    """Whether no path has a part of its own."""
     owning = [level for level in config.topology.levels if level.parts]
     return all(level.experts == SHARED for level in owning)
 

@@ -18,7 +18,7 @@ from dipaco.evaluation.style import DILOCO
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
 from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_texts
-from dipaco.sweeps.notes import is_diloco, is_one_model, num_differing, table_notes
+from dipaco.sweeps.notes import is_diloco, is_one_model, num_differing, shares_all, table_notes
 from dipaco.sweeps.pairing import are_equal, paired_difference
 from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
@@ -259,8 +259,7 @@ def _kind(name: str, config: RunConfig) -> str:
         return DENSE
     if is_diloco(config):
         return DILOCO
-    shares_all = all(level.experts == SHARED for level in config.topology.levels if level.parts)
-    return DATA_PARALLEL if shares_all else MODULAR
+    return DATA_PARALLEL if shares_all(config) else MODULAR
 
 
 def _levels(name: str, config: RunConfig) -> list[LevelSummary]:
