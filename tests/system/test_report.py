@@ -19,6 +19,7 @@ KEYS = {
     "parameters_total",
     "steps",
     "steps_elsewhere",
+    "variant",
     "tokens",
     "flops",
     "bytes_sent",
@@ -56,6 +57,9 @@ def test_every_row_has_exactly_the_keys_that_later_tables_keep(report):
     ]
     assert all(set(row) == KEYS for row in report["rows"])
     assert all(row["steps_elsewhere"] == 0 for row in report["rows"])
+    variants = {row["name"]: row["variant"] for row in report["rows"] if row["variant"]}
+    assert all(name == f"modular_{variant}" for name, variant in variants.items())
+    assert len(variants) == 5
 
 
 def test_a_wrong_path_is_said_of_the_model_that_has_paths(rows):
