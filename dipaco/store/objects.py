@@ -192,6 +192,19 @@ class Objects:
             self._fetch_folder(self.remote, name)
         return folder
 
+    def fetch_folder_again(self, name: str) -> bool:
+        """Fetches a folder that is whole here and yet not what was recorded: a run that was at this
+        URL before may have left it. False: there is no bucket, or it has no such folder.
+        """
+        if self.remote is None:
+            return False
+        try:
+            self._fetch_folder(self.remote, name)
+        except ObjectMissing:
+            return False
+        (self.place_of(name) / UNSENT).unlink(missing_ok=True)
+        return True
+
     def read_bytes(self, receipt: Receipt) -> bytes:
         """The object's content, checked."""
         return self.file(receipt).read_bytes()
