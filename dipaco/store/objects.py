@@ -10,6 +10,7 @@ or damaged in it is fetched again.
 import collections
 import contextlib
 import functools
+import io
 import json
 import logging
 import mmap
@@ -50,6 +51,7 @@ from dipaco.store.verification import (
     check_folder,
     list_folder,
     map_file,
+    open_file,
     parse_listing,
     receipt_of,
 )
@@ -161,6 +163,12 @@ class Objects:
         self._checked(receipt, check_file)
         return self.place_of(receipt.name)
 
+    def open(self, receipt: Receipt) -> io.BufferedReader:
+        """The object's file open for reading, every byte of it checked. It stays readable when the
+        file is deleted, as by those who go on after a worker lost its claim. Raises as `file`.
+        """
+        return self._checked(receipt, open_file)
+
     def pages(self, receipt: Receipt) -> mmap.mmap:
         """The object's file mapped into memory, read-only, every byte of it checked. The pages stay
         readable when the file is deleted. Raises as `file`.
@@ -207,7 +215,8 @@ class Objects:
 
     def read_bytes(self, receipt: Receipt) -> bytes:
         """The object's content, checked."""
-        return self.file(receipt).read_bytes()
+        with self.open(receipt) as stream:
+            return stream.read()
 
     def publish(self, file: Path, content: bytes) -> None:
         """Writes a file that people read (a report) to the bucket, in place of an older one.
