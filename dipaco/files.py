@@ -111,8 +111,19 @@ def now_in(folder: Path) -> float:
 
 def rename_durably(partial: Path, file: Path) -> None:
     """Gives a flushed file or folder its name, and flushes the folder that holds the name."""
-    partial.replace(file)
+    rename(partial, file)
     flush(file.parent)
+
+
+def rename(partial: Path, file: Path) -> None:
+    """Gives a file or folder its name; the folder for it may have been removed, since it was empty,
+    by another process after it was made.
+    """
+    try:
+        partial.replace(file)
+    except FileNotFoundError:
+        make_folder(file.parent)
+        partial.replace(file)
 
 
 def make_folder(folder: Path) -> None:

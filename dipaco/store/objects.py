@@ -27,6 +27,7 @@ from dipaco.files import (
     install_file,
     make_folder,
     now_in,
+    rename,
     rename_durably,
     translate_os_errors,
     write_atomically,
@@ -327,7 +328,7 @@ class Objects:
     def _place_fetched(self, temporary: Path, final: Path) -> None:
         """As `install_file`, without flushing: it can be fetched again."""
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary.replace(final)
+        rename(temporary, final)
         self._added(final, final.stat().st_size)
 
     def _used(self, *files: Path) -> None:
