@@ -6,6 +6,7 @@ flushed: after a crash at any point it is there whole, or what was there before 
 
 import contextlib
 import errno
+import io
 import os
 import re
 import shutil
@@ -110,8 +111,19 @@ def now_in(folder: Path) -> float:
 
 def rename_durably(partial: Path, file: Path) -> None:
     """Gives a flushed file or folder its name, and flushes the folder that holds the name."""
-    partial.replace(file)
+    rename(partial, file)
     flush(file.parent)
+
+
+def rename(partial: Path, file: Path) -> None:
+    """Gives a file or folder its name; the folder for it may have been removed, since it was empty,
+    by another process after it was made.
+    """
+    try:
+        partial.replace(file)
+    except FileNotFoundError:
+        make_folder(file.parent)
+        partial.replace(file)
 
 
 def make_folder(folder: Path) -> None:
@@ -186,13 +198,18 @@ def _system_error_in(text: str) -> int | None:
 
 
 def file_digest(file: Path) -> str:
-    """xxh3 (128 bits, hexadecimal) of a file's bytes, read block by block."""
+    """xxh3 (128 bits, hexadecimal) of a file's bytes."""
+    with file.open("rb", buffering=0) as stream:
+        return stream_digest(stream)
+
+
+def stream_digest(stream: io.FileIO) -> str:
+    """That of the bytes of an open file from here on, read block by block."""
     digest = xxhash.xxh3_128()
     # One buffer, which stays in the cache: 6.0 GB/s, against 5.0 with a new megabyte every time.
     block = memoryview(bytearray(BLOCK_BYTES))
-    with file.open("rb", buffering=0) as stream:
-        while num_bytes := stream.readinto(block):
-            digest.update(block[:num_bytes])
+    while num_bytes := stream.readinto(block):
+        digest.update(block[:num_bytes])
     return digest.hexdigest()
 
 

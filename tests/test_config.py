@@ -601,6 +601,16 @@ def test_sparse_contributions_are_not_merged_isotropically():
         load_config(PUBLISHED, [*sparse, "outer.isotropic=true"])
 
 
+def test_sparse_contributions_do_not_go_with_own_parameters_kept_at_a_late_merge():
+    """What a path keeps is in its next gradient, and what was not sent of it in the residual."""
+    late = ["outer.codec=sparse2", "outer.momentum=0", "outer.delay=1"]
+    assert load_config(PUBLISHED, late[:2]).outer.delay_merge > 0, "where it does not count"
+    assert load_config(PUBLISHED, [*late, "outer.delay_merge=0"]).outer.delay == 1
+    assert load_config(PUBLISHED, ["outer.codec=int4", "outer.delay=1"]).outer.delay_merge > 0
+    with pytest.raises(BadSetting, match=r"`outer.delay_merge` .* 0 beside `outer.codec=sparse2`"):
+        load_config(PUBLISHED, late)
+
+
 def test_a_target_share_is_of_as_many_paths_as_there_are():
     with pytest.raises(SettingsDisagree, match="has 2 shares, and there are 4 paths"):
         load_config(PUBLISHED, ["routing.alternations=1", "routing.target_share=0.5,0.5"])

@@ -4,7 +4,9 @@ What a message cannot hold of an outer gradient stays with the path as a *residu
 its next contribution: over all phases, the decoded contributions add up to the measured ones, up to
 the last residual. A codec may let a residual decay (`sparse2`, whose residual is most of a
 gradient). Sums are float32 whatever the codec. With `turns2` the path trains on with its residual
-in its own parameters (`own_parameters`), and so finds it in its next outer gradient.
+in its own parameters (`own_parameters`), and so finds it in its next outer gradient. A path that
+takes modules late and keeps a share of its own (`delay_merge`) has that share of its residual in
+both: refused with `sparse2`, and little with the others, whose residual is that of one message.
 
 Few bits have done no harm so far where nothing is dropped (Streaming DiLoCo, arXiv 2501.18512,
 section 3.3); error feedback is from Seide et al. 2014 and arXiv 1901.09847.

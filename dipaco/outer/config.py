@@ -82,7 +82,7 @@ class OuterSettings:
     section 2.3). 0 = it waits for them."""
     delay_merge: float = 0.5
     """Share of its own parameters that a path keeps when it takes modules late (Streaming DiLoCo's
-    alpha); 0 = it goes on from the modules alone."""
+    alpha); 0 = it goes on from the modules alone, as it must with `sparse2`."""
     stagger: bool = False
     """Whether levels step in turn, one at the end of each phase, and not all at once (Streaming
     DiLoCo's fragments, arXiv 2501.18512): a phase sends a level, and a path's other modules go on
@@ -193,6 +193,13 @@ class OuterSettings:
                 value=self.isotropic,
                 expected=f"false {beside}: a residual is what a module has not moved by yet, and "
                 "an isotropic step moves it otherwise than was sent",
+            )
+        if self.codec == "sparse2" and self.delay and self.delay_merge:
+            raise BadSetting(
+                name="outer.delay_merge",
+                value=self.delay_merge,
+                expected=f"0 {beside} and `outer.delay`: what a path keeps of its own is in its "
+                "next contribution, and what was not sent of it would be added once more",
             )
         own = {"delay": 0, "stagger": False, "path_share": 1.0}
         for name, off in own.items():

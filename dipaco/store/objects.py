@@ -10,6 +10,7 @@ or damaged in it is fetched again.
 import collections
 import contextlib
 import functools
+import io
 import json
 import logging
 import mmap
@@ -26,6 +27,7 @@ from dipaco.files import (
     install_file,
     make_folder,
     now_in,
+    rename,
     rename_durably,
     translate_os_errors,
     write_atomically,
@@ -50,6 +52,7 @@ from dipaco.store.verification import (
     check_folder,
     list_folder,
     map_file,
+    open_file,
     parse_listing,
     receipt_of,
 )
@@ -161,6 +164,12 @@ class Objects:
         self._checked(receipt, check_file)
         return self.place_of(receipt.name)
 
+    def open(self, receipt: Receipt) -> io.BufferedReader:
+        """The object's file open for reading, every byte of it checked. It stays readable when the
+        file is deleted, as by those who go on after a worker lost its claim. Raises as `file`.
+        """
+        return self._checked(receipt, open_file)
+
     def pages(self, receipt: Receipt) -> mmap.mmap:
         """The object's file mapped into memory, read-only, every byte of it checked. The pages stay
         readable when the file is deleted. Raises as `file`.
@@ -192,9 +201,23 @@ class Objects:
             self._fetch_folder(self.remote, name)
         return folder
 
+    def fetch_folder_again(self, name: str) -> bool:
+        """Fetches a folder that is whole here and yet not what was recorded: a run that was at this
+        URL before may have left it. False: there is no bucket, or it has no such folder.
+        """
+        if self.remote is None:
+            return False
+        try:
+            self._fetch_folder(self.remote, name)
+        except ObjectMissing:
+            return False
+        (self.place_of(name) / UNSENT).unlink(missing_ok=True)
+        return True
+
     def read_bytes(self, receipt: Receipt) -> bytes:
         """The object's content, checked."""
-        return self.file(receipt).read_bytes()
+        with self.open(receipt) as stream:
+            return stream.read()
 
     def publish(self, file: Path, content: bytes) -> None:
         """Writes a file that people read (a report) to the bucket, in place of an older one.
@@ -305,7 +328,7 @@ class Objects:
     def _place_fetched(self, temporary: Path, final: Path) -> None:
         """As `install_file`, without flushing: it can be fetched again."""
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary.replace(final)
+        rename(temporary, final)
         self._added(final, final.stat().st_size)
 
     def _used(self, *files: Path) -> None:

@@ -32,10 +32,12 @@ from dipaco.store.errors import (
     BucketMissing,
     ObjectDamaged,
     ObjectMissing,
+    ObjectTooLarge,
     StoreRefuses,
     StoreUnreachable,
 )
 
+S3_UPLOAD_BYTES = 5 << 30  # that Amazon takes in one upload; other stores may take more
 RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, an operator at lunch
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 REQUEST_SECONDS = 30.0  # deadline of a request; its bytes at the slowest rate come on top
@@ -84,8 +86,10 @@ class Remote:
         """Makes an object of a file, whole or not at all. An object of this name stays as it is,
         unless it is damaged. When this returns, the store has the bytes.
 
-        S3 refuses files over 5 GB, as this sends a file in one piece.
+        Raises:
+          ObjectTooLarge: the store does not take so many bytes in one piece.
         """
+        check_upload(self.url, "an object", file.stat().st_size)
         content = file.read_bytes()
         if not self.write_new(name, content) and not self.has(name, len(content), digest):
             self.write(name, content)
@@ -189,7 +193,7 @@ class Remote:
 
         Raises:
           StoreUnreachable: for `RETRY_FOR_SECONDS`, or this process is to end.
-          StoreRefuses, BucketMissing: a retry would not help.
+          StoreRefuses, BucketMissing, ObjectTooLarge: a retry would not help.
         """
         began = time.monotonic()
         wait_seconds = FIRST_WAIT_SECONDS
@@ -211,7 +215,7 @@ class Remote:
                         began += transfer_seconds
                         self._expect(expected, expected / 2)
                 except ValueError as error:
-                    problem = self._passing_problem(str(error))
+                    problem = self._passing_problem(str(error), num_bytes)
                 silent_seconds = time.monotonic() - began
                 if stopping.is_over() or silent_seconds > RETRY_FOR_SECONDS:
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
@@ -248,16 +252,29 @@ class Remote:
                         "The store %s did not answer for %.0f s.", self.url, silent_seconds
                     )
 
-    def _passing_problem(self, text: str) -> str:
-        """A passing problem, shortened for a person. Raises if a retry would not help."""
+    def _passing_problem(self, text: str, num_bytes: int = 0) -> str:
+        """A passing problem, shortened for a person, of a request that transfers so many bytes.
+        Raises if a retry would not help.
+        """
         problem = NOISE.sub("", text)
         if text.startswith("OUT_OF_RANGE"):
             raise _Short
         if "NoSuchBucket" in text or "bucket does not exist" in text:
             raise BucketMissing(url=self.url)
+        if "EntityTooLarge" in text:
+            raise ObjectTooLarge(url=self.url, what="an object", num_bytes=num_bytes)
         if not PASSING.match(text):
             raise StoreRefuses(url=self.url, problem=problem)
         return problem
+
+
+def check_upload(url: str | None, what: str, num_bytes: int) -> None:
+    """Raises `ObjectTooLarge` for more bytes than Amazon S3 takes in one upload, if the URL is
+    there.
+    """
+    is_amazon = url is not None and url.startswith("s3://") and "endpoint" not in _spec(url)
+    if is_amazon and num_bytes > S3_UPLOAD_BYTES:
+        raise ObjectTooLarge(url=url, what=what, num_bytes=num_bytes)
 
 
 def _result(future: Any, timeout_seconds: float) -> Any:

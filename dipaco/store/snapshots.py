@@ -66,8 +66,18 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
       ObjectMissing, ObjectDamaged.
     """
     _quiet()
+    folder = objects.folder(receipt.name)
+    try:
+        return _restored(folder, receipt, like)
+    except ObjectDamaged:
+        if not objects.fetch_folder_again(receipt.name):
+            raise
+    return _restored(folder, receipt, like)
+
+
+def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
+    """The tree in a folder. Raises `ObjectDamaged` unless it is the one that was recorded."""
     name, digest, _ = receipt
-    folder = objects.folder(name)
     wanted, structure = jax.tree.flatten(like)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     like_leaves = {f"{i:04d}": leaf for i, leaf in enumerate(wanted)}

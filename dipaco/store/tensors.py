@@ -52,7 +52,7 @@ def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
     Raises:
       ObjectMissing, ObjectDamaged.
     """
-    return trees.unflatten(_load(objects.file(receipt)))
+    return trees.unflatten(_load(objects, receipt))
 
 
 def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
       ObjectMissing, ObjectDamaged.
     """
     pages = objects.pages(receipt)
-    locations = _leaf_locations(objects.place_of(receipt.name), pages)
+    locations = _leaf_locations(objects.place_of(receipt.name), receipt.num_bytes, pages)
     return trees.unflatten(
         {
             name: np.frombuffer(pages, dtype, math.prod(shape), offset).reshape(shape)
@@ -79,10 +79,10 @@ def read_pieces(objects: Objects, receipt: Receipt) -> Iterator[tuple[str, int, 
     Raises:
       ObjectMissing, ObjectDamaged.
     """
-    with objects.file(receipt).open("rb") as stream:
-        for name, (dtype, shape, offset) in _leaf_locations(
-            objects.place_of(receipt.name), stream
-        ).items():
+    file = objects.place_of(receipt.name)
+    with objects.open(receipt) as stream:
+        locations = _leaf_locations(file, receipt.num_bytes, stream)
+        for name, (dtype, shape, offset) in locations.items():
             size = math.prod(shape)
             buffer = np.empty(min(size, PIECE_VALUES), dtype)
             stream.seek(offset)
@@ -116,8 +116,7 @@ def load_state(objects: Objects, receipt: Receipt, like: Mapping[str, Any]) -> d
     Raises:
       ObjectMissing, ObjectDamaged: the bytes, or the structure, are not those that were saved.
     """
-    file = objects.file(receipt)
-    leaves = _load(file)
+    file, leaves = objects.place_of(receipt.name), _load(objects, receipt)
     state = {}
     for part, tree in like.items():
         wanted, structure = jax.tree.flatten(tree)
@@ -137,21 +136,23 @@ class _LeafLocation(NamedTuple):
     offset: int
 
 
-def _load(file: Path) -> dict[str, np.ndarray]:
-    leaves = {}
-    with file.open("rb") as stream:
-        for name, (dtype, shape, offset) in _leaf_locations(file, stream).items():
+def _load(objects: Objects, receipt: Receipt) -> dict[str, np.ndarray]:
+    leaves, file = {}, objects.place_of(receipt.name)
+    with objects.open(receipt) as stream:
+        locations = _leaf_locations(file, receipt.num_bytes, stream)
+        for name, (dtype, shape, offset) in locations.items():
             leaves[name] = np.empty(shape, dtype)
             stream.seek(offset)
             stream.readinto(leaves[name].reshape(-1).view(np.uint8).data)
     return leaves
 
 
-def _leaf_locations(file: Path, stream: BinaryIO | mmap.mmap) -> dict[str, _LeafLocation]:
+def _leaf_locations(
+    file: Path, num_bytes: int, stream: BinaryIO | mmap.mmap
+) -> dict[str, _LeafLocation]:
     """Reads the header: its length in 8 bytes, then JSON; the values follow, leaf by leaf
     (github.com/huggingface/safetensors, "Format").
     """
-    num_bytes = file.stat().st_size
     locations = {}
     try:
         start = 8 + int.from_bytes(stream.read(8), "little")

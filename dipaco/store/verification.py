@@ -3,16 +3,16 @@ in it.
 """
 
 import errno
+import io
 import json
 import mmap
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
 from dipaco.errors import FILE_ERRNOS
-from dipaco.files import file_digest
+from dipaco.files import file_digest, stream_digest
 from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
@@ -23,8 +23,19 @@ POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 def check_file(file: Path, receipt: Receipt) -> None:
     """Reads every byte of a file. Raises `ObjectMissing`, `ObjectDamaged`."""
-    with _open(file, receipt):
-        _check_digest(file, receipt, file_digest(file))
+    open_file(file, receipt).close()
+
+
+def open_file(file: Path, receipt: Receipt) -> io.BufferedReader:
+    """As `check_file`, and returns the file open: it stays readable when it is deleted."""
+    stream = _open(file, receipt)
+    try:
+        _check_digest(file, receipt, stream_digest(stream))
+        stream.seek(0)
+    except BaseException:
+        stream.close()
+        raise
+    return io.BufferedReader(stream)
 
 
 def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
@@ -45,7 +56,7 @@ def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
     return pages
 
 
-def _open(file: Path, receipt: Receipt) -> BinaryIO:
+def _open(file: Path, receipt: Receipt) -> io.FileIO:
     """Opens a file of the right size. Raises `ObjectMissing`, `ObjectDamaged`."""
     try:
         stream = file.open("rb", buffering=0)

@@ -35,6 +35,7 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, Topology
 from dipaco.workers.errors import CannotStartFrom, OptionTooLate
+from dipaco.workers.origin_modules import sources_of
 from dipaco.workers.origin_router import check_router, comes_from_base, notes_on_router
 
 Given = Mapping[str, Any]
@@ -74,8 +75,9 @@ def from_run(
     from there too; nothing is pre-trained. Rules of its own are those of `rules` alone.
 
     Raises:
-      CannotStartFrom: `source` is not of that form, a module has no counterpart there, its
-        documents are routed by another rule, or, for the base model, the text is another one.
+      CannotStartFrom: `source` is not of that form, the paths would be others than there
+        (`sources_of`), their documents are routed by another rule, or, for the base model, the
+        text is another one.
     """
     name, at, phase = source.rpartition("@")
     is_number = phase.isascii() and phase.isdecimal()
@@ -104,6 +106,7 @@ def from_run(
         _check_not_cleaned(source, other, int(phase))
         if other.config.num_paths == config.num_paths:
             check_router(source, other, config, rules or {})
+        modules = _modules(source, other, there, config.topology)
         objects = Address.of(where).objects()
         given: dict[str, Any] = {
             "origin": _origin(None, source),
@@ -121,7 +124,7 @@ def from_run(
             **_edges(config.data, source, other.corpus.tokenizer(), other.corpus.edge_names),
             "modules": {
                 str(module): save_tree(objects, "modules", parts)
-                for module, parts in _modules(source, other, there, config.topology).items()
+                for module, parts in modules.items()
             },
         }
         if other.config.num_paths == config.num_paths:
@@ -213,28 +216,11 @@ def _origin(init_from: Path | None, start_from: str | None) -> str | None:
 def _modules(
     source: str, other: Run, there: Mapping[ModuleId, Receipt], topology: Topology
 ) -> dict[ModuleId, dict[str, Any]]:
-    """Parts for every module of `topology`: from the same expert there, or from the only one."""
-    owners: dict[str, dict[int, Receipt]] = {}  # part -> expert -> module's receipt
-    for module, receipt in there.items():
-        for part in other.config.topology.parts_of(module):
-            owners.setdefault(part, {})[module.expert] = receipt
-    found: dict[ModuleId, dict[str, Any]] = {}
-    for module in topology.modules:
-        found[module] = {}
-        for part in topology.parts_of(module):
-            experts = owners[part]
-            receipt = (
-                experts.get(module.expert) if len(experts) > 1 else next(iter(experts.values()))
-            )
-            if receipt is None:
-                raise CannotStartFrom(
-                    source=source,
-                    problem=f"`{part}` has {len(experts)} experts there, so {module} has no "
-                    f"counterpart. {source.rpartition('@')[0]}@base starts any topology from its "
-                    "base model",
-                )
-            found[module][part] = load_tree(other.objects, receipt)[part]
-    return found
+    """Parts for every module of `topology`, from the modules of another run."""
+    return {
+        module: {part: load_tree(other.objects, there[of])[part] for part, of in parts.items()}
+        for module, parts in sources_of(source, other.config.topology, topology).items()
+    }
 
 
 def _check_not_cleaned(source: str, other: Run, phase: int) -> None:

@@ -22,14 +22,17 @@ from dipaco.control.tasks import Kind
 from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
+from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.machine import machine
 from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
+from dipaco.runs.snapshot_cost import VALUE_BYTES
 from dipaco.runs.version import check_program
 from dipaco.store.address import Address
+from dipaco.store.remote import check_upload
 from dipaco.workers.background_sending import sender_of
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.failing import reason_of
@@ -78,12 +81,15 @@ def begun_run(
 
     Raises:
       BadSetting: a value of the config is not of its setting's type; nothing was written.
+      ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
     config = from_tree(dataclasses.asdict(config))  # as its ledger will give it back
     recorded = None if rules is None else record_of(rules)
+    # The largest object: a module of all parts. Modules and their outer states are no larger.
+    check_upload(address.url, "the base model", VALUE_BYTES * num_parameters(config.model))
     is_here = address.remote is None and database is None and start_from is None
     if reads_text and is_here and not address.folder.exists():
         data = config.data

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from support.memory_bucket import MemoryBucket
@@ -221,6 +222,26 @@ def test_a_folder_that_is_not_sent_is_on_one_machine_only(tmp_path):
     assert (here.folder(name) / "file").read_bytes() == b"state"
     with pytest.raises(ObjectMissing):
         other.folder(name)
+
+
+@pytest.mark.parametrize("is_in_bucket", [False, True], ids=["folder", "bucket"])
+def test_a_folder_that_is_removed_as_empty_before_its_next_object_comes_is_made_again(
+    tmp_path, monkeypatch, is_in_bucket
+):
+    """The outer step of a phase deletes what it took, and a late contribution arrives."""
+    objects, replace = Objects(tmp_path, MemoryBucket({}) if is_in_bucket else None), Path.replace
+    kind, removed = "messages/modular/early/0000/000001", []
+
+    def remove_first(old, new):
+        if not removed and new.parent == tmp_path / "objects" / kind:
+            removed.append(new)
+            objects.delete_folder_if_empty(f"objects/{kind}/{new.name}")
+        return replace(old, new)
+
+    monkeypatch.setattr(Path, "replace", remove_first)
+    receipt = objects.write_bytes(kind, "bin", b"content")
+    assert removed
+    assert objects.read_bytes(receipt) == b"content"
 
 
 def write_snapshot(folder):

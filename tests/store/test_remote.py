@@ -14,8 +14,14 @@ import xxhash
 from dipaco import stopping
 from dipaco.receipt import Receipt
 from dipaco.store import remote as remote_file
-from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
-from dipaco.store.remote import Remote
+from dipaco.store.errors import (
+    BucketMissing,
+    ObjectDamaged,
+    ObjectTooLarge,
+    StoreRefuses,
+    StoreUnreachable,
+)
+from dipaco.store.remote import Remote, check_upload
 from tests.store.conftest import in_bucket
 
 CONTENT = bytes(range(256)) * 40
@@ -160,13 +166,34 @@ def test_a_passing_error_is_waited_for(store, text, problem):
     "text",
     [
         "PERMISSION_DENIED: InvalidAccessKeyId: The key does not exist [http_response_code='403']",
-        "INVALID_ARGUMENT: EntityTooLarge: Your proposed upload exceeds [http_response_code='400']",
         "UNAUTHENTICATED: no credentials",
     ],
 )
 def test_a_permanent_error_is_not_waited_for(store, text):
     with pytest.raises(StoreRefuses, match=text.partition(": ")[2].partition(" [")[0]):
         store.here.remote._passing_problem(text)
+
+
+def test_an_object_beyond_the_limit_of_one_upload_is_no_matter_of_credentials(store):
+    text = "INVALID_ARGUMENT: EntityTooLarge: Your proposed upload exceeds [x]"
+    with pytest.raises(ObjectTooLarge, match=r"6,000,000,000 bytes.*in one piece") as raised:
+        store.here.remote._passing_problem(text, 6_000_000_000)
+    assert "credentials" not in str(raised.value)
+
+
+def test_amazon_is_not_asked_to_take_more_than_it_takes_at_once(store, monkeypatch, tmp_path):
+    """Other stores, which may take more, say so themselves."""
+    monkeypatch.setattr(remote_file, "S3_UPLOAD_BYTES", 100)
+    (tmp_path / "file").write_bytes(bytes(101))
+    store.here.remote.put("name", tmp_path / "file", xxhash.xxh3_128_hexdigest(bytes(101)))
+    for url in ("gs://bucket/run", None):
+        check_upload(url, "the base model", 101)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    check_upload("s3://bucket/run", "the base model", 100)
+    with pytest.raises(ObjectTooLarge, match=r"s3://bucket/run .* the base model, of 101 bytes"):
+        check_upload("s3://bucket/run", "the base model", 101)
+    with pytest.raises(ObjectTooLarge, match="an object, of 101 bytes"):
+        store.here.remote.put("other", tmp_path / "file", "")
 
 
 def test_a_missing_bucket_is_a_sentence(bucket):

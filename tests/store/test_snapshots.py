@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import DiskFull
 from dipaco.inner.config import InnerSettings
@@ -16,6 +17,7 @@ from dipaco.inner.optimizer import adamw
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.snapshots import SMALL_BYTES, load_snapshot, save_snapshot
+from dipaco.store.verification import UNSENT
 
 OPTIMIZER = adamw(InnerSettings())
 NAME = "snapshots/modular/0003/000002-1"
@@ -134,6 +136,33 @@ def test_other_valid_values_in_place_of_the_saved_ones_are_found(copy):
     save_snapshot(objects, NAME, state_of(seed=1))
     with pytest.raises(ObjectDamaged, match=f"its digest is .* not {receipt.digest}"):
         load_snapshot(objects, receipt, LIKE)
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "not sent"])
+def test_a_snapshot_that_a_run_at_this_url_left_before_is_fetched_again(tmp_path, is_sent):
+    """The bucket was emptied, or `AWS_ENDPOINT_URL` names another: same names, other bytes."""
+
+    def machine(name, content):
+        return Objects(tmp_path / name, MemoryBucket(content))
+
+    content: dict[str, bytes] = {}
+    save_snapshot(machine("old", {}), NAME, state_of(seed=1), is_sent=is_sent)
+    receipt = save_snapshot(machine("new", content), NAME, state_of())
+    objects = machine("old", content)
+    assert_equal(load_snapshot(objects, receipt, LIKE), state_of())
+    before = objects.remote.down.total()
+    assert_equal(load_snapshot(objects, receipt, LIKE), state_of())
+    assert objects.remote.down.total() == before, "the right bytes are here now"
+    assert not (objects.root / NAME / UNSENT).exists()
+
+
+def test_a_damaged_snapshot_that_the_bucket_has_not_got_stays_damaged(tmp_path):
+    objects = Objects(tmp_path, MemoryBucket({}))
+    save_snapshot(objects, NAME, state_of(seed=1), is_sent=False)
+    receipt = save_snapshot(Objects(tmp_path / "other"), NAME, state_of())
+    with pytest.raises(ObjectDamaged, match=f"its digest is .* not {receipt.digest}"):
+        load_snapshot(objects, receipt, LIKE)
+    assert objects.folder(NAME).is_dir()
 
 
 def test_a_deleted_folder_is_missing(copy):

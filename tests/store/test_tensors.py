@@ -11,8 +11,8 @@ import safetensors.numpy
 
 from dipaco import trees
 from dipaco.errors import DiskFull
-from dipaco.store import tensors
-from dipaco.store.errors import ObjectDamaged
+from dipaco.store import tensors, verification
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import (
     load_state,
@@ -74,6 +74,34 @@ def test_a_flipped_byte_is_found_before_the_file_is_opened(objects, tmp_path, pl
     file.write_bytes(content)
     with pytest.raises(ObjectDamaged, match=receipt.digest):
         load_tree(objects, receipt)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [load_tree, map_tree, lambda *of: list(read_pieces(*of)), Objects.read_bytes],
+    ids=["load", "map", "pieces", "bytes"],
+)
+def test_an_object_that_is_deleted_once_it_is_checked_is_still_read(objects, monkeypatch, read):
+    """By others who go on from its successor, where a claim was lost."""
+    receipt = save_tree(objects, "modules", TREE)
+
+    def then_delete(file, receipt, found, check=verification._check_digest):
+        check(file, receipt, found)
+        file.unlink()
+
+    monkeypatch.setattr(verification, "_check_digest", then_delete)
+    assert read(objects, receipt)
+    with pytest.raises(ObjectMissing):
+        read(objects, receipt)
+
+
+def test_so_is_a_state(objects, monkeypatch):
+    state = {"head": {"velocity": np.ones((2, 3), np.float32)}}
+    receipt = save_state(objects, state)
+    monkeypatch.setattr(
+        verification, "_check_digest", lambda file, *_: file.unlink(missing_ok=True)
+    )
+    assert trees.digest(load_state(objects, receipt, state)) == trees.digest(state)
 
 
 HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,%d]}}'

@@ -168,6 +168,15 @@ def test_where_the_first_perplexity_is_not_known_the_curve_begins_with_the_next(
     assert report.base is None, "no arm starts from it"
 
 
+def test_paths_that_would_be_others_than_their_router_knows_are_refused(source, tmp_path):
+    """The same levels in another order: paths 1 and 2 would change places, the router not."""
+    folder, _ = source
+    turned = Topology(levels=CONFIG.topology.levels[::-1])
+    with pytest.raises(CannotStartFrom, match=r"path 1 has `.*` of .* there and would start with"):
+        from_run(dataclasses.replace(CONFIG, topology=turned), tmp_path / "new", f"{folder}@2")
+    assert not (tmp_path / "new").exists(), "nothing was copied"
+
+
 def routed(config, **settings):
     return dataclasses.replace(config, routing=dataclasses.replace(config.routing, **settings))
 

@@ -87,7 +87,13 @@ def test_the_speed_of_a_phase_is_that_of_the_worker_whose_work_counts(begin):
     [
         {"vocabulary_rows": "holders", "codec": "int8"},
         pytest.param(
-            {"vocabulary_rows": "holders", "delay": 1, "codec": "sparse2", "momentum": 0.0},
+            {
+                "vocabulary_rows": "holders",
+                "delay": 1,
+                "delay_merge": 0.0,
+                "codec": "sparse2",
+                "momentum": 0.0,
+            },
             marks=pytest.mark.slow,
         ),
         pytest.param({"alternations": (1,), "rewarm": 2}, marks=pytest.mark.slow),
