@@ -14,6 +14,7 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.runs.version import program_version
 from dipaco.swarm.network import messages, run_overview, wire
 from dipaco.swarm.network.merkle import root_of
+from dipaco.swarm.training import state_holder
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 
@@ -97,7 +98,8 @@ def test_every_kind_of_request_is_fuzzed():
 
 
 @pytest.mark.parametrize("method", BODIES)
-def test_no_damaged_message_crashes_a_leader(method):
+def test_no_damaged_message_crashes_a_leader(method, monkeypatch):
+    monkeypatch.setattr(state_holder, "UNSENT_ROUND_SECONDS", 0.1)
     rng = random.Random(method)
 
     async def scenario():

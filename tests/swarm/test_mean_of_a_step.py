@@ -44,7 +44,7 @@ class Wire:
         return Ack(), MEAN
 
 
-def mean_over(wire, reducer_seconds):
+def mean_over(wire, reducer_seconds, tries=1):
     """The mean that a peer gets whose reducer needs so long; the leader's replies are quick."""
 
     async def fetch():
@@ -58,7 +58,7 @@ def mean_over(wire, reducer_seconds):
 
         wire.fetching = asyncio.ensure_future(comes())
         peer._means = {7: {0: wire.fetching}}
-        return await peer._mean_of(CLOSED, PART, digest(MEAN))
+        return [await peer._mean_of(CLOSED, PART, digest(MEAN)) for _ in range(tries)][-1]
 
     return asyncio.run(asyncio.wait_for(fetch(), 60))
 
@@ -74,6 +74,12 @@ def test_what_does_not_come_is_given_up_before_the_leader_is_asked():
     assert mean_over(wire, reducer_seconds=50.0) == MEAN
     assert wire.asked == [("past_mean", True)]
     assert time.monotonic() - started < 5.0
+
+
+def test_a_step_that_is_tried_again_after_that_asks_the_leader_at_once():
+    wire = Wire(bytes_per_second=1e6)
+    assert mean_over(wire, reducer_seconds=50.0, tries=2) == MEAN
+    assert wire.asked == [("past_mean", True)] * 2
 
 
 def test_what_is_left_behind_may_take_as_long_as_a_slow_link_needs_to_send_it():

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
-from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network import open_requests
 from dipaco.swarm.network.messages import (
     NOT_YET,
@@ -68,7 +68,7 @@ def pushed(wire, to, payload=MANY, method="push", body=PUSH):
 
 
 def test_a_payload_for_a_round_that_is_not_known_is_not_read_and_its_sender_asks_again(monkeypatch):
-    monkeypatch.setattr(state_holder, "UNKNOWN_ROUND_SECONDS", 0.5)
+    monkeypatch.setattr(state_holder, "UNSENT_ROUND_SECONDS", 0.5)
 
     async def scenario():
         async with Group() as group, wires("eve") as (eve,):
@@ -84,6 +84,7 @@ def test_a_payload_for_a_round_that_is_not_known_is_not_read_and_its_sender_asks
 
 def test_a_part_and_a_wish_for_a_mean_are_sent_again_until_the_round_is_known(monkeypatch):
     monkeypatch.setattr(state_holder, "UNKNOWN_ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(state_holder, "UNSENT_ROUND_SECONDS", 0.1)
 
     async def scenario():
         async with wires("ana", "bo") as (ana, bo):
@@ -127,7 +128,31 @@ def test_a_payload_of_no_sender_no_member_and_of_no_such_method_is_not_kept():
     run(scenario)
 
 
-def test_so_many_payloads_of_a_credential_are_read_at_a_time_and_anothers_beside_them():
+def test_a_reply_with_a_payload_that_its_method_does_not_bring_is_refused():
+    """It could be as long as a reply may be, and come a little at a time."""
+
+    async def scenario():
+        async with wires("back", "ana") as (back, ana):
+            asking = ArrivedRequest(round_number=1)
+
+            async def with_content(body, request):
+                return ArrivedReply(senders=()), b"content"
+
+            back.register("arrived", ArrivedRequest, with_content)
+            with pytest.raises(BadMessage, match="it would bring 7 bytes"):
+                await ana.ask(back.address, "arrived", asking, ArrivedReply, within_seconds=20.0)
+
+    run(scenario)
+
+
+def test_machines_that_share_a_credential_do_not_wait_for_each_other():
+    requests = open_requests.OpenRequests()
+    first, second = requests.payload("eve/1"), requests.payload("eve/2")
+    assert first is requests.payload("eve/1")
+    assert first is not second
+
+
+def test_so_many_payloads_of_a_session_are_read_at_a_time_and_anothers_beside_them():
     async def scenario():
         async with wires("back", "eve", "ana") as (back, eve, ana):
             inside, goes_on = [], asyncio.Event()

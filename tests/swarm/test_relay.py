@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.network import wire
 from dipaco.swarm.network.messages import Ack, MeanReply, PushRequest, RelayRequest
 from dipaco.swarm.network.relay import RELAY, FarEnd, Relay
 from tests.support.swarm_rig import admitted, issue, wire_of
@@ -18,8 +19,11 @@ CONTENT = bytes(range(256)) * 2000  # more than is passed on at a time
 
 
 @pytest.fixture
-def relayed():
-    """`relayed(scenario)`: runs it with a sender that asks a reducer through a backbone."""
+def relayed(monkeypatch):
+    """`relayed(scenario)`: runs it with a sender that asks a reducer through a backbone. Its reply
+    has a payload, as none that is passed on has, to see it pass whole.
+    """
+    monkeypatch.setattr(wire, "WITH_CONTENT", {"push"})
 
     async def all_of_it(scenario, role, refusal):
         back, ana, bo = await wire_of(issue("back", role)), await wire_of(issue("ana")), None

@@ -41,6 +41,8 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
     soon is the system's own choice where it cannot be set.
     """
     connection = writer.get_extra_info("socket")
+    if connection is None:  # it is lost already
+        return
     with contextlib.suppress(OSError):  # it is closed already
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE.items():

@@ -54,7 +54,9 @@ REPLY_BYTES = 4 << 20  # likewise
 HEADER_SECONDS = 30.0  # for the header of a request to come
 MAX_UNKNOWN = 256  # connections whose header has not come
 CHUNK_SECONDS = 60.0  # for each chunk of a payload to come, or to go
+LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
 CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
+WITH_CONTENT = {"chunk", "past_mean", "slice_mean", "work"}  # methods whose replies have a payload
 HELLO = "hello"  # the one method whose recipient need not be named
 # What `Wire.ask` raises, where a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
@@ -133,7 +135,7 @@ class Wire:
           address: of the peer.
           method, body, payload: the request.
           reply: the type of the reply.
-          within_seconds: until the reply begins; its payload may take `CHUNK_SECONDS` a chunk.
+          within_seconds: until the reply is there; its payload may take `LEAST_SPEED` more.
           from_backbone: a reply of any other peer is refused.
           recipient: the session that is meant; empty = the one that answers at the address.
           through: who passes the request on, where the address is not reached from here.
@@ -146,7 +148,8 @@ class Wire:
         async with asyncio.timeout(within_seconds) as limit:
             try:
                 to = recipient or self._names.get(address) or await self._greeted(address)
-                sent = method, body, payload, from_backbone, through, limit
+                late = (limit, within_seconds) if method in WITH_CONTENT else None
+                sent = method, body, payload, from_backbone, through, late
                 try:
                     _, envelope, content = await self._exchange(address, to, *sent)
                 except SwarmRefuses as error:
@@ -178,7 +181,7 @@ class Wire:
         payload: bytes | memoryview,
         from_backbone: bool,
         through: Relay | None,
-        limit: asyncio.Timeout | None,
+        late: tuple[asyncio.Timeout, float] | None,
     ) -> tuple[Certificate, Envelope, bytes]:
         assert self.transport is not None
         reader, writer = await self.transport.open(through.address if through else address)
@@ -193,8 +196,12 @@ class Wire:
             certificate, envelope = await self._receive_reply(
                 reader, nonce, address, from_backbone=from_backbone
             )
-            if limit is not None:
-                limit.reschedule(None)
+            if late is not None:
+                limit, seconds = late
+                seconds += envelope.payload_bytes / LEAST_SPEED
+                limit.reschedule(asyncio.get_running_loop().time() + seconds)
+            elif envelope.payload_bytes:
+                raise BadMessage(problem=f"it would bring {envelope.payload_bytes} bytes")
             return certificate, envelope, await self._receive_payload(reader, envelope)
 
     async def _receive_reply(
@@ -245,7 +252,7 @@ class Wire:
                     request = PeerRequest(header.seal.sender, certificate, b"", signed, source)
                     if envelope.payload_bytes:
                         await self._admit(reader, envelope, body, request)
-                        await held.enter_async_context(self._open_requests.payload(serial))
+                        await held.enter_async_context(self._open_requests.payload(request.sender))
                         content = await self._receive_payload(reader, envelope)
                         request = request._replace(payload=content)
                 except DipacoError as error:
@@ -349,9 +356,8 @@ class Wire:
             chunk = payload[offset : offset + CHUNK_BYTES]
             await self.meter.wait("up", len(chunk))
             writer.write(bytes(chunk))
-            async with asyncio.timeout(CHUNK_SECONDS):
-                await writer.drain()
-        await writer.drain()
+            await _drained(writer)
+        await _drained(writer)
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
         return sealed.seal.nonce
 
@@ -380,6 +386,16 @@ class Wire:
         if keeps and root_of(content) != envelope.payload_digest:
             raise BadMessage(problem="its payload is not the one that was signed")
         return bytes(content)
+
+
+async def _drained(writer: asyncio.StreamWriter) -> None:
+    """A peer that takes nothing is given up: its connection would hold what is not sent."""
+    try:
+        async with asyncio.timeout(CHUNK_SECONDS):
+            await writer.drain()
+    except TimeoutError:
+        writer.transport.abort()
+        raise
 
 
 class _Refusal(msgspec.Struct, frozen=True):

@@ -350,10 +350,13 @@ class Peer:
             num_bytes = 4 * sum(one.stop - one.start for one in closed.slices)
             within = self._reply_seconds.deadline_seconds(2.0) + 1.0
             within += PATIENCE * self.wire.meter.seconds("down", num_bytes)
-            with contextlib.suppress(TimeoutError, BadMessage):
+            try:
                 content = await asyncio.wait_for(task, within)
                 if digest(content) == known:
                     return content
+            except (TimeoutError, BadMessage):
+                # A step that is tried again asks the leader at once.
+                del self._means[closed.round_number][part.start]
         body = PastMeanRequest(
             step=closed.step, before=closed.before, start=part.start, stop=part.stop
         )

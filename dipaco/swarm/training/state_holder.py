@@ -30,6 +30,7 @@ from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.sum_proof import prove
 
 UNKNOWN_ROUND_SECONDS = 5.0  # for a round's plan to come, before who asks is to ask again
+UNSENT_ROUND_SECONDS = 30.0  # the same, before a payload is sent in vain
 KEPT_STEPS = 16  # after which no newcomer may fetch a state any more
 
 
@@ -165,16 +166,21 @@ class StateHolder:
     async def _dial_back(self, body: DialBackRequest, _: PeerRequest) -> PeerReply:
         return Ack(), b""
 
-    async def _slice_sum(self, body: PushRequest | MeanRequest | ProofRequest) -> SliceSum:
+    async def _slice_sum(
+        self,
+        body: PushRequest | MeanRequest | ProofRequest,
+        within_seconds: float = UNKNOWN_ROUND_SECONDS,
+    ) -> SliceSum:
         """Raises `SwarmRefuses`: that round is over, or not known here yet; `BadMessage`."""
         try:
-            async with asyncio.timeout(UNKNOWN_ROUND_SECONDS):
+            async with asyncio.timeout(within_seconds):
                 return await self.reducer.slice_sum(body.round_number, body.start, body.stop)
         except TimeoutError:
             raise SwarmRefuses(reason=NOT_YET) from None
 
     async def _admit_push(self, body: PushRequest, request: PeerRequest) -> None:
-        total = await self._slice_sum(body)
+        # Its payload is not read meanwhile, and would have to come a second time.
+        total = await self._slice_sum(body, UNSENT_ROUND_SECONDS)
         if request.sender not in {one.name for one in total.plan.senders}:
             raise BadMessage(problem=f"{request.sender} has nothing to add in that round")
 
