@@ -145,8 +145,9 @@ class Meta:
         """
         with self._database.transaction():
             self._database.lock("command")
-            # An upgrade that was killed has left what it noted.
-            before = self.get(BEFORE_DRAIN) or self.get("command") or "run"
+            before = self.get("command") or "run"
+            if before == "drain":  # perhaps of an upgrade that was killed
+                before = self.get(BEFORE_DRAIN) or before
             self._put_command("drain", before_drain=before)
 
     @retried
@@ -159,8 +160,9 @@ class Meta:
 
     def _end_drain(self) -> None:
         self._database.lock("command")
-        if before := self.get(BEFORE_DRAIN):
-            self._put_command(before, before_drain="")
+        now, before = self.get("command") or "run", self.get(BEFORE_DRAIN)
+        # A program of before this note leaves it where it is.
+        self._put_command(before if before and now == "drain" else now, before_drain="")
 
     def _put_command(self, name: str, *, before_drain: str) -> None:
         """Inside a transaction; whether there is a drain to end is noted with every command."""

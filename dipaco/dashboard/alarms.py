@@ -44,10 +44,10 @@ def _named(alarms: Iterable[Alarm], noun: str, number: int | None = None) -> lis
     """The first ones, and how many more of `number` there are; None = of those that are given."""
     alarms = list(alarms)
     more = (len(alarms) if number is None else number) - MOST_OF_A_KIND
-    if more <= 0:
-        return alarms
-    level = alarms[MOST_OF_A_KIND].level
-    return [*alarms[:MOST_OF_A_KIND], Alarm(level, f"and {counted(more, f'more {noun}')}")]
+    kept = alarms[:MOST_OF_A_KIND]
+    if more <= 0 or not kept:
+        return kept
+    return [*kept, Alarm(alarms[-1].level, f"and {counted(more, f'more {noun}')}")]
 
 
 def _failure(of: Mapping[str, Any]) -> Alarm:

@@ -51,9 +51,10 @@ def hold_out(
     Whether a document is held out depends on its text alone: it is the same in all shards, of all
     paths and phases, and no piece of a text trains a path where another one is held out. Two kinds
     of shard are exceptions, and there other shards, and the base model, may train on what is held
-    out. One that would hold out none holds out the text that comes first by lot. One that would
-    hold out more than twice the share, as a shard of few long texts can, holds out pieces up to the
-    share and trains on the rest; the order of texts and pieces is the same in all shards.
+    out. One that would hold out none holds out the text that comes first by lot. One of few long
+    texts, where a single drawn text would be more than twice the share, holds out pieces up to the
+    share and trains on the rest, also of texts that others hold out whole; the order of texts and
+    pieces is the same in all shards.
 
     Args:
       corpus: the corpus of the documents.
@@ -74,7 +75,8 @@ def hold_out(
     if len(order):
         is_drawn_N |= text_N == text_N[order[0]]
         count = max(min(round(share * len(order)), len(documents) - 1), 1)
-        if is_drawn_N[order].sum() > 2 * count or is_drawn_N.all():
+        _, sizes = np.unique(text_N[order][is_drawn_N[order]], return_counts=True)
+        if sizes.max() > 2 * count or is_drawn_N.all():
             is_drawn_N[:] = False
             is_drawn_N[order[:count]] = True
     return documents[~is_drawn_N], documents[is_drawn_N & is_long_N]

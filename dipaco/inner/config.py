@@ -59,9 +59,9 @@ class InnerSettings:
     """Early stopping (DiPaCo section 2.7): share of the texts held out from training, with all of
     their pieces; a path is released as it was at the phase with the lowest loss on those of its
     shard. Base and dense models and small models that route do not train on them either, but a base
-    model of another run may have. A shard with none of these texts holds out one of its own, and
-    one of few long texts pieces up to the share: those may train other paths and the base model.
-    0 = off."""
+    model of another run may have. A shard with none of these texts holds out one of its own, which
+    may train other paths and the base model; one of few long texts holds out pieces up to the share
+    and trains on the others, also of texts that other shards hold out. 0 = off."""
     absent_tokens: AbsentTokens = "plain"
     """What training does about tokens that the path's shard does not have: `plain` = nothing, as in
     the paper; `masked` = they leave the softmax; `damped` = their logits count by half; `frozen` =

@@ -101,7 +101,8 @@ def devices_of(
                 "TPU_CHIPS_PER_PROCESS_BOUNDS": TPU_BOUNDS.get(each, f"1,{each},1"),
                 "TPU_PROCESS_BOUNDS": "1,1,1",
             }
-        sharing = math.ceil((processes - place) / places)
+        # One that is added later finds those before it.
+        sharing = max(math.ceil((processes - place) / places), process // places + 1)
         return {"CUDA_VISIBLE_DEVICES": ids, **share_of(sharing)}
 
     return variables

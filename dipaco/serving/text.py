@@ -34,7 +34,7 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
             return b""
         if token_id in special:
             return token.encode()
-        if is_byte_level:
+        if is_byte_level and from_letter.keys() >= set(token):  # else it is written as it is
             return bytes(from_letter[letter] for letter in token)
         if len(token) == 6 and token.startswith("<0x"):
             return bytes([int(token[3:5], 16)])

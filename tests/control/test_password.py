@@ -20,6 +20,7 @@ HAS_PASSWORD = [
     ("postgresql://ana:secret@[::1]/db?a=b@c", "postgresql://ana@[::1]/db?a=b@c"),
     ("postgresql:///db?a=b&password=se@cret&c=d", "postgresql:///db?a=b&password=&c=d"),
     ("ana:secret@host/db", "ana@host/db"),
+    ("postgresql://ana:pa?x=secret@host/db", "postgresql://ana@host/db"),
 ]
 
 

@@ -82,3 +82,14 @@ def test_what_is_too_much_to_be_named_is_counted(recording):
         "and 1 more diverging path",
         "and 1,003 more refused objects",
     ]
+
+
+def test_a_refusal_that_comes_between_two_questions_is_counted(recording):
+    refusal = {"what": "object", "reason": "damaged.", "task": "train"}
+    status = recording["status"] | {"refusals": [refusal] * 5, "num_refusals": 6}
+    facts = SimpleNamespace(
+        arm=SimpleNamespace(topology=SimpleNamespace(num_paths=0)),
+        seconds=np.ones((1, 0)),
+        losses=np.ones((1, 0)),
+    )
+    assert ("warning", "and 1 more refused object") in alarms_of(status, facts)

@@ -85,5 +85,12 @@ def test_what_a_shard_of_few_long_texts_holds_out_the_base_model_does_not_train_
     assert set(held_out) <= set(of_the_base)
 
 
+def test_short_texts_that_are_drawn_are_held_out_also_where_they_are_more_than_twice_the_share():
+    everything = held(range(2000), share=0.02)
+    shards = [range(first, first + 50) for first in range(0, 2000, 50)]
+    (shard, *_) = (shard for shard in shards if len(everything & {*shard}) > 2)
+    assert held(shard, share=0.02) == everything & {*shard}
+
+
 def test_a_share_of_zero_holds_out_nothing():
     assert held(range(2000), share=0.0) == set()

@@ -75,6 +75,12 @@ def test_a_worker_alone_on_a_gpu_has_all_of_its_memory():
     assert fractions == ["0.300", "0.450", "0.300", "0.450", "0.300"]
 
 
+def test_a_worker_that_is_added_later_takes_no_more_than_its_share():
+    of = devices_of(VisibleDevices("gpu", tuple("01")), 1, 3, None, {})
+    assert of(3) == {"CUDA_VISIBLE_DEVICES": "1", "XLA_CLIENT_MEM_FRACTION": "0.450"}
+    assert of(4)["XLA_CLIENT_MEM_FRACTION"] == "0.300"
+
+
 def test_tpu_chips_are_never_shared():
     of = devices_of(VisibleDevices("tpu", tuple("0123")), 2, 2, None, {})
     assert [of(place)["TPU_VISIBLE_CHIPS"] for place in (0, 1)] == ["0,1", "2,3"]

@@ -194,6 +194,23 @@ def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
     run.ledger.close()
 
 
+def test_a_command_of_an_older_program_stays_though_it_leaves_the_upgrades_note(tmp_path):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    meta, database = run.ledger.meta, run.ledger._database
+    for drains in (1, 2):  # the second finds what an upgrade that was killed has noted
+        meta.begin_drain()
+        with database.transaction():
+            database.change("change_meta", key="command", value="pause")
+        if drains == 1:
+            meta.end_drain()
+            assert meta.command().name == "pause"
+            meta.set_command("run")
+    meta.begin_drain()
+    meta.end_drain()
+    assert meta.command().name == "pause"
+    run.ledger.close()
+
+
 def test_the_drain_of_an_upgrade_that_was_killed_ends_with_the_next_one(tmp_path):
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     run.ledger.meta.set_command("pause")

@@ -1,11 +1,13 @@
 """A device that fails for every request is a problem of the loop; a request that fails is not."""
 
+import time
+
 import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.serving.decoding import cache_pool, decode
+from dipaco.serving.decoding import cache_pool, decode, device_health
 from dipaco.serving.decoding.device_health import FAILURES, DeviceHealth
 from tests.support.serving_rig import compilations, ids, make_loop, read, request, run_until_idle
 
@@ -43,6 +45,37 @@ def test_a_device_that_fails_for_every_request_is_a_problem_until_it_makes_token
         assert "makes no tokens" in loop.device_health.problem
     assert ended_with(loop, request()) == "length"
     assert loop.device_health.problem is None
+
+
+def test_many_requests_that_fail_in_one_moment_are_one_failure(monkeypatch):
+    loop = make_loop()
+    for number in range(1, FAILURES + 1):
+        asked = [loop.submit(request()) for _ in range(4)]
+        with monkeypatch.context() as patch:
+            fail_for(patch, "decode_block", lambda tokens: True)
+            run_until_idle(loop)
+        assert {read(stream)[1].reason for stream in asked} == {"error"}
+        assert (loop.device_health.problem is None) == (number < FAILURES)
+
+
+def test_a_server_that_is_sent_nothing_finds_out_that_its_device_is_well_again(monkeypatch):
+    monkeypatch.setattr(device_health, "RETRY_SECONDS", 0.05)
+    loop = make_loop()
+    loop.run()
+    with monkeypatch.context() as patch:
+        fail_for(patch, "decode_block", lambda tokens: True)
+        for _ in range(FAILURES):
+            assert loop.submit(request()).get(timeout_seconds=60).reason == "error"
+        deadline = time.monotonic() + 60
+        while loop.device_health.problem is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert loop.device_health.problem
+        time.sleep(0.2)
+        assert loop.device_health.problem, "it is tried again, and fails again"
+    while loop.device_health.problem and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert loop.device_health.problem is None
+    loop.stop(0.0)
 
 
 def test_failures_with_tokens_between_them_are_none_in_a_row(monkeypatch):

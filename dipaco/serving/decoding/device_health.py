@@ -4,6 +4,8 @@ A request may fail by itself. A device may fail for ever, as after a CUDA error 
 every request fails at once, and a loop that only runs on would take them all.
 """
 
+import time
+
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, fetch_tokens
 from dipaco.serving.decoding.batch_row import BatchRow
@@ -13,7 +15,8 @@ from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import GenerationRequest, Stream
 from dipaco.serving.decoding.waiting_requests import key_of
 
-FAILURES = 3  # in a row, without a token between them, that are a problem
+FAILURES = 3  # trials in a row, without a token between them, that are a problem
+RETRY_SECONDS = 5.0  # between trials while there is a problem and nothing else to do
 TRIAL = GenerationRequest(prompt_ids=(0, 0), path=0, max_new_tokens=1)
 
 
@@ -22,6 +25,8 @@ class DeviceHealth:
 
     def __init__(self, pool: CachePool):
         self._pool, self._num_failed = pool, 0
+        self._prepared: Parts = {}  # with which it is tried out again
+        self._tried_seconds = 0.0  # when it last was
 
     @property
     def problem(self) -> str | None:
@@ -32,20 +37,35 @@ class DeviceHealth:
 
     def record_tokens(self) -> None:
         """It made some."""
-        self._num_failed = 0
+        self._num_failed, self._prepared = 0, {}
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """How long the loop may wait for work before `try_again`; None = without limit."""
+        return None if self.problem is None else RETRY_SECONDS
+
+    def try_again(self) -> None:
+        """There is nothing to do. A balancer sends nothing to a server with a problem, so that no
+        request would show that the device makes tokens again.
+        """
+        if self.problem and time.monotonic() - self._tried_seconds >= RETRY_SECONDS:
+            self.try_out(self._prepared)
 
     def try_out(self, prepared: Parts) -> None:
-        """Makes a token with a path's parameters, in a free row; if it fails, the cache is lost."""
+        """Makes a token with a path's parameters, in a free row; if it fails, the cache is lost. To
+        be called once a turn at most: failures of one moment are one.
+        """
+        self._prepared, self._tried_seconds = prepared, time.monotonic()
         stream, tokens = Stream(TRIAL), list(TRIAL.prompt_ids)
         most = len(tokens) + TRIAL.max_new_tokens
-        draws = uniforms(TRIAL.seed, most + self._pool.limits.steps_per_block)
         pool_row = self._pool.allocate(key_of(stream), tokens).pool_row
         batch = Batch(prepared)
-        batch.rows.append(BatchRow(stream, pool_row, tokens, most, draws))
         try:
+            draws = uniforms(TRIAL.seed, most + self._pool.limits.steps_per_block)
+            batch.rows.append(BatchRow(stream, pool_row, tokens, most, draws))
             self._pool.prefill(prepared, batch.rows)
             fetch_tokens(self._pool.start_block(DecodeStep([batch])))
-            self._num_failed = 0
+            self.record_tokens()
         except Exception:
             self._pool.forget()
             self._num_failed += 1

@@ -181,8 +181,12 @@ class Loop:
         is_on = True
         while is_on:
             did_something = self.run_once()
+            if not did_something:
+                self.device_health.try_again()
             is_on = self._queue.wait_for_work(
-                has_rows=bool(self._batches), did_something=did_something
+                has_rows=bool(self._batches),
+                did_something=did_something,
+                idle_seconds=self.device_health.idle_seconds,
             )
 
     # --- admission ----------------------------------------------------------------------------
@@ -321,7 +325,7 @@ class Loop:
         """After a failure: each row is read again and makes its next tokens alone. So one that
         fails alone ends with its error, and the others go on, with the same text.
         """
-        rest = self._forget_cache()
+        rest, failed = self._forget_cache(), None
         while rest:
             batch, row = rest.pop(0)
             alone, has_failed = Batch(batch.prepared), False
@@ -338,8 +342,9 @@ class Loop:
             if not alone.rows:  # it has ended
                 batch.rows.remove(row)
             if has_failed:
-                rest = self._forget_cache()
-                self.device_health.try_out(batch.prepared)
+                rest, failed = self._forget_cache(), batch.prepared
+        if failed is not None:
+            self.device_health.try_out(failed)
 
     def _forget_cache(self) -> list[tuple[Batch, BatchRow]]:
         """Drops the cache: a failed program may have consumed it, since it is donated. Returns the

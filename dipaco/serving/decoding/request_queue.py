@@ -86,17 +86,20 @@ class RequestQueue:
             self._deadline_seconds = time.monotonic() + drain_seconds
             self._changed.notify_all()
 
-    def wait_for_work(self, *, has_rows: bool, did_something: bool) -> bool:
+    def wait_for_work(
+        self, *, has_rows: bool, did_something: bool, idle_seconds: float | None = None
+    ) -> bool:
         """Returns when the loop should take another turn; False = it should end.
 
         Args:
           has_rows: whether rows are active.
           did_something: whether its last turn did.
+          idle_seconds: the longest wait where there is nothing to do; None = without limit.
         """
         with self._changed:
             is_idle = not has_rows and not self._waiting
             if self._is_stopping and (is_idle or time.monotonic() > self._deadline_seconds):
                 return False
             if not did_something:
-                self._changed.wait(timeout=None if is_idle else RECHECK_SECONDS)
+                self._changed.wait(timeout=idle_seconds if is_idle else RECHECK_SECONDS)
             return True
