@@ -123,7 +123,7 @@ def test_a_machine_that_vanishes_is_noticed_on_a_connection_on_which_nothing_is_
 
 
 def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
-    monkeypatch.setattr("dipaco.swarm.network.wire.CHUNK_SECONDS", 0.5)
+    monkeypatch.setattr("dipaco.swarm.network.framing.CHUNK_SECONDS", 0.5)
 
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")
@@ -219,7 +219,7 @@ def test_a_short_request_does_not_wait_behind_payloads_and_what_it_used_is_kept_
 
 
 def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monkeypatch):
-    monkeypatch.setattr("dipaco.swarm.network.wire.CHUNK_SECONDS", 1.0)
+    monkeypatch.setattr("dipaco.swarm.network.framing.CHUNK_SECONDS", 1.0)
 
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")

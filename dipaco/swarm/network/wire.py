@@ -17,7 +17,6 @@ refused before any handler sees it. Nothing is unpickled.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +33,7 @@ from dipaco.swarm.network.credentials import (
     printable,
 )
 from dipaco.swarm.network.envelope import Body, Envelope, Header, decoded, read_header
+from dipaco.swarm.network.framing import receive_payload, send
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
 from dipaco.swarm.network.open_requests import OpenRequests
@@ -53,9 +53,7 @@ REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
 REPLY_BYTES = 4 << 20  # likewise
 HEADER_SECONDS = 30.0  # for the header of a request to come
 MAX_UNKNOWN = 256  # connections whose header has not come
-CHUNK_SECONDS = 60.0  # for each chunk of a payload to come, or to go
 LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
-CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
 WITH_CONTENT = {"chunk", "past_mean", "slice_mean", "work"}  # methods whose replies have a payload
 HELLO = "hello"  # the one method whose recipient need not be named
 # What `Wire.ask` raises, where a peer is at fault.
@@ -135,7 +133,8 @@ class Wire:
           address: of the peer.
           method, body, payload: the request.
           reply: the type of the reply.
-          within_seconds: until the reply is there; its payload may take `LEAST_SPEED` more.
+          within_seconds: until the reply begins; as long again, and what its payload needs at
+            `LEAST_SPEED`, for that to come.
           from_backbone: a reply of any other peer is refused.
           recipient: the session that is meant; empty = the one that answers at the address.
           through: who passes the request on, where the address is not reached from here.
@@ -348,17 +347,7 @@ class Wire:
         in_reply_to: bytes = b"",
     ) -> bytes:
         sealed = self._header(method, body, payload, recipient, in_reply_to)
-        header = msgspec.msgpack.encode(sealed)
-        started = time.monotonic()
-        self.meter.charge("up", len(header))
-        writer.write(len(header).to_bytes(4, "big") + header)
-        for offset in range(0, len(payload), CHUNK_BYTES):
-            chunk = payload[offset : offset + CHUNK_BYTES]
-            await self.meter.wait("up", len(chunk))
-            writer.write(bytes(chunk))
-            await _drained(writer)
-        await _drained(writer)
-        self.meter.sent(len(header) + len(payload), time.monotonic() - started)
+        await send(writer, msgspec.msgpack.encode(sealed), payload, self.meter)
         return sealed.seal.nonce
 
     def _header(
@@ -373,29 +362,8 @@ class Wire:
     async def _receive_payload(
         self, reader: asyncio.StreamReader, envelope: Envelope, *, keeps: bool = True
     ) -> bytes:
-        num_bytes = envelope.payload_bytes
-        if num_bytes > self.max_payload_bytes:
-            raise BadMessage(problem=f"it would bring {num_bytes} bytes")
-        content, started = bytearray(), time.monotonic()
-        for offset in range(0, num_bytes, CHUNK_BYTES):
-            async with asyncio.timeout(CHUNK_SECONDS):
-                chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - offset))
-            await self.meter.wait("down", len(chunk))
-            content += chunk if keeps else b""
-        self.meter.received(num_bytes, time.monotonic() - started)
-        if keeps and root_of(content) != envelope.payload_digest:
-            raise BadMessage(problem="its payload is not the one that was signed")
-        return bytes(content)
-
-
-async def _drained(writer: asyncio.StreamWriter) -> None:
-    """A peer that takes nothing is given up: its connection would hold what is not sent."""
-    try:
-        async with asyncio.timeout(CHUNK_SECONDS):
-            await writer.drain()
-    except TimeoutError:
-        writer.transport.abort()
-        raise
+        most = self.max_payload_bytes
+        return await receive_payload(reader, envelope, self.meter, most, keeps=keeps)
 
 
 class _Refusal(msgspec.Struct, frozen=True):

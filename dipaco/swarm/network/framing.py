@@ -1,0 +1,69 @@
+"""How a message goes over a stream: its header, then its payload chunk by chunk. A payload keeps to
+the link's limit, and each of its chunks has a time: a peer that sends or takes nothing is given up.
+"""
+
+import asyncio
+import time
+
+from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.network.envelope import Envelope
+from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.merkle import root_of
+
+CHUNK_SECONDS = 60.0  # for each chunk of a payload to come, or to go
+CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
+
+
+async def send(
+    writer: asyncio.StreamWriter, header: bytes, payload: bytes | memoryview, meter: LinkMeter
+) -> None:
+    """Raises OSError, TimeoutError (one of them): the peer does not take it."""
+    started = time.monotonic()
+    meter.charge("up", len(header))
+    writer.write(len(header).to_bytes(4, "big") + header)
+    for offset in range(0, len(payload), CHUNK_BYTES):
+        chunk = payload[offset : offset + CHUNK_BYTES]
+        await meter.wait("up", len(chunk))
+        writer.write(bytes(chunk))
+        await _drained(writer)
+    await _drained(writer)
+    meter.sent(len(header) + len(payload), time.monotonic() - started)
+
+
+async def receive_payload(
+    reader: asyncio.StreamReader,
+    envelope: Envelope,
+    meter: LinkMeter,
+    max_bytes: int,
+    *,
+    keeps: bool = True,
+) -> bytes:
+    """The payload that an envelope announces; empty unless it is kept.
+
+    Raises:
+      OSError, asyncio.IncompleteReadError: it does not come.
+      BadMessage: it has more than `max_bytes`, or is not what was signed.
+    """
+    num_bytes = envelope.payload_bytes
+    if num_bytes > max_bytes:
+        raise BadMessage(problem=f"it would bring {num_bytes} bytes")
+    content, started = bytearray(), time.monotonic()
+    for offset in range(0, num_bytes, CHUNK_BYTES):
+        async with asyncio.timeout(CHUNK_SECONDS):
+            chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - offset))
+        await meter.wait("down", len(chunk))
+        content += chunk if keeps else b""
+    meter.received(num_bytes, time.monotonic() - started)
+    if keeps and root_of(content) != envelope.payload_digest:
+        raise BadMessage(problem="its payload is not the one that was signed")
+    return bytes(content)
+
+
+async def _drained(writer: asyncio.StreamWriter) -> None:
+    """The connection of a peer that takes nothing would hold what is not sent: it is cut off."""
+    try:
+        async with asyncio.timeout(CHUNK_SECONDS):
+            await writer.drain()
+    except TimeoutError:
+        writer.transport.abort()
+        raise
