@@ -217,10 +217,11 @@ def _modules(
     source: str, other: Run, there: Mapping[ModuleId, Receipt], topology: Topology
 ) -> dict[ModuleId, dict[str, Any]]:
     """Parts for every module of `topology`, from the modules of another run."""
-    return {
-        module: {part: load_tree(other.objects, there[of])[part] for part, of in parts.items()}
-        for module, parts in sources_of(source, other.config.topology, topology).items()
-    }
+    found = {}
+    for module, sources in sources_of(source, other.config.topology, topology).items():
+        loaded = {of: load_tree(other.objects, there[of]) for of in set(sources.values())}
+        found[module] = {part: loaded[of][part] for part, of in sources.items()}
+    return found
 
 
 def _check_not_cleaned(source: str, other: Run, phase: int) -> None:
