@@ -21,7 +21,8 @@ reads the first 32 tokens under the base model, so the share is about 32 / lengt
 
 Then many paths, in this process, random parameters of the quickstart's sizes (0.84 M a path): 64
 rows, spread evenly over the paths of grids from one path to 16x16, where rows of several paths
-share their steps, and where every path has steps of its own; what is timed is decoding. 256 paths
+share their steps, where every path has steps of its own, and, with shared steps, where the paths
+are spread over as many devices as `--devices` says; what is timed is decoding. 256 paths
 with an embedding each under 64 clients that ask one request after another, for every path equally
 often and in proportion to 1 / rank, with memory for all and for 64 of them. And the first tokens of
 a chat's second turn, on the path that has the first one in its cache and on one that has not.
@@ -183,6 +184,9 @@ def main() -> None:
         help="of the grids of `paths`, beside one path, and nothing else of it",
     )
     parser.add_argument("--rounds", type=int, default=7, help="of each load on many paths (7)")
+    parser.add_argument(
+        "--devices", type=int, default=2, help="over which `paths` spreads them, too (2)"
+    )
     options = parser.parse_args()
     result: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
@@ -194,57 +198,88 @@ def main() -> None:
                 make_run(folder)
             result |= bench(folder, options, stack)
         if options.only != "one-path":
-            only_memory = options.only == "memory"
-            result |= bench_paths(scratch, options.rounds, options.sides, only_memory=only_memory)
+            from dipaco.launch.devices import make_cpu_devices
+
+            if options.only is not None:  # one path is measured with the CPU as it comes
+                make_cpu_devices(options.devices)
+            result |= bench_paths(scratch, options)
     print(json.dumps(result))
 
 
-def bench_paths(
-    scratch: Path, rounds: int, sides: tuple[int, ...] | None, *, only_memory: bool
-) -> dict[str, Any]:
+def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What many paths cost, as entries of the last line."""
+    import jax
+
     from dipaco.overrides import load_config
 
-    model = load_config(HOME / "configs" / "quickstart.py").model
-    if only_memory:
+    model, rounds = load_config(HOME / "configs" / "quickstart.py").model, options.rounds
+    if options.only == "memory":
         return {"paths_256_memory_for_64": memory_for_some(model, scratch, rounds)}
-    if sides is not None:
-        return {"rows_64_on_paths": rows_on_paths(model, scratch, rounds, sides)}
+    devices = min(options.devices, jax.local_device_count())
+    rows = rows_on_paths(model, scratch, rounds, options.sides or SIDES, devices)
+    if options.sides is not None:
+        return rows
     return {
-        "rows_64_on_paths": rows_on_paths(model, scratch, rounds, SIDES),
+        **rows,
         "paths_256_memory_for_64": memory_for_some(model, scratch, max(1, rounds // 2)),
         "second_turn": second_turn(model, scratch, rounds),
     }
 
 
+class Served(NamedTuple):
+    """How the paths of a grid are served."""
+
+    side: int
+    shares_steps: bool
+    num_devices: int
+
+
 def rows_on_paths(
-    model: "ModelConfig", scratch: Path, rounds: int, sides: tuple[int, ...]
-) -> dict[str, int]:
-    """Tokens a second of 64 rows, by the number of paths that they are spread over."""
+    model: "ModelConfig", scratch: Path, rounds: int, sides: tuple[int, ...], num_devices: int
+) -> dict[str, dict[str, int]]:
+    """Tokens a second of 64 rows, by the number of paths that they are spread over: on one device,
+    and on several if there are.
+    """
+    ways = [Served(side, False, 1) for side in sides]
+    ways += [Served(side, True, number) for side in sides[1:] for number in {1, num_devices}]
     engines = {
-        (side, shares): ManyPaths(model, square(model, side), scratch / str(side), shares)
-        for side in sides
-        for shares in ((True, False) if side > 1 else (False,))
+        way: ManyPaths(
+            model,
+            square(model, way.side),
+            scratch / str(way.side),
+            way.shares_steps,
+            num_devices=way.num_devices,
+        )
+        for way in ways
     }
-    rates: dict[tuple[int, bool], list[float]] = {key: [] for key in engines}
+    rates: dict[Served, list[float]] = {way: [] for way in ways}
     for each in range(rounds + 1):
-        for key, engine in engines.items():
+        for way, engine in engines.items():
             seconds = engine.decode_seconds(evenly(ROWS, engine.num_paths), NEW_TOKENS)
             if each:  # the first compiles
-                rates[key].append(ROWS * NEW_TOKENS / seconds)
-    print("paths   tok/s, steps shared   in turn   shared / in turn [95 %]   shared / one path")
-    told = {}
-    for side in sides:
-        ours, apart = rates[side, side > 1], rates[side, False]
+                rates[way].append(ROWS * NEW_TOKENS / seconds)
+    one_path = Served(sides[0], False, 1)
+
+    def to_one(way: Served) -> float:
+        return statistics.median(a / b for a, b in zip(rates[way], rates[one_path], strict=True))
+
+    told = {number: {"1": round(statistics.median(rates[one_path]))} for number in {1, num_devices}}
+    print(f"one path: {told[1]['1']} tok/s")
+    print("paths   devices   tok/s, steps shared   in turn   shared / in turn [95 %]   / one path")
+    for way in sorted(ways):
+        if not way.shares_steps:
+            continue
+        ours, apart = rates[way], rates[Served(way.side, False, 1)]
         ratio = median_and_interval([a / b for a, b in zip(ours, apart, strict=True)])
-        to_one = statistics.median(a / b for a, b in zip(ours, rates[1, False], strict=True))
-        told[str(side**2)] = round(statistics.median(ours))
+        told[way.num_devices][str(way.side**2)] = round(statistics.median(ours))
         print(
-            f"{side**2:5}  {statistics.median(ours):16.0f}  {statistics.median(apart):12.0f}"
-            f"  {ratio[0]:10.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]  {to_one:14.2f}",
+            f"{way.side**2:5}  {way.num_devices:8}  {statistics.median(ours):20.0f}"
+            f"  {statistics.median(apart):8.0f}"
+            f"  {ratio[0]:10.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]  {to_one(way):13.2f}",
             flush=True,
         )
-    return told
+    name = lambda number: "rows_64_on_paths" + (f"_{number}_devices" if number > 1 else "")  # noqa: E731
+    return {name(number): rates for number, rates in sorted(told.items())}
 
 
 def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, float]:

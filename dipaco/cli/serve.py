@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="of this machine, over which paths are spread; each has `--rows`, "
-        "`--rows-per-client` and `--path-bytes` of its own (1)",
+        "`--rows-per-client` and `--path-bytes` of its own; without accelerators, parts of the "
+        "CPU (1)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
     how.add_argument("--rows-per-path", type=int, metavar="N", help="of one path at once (all)")
@@ -136,6 +137,10 @@ def run(options: argparse.Namespace) -> int:
     keys = read_keys(options.api_key_file)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
+    if options.devices is not None and options.engine == "local":
+        from dipaco.launch.devices import make_cpu_devices
+
+        make_cpu_devices(options.devices)
     with reading(options.run) as opened:  # a bad option fails before anything slow
         find_release(opened, options)
         tokenizer_file = opened.corpus.tokenizer_file

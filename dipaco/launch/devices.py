@@ -123,6 +123,16 @@ def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[s
     return {"XLA_FLAGS": " ".join([*flags, f"{FAKE_DEVICES}={count}"])}
 
 
+def make_cpu_devices(count: int) -> None:
+    """Divides the CPU of this process into `count` devices, at most one for each core, unless its
+    environment says how many. Before JAX is used; other devices stay as they are.
+    """
+    import jax
+
+    if FAKE_DEVICES not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", min(count, os.cpu_count() or 1))
+
+
 def use_cpu_only() -> None:
     """For a process that only starts others: JAX takes the memory of every device it sees."""
     import jax

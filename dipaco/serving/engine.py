@@ -7,7 +7,7 @@ requests to replicas, each of which is an `InProcessEngine` in a process of its 
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import jax
@@ -30,7 +30,7 @@ from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree
-from dipaco.topology import PER_PATH, SHARED, Topology
+from dipaco.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class EngineSpec:
     model: ModelConfig
     limits: LoopLimits = LoopLimits()  # of each loop
     path_bytes: int | None = None  # of all paths in memory; None = what the rows leave free
-    levels: tuple[LevelShape, ...] = ()  # of the paths; () = no two paths share a step
+    topology: Topology | None = None  # of the paths; None = no two of them share a step
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
@@ -51,11 +51,11 @@ class EngineSpec:
     grammars: Grammars | None = None
 
 
-def level_shapes(topology: Topology) -> tuple[LevelShape, ...]:
-    """The levels of a run that own parts."""
-    fan_out = {SHARED: 1, PER_PATH: topology.num_paths}
+def level_shapes(topology: Topology, paths: Sequence[int]) -> tuple[LevelShape, ...]:
+    """The levels that own parts, with the modules that some paths of a run go through."""
+    modules = {module for path in paths for module in topology.modules_of(path)}
     return tuple(
-        LevelShape(level.parts, fan_out.get(level.experts, level.experts))
+        LevelShape(level.parts, sum(module.level == level.name for module in modules))
         for level in topology.levels
         if level.parts
     )
@@ -120,10 +120,20 @@ class InProcessEngine:
       spec: what it serves.
       device: None = the default device.
       num_devices: those of the process that serve; on CPU they share its memory.
+      paths: of the run that it is asked for; None = any.
     """
 
-    def __init__(self, spec: EngineSpec, device: jax.Device | None = None, num_devices: int = 1):
-        self._spec, self._device = spec, device
+    def __init__(
+        self,
+        spec: EngineSpec,
+        device: jax.Device | None = None,
+        num_devices: int = 1,
+        paths: Sequence[int] | None = None,
+    ):
+        self._spec, self._device, self._paths = spec, device, paths
+        topology = spec.topology
+        if topology is not None and paths is None:
+            paths = range(topology.num_paths)
         free = free_bytes(device, num_devices)
         plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free)
         self.cache = PathCache(
@@ -133,7 +143,7 @@ class InProcessEngine:
             spec.model,
             self._parts_of,
             limits=spec.limits,
-            levels=spec.levels,
+            levels=level_shapes(topology, paths) if topology and paths else (),
             grammars=spec.grammars,
         )
 
@@ -145,8 +155,8 @@ class InProcessEngine:
         """Compiles everything, then starts the loop.
 
         Args:
-          served: compile with its first whole path, which is then cached; None: with parameters
-            that are all 0, reading nothing.
+          served: compile with a whole path of it, which is then cached; None: with parameters that
+            are all 0, reading nothing.
           warm_up: runs the programs; None = in silence.
 
         Raises:
@@ -159,12 +169,14 @@ class InProcessEngine:
         self.loop.run()
 
     def _warm_up(self, served: ServedRelease, warm_up: WarmUp | None) -> None:
-        for path in range(served.num_paths):
+        first = self._paths or ()
+        paths = [*first, *(path for path in range(served.num_paths) if path not in first)]
+        for path in paths:
             try:
                 with self.cache.pin(served.modules_of(path)) as parts:
                     return self.loop.warm_up(parts, warm_up)
             except (ObjectMissing, ObjectDamaged):
-                if path == served.num_paths - 1:
+                if path == paths[-1]:
                     raise
         return None
 

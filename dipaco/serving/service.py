@@ -29,7 +29,7 @@ from dipaco.serving.dispatch import (
     is_routed,
     without_start,
 )
-from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine, level_shapes
+from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
 from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.models import ServedModels
 from dipaco.serving.path_cache import Modules, PathStore
@@ -131,7 +131,7 @@ class Service:
                 model=self.model,
                 limits=settings.limits,
                 path_bytes=settings.path_bytes,
-                levels=level_shapes(self.topology),
+                topology=self.topology,
                 modules_of=self._modules_of,
                 health=self.health,
                 on_cold=on_cold,

@@ -26,32 +26,32 @@ from dipaco.topology import ModuleId
 
 
 class Placement:
-    """Gives each path a device when it is first asked for: one of those with the fewest paths, and
-    of them the one that has most of its modules. It stays there, also in newer releases. Any thread
-    may call it.
+    """Which device a path has, in every release: paths with numbers beside each other have the same
+    one, since they go through the same modules of the first levels. Other models than the paths of
+    the run (`dense`, say) get one when they are first asked for, in turn. Any thread may call it.
+
+    Args:
+      paths: the modules of each path of the run.
+      num_devices: there are.
     """
 
-    def __init__(self, num_devices: int):
-        self._lock = threading.Lock()
-        self._device_of: dict[tuple[ModuleId, ...], int] = {}
-        self._num_paths = [0] * num_devices
-        self._modules: list[Counter[ModuleId]] = [Counter() for _ in range(num_devices)]
+    def __init__(self, paths: Sequence[tuple[ModuleId, ...]], num_devices: int):
+        self._lock, self._num_devices, self._num_others = threading.Lock(), num_devices, 0
+        devices = [number * num_devices // len(paths) for number in range(len(paths))]
+        self._device_of = dict(zip(paths, devices, strict=True))
+        self.paths = [
+            [number for number, own in enumerate(devices) if own == device]
+            for device in range(num_devices)
+        ]
+        """The paths of each device, by number."""
 
     def device_of(self, modules: Modules) -> int:
         """The number of the device that a path has."""
         key = tuple(modules)
         with self._lock:
             if key not in self._device_of:
-                device = min(
-                    range(len(self._num_paths)),
-                    key=lambda each: (
-                        self._num_paths[each],
-                        -sum(module in self._modules[each] for module in key),
-                    ),
-                )
-                self._device_of[key] = device
-                self._num_paths[device] += 1
-                self._modules[device].update(key)
+                self._device_of[key] = self._num_others % self._num_devices
+                self._num_others += 1
             return self._device_of[key]
 
 
@@ -172,9 +172,11 @@ class SeveralDevices:
         if not 1 <= num_devices <= len(devices):
             expected = f"1 to {len(devices)}, which this process sees"
             raise BadSetting(name="--devices", value=num_devices, expected=expected)
-        placement = Placement(num_devices)
+        paths = spec.topology.modules_by_path if spec.topology is not None else ()
+        placement = Placement(paths, num_devices)
         self.engines = [
-            InProcessEngine(spec, device, num_devices) for device in devices[:num_devices]
+            InProcessEngine(spec, device, num_devices, own)
+            for device, own in zip(devices, placement.paths, strict=False)
         ]
         self.cache = PathsOfDevices([each.cache for each in self.engines], placement)
         self.loop = LoopsOfDevices([each.loop for each in self.engines], spec, placement)
@@ -184,6 +186,7 @@ class SeveralDevices:
         return sum(each.num_programs for each in self.engines)
 
     def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
-        """As `InProcessEngine.start`, device by device."""
-        for each in self.engines:
-            each.start(served, warm_up)
+        """As `InProcessEngine.start`, on all devices at once: each compiles its own programs."""
+        warm_up = warm_up or WarmUp()
+        with ThreadPoolExecutor(len(self.engines)) as threads:
+            list(threads.map(lambda each: each.start(served, warm_up), self.engines))

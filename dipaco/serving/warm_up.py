@@ -1,5 +1,6 @@
 """Compiling at the start, program by program, so that no request waits for a compiler."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,8 @@ class WarmUpProgram(NamedTuple):
 
 
 class WarmUp:
-    """Runs programs one after another, and tells how far it is.
+    """Runs programs one after another, and tells how far it is. Any threads may call it: each runs
+    its own programs in order.
 
     Args:
       on_program: called before each with its name, how many are done, and how many there are in
@@ -20,7 +22,7 @@ class WarmUp:
     """
 
     def __init__(self, on_program: Callable[[str, int, int], object] = lambda *_: None):
-        self._on_program = on_program
+        self._on_program, self._lock = on_program, threading.Lock()
         self._done = self._expected = 0
 
     def expect(self, number: int) -> None:
@@ -30,7 +32,9 @@ class WarmUp:
     def run(self, programs: Sequence[WarmUpProgram]) -> None:
         """Runs them, in order."""
         for program in programs:
-            self._expected = max(self._expected, self._done + 1)
-            self._on_program(program.name, self._done, self._expected)
+            with self._lock:
+                self._expected = max(self._expected, self._done + 1)
+                self._on_program(program.name, self._done, self._expected)
             program.run()
-            self._done += 1
+            with self._lock:
+                self._done += 1

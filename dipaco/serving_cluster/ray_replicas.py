@@ -211,7 +211,7 @@ class RayReplicas:
         spec = self._spec
         vocabulary = None if spec.grammars is None else spec.grammars.vocabulary
         replica_spec = ReplicaSpec(
-            run, spec.model, limits, spec.path_bytes, spec.levels, vocabulary
+            run, spec.model, limits, spec.path_bytes, spec.topology, vocabulary
         )
         deployment: Any = ray.serve.deployment(RayReplica)
         return deployment.options(**options).bind(replica_spec, self._name)

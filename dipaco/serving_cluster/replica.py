@@ -17,7 +17,6 @@ from dipaco.model.config import ModelConfig
 from dipaco.serving.decoding.grammar import Grammar, Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.meter import LoopStats
-from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.engine import EngineSpec, InProcessEngine
@@ -27,6 +26,7 @@ from dipaco.serving.path_cache import CacheStats, Modules
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster.errors import ReplicaError, RunFolderNotVisible
 from dipaco.store.address import Address
+from dipaco.topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ReplicaSpec(NamedTuple):
     model: ModelConfig
     limits: LoopLimits
     path_bytes: int | None  # None = what the rows leave free
-    levels: tuple[LevelShape, ...] = ()  # of the paths
+    topology: Topology | None = None  # of the paths
     vocabulary: GrammarVocabulary | None = None
 
 
@@ -96,7 +96,7 @@ class Replica:
                 model=spec.model,
                 limits=spec.limits,
                 path_bytes=spec.path_bytes,
-                levels=spec.levels,
+                topology=spec.topology,
                 modules_of=lambda release, path: self._path_modules[release, path].modules,
                 health=ReleaseHealth(),
                 on_cold=self._cold_seconds.append,

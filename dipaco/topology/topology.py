@@ -61,7 +61,7 @@ class Topology:
 
     def modules_of(self, path: int) -> tuple[ModuleId, ...]:
         """The modules of a path, one per level that owns parts."""
-        return self._modules_by_path[path]
+        return self.modules_by_path[path]
 
     def paths_through(self, module: ModuleId) -> tuple[int, ...]:
         """P_m: the paths that use `module`, ascending."""
@@ -102,7 +102,8 @@ class Topology:
         return {level.name: level for level in self.levels}
 
     @functools.cached_property
-    def _modules_by_path(self) -> tuple[tuple[ModuleId, ...], ...]:
+    def modules_by_path(self) -> tuple[tuple[ModuleId, ...], ...]:
+        """`modules_of` each path."""
         return tuple(self._walk(path) for path in range(self.num_paths))
 
     def _walk(self, path: int) -> tuple[ModuleId, ...]:
@@ -121,7 +122,7 @@ class Topology:
     @functools.cached_property
     def _paths_by_module(self) -> dict[ModuleId, tuple[int, ...]]:
         paths: dict[ModuleId, list[int]] = {module: [] for module in self.modules}
-        for path, modules in enumerate(self._modules_by_path):
+        for path, modules in enumerate(self.modules_by_path):
             for module in modules:
                 paths[module].append(path)
         return {module: tuple(through) for module, through in paths.items()}

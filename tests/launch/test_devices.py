@@ -1,8 +1,13 @@
 """Which devices are whose: no two workers share one unless there are too few."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from dipaco.launch.devices import (
+    FAKE_DEVICES,
     MEMORY_FRACTIONS,
     VisibleDevices,
     devices_of,
@@ -99,6 +104,22 @@ def test_on_cpu_each_worker_gets_the_wanted_number_of_devices_and_keeps_other_fl
     flags = {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=8"}
     of = devices_of(VisibleDevices("cpu", ()), 2, 3, None, flags)
     assert of(1) == {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=2"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "flags", "there_are"),
+    [(2, "", min(2, os.cpu_count())), (10_000, "", os.cpu_count()), (2, f"{FAKE_DEVICES}=3", 3)],
+)
+def test_the_cpu_of_a_process_is_divided_into_devices(wanted, flags, there_are):
+    program = (
+        "import jax; from dipaco.launch.devices import make_cpu_devices; "
+        f"make_cpu_devices({wanted}); print(jax.device_count('cpu'))"
+    )
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) == there_are
 
 
 def test_without_a_number_of_devices_nothing_is_hidden_and_gpu_memory_is_shared():

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.server_process import LONG, Server, until
+from tests.support.tiny_run import TOY
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
@@ -138,6 +139,22 @@ def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
         *run, "--connections", 10**9
     )
     assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")
+
+
+@pytest.mark.slow
+def test_without_accelerators_paths_are_spread_over_parts_of_the_cpu(tiny, command_cache):
+    server = Server(tiny.folder, command_cache, "--rows", "2", "--devices", "2")
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=300) as client:
+            for path in range(TOY.topology.num_paths):
+                answer = client.post("/v1/completions", json=REQUEST | {"path": path})
+                assert answer.status_code == 200, answer.text
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+    finally:
+        server.process.kill()
+    programs = re.findall(r"^compiling .*: (\d+) of (\d+) programs", server.stderr, re.M)
+    assert programs[-1][0] == programs[-1][1], server.stderr
 
 
 @pytest.mark.slow

@@ -330,7 +330,7 @@ def test_the_levels_of_a_run_are_those_that_own_parts():
             Level(name="rest", parts=("final_norm",)),
         )
     )
-    assert level_shapes(topology) == (
+    assert level_shapes(topology, range(topology.num_paths)) == (
         LevelShape(("block_00",), 4),
         LevelShape(("embed",), 8),
         LevelShape(("final_norm",), 1),

@@ -14,7 +14,7 @@ from dipaco.serving import path_admission
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish
-from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.engine import EngineSpec, InProcessEngine, level_shapes
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth
@@ -28,10 +28,6 @@ NUM_DEVICES, NEW_TOKENS = 8, 12
 LIMITS = LoopLimits(rows=2, rows_per_path=1)
 PATHS = 1, 2  # that are asked for
 WARM = SamplingSettings(temperature=1.0)
-
-
-def modules_of(early, late):
-    return {ModuleId("early", early): None, ModuleId("late", late): None}
 
 
 def made_by(loop, path):
@@ -64,24 +60,40 @@ def spec(tmp_path):
         model=CONFIG,
         limits=LIMITS,
         path_bytes=None,
+        topology=topology,
         modules_of=lambda _, path: paths[path],
         health=ReleaseHealth(),
     )
 
 
-def test_each_device_gets_as_many_paths_and_those_that_share_modules_where_it_can():
-    placement = Placement(4)
-    paths = [modules_of(early, late) for early in range(4) for late in range(4)]
-    devices = [placement.device_of(modules) for modules in paths]
-    assert [devices.count(device) for device in range(4)] == [4] * 4
-    assert [placement.device_of(modules) for modules in reversed(paths)] == devices[::-1]
-    assert devices[4:8] == devices[:4]  # each goes where its `late` is
+def test_paths_beside_each_other_have_one_device():
+    topology = grid(part_names(CONFIG), (4, 4))
+    placement = Placement(topology.modules_by_path, 2)
+    devices = [placement.device_of(dict.fromkeys(own)) for own in topology.modules_by_path]
+    assert devices == [0] * 8 + [1] * 8  # an `early` is on one device
+    assert placement.paths == [list(range(8)), list(range(8, 16))]
+    assert Placement(topology.modules_by_path[:2], 4).paths == [[0], [], [1], []]
+
+
+def test_models_that_are_no_path_of_the_run_get_devices_in_turn():
+    placement = Placement(grid(part_names(CONFIG), (2, 2)).modules_by_path, 2)
+    others = [{ModuleId("dense", number): None} for number in range(3)]
+    assert [placement.device_of(modules) for modules in others] == [0, 1, 0]
+    assert [placement.device_of(modules) for modules in reversed(others)] == [0, 1, 0]
+
+
+def test_a_device_has_tiles_for_the_modules_of_its_own_paths():
+    topology = grid(part_names(CONFIG), (4, 4))
+    numbers = lambda paths: [level.num_modules for level in level_shapes(topology, paths)]  # noqa: E731
+    assert numbers(range(16)) == [4, 4]
+    assert numbers(range(8)) == [2, 4]
+    assert numbers([5]) == [1, 1]
 
 
 @pytest.mark.slow
 def test_paths_on_eight_devices_make_the_texts_of_one_device(spec):
     alone, spread = InProcessEngine(spec), SeveralDevices(spec, NUM_DEVICES)
-    for number, device in enumerate(jax.local_devices()[:4]):
+    for number, device in enumerate(jax.local_devices()[::2]):
         with spread.cache.pin(spec.modules_of("", number)) as parts:
             assert all(leaf.devices() == {device} for leaf in jax.tree.leaves(parts))
     assert spread.cache.stats().paths == 4
@@ -95,7 +107,8 @@ def test_paths_on_eight_devices_make_the_texts_of_one_device(spec):
         engine.loop.stop(0)
     assert not spread.loop.is_alive
     assert spread.loop.stats().num_tokens == len(PATHS) * NEW_TOKENS
-    assert [each.loop.stats().num_tokens > 0 for each in spread.engines[:4]] == [0, 1, 1, 0]
+    makes_tokens = [each.loop.stats().num_tokens > 0 for each in spread.engines]
+    assert makes_tokens == [0, 0, 1, 0, 1, 0, 0, 0]
 
 
 def test_a_device_without_room_keeps_no_path_of_another_device_waiting():
@@ -105,16 +118,16 @@ def test_a_device_without_room_keeps_no_path_of_another_device_waiting():
         {ModuleId("all", number): Receipt(f"objects/{number}", f"digest {number}", 100)}
         for number in range(4)
     ]
-    store = PathsOfDevices(caches, Placement(2))
-    assert [store.memory_of(path) for path in paths] == [0, 1, 0, 1]
+    store = PathsOfDevices(caches, Placement([tuple(path) for path in paths], 2))
+    assert [store.memory_of(path) for path in paths] == [0, 0, 1, 1]
 
     async def run():
         admission = PathAdmission(store)
         async with admission.pinned(paths[0], "client"):
-            without_room = asyncio.create_task(hold(admission, paths[2]))
+            without_room = asyncio.create_task(hold(admission, paths[1]))
             await asyncio.sleep(1.5 * path_admission.STARVED_SECONDS)
-            await asyncio.wait_for(hold(admission, paths[1]), 30)  # cold
-            await asyncio.wait_for(hold(admission, paths[1]), 30)  # warm
+            await asyncio.wait_for(hold(admission, paths[2]), 30)  # cold
+            await asyncio.wait_for(hold(admission, paths[2]), 30)  # warm
             assert not without_room.done()
         await asyncio.wait_for(without_room, 30)
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +13,13 @@ import numpy as np
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
-from dipaco.serving.engine import EngineSpec, InProcessEngine, level_shapes
+from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ReleaseHealth
+from dipaco.serving.several_devices import SeveralDevices
 from dipaco.store.address import Address
 from dipaco.store.tensors import save_tree
 from dipaco.topology import PER_PATH, Level, Topology, grid
@@ -60,6 +63,7 @@ class ManyPaths:
       folder: for the modules.
       shares_steps: whether rows of several paths may share a step.
       cached_paths: how many whole paths fit beside each other; None = all.
+      num_devices: over which the paths are spread.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class ManyPaths:
         folder: Path,
         shares_steps: bool = True,
         cached_paths: int | None = None,
+        num_devices: int = 1,
     ):
         self._vocab_size, self.num_paths = config.vocab_size, topology.num_paths
         address = Address.of(folder)
@@ -98,12 +103,17 @@ class ManyPaths:
             model=config,
             limits=LoopLimits(rows=ROWS, rows_per_path=ROWS),
             path_bytes=path_bytes,
-            levels=level_shapes(topology) if shares_steps else (),
+            topology=topology if shares_steps else None,
             modules_of=lambda _, path: self._modules[path],
             health=ReleaseHealth(),
         )
-        self._engine = InProcessEngine(spec)
-        self.loop, self.cache = self._engine.loop, self._engine.cache
+        if num_devices == 1:
+            engine = InProcessEngine(spec)
+            self._loops = [engine.loop]
+        else:
+            engine = SeveralDevices(spec, num_devices)
+            self._loops = [each.loop for each in engine.engines]
+        self.loop, self.cache = engine.loop, engine.cache
         self._rng = np.random.default_rng(1)
 
     def request(self, path: int, new_tokens: int, prompt: Sequence[int] | None = None):
@@ -113,23 +123,24 @@ class ManyPaths:
         return GenerationRequest(prompt_ids=tuple(prompt), path=path, max_new_tokens=new_tokens)
 
     def decode_seconds(self, paths: Sequence[int], new_tokens: int) -> float:
-        """Seconds of decoding, without the prompts, for one request of each of these paths. The
-        loop has no thread yet.
+        """Seconds of decoding, without the prompts, for one request of each of these paths: those
+        of the device that took longest. The loops have no threads yet.
         """
         for path in paths:
             self.loop.submit(self.request(path, new_tokens))
-        before = self.loop.stats()
-        while self.loop.run_once():
-            pass
-        after = self.loop.stats()
-        assert after.num_tokens - before.num_tokens == len(paths) * new_tokens
-        return after.decode_seconds - before.decode_seconds
+        before = [loop.stats() for loop in self._loops]
+        with ThreadPoolExecutor(len(self._loops)) as threads:
+            list(threads.map(_run_until_idle, self._loops))
+        pairs = list(zip((loop.stats() for loop in self._loops), before, strict=True))
+        made = sum(now.num_tokens - then.num_tokens for now, then in pairs)
+        assert made == len(paths) * new_tokens
+        return max(now.decode_seconds - then.decode_seconds for now, then in pairs)
 
     def first_token_seconds(self, prompt: Sequence[int], path: int = 0) -> tuple[float, list[int]]:
         """Seconds to the first tokens of one request, and all tokens of it."""
         started, tokens, seconds = time.perf_counter(), [], 0.0
         stream = self.loop.submit(self.request(path, 8, prompt))
-        while self.loop.run_once():
+        while self._loops[0].run_once():
             seconds = seconds or time.perf_counter() - started
         while not isinstance(item := stream.get(timeout_seconds=0), Finish):
             tokens.append(item.id)
@@ -137,8 +148,9 @@ class ManyPaths:
 
     def load(self, paths: Sequence[int], new_tokens: int, clients: int = ROWS) -> Load:
         """Clients that share out requests for these paths; each asks for one after the other."""
-        if not self.loop.is_alive:
-            self.loop.run()
+        for loop in self._loops:
+            if not loop.is_alive:
+                loop.run()
         return asyncio.run(self._load(list(paths), new_tokens, clients))
 
     def stop(self) -> None:
@@ -169,6 +181,11 @@ class ManyPaths:
         num_tokens, started = len(paths) * new_tokens, time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
         return Load(num_tokens / (time.perf_counter() - started), first_tokens)
+
+
+def _run_until_idle(loop: Loop) -> None:
+    while loop.run_once():
+        pass
 
 
 def evenly(number: int, num_paths: int) -> list[int]:
