@@ -23,10 +23,10 @@ class CompileProgress:
         self._progress: Progress | None = None
         self._done = self._total = 0
 
-    def show(self, name: str, done: int, total: int) -> None:
-        """The program `name` is compiled now; `done` of `total` are."""
+    def show(self, title: str, done: int, total: int) -> None:
+        """What is done now, as `compiling prefill of 8 x 64 tokens`; `done` of `total` are."""
         self._count(done)
-        self._total, title = total, f"compiling {name}"
+        self._total = total
         if self._progress is None:
             self._progress = Progress(
                 title,

@@ -10,6 +10,7 @@ class WarmUpProgram(NamedTuple):
 
     name: str  # in words: `prefill of 8 x 64 tokens`
     run: Callable[[], object]  # runs it once, which compiles it
+    verb: str = "compiling"  # what that does
 
 
 class WarmUp:
@@ -17,8 +18,8 @@ class WarmUp:
     its own programs in order.
 
     Args:
-      on_program: called before each with its name, how many are done, and how many there are in
-        all.
+      on_program: called before each with what is done (`compiling prefill of 8 x 64 tokens`), how
+        many are done, and how many there are in all.
     """
 
     def __init__(self, on_program: Callable[[str, int, int], object] = lambda *_: None):
@@ -34,7 +35,7 @@ class WarmUp:
         for program in programs:
             with self._lock:
                 self._expected = max(self._expected, self._done + 1)
-                self._on_program(program.name, self._done, self._expected)
+                self._on_program(f"{program.verb} {program.name}", self._done, self._expected)
             program.run()
             with self._lock:
                 self._done += 1

@@ -7,7 +7,11 @@ import pytest
 from dipaco.observe.compiling import CompileProgress
 from tests.observe.test_progress import Clock, Terminal
 
-PROGRAMS = ("prefill of 8 x 64 tokens", "scoring a prompt", "decoding 1 row of 64 tokens")
+PROGRAMS = (
+    "compiling prefill of 8 x 64 tokens",
+    "compiling scoring a prompt",
+    "compiling decoding 1 row of 64 tokens",
+)
 
 
 def test_a_log_has_plain_lines_with_what_is_left():

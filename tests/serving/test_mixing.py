@@ -18,8 +18,6 @@ from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import (
-    ON_ACCELERATOR,
-    ON_CPU,
     DecodeStep,
     LevelShape,
     Mixer,
@@ -249,8 +247,13 @@ def test_every_row_passes_the_modules_of_its_path(is_uneven):
             tile, column = divmod(int(level.places_B[row]), columns)
             assert level.rows_TC[tile, column] == row
             assert all(module is path[part] for part, module in level.modules[tile].items())
-    same = jax.tree.map(np.shape, mixer.any_parts(path_of(0), shape))
-    assert jax.tree.map(np.shape, parts) == same
+    any_parts = mixer.any_parts([path_of(0), path_of(8)], shape)
+    assert jax.tree.map(np.shape, parts) == jax.tree.map(np.shape, any_parts)
+    assert {id(module[BELOW[0]]) for module in any_parts.levels[0].modules} == {
+        id(path_of(path)[BELOW[0]]) for path in (0, 8)
+    }
+    for level in any_parts.levels:
+        assert level.rows_TC.reshape(-1)[level.places_B].tolist() == list(range(12))
 
 
 def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_sooner():
@@ -275,16 +278,19 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     apart = Mixer(CONFIG, alone, LoopLimits(rows=64))
     few = {("a", path): batch_of(prepared(path), 32) for path in range(2)}
     assert [len(step.batches) for step in apart.divide(few)] == [1, 1]
-    # Where a step takes long whatever its rows are, four paths of 16 rows that share nothing are
-    # sooner together.
-    flat = (LevelShape(part_names(CONFIG), 4),)
-    for costs, steps in ((ON_CPU, [1, 1, 1, 1]), (ON_ACCELERATOR, [4])):
-        mixer = Mixer(CONFIG, flat, LoopLimits(rows=64), costs)
-        four = {("a", path): batch_of(dict(prepared(path)), 16) for path in range(4)}
-        assert [len(step.batches) for step in mixer.divide(four)] == steps
     many = {("a", path): batch_of(dict(prepared(0)), 1) for path in range(40)}
     wide = Mixer(CONFIG, GRID, LoopLimits(rows=64))
     assert [len(step.batches) for step in wide.divide(many)] == [40]
+
+
+@pytest.mark.parametrize(
+    ("alone", "steps"), [(0.011, [4]), (0.009, [1, 1, 1, 1])], ids=["together", "in turn"]
+)
+def test_what_was_measured_decides_which_paths_share_a_step(alone, steps):
+    mixer = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 4),), LoopLimits(rows=64))
+    four = {("a", path): batch_of(dict(prepared(path)), 12) for path in range(4)}  # padded to 16
+    mixer.seconds = {16: alone, StepShape(64, False): 0.04}
+    assert [len(step.batches) for step in mixer.divide(four)] == steps
 
 
 def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():

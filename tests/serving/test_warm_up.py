@@ -2,8 +2,10 @@
 
 import pytest
 
+from dipaco.serving.decoding import step_times
+from dipaco.serving.decoding.step_times import measure
 from dipaco.serving.warm_up import WarmUp, WarmUpProgram
-from tests.support.serving_rig import make_loop, prepared
+from tests.support.serving_rig import compilations, make_loop, prepared
 
 
 def test_each_program_is_announced_before_it_runs():
@@ -12,13 +14,14 @@ def test_each_program_is_announced_before_it_runs():
     warm_up.expect(3)
     warm_up.run([WarmUpProgram(name, lambda name=name: said.append(name)) for name in ("a", "b")])
     warm_up.run([WarmUpProgram("c", lambda: said.append("c"))])
-    assert said == [("a", 0, 3), "a", ("b", 1, 3), "b", ("c", 2, 3), "c"]
+    told = [(f"compiling {name}", done, 3) for done, name in enumerate("abc")]
+    assert said == [told[0], "a", told[1], "b", told[2], "c"]
 
 
 def test_more_programs_than_expected_raise_the_total():
     said = []
     WarmUp(lambda *told: said.append(told)).run([WarmUpProgram(name, int) for name in "ab"])
-    assert said == [("a", 0, 1), ("b", 1, 2)]
+    assert said == [("compiling a", 0, 1), ("compiling b", 1, 2)]
 
 
 def test_a_loop_announces_as_many_programs_as_it_has_each_by_its_own_name():
@@ -30,9 +33,43 @@ def test_a_loop_announces_as_many_programs_as_it_has_each_by_its_own_name():
     assert len(set(names)) == len(names) == loop.num_programs
     assert {total for _, _, total in said} == {loop.num_programs}
     assert [done for _, done, _ in said] == list(range(loop.num_programs))
-    assert {"prefill of 1 x 16 tokens", "scoring a prompt", "copying a row"} < set(names)
-    assert "decoding 1 row of 32 tokens" in names
-    assert "decoding 4 rows of 64 tokens" in names
+    assert names[-1] == "timing steps of several paths"
+    compiled = {name.removeprefix("compiling ") for name in names[:-1]}
+    assert {"prefill of 1 x 16 tokens", "scoring a prompt", "copying a row"} < compiled
+    assert {"decoding 1 row of 32 tokens", "decoding 4 rows of 64 tokens"} < compiled
+
+
+def test_after_it_a_loop_knows_how_long_each_of_its_steps_takes():
+    loop = make_loop()
+    loop.warm_up(prepared(0))
+    mixer, before = loop._pool.mixer, len(compilations)
+    assert mixer.seconds.keys() == {*loop.limits.row_sizes, *mixer.shapes}
+    assert min(mixer.seconds.values()) > 0
+    loop._pool.time_steps(prepared(0))
+    assert len(compilations) == before  # it times no compiler
+
+
+def test_the_least_of_a_few_rounds_counts(monkeypatch):
+    now, started = 0.0, []
+    monkeypatch.setattr(step_times, "MOST_SECONDS", 100.0)
+    monkeypatch.setattr(step_times.time, "perf_counter", lambda: now)
+
+    def block(name, *seconds):
+        pending = list(seconds)
+
+        def start():
+            nonlocal now
+            started.append(name)
+            now += pending.pop(0)
+
+        return start
+
+    kinds = {"few": [block("few", 9, 4, 9, 1, 9, 2)], "many": [block("many", 9, 5, 9, 7, 9, 6)]}
+    assert measure(kinds, lambda: None) == {"few": 1, "many": 5}, "the first run is not counted"
+    assert (
+        started
+        == ["few"] * 2 + ["many"] * 2 + ["few"] * 2 + ["many"] * 2 + ["few"] * 2 + ["many"] * 2
+    )
 
 
 def test_a_service_counts_routing_and_the_loop_together(tiny, limits):
@@ -44,5 +81,5 @@ def test_a_service_counts_routing_and_the_loop_together(tiny, limits):
         service.start(WarmUp(lambda *told: said.append(told)))
     totals = {total for _, _, total in said}
     assert totals == {len(said)}
-    assert said[0][0] == "routing of 1 prompt"
-    assert said[-1][0].startswith("decoding ")
+    assert said[0][0] == "compiling routing of 1 prompt"
+    assert said[-1][0].startswith("timing ")

@@ -114,7 +114,15 @@ class ManyPaths:
             engine = SeveralDevices(spec, num_devices)
             self._loops = [each.loop for each in engine.engines]
         self.loop, self.cache = engine.loop, engine.cache
+        if shares_steps:
+            self._time_steps()
         self._rng = np.random.default_rng(1)
+
+    def _time_steps(self) -> None:
+        for number, loop in enumerate(self._loops):
+            path = number * self.num_paths // len(self._loops)
+            with self.cache.pin(self._modules[path]) as parts:
+                loop.time_steps(parts)
 
     def request(self, path: int, new_tokens: int, prompt: Sequence[int] | None = None):
         """Greedy, after a random prompt if none is given."""

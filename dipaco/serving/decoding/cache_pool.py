@@ -5,7 +5,8 @@ content: of a prompt that begins as a text in the cache does, only the rest is r
 continuations of one prompt, a retry, the next turn of a chat).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +35,7 @@ from dipaco.serving.decoding.decode import (
 from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepKind, StepShape
+from dipaco.serving.decoding.step_times import distinct_copies, measure
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
@@ -207,7 +209,7 @@ class CachePool:
 
         def mixed_program(shape: StepShape, slots: int) -> WarmUpProgram:
             def run() -> DecodeBlock:
-                parts = self.mixer.any_parts(prepared, shape)
+                parts = self.mixer.any_parts([prepared], shape)
                 return run_block(parts, shape.num_rows, slots)
 
             name = f"decoding {shape.num_rows} rows of {slots} tokens on several paths"
@@ -235,7 +237,31 @@ class CachePool:
                 for shape in self.mixer.shapes
                 for slots in self._slot_sizes
             ),
+            *(
+                WarmUpProgram("steps of several paths", lambda: self.time_steps(prepared), "timing")
+                for _ in self.mixer.shapes[:1]
+            ),
         ]
+
+    def time_steps(self, prepared: Parts) -> None:
+        """Measures which paths are sooner together, on the spare row; the programs are compiled."""
+        paths, slots = distinct_copies(prepared), self._slot_sizes[0]
+
+        def blocks(parts: Sequence[Parts | MixedParts], num_rows: int) -> list[Callable]:
+            memory = StepMemory()
+            return [
+                functools.partial(self._run_block, each, [], memory, num_rows, slots)
+                for each in parts
+            ]
+
+        self.mixer.seconds = measure(
+            {number: blocks(paths, number) for number in self._row_sizes}
+            | {
+                shape: blocks([self.mixer.any_parts(paths, shape)], shape.num_rows)
+                for shape in self.mixer.shapes
+            },
+            self.wait,
+        )
 
     def wait(self) -> None:
         """Waits until the device has finished."""

@@ -151,6 +151,10 @@ class Loop:
         (warm_up or WarmUp()).run(self._pool.programs(prepared))
         self._pool.wait()
 
+    def time_steps(self, prepared: Parts) -> None:
+        """The last program of `warm_up` alone: which paths share a step is then as measured."""
+        self._pool.time_steps(prepared)
+
     @property
     def num_programs(self) -> int:
         """How many programs that are."""

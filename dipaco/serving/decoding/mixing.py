@@ -1,16 +1,15 @@
 """Which paths share a step, and its tiles: `model.mixed` from the rows of several paths.
 
 A step per path reads the modules of every path; a step for all reads every module once, in tiles
-of few columns. Which is sooner depends on the rows: sixty-four rows of two paths are faster in turn
-where the paths share nothing. So both are estimated (`StepCosts`), in units of reading the
-parameters of a path.
+of few columns. Which is sooner depends on the rows and on the machine: sixty-four rows of two paths
+are faster in turn where the paths share nothing. So both are measured at the start (`step_times`);
+a loop that was not warmed up estimates them, in units of reading the parameters of a path.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from dipaco.model.config import ModelConfig, part_parameters
@@ -31,24 +30,12 @@ LEAST_COLUMNS, LEAST_COLUMNS_ALONE = 8, 2
 TILE_OVERHEAD = 1.2
 
 
-class StepCosts(NamedTuple):
-    """How long a step takes, in units of reading the parameters of a path."""
-
-    columns: float  # so many have products that take as long as the reading
-    besides: float  # what a step takes besides its products
-
-    def products(self, columns: int) -> float:
-        """The products of so many columns with the parameters of a path."""
-        return 1 + columns / self.columns
-
-
-# Of 8 layers of 128 x 512 in float32 (AVX-512, two cores): the products of 64 columns with one set
-# of weights take 1.7 ms, of 8 each with eight 4.7 ms, of 4 each with sixteen 7.5 ms, of one each
-# with sixty-four 19 to 23 ms.
-ON_CPU = StepCosts(columns=16, besides=0.5)
-# Every launch of a kernel counts there: 64 rows of four paths that share nothing (40 M parameters
-# each, bfloat16, an H200) take 4.5 ms a step in turn and 2.5 ms together, and of a 2x2 4.1 and 2.0.
-ON_ACCELERATOR = StepCosts(columns=64, besides=2.5)
+# So many columns have products that take as long as reading the parameters. Of 8 layers of 128 x
+# 512 in float32 (AVX-512, two cores): the products of 64 columns with one set of weights take 1.7
+# ms, of 8 each with eight 4.7 ms, of 4 each with sixteen 7.5 ms, of one each with sixty-four 19 to
+# 23 ms.
+COLUMNS_LIKE_READING = 16
+BESIDES_PRODUCTS = 0.5  # what a step takes besides them
 
 
 class LevelShape(NamedTuple):
@@ -86,7 +73,6 @@ class Mixer:
       config: sizes of a path.
       levels: each part of the model is in one of them. None: every path has a step of its own.
       limits: of the loop.
-      costs: of a step on the device; None = on that of this process.
     """
 
     def __init__(
@@ -94,10 +80,11 @@ class Mixer:
         config: ModelConfig,
         levels: Sequence[LevelShape] | None,
         limits: LoopLimits,
-        costs: StepCosts | None = None,
     ):
         self._levels, self._limits = tuple(levels or ()), limits
-        self._costs = costs or (ON_CPU if jax.default_backend() == "cpu" else ON_ACCELERATOR)
+        # Of a block, by the number of rows of one path (padding included) or the shape of a step
+        # for several; empty: not measured.
+        self.seconds: Mapping[int | StepShape, float] = {}
         sizes = part_parameters(config)
         self._shares = [
             sum(sizes[part] for part in level.parts) / sum(sizes.values()) for level in self._levels
@@ -149,23 +136,27 @@ class Mixer:
 
     def parts(self, batches: Sequence[Batch], shape: StepShape) -> MixedParts:
         """The modules that the rows pass, in the order of the batches and of the rows in each."""
-        return self._parts([batch.prepared for batch in batches for _ in batch.rows], shape)
-
-    def any_parts(self, prepared: Parts, shape: StepShape) -> MixedParts:
-        """Those of one row, of the shapes of any step of this one."""
-        return self._parts([prepared], shape)
-
-    def _parts(self, paths: Sequence[Parts], shape: StepShape) -> MixedParts:
+        paths = [batch.prepared for batch in batches for _ in batch.rows]
         return MixedParts(tuple(_tiles(level, paths, shape) for level in self._levels))
 
+    def any_parts(self, paths: Sequence[Parts], shape: StepShape) -> MixedParts:
+        """Modules of some paths, in tiles as any step of this shape has them."""
+        return MixedParts(tuple(_any_tiles(level, paths, shape) for level in self._levels))
+
     def _is_sooner(self, batches: Sequence[Batch], shape: StepShape) -> bool:
-        costs, sizes = self._costs, self._limits.row_sizes
-        together = costs.besides
+        sizes = [smallest_fitting(self._limits.row_sizes, len(batch.rows)) for batch in batches]
+        if self.seconds:
+            return self.seconds[shape] < sum(self.seconds[number] for number in sizes)
+        together = BESIDES_PRODUCTS
         for level, share in zip(self._levels, self._shares, strict=True):
             num_tiles, columns = _tile_shape(level, shape)
-            together += TILE_OVERHEAD * share * num_tiles * costs.products(columns)
-        apart = [smallest_fitting(sizes, len(batch.rows)) for batch in batches]
-        return together < sum(costs.besides + costs.products(number) for number in apart)
+            together += TILE_OVERHEAD * share * num_tiles * _products(columns)
+        return together < sum(BESIDES_PRODUCTS + _products(number) for number in sizes)
+
+
+def _products(columns: int) -> float:
+    """How long they take with the parameters of a path, in units of reading these."""
+    return 1 + columns / COLUMNS_LIKE_READING
 
 
 def _tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
@@ -214,6 +205,16 @@ def _tiles(level: LevelShape, paths: Sequence[Parts], shape: StepShape) -> Level
             modules.append(own)
     modules += [modules[-1]] * (num_tiles - len(modules))  # tiles without a row
     return LevelTiles(tuple(modules), rows_TC, places_B)
+
+
+def _any_tiles(level: LevelShape, paths: Sequence[Parts], shape: StepShape) -> LevelTiles:
+    """The rows in their own order, the modules of the paths in turn."""
+    num_tiles, columns = _tile_shape(level, shape)
+    modules = tuple(_own_parts(level, paths[tile % len(paths)]) for tile in range(num_tiles))
+    rows_N = np.arange(num_tiles * columns, dtype=np.int32) % shape.num_rows
+    return LevelTiles(
+        modules, rows_N.reshape(num_tiles, columns), np.arange(shape.num_rows, dtype=np.int32)
+    )
 
 
 def _own_parts(level: LevelShape, prepared: Parts) -> Parts:
