@@ -2,6 +2,7 @@
 
     trials.py       rows and seeds -> the runs of a sweep
     sweep.py        the whole: runs side by side, then the table
+    jobs_left.py    what is left to do, and in which order
     jobs.py         a pool of processes, each working on one run
     shared_base.py  text, tokens and base model, made once for all rows that agree on them
     folder.py       the sweep's folder: its lock, finished runs, rows that have changed
