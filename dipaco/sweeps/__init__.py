@@ -8,6 +8,7 @@
     folder.py       the sweep's folder: its lock, finished runs, rows that have changed
     progress.py     one progress bar for all runs
     table.py, text.py, plot.py    the table, as text, as a picture
+    measured.py, kinds.py         its rows: which may be compared, and of what kind they are
     pairing.py, bootstrap.py      its intervals: over seeds, over validation texts
     notes.py                      sentences below it
 

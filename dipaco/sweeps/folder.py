@@ -16,6 +16,7 @@ from dipaco.runs.opening import difference, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
+from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.scoring import DocumentScores, document_scores
 from dipaco.workers.tasks.report import make_report
@@ -42,6 +43,13 @@ def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
     with contextlib.suppress(DipacoError), reading(folder) as run:
         return {arm.name: document_scores(run, arm.name, arm.phases) for arm in run.plan.arms}
     return {}
+
+
+def origin_of(folder: Path) -> Origin:
+    """What a finished run was made of."""
+    with reading(folder) as run:
+        corpus = run.stage("prepare").artifacts["corpus"].digest
+        return Origin(corpus, run.ledger.meta.get("version") or "")
 
 
 def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:

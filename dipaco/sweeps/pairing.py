@@ -8,7 +8,7 @@ deviations of the difference. Two would give 9, of one deviation: they have none
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -42,6 +42,11 @@ def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
     """Whether the values are the same under every seed that both have."""
     seeds = before.keys() & after.keys()
     return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
+
+
+def in_words(seeds: Sequence[int]) -> str:
+    """`seed 0`, `seeds 0, 1`."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def mean_interval(values: Mapping[int, float]) -> Interval:

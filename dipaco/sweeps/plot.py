@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dipaco.config import MODULAR
 from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
 from dipaco.evaluation.tables import BEST_PATH, num_bytes, quantity
-from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, paired_difference
+from dipaco.sweeps.pairing import LEAST_SEEDS, Interval
 from dipaco.sweeps.table import SweepRow, SweepTable
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _draw_differences(
     compared = [
         (row, place, interval)
         for row, place in zip(rows, places, strict=True)
-        if (interval := _to_reference(row, rows, table)) is not None
+        if (interval := _to_reference(row, table)) is not None
     ]
     for row, place, interval in compared:
         look, half = _look(row), interval.half_width
@@ -176,17 +176,14 @@ def _draw_differences(
         axes.set_xlim(-edge, edge)
 
 
-def _to_reference(row: SweepRow, rows: Sequence[SweepRow], table: SweepTable) -> Interval | None:
+def _to_reference(row: SweepRow, table: SweepTable) -> Interval | None:
     """The difference of a row to the reference; None where the two cannot be compared."""
-    reference = next((each for each in rows if each.name == table.reference), None)
-    if reference is None or row is reference or row.name in table.apart:
+    reference = next((each for each in table.rows if each.name == table.reference), None)
+    if reference is None:
         return None
     if not all(map(math.isfinite, (*row.perplexities, *reference.perplexities))):
         return None
-    return paired_difference(
-        dict(zip(reference.seeds, reference.perplexities, strict=True)),
-        dict(zip(row.seeds, row.perplexities, strict=True)),
-    )
+    return table.to_reference(row)
 
 
 def _edge(intervals: Sequence[Interval]) -> float | None:

@@ -24,11 +24,13 @@ from dipaco.sweeps.folder import (
     is_finished,
     lock_folder,
     move_changed,
+    origin_of,
     rows_of,
     runs_in,
 )
 from dipaco.sweeps.jobs import JobPool
 from dipaco.sweeps.jobs_left import jobs_left
+from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.plot import draw_sweep
 from dipaco.sweeps.progress import SweepProgress
 from dipaco.sweeps.table import SweepTable, make_table
@@ -101,6 +103,7 @@ class _Sweep:
         # One for all rows: a table has the same columns of links for each.
         self._report_settings = self._trials[0].config.report
         self._reports: dict[Path, list[ReportRow]] = {}  # of finished runs
+        self._origins: dict[Path, Origin] = {}  # of finished runs
         self._drawn: dict[Path, dict[str, Drawn]] = {}  # by arm
         self._told: set[Trial] = set()  # finished, and in the table
         for sources in self._sources.values():
@@ -136,6 +139,7 @@ class _Sweep:
         """Whether a run is finished; its report is kept."""
         if run.folder not in self._reports and is_finished(run.folder):
             self._reports[run.folder] = rows_of(run.folder, self._report_settings)
+            self._origins[run.folder] = origin_of(run.folder)
         return run.folder in self._reports
 
     def _is_left(self, run: SweepRun) -> bool:
@@ -164,6 +168,13 @@ class _Sweep:
                 found[arm] = self._drawn[run.folder][arm]
         return found
 
+    def _origins_of(self, trial: Trial) -> dict[str, Origin]:
+        return {
+            arm: self._origins[run.folder]
+            for arm, run in self._sources[trial].items()
+            if run.folder in self._origins
+        }
+
     def _write_table(self) -> SweepTable:
         finished = [trial for trial in self._in_table if self._is_finished(trial)]
         table = make_table(
@@ -171,6 +182,7 @@ class _Sweep:
             self._in_table,
             {trial: self._results_of(trial) for trial in finished},
             {trial: self._drawn_of(trial) for trial in finished},
+            {trial: self._origins_of(trial) for trial in finished},
         )
         if table.rows:
             write_atomically(self._layout.table("json"), table.to_json())
