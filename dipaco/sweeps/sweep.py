@@ -75,12 +75,13 @@ def run_sweep(
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
         own = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
-        trained = {digest for run in runs_in(layout, name) for digest in run.arms.values()}
-        move_changed(layout, trials, own, redo, trained)
+        there = [run for run in runs_in(layout, name) if is_finished(run.folder)]
+        trained = {digest for run in there for digest in run.arms.values()}
+        again = move_changed(layout, trials, own, redo, trained)
         existing = runs_in(layout, name)
         finished = [run for run in existing if is_finished(run.folder)]
         begun = [run for run in existing if run not in finished and run.folder in own.values()]
-        plan = plan_runs(trials, own, [*finished, *begun])
+        plan = plan_runs(trials, own, [*finished, *begun], again)
         others = beside(layout, name, rows, trials, finished)
         return _Sweep(name, layout, list(rows), plan, others).run(max_running)
 
@@ -114,7 +115,7 @@ class _Sweep:
     def run(self, max_running: int) -> SweepOutcome:
         jobs = jobs_left(self._plan.runs, self._layout, self._is_left)
         with SweepProgress(self._name, self._plan.runs, self._layout) as progress:
-            for sentence in self._plan.shared:
+            for sentence in (*self._plan.shared, *self._plan.untrained):
                 progress.say(sentence)
             if not jobs:
                 progress.say(f"all {len(self._trials)} runs of {self._name} are finished")
