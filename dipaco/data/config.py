@@ -91,11 +91,8 @@ class DataConfig:
         demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "more than 0")
 
 
-NOT_OF_THE_CORPUS = (
-    "length",
-    "processes",
-    "slices",
-)  # settings that do not change the prepared bytes
+OF_SPEED = ("processes", "slices")  # settings that no result depends on
+NOT_OF_THE_CORPUS = ("length", *OF_SPEED)  # settings that do not change the prepared bytes
 
 
 def corpus_settings(config: DataConfig) -> dict[str, object]:

@@ -66,7 +66,12 @@ def is_this_program(found: str) -> bool:
     """Whether `found` has the sources of this one that make bits and facts: its number does not
     count, so that machines may change over one after the other where nothing else differs.
     """
-    return found.partition(" ")[0].partition("+")[2] == sources_digest(HOME)
+    return digest_in(found) == sources_digest(HOME)
+
+
+def digest_in(found: str) -> str:
+    """The `sources_digest` in a version as it is described; empty where there is none."""
+    return found.partition(" ")[0].partition("+")[2]
 
 
 def check_version(folder: object, found: str) -> None:

@@ -140,6 +140,10 @@ class SweepLayout:
     def shared(self, digest: str) -> Path:
         return self.root / "shared" / digest
 
+    def bases(self) -> list[Path]:
+        """Folders of the runs that train base models, as far as they have been begun."""
+        return sorted((self.root / "shared").glob("*"))
+
     def replaced(self, name: str, seed: int) -> Path:
         """A new folder for a run that is moved away."""
         numbers = itertools.count(1)

@@ -2,11 +2,13 @@
 
     trials.py       rows and seeds -> the runs of a sweep
     sweep.py        the whole: runs side by side, then the table
+    jobs_left.py    what is left to do, and in which order
     jobs.py         a pool of processes, each working on one run
     shared_base.py  text, tokens and base model, made once for all rows that agree on them
     folder.py       the sweep's folder: its lock, finished runs, rows that have changed
     progress.py     one progress bar for all runs
     table.py, text.py, plot.py    the table, as text, as a picture
+    measured.py, kinds.py         its rows: which may be compared, and of what kind they are
     pairing.py, bootstrap.py      its intervals: over seeds, over validation texts
     notes.py                      sentences below it
 

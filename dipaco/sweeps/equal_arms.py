@@ -7,11 +7,13 @@ and the table shows its figures under every row.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.config import MODULAR, OF_NO_RESULT, RunConfig
+from dipaco.sweeps.kinds import but_for_speed
 from dipaco.sweeps.shared_base import base_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
@@ -56,9 +58,21 @@ class SweepPlan(NamedTuple):
             for (title, arm), trials in rows.items()
         ]
 
+    @property
+    def untrained(self) -> list[str]:
+        """Sentences: which baselines no run trains, as where the one that was to is gone."""
+        return [
+            f"`{arm}` of {trial} is trained by no run: `--redo {shlex.quote(trial.row)}` runs the "
+            "row again with it"
+            for trial, sources in self.sources.items()
+            for arm in trial.config.baselines
+            if arm not in sources
+        ]
+
 
 def arms_of(config: RunConfig) -> dict[str, str]:
     """Arm -> digest of all that its results depend on: the modular arm, then the baselines."""
+    config = but_for_speed(config)
     settings = dataclasses.asdict(config)
     inner = {name: value for name, value in settings["inner"].items() if name not in OF_PATHS}
     modular = {name: settings[name] for name in settings if name not in NOT_OF_AN_ARM}
@@ -75,21 +89,19 @@ def arms_of(config: RunConfig) -> dict[str, str]:
     }
 
 
-def is_of_row(run: RunConfig, row: RunConfig, elsewhere: Iterable[str]) -> bool:
-    """Whether a run is that of a row: it trains what the row has, but for baselines whose digests
-    are `elsewhere`, and may train more of them.
+def is_of_row(run: RunConfig, row: RunConfig) -> bool:
+    """Whether a run is that of a row: it trains what the row has, but for baselines, which may be
+    left to other runs, or are more of them.
     """
-    if row.has_results_of(run):
-        return True
-    arms, there = arms_of(row), set(elsewhere)
-    left_out = [each for each in row.baselines if each not in run.baselines]
-    return dataclasses.replace(row, baselines=run.baselines).has_results_of(run) and all(
-        arms[each] in there for each in left_out
-    )
+    of_run = but_for_speed(dataclasses.replace(row, baselines=run.baselines))
+    return of_run.has_results_of(but_for_speed(run))
 
 
 def plan_runs(
-    trials: Sequence[Trial], own: Mapping[Trial, Path], existing: Sequence[SweepRun]
+    trials: Sequence[Trial],
+    own: Mapping[Trial, Path],
+    existing: Sequence[SweepRun],
+    trains: Mapping[Trial, Collection[str]],
 ) -> SweepPlan:
     """The runs that give every trial its results, with no arm trained twice.
 
@@ -97,28 +109,33 @@ def plan_runs(
       trials: that are asked for, in the order in which to run them.
       own: trial -> its folder.
       existing: runs to take results from: finished ones, and those of the trials themselves.
+      trains: trial -> digests of arms that its run trains, if it is begun, whatever others do.
     """
     by_folder = {run.folder: run for run in existing}
     trained_by: dict[str, SweepRun] = {}  # digest of an arm -> run
     for run in existing:
         for digest in run.arms.values():
             trained_by.setdefault(digest, run)
-    runs: list[SweepRun] = []
-    sources: dict[Trial, Sources] = {}
+    run_of: dict[Trial, SweepRun] = {}
     for trial in trials:
-        arms, run = arms_of(trial.config), by_folder.get(own[trial])
-        if run is None and not trained_by.keys() >= set(arms.values()):
-            left = (each for each in trial.config.baselines if arms[each] not in trained_by)
+        arms, run, wanted = arms_of(trial.config), by_folder.get(own[trial]), trains.get(trial, ())
+        elsewhere = trained_by.keys() - set(wanted)
+        if run is None and not elsewhere >= set(arms.values()):
+            left = (each for each in trial.config.baselines if arms[each] not in elsewhere)
             config = dataclasses.replace(trial.config, baselines=tuple(left))
             run = SweepRun(str(trial), own[trial], config)
             for digest in run.arms.values():
-                trained_by.setdefault(digest, run)
+                if digest in wanted or digest not in trained_by:
+                    trained_by[digest] = run
         if run is not None:
-            runs.append(run)
-        own_arms = run.arms if run is not None else {}
+            run_of[trial] = run
+    sources: dict[Trial, Sources] = {}
+    for trial in trials:
+        run = run_of.get(trial)
+        own_arms = {} if run is None else run.arms
         sources[trial] = {
             arm: run if run is not None and arm in own_arms else trained_by[digest]
-            for arm, digest in arms.items()
+            for arm, digest in arms_of(trial.config).items()
             if arm in own_arms or digest in trained_by
         }
-    return SweepPlan(runs, sources)
+    return SweepPlan(list(run_of.values()), sources)

@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 
 from dipaco.config import MODULAR, ReportSettings, RunConfig
@@ -16,6 +16,7 @@ from dipaco.runs.opening import difference, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
+from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.scoring import DocumentScores, document_scores
 from dipaco.workers.tasks.report import make_report
@@ -42,6 +43,13 @@ def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
     with contextlib.suppress(DipacoError), reading(folder) as run:
         return {arm.name: document_scores(run, arm.name, arm.phases) for arm in run.plan.arms}
     return {}
+
+
+def origin_of(folder: Path) -> Origin:
+    """What a finished run was made of."""
+    with reading(folder) as run:
+        corpus = run.stage("prepare").artifacts["corpus"].digest
+        return Origin(corpus, run.ledger.meta.get("version") or "")
 
 
 def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
@@ -99,24 +107,33 @@ def move_changed(
     trials: Sequence[Trial],
     folders: Mapping[Trial, Path],
     redo: Sequence[str],
-    trained: Iterable[str],
-) -> None:
-    """Moves the runs of `redo` rows that have another config than their row has now. Baselines that
-    another run has `trained`, by their digests, may be absent from a run.
+    trained: Collection[str],
+) -> dict[Trial, list[str]]:
+    """Moves the runs of `redo` rows that have another config than their row has now, or lack a
+    baseline that no finished run has `trained`. Others may lack some: they are left to other runs.
+
+    Returns:
+      Trial -> digests of the baselines for which its run was moved.
 
     Raises:
       RowsChanged: other rows have changed; nothing is moved.
       RunBusy: a process works on a run that is to be moved.
     """
     changed: dict[Trial, str] = {}
-    trained = set(trained)
+    lacking: dict[Trial, list[str]] = {}
     for trial in trials:
         if Layout(folders[trial]).ledger.exists():
-            how = _changed(folders[trial], trial, trained)
-            if how is not None:
-                changed[trial] = how
+            with reading(folders[trial]) as run:
+                there = run.requested_config
+            if not is_of_row(there, trial.config):
+                changed[trial] = difference(there, trial.config)
+            elif trial.row in redo:
+                arms = arms_of(trial.config)
+                left_out = [arms[each] for each in arms if each not in arms_of(there)]
+                if lacks := [digest for digest in left_out if digest not in trained]:
+                    lacking[trial] = lacks
     for row in redo:
-        if row not in {trial.row for trial in changed}:
+        if row not in {trial.row for trial in (*changed, *lacking)}:
             print(f"`{row}` has not changed: there is nothing to redo.", flush=True)
     left = [trial for trial in changed if trial.row not in redo]
     if left:
@@ -126,19 +143,15 @@ def move_changed(
             folder=layout.root,
             difference=f"in `{left[0].row}`, {changed[left[0]]}",
         )
-    for trial in changed:
+    moved = (*changed, *lacking)
+    for trial in moved:
         if is_in_use(folders[trial]):
             raise RunBusy(folder=folders[trial])
+    for trial in moved:
         replaced = layout.replaced(row_folder(trial.row), trial.seed)
         replaced.parent.mkdir(parents=True, exist_ok=True)
         folders[trial].rename(replaced)
-
-
-def _changed(folder: Path, trial: Trial, trained: set[str]) -> str | None:
-    """How the config of the run in a folder differs from the row's; None if it does not."""
-    with reading(folder) as run:
-        there = run.requested_config
-        return None if is_of_row(there, trial.config, trained) else difference(there, trial.config)
+    return lacking
 
 
 @contextlib.contextmanager

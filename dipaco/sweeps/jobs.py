@@ -29,7 +29,8 @@ class Job(NamedTuple):
     title: str
     folder: Path  # of the run
     verb: str  # of the command line that works on it
-    after: str | None  # title of the job that must be done first
+    after: str | None  # title of the job that must be done first; it fails with that one
+    follows: str | None  # title of the job that must be done or have failed first
     begin: Callable[[], Event]  # makes or finds the run, just before its process starts
     is_done: Callable[[], bool]
 
@@ -106,7 +107,7 @@ class JobPool:
             if job.after in self.failed:
                 self._waiting.remove(job)
                 self._fail(job, f"it waits for {job.after}.")
-            elif job.after not in undone:
+            elif not {job.after, job.follows} & undone:
                 self._waiting.remove(job)
                 self._start(job)
 

@@ -1,91 +1,34 @@
 """What a reader of a sweep's table should know: sentences below it."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dipaco.config import RunConfig
 from dipaco.evaluation.tables import BEST_PATH
-from dipaco.sweeps.pairing import LEAST_SEEDS
-from dipaco.topology import SHARED
-
-ROW_SETTINGS = (
-    "name",
-    "seed",
-    "topology",
-    "phases",
-    "baselines",
-    "evaluation",
-    "reroute",
-    "report",
-)
+from dipaco.runs.version import digest_in
+from dipaco.sweeps.kinds import differing_groups, is_diloco
+from dipaco.sweeps.measured import NamedRow, are_apart, seeds_unlike
+from dipaco.sweeps.pairing import LEAST_SEEDS, in_words
 
 
-def is_diloco(config: RunConfig) -> bool:
-    """Whether several paths share every part, and are averaged at outer steps."""
-    return config.num_paths > 1 and shares_all(config) and not config.outer.synchronous
-
-
-def is_one_model(config: RunConfig) -> bool:
-    """Whether all paths have the same parameters. Where they stop early, each is released as it was
-    at its own best.
-    """
-    return config.num_paths == 1 or (shares_all(config) and not config.inner.hold_out)
-
-
-def shares_all(config: RunConfig) -> bool:
-    """Whether no path has a part of its own."""
-    owning = [level for level in config.topology.levels if level.parts]
-    return all(level.experts == SHARED for level in owning)
-
-
-def differing_groups(one: RunConfig, other: RunConfig) -> list[str]:
-    """Groups of settings in which two rows differ, apart from what is shared."""
-    return [
-        field.name
-        for field in dataclasses.fields(RunConfig)
-        if field.name not in ROW_SETTINGS and getattr(one, field.name) != getattr(other, field.name)
-    ]
-
-
-def num_differing(one: RunConfig, other: RunConfig) -> int:
-    """In how many settings two rows differ, apart from what is shared."""
-    return sum(
-        getattr(getattr(one, group), field.name) != getattr(getattr(other, group), field.name)
-        for group in differing_groups(one, other)
-        for field in dataclasses.fields(getattr(one, group))
-    )
-
-
-def table_notes(
-    configs: Mapping[str, RunConfig],
-    main: Mapping[str, str],
-    diloco_of: Mapping[str, str],
-    apart: Sequence[str],
-    *,
-    has_variants: bool,
-    num_seeds: int,
-) -> list[str]:
+def table_notes(rows: Mapping[str, NamedRow], diloco_of: Mapping[str, str]) -> list[str]:
     """The notes.
 
     Args:
-      configs: row of the sweep -> config.
-      main: name in the table -> row of the sweep, without those routed otherwise.
+      rows: name in the table -> row, the first of which others are compared with.
       diloco_of: name -> the DiLoCo row that it is compared with.
-      apart: names on other text than the first row.
-      has_variants: whether there are rows of the same modules routed otherwise.
-      num_seeds: of the row that has most.
     """
+    main = {name: row for name, row in rows.items() if row.is_main}
+    num_seeds = max((len(row.by_seed) for row in rows.values()), default=0)
     alone = [
         name
         for name, row in main.items()
-        if name == row
-        and configs[row].num_paths > 1
-        and not is_diloco(configs[row])
+        if name == row.row
+        and row.config.num_paths > 1
+        and not is_diloco(row.config)
         and name not in diloco_of
     ]
     differing: dict[str, list[str]] = {}  # groups of settings -> rows
     for name, other in diloco_of.items():
-        if settings := ", ".join(differing_groups(configs[name], configs[other])):
+        if settings := ", ".join(differing_groups(rows[name].config, rows[other].config)):
             differing.setdefault(settings, []).append(name)
     notes = [
         "perplexity is the mean over seeds; ± is half the 95 % interval of the difference, paired "
@@ -112,7 +55,7 @@ def table_notes(
         f"That DiLoCo row has other settings also under {settings}: {', '.join(names)}."
         for settings, names in differing.items()
     ]
-    if has_variants:
+    if len(main) < len(rows):
         notes.append(
             f"NAME_{BEST_PATH} picks each document's path after the fact: a bound that no router "
             "can reach. It takes no part in the orderings, nor do rows of the same modules routed "
@@ -122,8 +65,51 @@ def table_notes(
         notes.append(
             f"Without a DiLoCo row of as many paths and tokens in this table: {', '.join(alone)}."
         )
-    if apart:
-        notes.append(
-            f"On other text than the first row, and not compared with it: {', '.join(apart)}."
+    return [*notes, *_of_other_text(list(main.values())), *_of_programs(list(main.values()))]
+
+
+def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:
+    """Which rows, and which of their seeds, are not compared with the first row."""
+    if not rows:
+        return
+    first = rows[0]
+    apart = [row for row in rows if are_apart(first, row)]
+    texts = {measured.on.text for measured in first.by_seed.values()}
+    fewer = [row for row in apart if texts & {each.on.text for each in row.by_seed.values()}]
+    if other := ", ".join(row.name for row in apart if row not in fewer):
+        yield f"On other text than the first row, and not compared with it: {other}."
+    if fewer:
+        yield (
+            "Scored on other documents than the first row (`evaluation.max_documents`), and not "
+            f"compared with it: {', '.join(row.name for row in fewer)}."
         )
-    return notes
+    unlike = {row.name: seeds_unlike(first, row) for row in rows if row not in apart}
+    if some := "; ".join(f"{name} ({in_words(seeds)})" for name, seeds in unlike.items() if seeds):
+        yield (
+            "On other text than the first row under some seeds, as where it was read again, and "
+            f"compared with it under the others only: {some}."
+        )
+    if len({tuple(sorted(row.by_seed)) for row in rows}) > 1:
+        yield (
+            "Not all rows have the same seeds, so their means are not of the same: differences "
+            "are over the seeds that both rows have, and the picture ranks the rows by those."
+        )
+
+
+def _of_programs(rows: Sequence[NamedRow]) -> Iterable[str]:
+    """Which results are of which program, where there are several."""
+    found: dict[str, dict[str, list[int]]] = {}  # sources -> row -> seeds
+    versions: dict[str, str] = {}  # sources -> as they are described
+    for row in rows:
+        for seed, measured in sorted(row.by_seed.items()):
+            if measured.program:
+                sources = digest_in(measured.program) or measured.program
+                versions.setdefault(sources, measured.program)
+                found.setdefault(sources, {}).setdefault(row.name, []).append(seed)
+    if len(found) > 1:
+        of_each = "; ".join(
+            f"{versions[sources]}: "
+            + ", ".join(f"{name} ({in_words(seeds)})" for name, seeds in by_row.items())
+            for sources, by_row in found.items()
+        )
+        yield f"Of programs with other sources, which may give other results: {of_each}."

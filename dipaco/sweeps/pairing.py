@@ -8,11 +8,12 @@ deviations of the difference. Two would give 9, of one deviation: they have none
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
 LEAST_SEEDS = 3  # for an interval
+TURNS = 200  # of a fit; rows with few seeds in common need many
 
 
 class Interval(NamedTuple):
@@ -42,6 +43,36 @@ def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
     """Whether the values are the same under every seed that both have."""
     seeds = before.keys() & after.keys()
     return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
+
+
+def means_over_all_seeds(values: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    """The mean of each row as if it had every seed that any row has, to rank rows by.
+
+    A value is taken as the row's plus what its seed does to every row; both are fitted by least
+    squares, in turns. Where all rows have the same seeds these are their means.
+
+    Args:
+      values: row -> seed -> value; each row has one or more.
+    """
+    means = {row: statistics.fmean(by_seed.values()) for row, by_seed in values.items()}
+    if len({frozenset(by_seed) for by_seed in values.values()}) == 1:
+        return means
+    seeds = {seed for by_seed in values.values() for seed in by_seed}
+    effects = dict.fromkeys(seeds, 0.0)
+    for _ in range(TURNS):
+        for seed in seeds:
+            effects[seed] = statistics.fmean(
+                by_seed[seed] - means[row] for row, by_seed in values.items() if seed in by_seed
+            )
+        for row, by_seed in values.items():
+            means[row] = statistics.fmean(by_seed[seed] - effects[seed] for seed in by_seed)
+    average = statistics.fmean(effects.values()) if effects else 0.0
+    return {row: mean + average for row, mean in means.items()}
+
+
+def in_words(seeds: Sequence[int]) -> str:
+    """`seed 0`, `seeds 0, 1`."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def mean_interval(values: Mapping[int, float]) -> Interval:

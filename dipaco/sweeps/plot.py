@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from dipaco.config import MODULAR
 from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
 from dipaco.evaluation.tables import BEST_PATH, num_bytes, quantity
-from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, paired_difference
-from dipaco.sweeps.table import SweepRow, SweepTable
+from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, means_over_all_seeds
+from dipaco.sweeps.table import SweepRow, SweepTable, by_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,19 +38,36 @@ def draw_sweep(table: SweepTable, file: Path | str) -> None:
 
 
 def ranked(table: SweepTable) -> list[SweepRow]:
-    """The rows that are drawn, the best first; those without a number last."""
+    """The rows that are drawn, the best first; those without a number last.
+
+    Where rows have other seeds, they are ranked by their differences under the seeds that they
+    have in common.
+    """
+    drawn = [row for row in table.rows if row.variant != BEST_PATH]
+    compared = {
+        row.name: {seed: it for seed, it in by_seed(row).items() if seed not in row.unlike_seeds}
+        for row in drawn
+        if math.isfinite(row.perplexity) and row.name not in table.apart
+    }
+    means = means_over_all_seeds({name: values for name, values in compared.items() if values})
 
     def place(row: SweepRow) -> tuple[bool, float]:
         is_known = math.isfinite(row.perplexity)
-        return not is_known, row.perplexity if is_known else 0.0
+        return not is_known, means.get(row.name, row.perplexity) if is_known else 0.0
 
-    return sorted((r for r in table.rows if r.variant != BEST_PATH), key=place)
+    return sorted(drawn, key=place)
+
+
+def _have_other_seeds(rows: Sequence[SweepRow]) -> bool:
+    """Whether some rows have other seeds than others."""
+    return len({tuple(row.seeds) for row in rows}) > 1
 
 
 def sweep_figure(table: SweepTable) -> "Figure":
     """The picture, before it is written."""
     rows = ranked(table)
-    names = [_name_of(row, table) for row in rows]
+    with_seeds = _have_other_seeds(rows)
+    names = [_name_of(row, table, with_seeds=with_seeds) for row in rows]
     lines = [name.count("\n") + 1 for name in names]
     longest = max((len(line) for name in names for line in name.split("\n")), default=0)
     height = sum(ROW_INCHES + LINE_INCHES * (number - 1) for number in lines)
@@ -78,14 +95,19 @@ def sweep_figure(table: SweepTable) -> "Figure":
 def _title(table: SweepTable, rows: Sequence[SweepRow]) -> str:
     """`reproduction: 12 rows, 3 seeds`."""
     seeds = len({seed for row in rows for seed in row.seeds})
-    counts = f"{len(rows)} row{'s' * (len(rows) != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+    counts = f"{len(rows)} row{'s' * (len(rows) != 1)}, {_counted(seeds)}"
     return f"{table.sweep}: {counts}"
 
 
-def _name_of(row: SweepRow, table: SweepTable) -> str:
-    """A row's name and mean, in lines that are not too long."""
-    apart = "  (other text)" if row.name in table.apart else ""
-    text = f"{row.name}{apart}{NO_BREAK * 2}{row.perplexity:.2f}"
+def _counted(seeds: int) -> str:
+    return f"{seeds} seed{'s' * (seeds != 1)}"
+
+
+def _name_of(row: SweepRow, table: SweepTable, *, with_seeds: bool) -> str:
+    """A row's name and mean, and of how many seeds that is, in lines that are not too long."""
+    apart = "  (not compared)" if row.name in table.apart else ""
+    seeds = f" ({_counted(len(row.seeds))})".replace(" ", NO_BREAK) if with_seeds else ""
+    text = f"{row.name}{apart}{NO_BREAK * 2}{row.perplexity:.2f}{seeds}"
     return textwrap.fill(text, LONGEST_LINE, break_on_hyphens=False)
 
 
@@ -133,7 +155,10 @@ def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow], places: Sequence[
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel("validation perplexity")
-    tidy(axes, "Perplexity", "mark: mean; dots: seeds, linked from row to row")
+    mark = "mark: mean; dots: seeds, linked from row to row"
+    if _have_other_seeds(rows):
+        mark = "dots: seeds, not the same of all rows; ranked by differences"
+    tidy(axes, "Perplexity", mark)
 
 
 def _draw_differences(
@@ -145,7 +170,7 @@ def _draw_differences(
     compared = [
         (row, place, interval)
         for row, place in zip(rows, places, strict=True)
-        if (interval := _to_reference(row, rows, table)) is not None
+        if (interval := _to_reference(row, table)) is not None
     ]
     for row, place, interval in compared:
         look, half = _look(row), interval.half_width
@@ -176,17 +201,14 @@ def _draw_differences(
         axes.set_xlim(-edge, edge)
 
 
-def _to_reference(row: SweepRow, rows: Sequence[SweepRow], table: SweepTable) -> Interval | None:
+def _to_reference(row: SweepRow, table: SweepTable) -> Interval | None:
     """The difference of a row to the reference; None where the two cannot be compared."""
-    reference = next((each for each in rows if each.name == table.reference), None)
-    if reference is None or row is reference or row.name in table.apart:
+    reference = next((each for each in table.rows if each.name == table.reference), None)
+    if reference is None:
         return None
     if not all(map(math.isfinite, (*row.perplexities, *reference.perplexities))):
         return None
-    return paired_difference(
-        dict(zip(reference.seeds, reference.perplexities, strict=True)),
-        dict(zip(row.seeds, row.perplexities, strict=True)),
-    )
+    return table.to_reference(row)
 
 
 def _edge(intervals: Sequence[Interval]) -> float | None:

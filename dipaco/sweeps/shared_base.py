@@ -9,6 +9,7 @@ run.
 import contextlib
 import dataclasses
 import json
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import xxhash
 from dipaco.config import RunConfig
 from dipaco.control.opening import install_ledger
 from dipaco.data.config import corpus_settings
+from dipaco.data.corpus import read_manifest
+from dipaco.errors import DipacoError
 from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
-from dipaco.store.layout import Layout
+from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import OtherBaseModel
 
 # Inner settings that no base model depends on: the length of a phase, how several paths train at
@@ -67,23 +70,47 @@ def base_digest(config: RunConfig) -> str:
     )
 
 
+def folder_with_text(layout: SweepLayout, config: RunConfig) -> Path | None:
+    """The folder of a run of a sweep that has the prepared text of a config; None if none has.
+
+    Text that is read again may have become another one, and the rows of a sweep are of one text.
+    """
+    text = corpus_settings(config.data)
+    for folder in (*layout.runs(), *layout.bases()):
+        with contextlib.suppress(DipacoError):  # damaged, or none
+            if read_manifest(Layout(folder).corpus).settings == text:
+                return folder
+    return None
+
+
 def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None:
-    """Begins the run that trains a base model.
+    """Begins the run that trains a base model, or has one go on that was begun.
 
     Args:
       folder: of the run.
       config: of a row that begins with this model.
       prepared: folder of a run with the same text, whose tokens are linked; None = read the text.
     """
-    if Layout(folder).ledger.exists():  # another row has begun it, with the same base model
-        with reading(folder) as run:
-            run.ledger.failures.retry()
+    if not Layout(folder).ledger.exists():
+        _link_text(prepared, folder)
+        run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
+        run.ledger.close()
         return
-    if prepared is not None:
-        with translate_os_errors(folder):
-            link_folder(Layout(prepared).corpus, Layout(folder).corpus)
-    run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
-    run.ledger.close()
+    with reading(folder) as run:
+        run.ledger.failures.retry()
+        has_read = run.ledger.facts.stages() or run.plan.slices > 1
+    if not has_read:
+        _link_text(prepared, folder)
+
+
+def _link_text(prepared: Path | None, folder: Path) -> None:
+    """Links the prepared text of one run into the folder of another, in place of a part of one."""
+    target = Layout(folder).corpus
+    if prepared is None or (target / "manifest.json").exists():
+        return
+    with translate_os_errors(folder):
+        shutil.rmtree(target, ignore_errors=True)
+        link_folder(Layout(prepared).corpus, target)
 
 
 def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:

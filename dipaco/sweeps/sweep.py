@@ -15,9 +15,7 @@ from dipaco.files import translate_os_errors, write_atomically
 from dipaco.observe.events import Event
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
-from dipaco.runs.opening import reading
-from dipaco.runs.progress import progress_of
-from dipaco.store.layout import Layout, SweepLayout
+from dipaco.store.layout import SweepLayout
 from dipaco.sweeps.bootstrap import Drawn, drawn
 from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs
 from dipaco.sweeps.folder import (
@@ -26,19 +24,15 @@ from dipaco.sweeps.folder import (
     is_finished,
     lock_folder,
     move_changed,
+    origin_of,
     rows_of,
     runs_in,
 )
-from dipaco.sweeps.jobs import Job, JobPool
+from dipaco.sweeps.jobs import JobPool
+from dipaco.sweeps.jobs_left import jobs_left
+from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.plot import draw_sweep
 from dipaco.sweeps.progress import SweepProgress
-from dipaco.sweeps.shared_base import (
-    base_digest,
-    begin_row,
-    begin_shared,
-    corpus_digest,
-    has_base_model,
-)
 from dipaco.sweeps.table import SweepTable, make_table
 from dipaco.sweeps.text import render_sweep_markdown
 from dipaco.sweeps.trials import Trial, trials_of
@@ -81,12 +75,13 @@ def run_sweep(
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
         own = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
-        trained = {digest for run in runs_in(layout, name) for digest in run.arms.values()}
-        move_changed(layout, trials, own, redo, trained)
+        there = [run for run in runs_in(layout, name) if is_finished(run.folder)]
+        trained = {digest for run in there for digest in run.arms.values()}
+        again = move_changed(layout, trials, own, redo, trained)
         existing = runs_in(layout, name)
         finished = [run for run in existing if is_finished(run.folder)]
         begun = [run for run in existing if run not in finished and run.folder in own.values()]
-        plan = plan_runs(trials, own, [*finished, *begun])
+        plan = plan_runs(trials, own, [*finished, *begun], again)
         others = beside(layout, name, rows, trials, finished)
         return _Sweep(name, layout, list(rows), plan, others).run(max_running)
 
@@ -109,6 +104,7 @@ class _Sweep:
         # One for all rows: a table has the same columns of links for each.
         self._report_settings = self._trials[0].config.report
         self._reports: dict[Path, list[ReportRow]] = {}  # of finished runs
+        self._origins: dict[Path, Origin] = {}  # of finished runs
         self._drawn: dict[Path, dict[str, Drawn]] = {}  # by arm
         self._told: set[Trial] = set()  # finished, and in the table
         for sources in self._sources.values():
@@ -117,9 +113,9 @@ class _Sweep:
         self._told = {trial for trial in self._trials if self._is_finished(trial)}
 
     def run(self, max_running: int) -> SweepOutcome:
-        jobs = self._jobs()
+        jobs = jobs_left(self._plan.runs, self._layout, self._is_left)
         with SweepProgress(self._name, self._plan.runs, self._layout) as progress:
-            for sentence in self._plan.shared:
+            for sentence in (*self._plan.shared, *self._plan.untrained):
                 progress.say(sentence)
             if not jobs:
                 progress.say(f"all {len(self._trials)} runs of {self._name} are finished")
@@ -144,7 +140,11 @@ class _Sweep:
         """Whether a run is finished; its report is kept."""
         if run.folder not in self._reports and is_finished(run.folder):
             self._reports[run.folder] = rows_of(run.folder, self._report_settings)
+            self._origins[run.folder] = origin_of(run.folder)
         return run.folder in self._reports
+
+    def _is_left(self, run: SweepRun) -> bool:
+        return run.folder not in self._reports
 
     def _is_finished(self, trial: Trial) -> bool:
         return self._sources[trial][MODULAR].folder in self._reports
@@ -169,6 +169,13 @@ class _Sweep:
                 found[arm] = self._drawn[run.folder][arm]
         return found
 
+    def _origins_of(self, trial: Trial) -> dict[str, Origin]:
+        return {
+            arm: self._origins[run.folder]
+            for arm, run in self._sources[trial].items()
+            if run.folder in self._origins
+        }
+
     def _write_table(self) -> SweepTable:
         finished = [trial for trial in self._in_table if self._is_finished(trial)]
         table = make_table(
@@ -176,6 +183,7 @@ class _Sweep:
             self._in_table,
             {trial: self._results_of(trial) for trial in finished},
             {trial: self._drawn_of(trial) for trial in finished},
+            {trial: self._origins_of(trial) for trial in finished},
         )
         if table.rows:
             write_atomically(self._layout.table("json"), table.to_json())
@@ -201,55 +209,3 @@ class _Sweep:
             tell(Event("row_finished", fields))
         if new:
             self._write_table()
-
-    def _jobs(self) -> list[Job]:
-        """The runs that are left, each after the base model that it begins with."""
-        jobs: dict[str, Job] = {}
-        prepared_by: dict[str, tuple[str, Path]] = {}  # text -> title and folder of the first
-        for run in self._plan.runs:
-            if run.folder in self._reports:
-                continue
-            digest = base_digest(run.config)
-            shared, title = self._layout.shared(digest), f"base model {digest}"
-            if not Layout(run.folder).ledger.exists() and title not in jobs:
-                text = corpus_digest(run.config)
-                before, prepared = prepared_by.setdefault(text, (title, shared))
-                if not has_base_model(shared):
-                    jobs[title] = Job(
-                        title,
-                        shared,
-                        "pretrain",
-                        before if before in jobs else None,
-                        _begin_shared(run, shared, None if prepared == shared else prepared),
-                        lambda shared=shared: has_base_model(shared),
-                    )
-            jobs[run.title] = Job(
-                run.title,
-                run.folder,
-                "worker",
-                title if title in jobs else None,
-                _begin_row(run, shared),
-                lambda folder=run.folder: is_finished(folder),
-            )
-        return list(jobs.values())
-
-
-def _begin_shared(run: SweepRun, shared: Path, prepared: Path | None) -> Callable[[], Event]:
-    def begin() -> Event:
-        begin_shared(shared, run.config, prepared)
-        return Event("base_begun", {"shared": shared.name, "row": run.title})
-
-    return begin
-
-
-def _begin_row(run: SweepRun, shared: Path) -> Callable[[], Event]:
-    def begin() -> Event:
-        if not Layout(run.folder).ledger.exists():
-            begin_row(run.folder, run.config, shared)
-            return Event("row_begun", {"row": run.title, "shared": shared.name})
-        with reading(run.folder) as opened:
-            opened.ledger.failures.retry()
-            done, total = progress_of(opened)
-        return Event("row_goes_on", {"row": run.title, "done": done / max(total, 1)})
-
-    return begin

@@ -2,24 +2,33 @@
 
 Each row is compared with the first row, with every other row, and with the DiLoCo row of as many
 paths and tokens, from which it differs only in what is shared. Differences are paired by seed
-(`pairing.py`).
+(`pairing.py`), where both rows were scored on the same documents (`measured.py`).
 """
 
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from dipaco.config import DATA_PARALLEL, DENSE, MODULAR, RunConfig
-from dipaco.evaluation.style import DILOCO
+from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
 from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_texts
-from dipaco.sweeps.notes import is_diloco, is_one_model, num_differing, shares_all, table_notes
-from dipaco.sweeps.pairing import are_equal, paired_difference
+from dipaco.sweeps.kinds import is_diloco, kind_of, num_differing
+from dipaco.sweeps.measured import (
+    NamedRow,
+    Origin,
+    are_apart,
+    name_of,
+    named_rows,
+    seeds_alike,
+    seeds_unlike,
+)
+from dipaco.sweeps.notes import table_notes
+from dipaco.sweeps.pairing import Interval, are_equal, paired_difference
 from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
 
@@ -48,6 +57,8 @@ class SweepRow(ReportRow):
     # Of the difference to the first row: ends of another 95 % interval, over validation texts.
     over_texts: Spread | None = None
     kind: str = MODULAR  # of model: an arm of a run, or `DiLoCo`
+    # Under which it is on other text than the first row, and not in the difference.
+    unlike_seeds: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +71,8 @@ class Ordering:
     spread: float | None  # half-width of its 95 % interval; None with fewer than three seeds
     seeds: list[int]
     resolved: bool  # whether the interval excludes zero
-    is_equal: bool  # the same perplexity under every seed: one run, or two of equal settings
+    # The same perplexity under every seed that both have: one run, or two of equal settings.
+    is_equal: bool
     held_equal: list[str]
     over_texts: Spread | None = None  # ends of another 95 % interval: over texts
 
@@ -75,13 +87,28 @@ class SweepTable:
     to_diloco: dict[str, Ordering]  # modular row -> against DiLoCo of as many paths and tokens
     orderings: list[Ordering]  # of every pair of rows
     runs: list[ReportRow]  # the rows of every run's report
-    missing: list[str]  # unfinished runs
-    apart: list[str]  # rows on other text than the reference; not compared with it
+    missing: list[str]  # unfinished runs, and baselines of finished ones
+    apart: list[str]  # rows on other text or documents than the reference; not compared with it
     notes: list[str]
 
     def to_json(self) -> bytes:
         """UTF-8 JSON, indented."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def to_reference(self, row: SweepRow) -> Interval | None:
+        """The difference of a row to the reference; None where the two are not compared."""
+        if row.name == self.reference or row.name in self.apart:
+            return None
+        first = next(each for each in self.rows if each.name == self.reference)
+        return paired_difference(
+            by_seed(first),
+            {seed: it for seed, it in by_seed(row).items() if seed not in row.unlike_seeds},
+        )
+
+
+def by_seed(row: SweepRow) -> dict[int, float]:
+    """Perplexities of a row by seed."""
+    return dict(zip(row.seeds, row.perplexities, strict=True))
 
 
 def make_table(
@@ -89,6 +116,7 @@ def make_table(
     trials: Sequence[Trial],
     results: Mapping[Trial, Sequence[ReportRow]],
     drawn: Mapping[Trial, Mapping[str, Drawn]] | None = None,
+    origins: Mapping[Trial, Mapping[str, Origin]] | None = None,
 ) -> SweepTable:
     """The table of a sweep.
 
@@ -98,168 +126,95 @@ def make_table(
       results: trial -> the rows of its report; unfinished trials are absent.
       drawn: trial -> arm -> its perplexities on drawings of texts, for the intervals over
         texts; absent trials have none.
+      origins: trial -> arm -> what the run was made of that trained it; where absent, settings
+        alone say which text a perplexity is of.
     """
-    configs = {trial.row: trial.config for trial in trials if trial in results}
-    values: dict[str, dict[int, ReportRow]] = {}  # name in the table -> seed -> row
-    on_drawings: dict[str, dict[int, Drawn]] = {}  # name in the table -> seed -> run
-    main: dict[str, str] = {}  # name in the table -> row of the sweep, without variants
-    for row in configs:
-        for trial in (t for t in trials if t.row == row and t in results):
-            for result in results[trial]:
-                name = _name(row, result.name)
-                if is_one_model(configs[row]) and name != row and "/" not in name:
-                    continue  # however a document is routed, it is predicted by the same parameters
-                values.setdefault(name, {})[trial.seed] = result
-                if not result.variant:
-                    main[name] = row
-                of_arm = (drawn or {}).get(trial, {}).get(result.name)
-                on_drawings.setdefault(name, {}).update({trial.seed: of_arm} if of_arm else {})
-    reference = next(iter(values), "")
-    config_of = {name: configs[_owner(name, configs)] for name in values}
-    apart = [name for name in values if config_of[name].data != config_of[reference].data]
-    to_diloco = {}
-    for name, row in main.items():
-        other = _diloco_of(name, values, configs) if name == row else None
-        if other is not None:
-            compared = _compare(other, name, values, on_drawings)
-            if compared is not None:
-                to_diloco[name] = compared
-    pairs = (
-        _compare(a, b, values, on_drawings)
-        for a, b in itertools.combinations(main, 2)
-        if config_of[a].data == config_of[b].data
-    )
+    rows = named_rows(trials, results, drawn or {}, origins or {})
+    reference = next(iter(rows), "")
+    main = [row for row in rows.values() if row.is_main]
+    to_diloco, diloco_of = {}, {}
+    for row in main:
+        other = _diloco_of(row, main)
+        compared = None if other is None else _compare(other, row)
+        if other is not None and compared is not None:
+            to_diloco[row.name], diloco_of[row.name] = compared, other.name
+    pairs = (_compare(one, other) for one, other in itertools.combinations(main, 2))
     return SweepTable(
         sweep=sweep,
         reference=reference,
-        rows=[
-            _sweep_row(
-                sweep,
-                name,
-                values,
-                on_drawings,
-                reference,
-                config_of[name],
-                is_apart=name in apart,
-            )
-            for name in values
-        ],
+        rows=[_sweep_row(sweep, row, rows[reference]) for row in rows.values()],
         to_diloco=to_diloco,
         orderings=[pair for pair in pairs if pair is not None],
         runs=[
-            dataclasses.replace(result, name=_name(trial.row, result.name))
+            dataclasses.replace(result, name=name_of(trial.row, result.name))
             for trial in trials
             if trial in results
             for result in results[trial]
         ],
-        missing=[str(trial) for trial in trials if trial not in results],
-        apart=apart,
-        notes=table_notes(
-            configs,
-            main,
-            {
-                name: against.worse if against.better == name else against.better
-                for name, against in to_diloco.items()
-            },
-            [name for name in apart if name in main],
-            has_variants=len(main) < len(values),
-            num_seeds=max((len(by_seed) for by_seed in values.values()), default=0),
-        ),
+        missing=[each for trial in trials for each in _missing(trial, results.get(trial))],
+        apart=[name for name, row in rows.items() if are_apart(rows[reference], row)],
+        notes=table_notes(rows, diloco_of),
     )
 
 
-def _name(row: str, result: str) -> str:
-    if result == MODULAR:
-        return row
-    if result.startswith(f"{MODULAR}_"):
-        return row + result.removeprefix(MODULAR)
-    return f"{row}/{result}"
+def _missing(trial: Trial, results: Sequence[ReportRow] | None) -> list[str]:
+    """What is not finished of a trial: all of it, or a baseline that another run is to train."""
+    if results is None:
+        return [str(trial)]
+    there = {result.arm for result in results}
+    return [f"`{arm}` of {trial}" for arm in trial.config.baselines if arm not in there]
 
 
-def _owner(name: str, rows: Iterable[str]) -> str:
-    """The row of the sweep that a name in the table belongs to: the longest prefix."""
-    fitting = [row for row in rows if name == row or name.startswith((f"{row}_", f"{row}/"))]
-    return max(fitting, key=len)
-
-
-def _diloco_of(
-    name: str, values: Mapping[str, Mapping[int, ReportRow]], configs: Mapping[str, RunConfig]
-) -> str | None:
+def _diloco_of(row: NamedRow, main: Sequence[NamedRow]) -> NamedRow | None:
     """The DiLoCo row of as many paths and tokens on the same text; of several, the one with most
     settings in common.
     """
-    config, tokens = configs[name], _tokens(values[name])
+    if row.name != row.row or row.config.num_paths == 1:
+        return None
     fitting = [
         other
-        for other in configs
-        if other != name
-        and is_diloco(configs[other])
-        and configs[other].num_paths == config.num_paths > 1
-        and configs[other].data == config.data
-        and _tokens(values[other]) == tokens
+        for other in main
+        if other.name == other.row != row.name
+        and is_diloco(other.config)
+        and other.config.num_paths == row.config.num_paths
+        and other.first.tokens == row.first.tokens
+        and not are_apart(row, other)
     ]
-    return min(fitting, key=lambda other: num_differing(config, configs[other]), default=None)
+    return min(fitting, key=lambda other: num_differing(row.config, other.config), default=None)
 
 
-def _tokens(by_seed: Mapping[int, ReportRow]) -> int:
-    return next(iter(by_seed.values())).tokens
-
-
-def _sweep_row(
-    sweep: str,
-    name: str,
-    values: Mapping[str, Mapping[int, ReportRow]],
-    on_drawings: Mapping[str, Mapping[int, Drawn]],
-    reference: str,
-    config: RunConfig,
-    *,
-    is_apart: bool,
-) -> SweepRow:
-    by_seed = values[name]
-    rows = [by_seed[seed] for seed in sorted(by_seed)]
-    to_first = over_texts = None
-    if name != reference and not is_apart:
-        to_first = paired_difference(_perplexities(values[reference]), _perplexities(by_seed))
-        seeds = () if to_first is None else to_first.seeds
-        over_texts = interval_over_texts(on_drawings[reference], on_drawings[name], seeds)
-    common: dict[str, Any] = dataclasses.asdict(rows[0]) | {
-        "name": name,
-        "perplexity": statistics.fmean(row.perplexity for row in rows),
-        "wrong_path_perplexity": _mean([row.wrong_path_perplexity for row in rows]),
-        "seconds": statistics.median(row.seconds for row in rows),
-        "machine_seconds": statistics.median(row.machine_seconds for row in rows),
+def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
+    results = [row.by_seed[seed].result for seed in sorted(row.by_seed)]
+    to_first = None if row.name == reference.name else _compare(reference, row)
+    seeds = [] if to_first is None else to_first.seeds
+    common: dict[str, Any] = dataclasses.asdict(results[0]) | {
+        "name": row.name,
+        "perplexity": statistics.fmean(result.perplexity for result in results),
+        "wrong_path_perplexity": _mean([result.wrong_path_perplexity for result in results]),
+        "seconds": statistics.median(result.seconds for result in results),
+        "machine_seconds": statistics.median(result.machine_seconds for result in results),
         "link_seconds": {
-            link: statistics.median(row.link_seconds[link] for row in rows)
-            for link in rows[0].link_seconds
+            link: statistics.median(result.link_seconds[link] for result in results)
+            for link in results[0].link_seconds
         },
     }
     return SweepRow(
         **common,
         sweep=sweep,
-        levels=_levels(name, config),
-        kind=_kind(name, config),
-        seeds=sorted(by_seed),
-        spread=None if to_first is None else to_first.half_width,
-        held_equal=_held_equal(next(iter(values[reference].values())), rows[0]),
-        perplexities=[row.perplexity for row in rows],
-        over_texts=over_texts,
+        levels=_levels(row.name, row.config),
+        kind=kind_of(row.name, row.config),
+        seeds=sorted(row.by_seed),
+        spread=None if to_first is None else to_first.spread,
+        held_equal=_held_equal(reference.first, results[0]),
+        perplexities=[result.perplexity for result in results],
+        over_texts=interval_over_texts(reference.drawn, row.drawn, seeds),
+        unlike_seeds=seeds_unlike(reference, row),
     )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return statistics.fmean(there) if there else None
-
-
-def _kind(name: str, config: RunConfig) -> str:
-    """`dense`, `data_parallel`, ...: what is trained, whatever a row is called."""
-    if "/" in name:  # a dense baseline of the row's run
-        return name.rpartition("/")[2]
-    if config.num_paths == 1:
-        return DENSE
-    if is_diloco(config):
-        return DILOCO
-    return DATA_PARALLEL if shares_all(config) else MODULAR
 
 
 def _levels(name: str, config: RunConfig) -> list[LevelSummary]:
@@ -271,33 +226,26 @@ def _levels(name: str, config: RunConfig) -> list[LevelSummary]:
     ]
 
 
-def _perplexities(by_seed: Mapping[int, ReportRow]) -> dict[int, float]:
-    return {seed: row.perplexity for seed, row in by_seed.items()}
-
-
 def _held_equal(one: ReportRow, other: ReportRow) -> list[str]:
     return [cost for cost in COSTS if getattr(one, cost) == getattr(other, cost)]
 
 
-def _compare(
-    one: str,
-    other: str,
-    values: Mapping[str, Mapping[int, ReportRow]],
-    on_drawings: Mapping[str, Mapping[int, Drawn]],
-) -> Ordering | None:
-    ones, others = values[one], values[other]
-    interval = paired_difference(_perplexities(ones), _perplexities(others))
+def _compare(one: NamedRow, other: NamedRow) -> Ordering | None:
+    """None where they have no seed in common, or none under which both are of the same text."""
+    seeds = seeds_alike(one, other)
+    ones, others = one.of_seeds(seeds).perplexities, other.of_seeds(seeds).perplexities
+    interval = paired_difference(ones, others)
     if interval is None:
         return None
     better, worse = (one, other) if interval.mean > 0 else (other, one)
     return Ordering(
-        better=better,
-        worse=worse,
+        better=better.name,
+        worse=worse.name,
         difference=abs(interval.mean),
         spread=interval.half_width,
         seeds=list(interval.seeds),
         resolved=interval.is_resolved,
-        is_equal=are_equal(_perplexities(ones), _perplexities(others)),
-        over_texts=interval_over_texts(on_drawings[better], on_drawings[worse], interval.seeds),
-        held_equal=_held_equal(next(iter(ones.values())), next(iter(others.values()))),
+        is_equal=are_equal(ones, others),
+        over_texts=interval_over_texts(better.drawn, worse.drawn, interval.seeds),
+        held_equal=_held_equal(one.first, other.first),
     )

@@ -18,10 +18,10 @@ from dipaco.sweeps.pairing import (
     LEAST_SEEDS,
     Interval,
     are_equal,
+    in_words,
     mean_interval,
-    paired_difference,
 )
-from dipaco.sweeps.table import LevelSummary, Ordering, SweepRow, SweepTable
+from dipaco.sweeps.table import LevelSummary, Ordering, SweepRow, SweepTable, by_seed
 
 LONGEST_REFERENCE = 20  # characters of its name in a heading
 NOT_ON_TERMINAL = (
@@ -86,7 +86,7 @@ Orderings, by the paired difference over seeds:
 def ordering_lines(table: SweepTable) -> list[str]:
     """Pairs of rows, the better one first: resolved differences, then unresolved ones, then some
     with too few common seeds for an interval; each group with the largest first. Then rows that are
-    equal, of which only the first is compared with others.
+    equal, of which only the first is compared with others, and those that are so far.
     """
 
     def line(ordering: Ordering, sign: str) -> str:
@@ -116,13 +116,22 @@ def ordering_lines(table: SweepTable) -> list[str]:
     if len(few) > MOST_OF_FEW_SEEDS:
         more = len(few) - MOST_OF_FEW_SEEDS
         lines.append(f"not resolved, of fewer than {LEAST_SEEDS} seeds: {more} more, in table.json")
-    return lines + [f"equal under every seed: {' = '.join(names)}" for names in equal_rows]
+    lines += [f"equal under every seed: {' = '.join(names)}" for names in equal_rows]
+    return lines + [
+        f"equal under {in_words(o.seeds)}, which both have: {o.worse} = {o.better}"
+        for o in table.orderings
+        if o.is_equal and not {o.better, o.worse} & repeated
+    ]
 
 
 def _equal_rows(table: SweepTable) -> list[list[str]]:
-    """Groups of rows that are equal, in the order of the table."""
+    """Groups of rows of the same seeds that are equal, in the order of the table."""
+    seeds = {row.name: row.seeds for row in table.rows}
     groups: list[set[str]] = []
-    for pair in ({o.better, o.worse} for o in table.orderings if o.is_equal):
+    for o in table.orderings:
+        if not (o.is_equal and o.seeds == seeds[o.better] == seeds[o.worse]):
+            continue
+        pair = {o.better, o.worse}
         joined = [group for group in groups if group & pair]
         groups = [group for group in groups if group not in joined]
         groups.append(pair.union(*joined))
@@ -160,15 +169,14 @@ def _links(table: SweepTable) -> list[str]:
 
 def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) -> list[str]:
     first = by_name[table.reference]
-    own = mean_interval(dict(zip(row.seeds, row.perplexities, strict=True)))
+    own = mean_interval(by_seed(row))
     if row is first or row.name in table.apart:
         to_first, held = "", ""
     else:
-        of_first = dict(zip(first.seeds, first.perplexities, strict=True))
-        of_row = dict(zip(row.seeds, row.perplexities, strict=True))
-        difference = paired_difference(of_first, of_row)
+        difference = table.to_reference(row)
         to_first = "" if difference is None else _difference(difference)
-        to_first = "equal" if are_equal(of_first, of_row) else to_first
+        if difference is not None and are_equal(by_seed(first), by_seed(row)):
+            to_first = "equal"
         held = ", ".join(row.held_equal).replace("parameters_per_path", "path size")
     against = table.to_diloco.get(row.name)
     return [

@@ -13,13 +13,16 @@ from dipaco.topology import grid
 from tests.support.tiny_run import TOY
 
 FLAT = override(TOY, ["topology=4"])
+QUICK = dataclasses.replace(TOY.outer, momentum=0.5)
 ALL = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS)
 
 
-def planned(rows, seeds=(0,), existing=(), only=()):
+def planned(rows, seeds=(0,), existing=(), only=(), redone=()):
+    """A plan; the runs of `redone` rows train all that no finished run has, and none is."""
     trials = trials_of("s", rows, seeds, only)
     own = {trial: Path(trial.row, str(trial.seed)) for trial in trials}
-    return plan_runs(trials, own, existing)
+    wanted = {t: set(arms_of(t.config).values()) for t in trials if t.row in redone}
+    return plan_runs(trials, own, existing, wanted)
 
 
 def begun(plan):
@@ -47,6 +50,8 @@ def test_a_baseline_does_not_depend_on_what_the_paths_share():
         ("baselines=dense,data_parallel,dense_equal_tokens", set()),
         ("report.link_megabits=5", set()),
         ("retention.snapshots=1", set()),
+        ("data.processes=2", set()),
+        ("data.slices=3", set()),
         ("routing.overlap=2", {MODULAR}),
         ("inner.absent_tokens=frozen", {MODULAR}),
         ("inner.hold_out=0.1", {MODULAR, *ALL}),
@@ -126,15 +131,44 @@ def test_results_are_taken_from_a_finished_run_of_any_name():
     assert set(trained_by(plan)["new, seed 0"].values()) == {"old, seed 0"}
 
 
-def test_a_run_is_of_its_row_if_only_baselines_are_absent_that_are_trained_elsewhere():
-    dense, equal_tokens = (arms_of(TOY)[each] for each in (DENSE, DENSE_EQUAL_TOKENS))
+def test_a_run_is_of_its_row_if_only_baselines_are_absent():
+    """They are still to be trained, or are trained elsewhere."""
     without = dataclasses.replace(TOY, baselines=())
-    assert is_of_row(TOY, TOY, [])
-    assert is_of_row(without, TOY, [dense, equal_tokens])
-    assert not is_of_row(without, TOY, [dense])
-    assert is_of_row(TOY, without, [])
-    assert is_of_row(TOY, override(without, ["report.link_megabits=5"]), [])
-    assert not is_of_row(without, dataclasses.replace(TOY, phases=3), [dense, equal_tokens])
+    assert is_of_row(TOY, TOY)
+    assert is_of_row(without, TOY)
+    assert is_of_row(TOY, without)
+    assert is_of_row(TOY, override(without, ["report.link_megabits=5"]))
+    assert is_of_row(TOY, override(TOY, ["data.processes=2", "data.slices=3"]))
+    assert not is_of_row(without, dataclasses.replace(TOY, phases=3))
+    assert not is_of_row(TOY, override(TOY, ["data.length=48"]))
+
+
+def test_a_baseline_whose_run_is_gone_is_named_and_trained_by_the_row_that_is_redone():
+    """The run of `a` failed, and its row was given up; that of `b` had left the baselines to it."""
+    first, second = planned({"a": TOY, "b": FLAT}).runs
+    plan = planned({"b": FLAT}, existing=[second])
+    assert begun(plan) == [("b, seed 0", ())]
+    assert plan.untrained == [
+        f"`{arm}` of b, seed 0 is trained by no run: `--redo b` runs the row again with it"
+        for arm in (DENSE, DENSE_EQUAL_TOKENS)
+    ]
+    assert not planned({"a": TOY, "b": FLAT}, existing=[first, second]).untrained
+    moved = second._replace(folder=Path("replaced"))  # by `--redo b`; that of `a` is failing still
+    plan = planned({"a": TOY, "b": FLAT}, existing=[moved, first], redone=["b"])
+    assert begun(plan) == [
+        ("a, seed 0", (DENSE, DENSE_EQUAL_TOKENS)),
+        ("b, seed 0", (DENSE, DENSE_EQUAL_TOKENS)),
+    ]
+    assert set(trained_by(plan)["b, seed 0"].values()) == {"b, seed 0"}
+    assert not plan.untrained
+
+
+def test_a_baseline_that_an_earlier_row_lacks_is_taken_from_a_later_one_that_trains_it():
+    (_, second) = planned({"a": TOY, "b": FLAT}).runs
+    plan = planned({"b": FLAT, "c": dataclasses.replace(TOY, outer=QUICK)}, existing=[second])
+    assert begun(plan) == [("b, seed 0", ()), ("c, seed 0", (DENSE, DENSE_EQUAL_TOKENS))]
+    assert trained_by(plan)["b, seed 0"][DENSE] == "c, seed 0"
+    assert not plan.untrained
 
 
 def test_grids_of_one_shape_are_equal_however_they_are_written():

@@ -39,7 +39,7 @@ class Processes:
 def pool(tmp_path):
     """`pool([(title, after), ...], ends)` -> the pool, its engine, and its events."""
 
-    def make(jobs, ends, max_running=2, is_worked_on=lambda folder: False):
+    def make(jobs, ends, max_running=2, is_worked_on=lambda folder: False, follows=None):
         done, events = set(), []
 
         def ended(title):
@@ -51,7 +51,8 @@ def pool(tmp_path):
         def job(title, after):
             begun = Event("row_goes_on", {"row": title, "done": 0.0})
             folder = tmp_path / title
-            return Job(title, folder, "worker", after, lambda: begun, lambda: title in done)
+            before = (follows or {}).get(title)
+            return Job(title, folder, "worker", after, before, lambda: begun, lambda: title in done)
 
         processes = Processes(ended)
         made = JobPool(
@@ -125,3 +126,17 @@ def test_after_end_its_processes_are_stopped(pool):
     assert not made.work(made.end)
     assert processes.is_stopped
     assert processes.started == ["a"]
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_job_that_follows_another_starts_when_that_one_is_done_or_has_failed(pool, code):
+    """A base model that takes its text from the run of another trains even if that one cannot."""
+    made, processes, _ = pool(
+        [("base", None), ("other", None), ("row", "other")],
+        lambda title: code if title == "base" else 0,
+        follows={"other": "base"},
+    )
+    assert made.work(lambda: None)
+    assert processes.started == ["base", "other", "row"]
+    assert processes.most == 1
+    assert list(made.failed) == (["base"] if code else [])

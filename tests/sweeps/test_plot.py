@@ -8,7 +8,7 @@ import pytest
 
 from dipaco.evaluation.style import look_of
 from dipaco.evaluation.tables import num_bytes, quantity
-from dipaco.sweeps.pairing import paired_difference
+from dipaco.sweeps.pairing import means_over_all_seeds, paired_difference
 from dipaco.sweeps.plot import NO_BREAK, draw_sweep, sweep_figure
 from dipaco.sweeps.table import SweepRow, SweepTable
 from tests.support.pictures import boxes_of, cut_off, overlapping
@@ -131,8 +131,9 @@ def test_the_same_modules_routed_otherwise_have_the_colour_and_another_mark():
 
 def test_the_dots_of_a_seed_are_linked_from_row_to_row():
     table = with_row(table_of(), "flat 4", seeds=[0, 2], perplexities=[50.0, 52.0], perplexity=51.0)
-    axes = sweep_figure(table).axes[0]
-    ranked = sorted(table.rows, key=lambda row: row.perplexity)
+    figure = sweep_figure(table)
+    axes, rows = figure.axes[0], {row.name: row for row in table.rows}
+    ranked = [rows[name] for name in row_names(figure)]
     for seed in SEEDS:
         (line,) = by_label(axes, f"seed {seed}")
         own = [dict(zip(r.seeds, r.perplexities, strict=True)).get(seed, math.nan) for r in ranked]
@@ -189,10 +190,44 @@ def test_rows_that_diverged_come_last_and_are_not_compared():
     assert f"2x2{NO_BREAK * 2}nan" in [text.get_text() for text in boxes_of(figure)]
 
 
+def test_a_row_with_fewer_seeds_is_ranked_by_what_it_differs_under_these():
+    """`flat 4` is the better one under seed 0, which is hard; its mean is that of seed 0 alone."""
+    table = with_row(table_of(["dense", "2x2", "flat 4"]), "dense", perplexities=[60.0, 55.0, 53.0])
+    table = with_row(table, "2x2", perplexities=[53.2, 51.0, 50.3], perplexity=51.5)
+    table = with_row(table, "flat 4", perplexities=[52.9], perplexity=52.9, seeds=[0])
+    figure = sweep_figure(table)
+    assert row_names(figure) == ["flat 4", "2x2", "dense"]
+    texts = [text.get_text() for text in boxes_of(figure)]
+    assert f"flat 4{NO_BREAK * 2}52.90{NO_BREAK}(1{NO_BREAK}seed)" in texts
+    assert f"2x2{NO_BREAK * 2}51.50{NO_BREAK}(3{NO_BREAK}seeds)" in texts
+    assert any("ranked by differences" in text for text in texts)
+    assert overlapping(figure) == cut_off(figure) == []
+    apart = dataclasses.replace(table, apart=["flat 4"])
+    assert row_names(sweep_figure(apart))[0] == "2x2"
+
+
+@pytest.mark.parametrize("missing", [{}, {"c": (2,)}, {"a": (1, 2), "b": (0,), "c": (1,)}])
+def test_rows_are_ranked_as_if_all_had_every_seed(missing):
+    """Each perplexity here is a row's plus what its seed does to every row."""
+    of_row, of_seed = {"a": 50.0, "b": 51.0, "c": 49.5}, (9.0, -3.0, 0.0)
+    values = {
+        row: {
+            seed: of_row[row] + of_seed[seed] for seed in SEEDS if seed not in missing.get(row, ())
+        }
+        for row in of_row
+    }
+    expected = {row: value + 2 for row, value in of_row.items()}
+    assert means_over_all_seeds(values) == pytest.approx(expected)
+
+
+def test_rows_without_a_seed_in_common_are_ranked_by_their_means():
+    assert means_over_all_seeds({"a": {0: 5.0}, "b": {1: 6.0}}) == pytest.approx({"a": 5, "b": 6})
+
+
 def test_rows_on_other_text_are_ranked_and_not_compared():
     table = dataclasses.replace(table_of(), apart=["flat 4"])
     figure = sweep_figure(table)
-    assert "flat 4  (other text)" in row_names(figure)
+    assert "flat 4  (not compared)" in row_names(figure)
     assert by_label(figure.axes[1], "flat 4") == []
 
 

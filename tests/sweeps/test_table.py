@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from dipaco.config import MODULAR
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
 from dipaco.sweeps.pairing import mean_interval, paired_difference
@@ -58,7 +59,8 @@ def result(row, seed, name="modular", perplexity=None):
     )
 
 
-def table_of(seeds=(0, 1, 2), rows=ROWS, leave_out=()):
+def table_of(seeds=(0, 1, 2), rows=ROWS, leave_out=(), origin=None):
+    """A table; `origin(row, seed)` gives what a run was made of."""
     trials = trials_of("toy", rows, seeds)
     results = {
         trial: [
@@ -69,7 +71,8 @@ def table_of(seeds=(0, 1, 2), rows=ROWS, leave_out=()):
         for trial in trials
         if str(trial) not in leave_out
     }
-    return make_table("toy", trials, results)
+    origins = {trial: {MODULAR: origin(trial.row, trial.seed)} for trial in trials if origin}
+    return make_table("toy", trials, results, origins=origins)
 
 
 def test_a_mean_of_three_has_students_interval():
@@ -127,6 +130,7 @@ def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
         "perplexities",
         "over_texts",
         "kind",
+        "unlike_seeds",
     }
     rows = {row["name"]: row for row in content["rows"]}
     assert all(set(row) == keys for row in rows.values())

@@ -1,0 +1,86 @@
+"""The jobs that are left of a sweep: base models, and runs, each after the one that it begins with.
+
+Where several base models are of one text, the first reads it and the others take it from that run.
+They wait for it, and where it fails they train all the same: with its text if it has come so far.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dipaco.observe.events import Event
+from dipaco.runs.opening import reading
+from dipaco.runs.progress import progress_of
+from dipaco.store.layout import Layout, SweepLayout
+from dipaco.sweeps.equal_arms import SweepRun
+from dipaco.sweeps.folder import is_finished
+from dipaco.sweeps.jobs import Job
+from dipaco.sweeps.shared_base import (
+    base_digest,
+    begin_row,
+    begin_shared,
+    corpus_digest,
+    folder_with_text,
+    has_base_model,
+)
+
+
+def jobs_left(
+    runs: Sequence[SweepRun], layout: SweepLayout, is_left: Callable[[SweepRun], bool]
+) -> list[Job]:
+    """The jobs, in the order in which to start them.
+
+    Args:
+      runs: of the sweep.
+      layout: its folder.
+      is_left: whether a run is not finished.
+    """
+    jobs: dict[str, Job] = {}
+    read_by: dict[str, str | None] = {}  # text -> the job that reads it; None = it is there
+    for run in filter(is_left, runs):
+        digest = base_digest(run.config)
+        shared, title = layout.shared(digest), f"base model {digest}"
+        is_begun = Layout(run.folder).ledger.exists()
+        if not is_begun and title not in jobs and not has_base_model(shared):
+            text = corpus_digest(run.config)
+            if text not in read_by:
+                read_by[text] = None if folder_with_text(layout, run.config) else title
+            jobs[title] = Job(
+                title,
+                shared,
+                "pretrain",
+                after=None,
+                follows=None if read_by[text] == title else read_by[text],
+                begin=_begin_shared(run, shared, layout),
+                is_done=lambda shared=shared: has_base_model(shared),
+            )
+        jobs[run.title] = Job(
+            run.title,
+            run.folder,
+            "worker",
+            after=title if title in jobs else None,
+            follows=None,
+            begin=_begin_row(run, shared),
+            is_done=lambda folder=run.folder: is_finished(folder),
+        )
+    return list(jobs.values())
+
+
+def _begin_shared(run: SweepRun, shared: Path, layout: SweepLayout) -> Callable[[], Event]:
+    def begin() -> Event:
+        begin_shared(shared, run.config, folder_with_text(layout, run.config))
+        return Event("base_begun", {"shared": shared.name, "row": run.title})
+
+    return begin
+
+
+def _begin_row(run: SweepRun, shared: Path) -> Callable[[], Event]:
+    def begin() -> Event:
+        if not Layout(run.folder).ledger.exists():
+            begin_row(run.folder, run.config, shared)
+            return Event("row_begun", {"row": run.title, "shared": shared.name})
+        with reading(run.folder) as opened:
+            opened.ledger.failures.retry()
+            done, total = progress_of(opened)
+        return Event("row_goes_on", {"row": run.title, "done": done / max(total, 1)})
+
+    return begin

@@ -1,0 +1,80 @@
+"""What kind of model a row trains, and in which settings two rows differ."""
+
+import dataclasses
+
+from dipaco.config import DATA_PARALLEL, DENSE, MODULAR, RunConfig
+from dipaco.data.config import OF_SPEED, DataConfig
+from dipaco.evaluation.style import DILOCO
+from dipaco.topology import SHARED
+
+ROW_SETTINGS = (
+    "name",
+    "seed",
+    "topology",
+    "phases",
+    "baselines",
+    "evaluation",
+    "reroute",
+    "report",
+)
+
+
+def kind_of(name: str, config: RunConfig) -> str:
+    """`dense`, `data_parallel`, ...: what is trained, whatever a row is called.
+
+    Args:
+      name: in the table.
+      config: of its row.
+    """
+    if "/" in name:  # a dense baseline of the row's run
+        return name.rpartition("/")[2]
+    if config.num_paths == 1:
+        return DENSE
+    if is_diloco(config):
+        return DILOCO
+    return DATA_PARALLEL if shares_all(config) else MODULAR
+
+
+def is_diloco(config: RunConfig) -> bool:
+    """Whether several paths share every part, and are averaged at outer steps."""
+    return config.num_paths > 1 and shares_all(config) and not config.outer.synchronous
+
+
+def is_one_model(config: RunConfig) -> bool:
+    """Whether all paths have the same parameters. Where they stop early, each is released as it was
+    at its own best.
+    """
+    return config.num_paths == 1 or (shares_all(config) and not config.inner.hold_out)
+
+
+def shares_all(config: RunConfig) -> bool:
+    """Whether no path has a part of its own."""
+    owning = [level for level in config.topology.levels if level.parts]
+    return all(level.experts == SHARED for level in owning)
+
+
+def but_for_speed(config: RunConfig) -> RunConfig:
+    """The config without what only decides how fast its text is read, as by default."""
+    default = DataConfig()
+    of_speed = {name: getattr(default, name) for name in OF_SPEED}
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **of_speed))
+
+
+def differing_groups(one: RunConfig, other: RunConfig) -> list[str]:
+    """Groups of settings in which two rows differ, apart from what is shared."""
+    one, other = but_for_speed(one), but_for_speed(other)
+    return [
+        field.name
+        for field in dataclasses.fields(RunConfig)
+        if field.name not in ROW_SETTINGS and getattr(one, field.name) != getattr(other, field.name)
+    ]
+
+
+def num_differing(one: RunConfig, other: RunConfig) -> int:
+    """In how many settings two rows differ, apart from what is shared."""
+    one, other = but_for_speed(one), but_for_speed(other)
+    return sum(
+        getattr(getattr(one, group), field.name) != getattr(getattr(other, group), field.name)
+        for group in differing_groups(one, other)
+        for field in dataclasses.fields(getattr(one, group))
+    )

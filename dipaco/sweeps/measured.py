@@ -1,0 +1,131 @@
+"""The results of a sweep by their names in its table, and which of them may be compared.
+
+A perplexity is of some documents of some text. Two rows are compared under the seeds where those of
+both are of the same ones: settings say what the text is made of and how many documents are scored,
+and the ledger which text was read.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.evaluation.tables import ReportRow
+from dipaco.sweeps.bootstrap import Drawn
+from dipaco.sweeps.kinds import is_one_model
+from dipaco.sweeps.shared_base import corpus_digest, digest_of
+from dipaco.sweeps.trials import Trial
+
+
+class Origin(NamedTuple):
+    """What a run was made of, as it has recorded it."""
+
+    corpus: str = ""  # digest of its prepared text
+    program: str = ""  # the version that it is pinned to
+
+
+class ScoredOn(NamedTuple):
+    """What a perplexity is of."""
+
+    text: str  # digest of what it is made of, of the length of a document, and of what was read
+    max_documents: int | None  # that are scored
+
+
+class Measured(NamedTuple):
+    """A result under one seed."""
+
+    result: ReportRow
+    on: ScoredOn
+    program: str
+    drawn: Drawn | None  # None: no interval over texts
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedRow:
+    """A row of the table: one of the sweep, a baseline of it, or its modules routed otherwise."""
+
+    name: str
+    row: str  # of the sweep
+    config: RunConfig  # of that row
+    by_seed: dict[int, Measured]
+
+    @property
+    def first(self) -> ReportRow:
+        """The result of the first seed."""
+        return next(iter(self.by_seed.values())).result
+
+    @property
+    def is_main(self) -> bool:
+        """Whether its modules are routed as the row says."""
+        return not self.first.variant
+
+    @property
+    def perplexities(self) -> dict[int, float]:
+        """By seed."""
+        return {seed: measured.result.perplexity for seed, measured in self.by_seed.items()}
+
+    @property
+    def drawn(self) -> dict[int, Drawn]:
+        """By seed, where there are drawings."""
+        return {seed: each.drawn for seed, each in self.by_seed.items() if each.drawn is not None}
+
+    def of_seeds(self, seeds: Sequence[int]) -> "NamedRow":
+        """The same row with these seeds only."""
+        by_seed = {seed: each for seed, each in self.by_seed.items() if seed in seeds}
+        return dataclasses.replace(self, by_seed=by_seed)
+
+
+def named_rows(
+    trials: Sequence[Trial],
+    results: Mapping[Trial, Sequence[ReportRow]],
+    drawn: Mapping[Trial, Mapping[str, Drawn]],
+    origins: Mapping[Trial, Mapping[str, Origin]],
+) -> dict[str, NamedRow]:
+    """Name in the table -> row, in the order of the table. Arguments as of `make_table`."""
+    finished = [trial for trial in trials if trial in results]
+    found: dict[str, NamedRow] = {}
+    for row in dict.fromkeys(trial.row for trial in finished):
+        for trial in (each for each in finished if each.row == row):
+            text = {"corpus": corpus_digest(trial.config), "length": trial.config.data.length}
+            for result in results[trial]:
+                name = name_of(row, result.name)
+                if result.variant and result.arm == MODULAR and is_one_model(trial.config):
+                    continue  # however a document is routed, the same parameters predict it
+                origin = origins.get(trial, {}).get(result.arm, Origin())
+                on = ScoredOn(
+                    digest_of(text | {"read": origin.corpus}),
+                    trial.config.evaluation.max_documents,
+                )
+                of_arm = drawn.get(trial, {}).get(result.name)
+                named = found.setdefault(name, NamedRow(name, row, trial.config, {}))
+                named.by_seed[trial.seed] = Measured(result, on, origin.program, of_arm)
+    return found
+
+
+def name_of(row: str, result: str) -> str:
+    """The name in the table of a row's result."""
+    if result == MODULAR:
+        return row
+    if result.startswith(f"{MODULAR}_"):
+        return row + result.removeprefix(MODULAR)
+    return f"{row}/{result}"
+
+
+def seeds_alike(one: NamedRow, other: NamedRow) -> list[int]:
+    """The seeds under which both were scored on the same documents of the same text."""
+    return [
+        seed
+        for seed in sorted(one.by_seed.keys() & other.by_seed.keys())
+        if one.by_seed[seed].on == other.by_seed[seed].on
+    ]
+
+
+def seeds_unlike(one: NamedRow, other: NamedRow) -> list[int]:
+    """The seeds that both have, but on other text or other documents."""
+    return sorted((one.by_seed.keys() & other.by_seed.keys()) - set(seeds_alike(one, other)))
+
+
+def are_apart(one: NamedRow, other: NamedRow) -> bool:
+    """Whether nothing of one was scored on what the other was."""
+    ones, others = ({each.on for each in row.by_seed.values()} for row in (one, other))
+    return not ones & others

@@ -1,0 +1,48 @@
+"""Rows that have changed or lack a baseline, and what is done with their runs."""
+
+import dataclasses
+
+import pytest
+
+from dipaco.config import DENSE, MODULAR
+from dipaco.runs.opening import create_or_open
+from dipaco.store.layout import SweepLayout
+from dipaco.sweeps.equal_arms import arms_of
+from dipaco.sweeps.errors import RowsChanged
+from dipaco.sweeps.folder import move_changed, runs_in
+from dipaco.sweeps.trials import trials_of
+from tests.support.tiny_run import TOY
+
+WITH_DENSE = dataclasses.replace(TOY, baselines=(DENSE,))
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A row that has left its baseline to another: folder, trial, and the folder of its run."""
+    layout = SweepLayout(tmp_path)
+    (trial,) = trials_of("toy", {"a": WITH_DENSE}, [0])
+    own = {trial: layout.row("a", 0)}
+    config = dataclasses.replace(trial.config, baselines=())
+    create_or_open(own[trial], config)[0].ledger.close()
+    return layout, trial, own
+
+
+def test_a_run_that_lacks_a_baseline_is_as_it_was_and_redone_only_if_none_has_trained_it(begun):
+    layout, trial, own = begun
+    arms = arms_of(trial.config)
+    assert move_changed(layout, [trial], own, [], trained=[]) == {}
+    assert move_changed(layout, [trial], own, ["a"], trained=[arms[DENSE]]) == {}
+    assert own[trial].exists()
+    lacking = move_changed(layout, [trial], own, ["a"], trained=[arms[MODULAR]])
+    assert lacking == {trial: [arms[DENSE]]}
+    assert not own[trial].exists()
+    assert [run.folder for run in runs_in(layout, "toy")] == [layout.root / "replaced" / "a-0-1"]
+
+
+def test_a_row_that_has_changed_is_refused_whatever_it_lacks(begun):
+    layout, trial, own = begun
+    changed = trial._replace(config=dataclasses.replace(trial.config, phases=1))
+    with pytest.raises(RowsChanged, match="`phases` was 2 and is 1"):
+        move_changed(layout, [changed], {changed: own[trial]}, [], trained=[])
+    assert move_changed(layout, [changed], {changed: own[trial]}, ["a"], trained=[]) == {}
+    assert not own[trial].exists()
