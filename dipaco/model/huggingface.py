@@ -191,6 +191,7 @@ def _model_json(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_size,
         "max_position_embeddings": config.max_length,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rope_theta": config.rope_theta,  # where `transformers` 4 looks for it
         "rms_norm_eps": config.norm_epsilon,
         "hidden_act": "silu",
         "tie_word_embeddings": config.tied_head,

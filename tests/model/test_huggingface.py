@@ -126,6 +126,14 @@ def test_the_export_names_where_texts_begin_and_end(transformers, tokenizer_file
     assert (settings.bos_token_id, settings.eos_token_id) == (None, None)
 
 
+def test_old_and_new_transformers_find_the_rotary_base(tokenizer_file, tmp_path):
+    """Version 4 reads `rope_theta` alone, and 5 `rope_parameters`."""
+    config = dataclasses.replace(TINY, rope_theta=700.0)
+    export_checkpoint(config, lively(config), tokenizer_file, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["rope_theta"] == written["rope_parameters"]["rope_theta"] == 700.0
+
+
 def test_an_exported_model_is_read_back(config, parts, tokenizer_file, tmp_path):
     export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
     again, values = read_checkpoint(tmp_path / "out")
