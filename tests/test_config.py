@@ -18,7 +18,7 @@ from dipaco.errors import (
     UnknownSetting,
 )
 from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import MeshConfig, ModelConfig
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import from_tree, load_config, load_sweep, override, settings
 from dipaco.routing.config import RoutingConfig
@@ -60,6 +60,7 @@ def test_the_topology_must_own_the_parts_of_the_model():
         changed(model=dataclasses.replace(CONFIG.model, tied_head=True))
 
 
+CUDNN = dataclasses.replace(CONFIG.model, compute_dtype="bfloat16", attention_kernel="cudnn")
 ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "final_norm", "head")),))
 
 
@@ -100,6 +101,28 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
                 "retention": RetentionSettings(send_snapshots_every=2, modules=3),
             },
             "with `outer.path_share` below 1 many phases may lie between",
+        ),
+        ({"mesh": MeshConfig(data=3)}, r"4 rows .* divided among the 3 devices of the mesh"),
+        (
+            {
+                "inner": dataclasses.replace(CONFIG.inner, stacked_paths=2),
+                "mesh": MeshConfig(tensor=2),
+            },
+            "`inner.stacked_paths` is 2, but paths are stacked on one device, and the mesh has 2",
+        ),
+        (
+            {
+                "model": dataclasses.replace(CUDNN, max_length=65),
+                "data": DataConfig(vocab_size=300, length=65),
+            },
+            r"`model\.attention_kernel` is cudnn, .* even length, and `data.length` is 65",
+        ),
+        (
+            {
+                "model": CUDNN,
+                "inner": dataclasses.replace(CONFIG.inner, stacked_paths=2, stacking="vmap"),
+            },
+            r"`model\.attention_kernel` is cudnn, which .* `inner\.stacking` is vmap",
         ),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
@@ -403,7 +426,7 @@ def test_an_error_of_a_room_keeps_its_own_words(text, error):
 
 FILE = """
 from dipaco.config import RunConfig
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import MeshConfig, ModelConfig
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
 def run():

@@ -85,6 +85,14 @@ class ModelConfig:
         if (self.result_dtype, self.compute_dtype) == ("bfloat16", "float32"):
             remedy = "Or set model.compute_dtype=bfloat16."
             _refuse(self, "result_dtype", "auto or float32, as compute_dtype is float32", remedy)
+        if self.attention_kernel == "cudnn":
+            field, others = "attention_kernel", "auto or plain, as"
+            if self.compute_dtype != "bfloat16":
+                expected = f"{others} compute_dtype is {self.compute_dtype}"
+                _refuse(self, field, expected, "Or set model.compute_dtype=bfloat16.")
+            if not self.fits_cudnn:
+                expected = f"{others} heads have {self.head_size} values"
+                _refuse(self, field, expected, "cuDNN's takes multiples of 8 up to 128.")
 
     @property
     def kv_heads(self) -> int:
@@ -95,6 +103,11 @@ class ModelConfig:
     def head_size(self) -> int:
         """Values in one head, K."""
         return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def fits_cudnn(self) -> bool:
+        """Whether cuDNN's attention takes heads of this size."""
+        return self.head_size % 8 == 0 and self.head_size <= 128
 
 
 def _refuse(config: ModelConfig, field: str, expected: str, remedy: str):

@@ -125,4 +125,4 @@ def test_a_batch_that_does_not_divide_and_a_mesh_that_does_not_fit_are_refused()
     with pytest.raises(SettingsDisagree, match=r"8 rows .* cannot be divided among the 3 devices"):
         Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=3)))
     with pytest.raises(BadMesh):
-        Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=16)))
+        Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
