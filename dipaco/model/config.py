@@ -171,6 +171,7 @@ def _block_norms(config: ModelConfig) -> int:
 
 MeshAxis = Literal["data", "fsdp", "tensor"]
 MESH_AXES = get_args(MeshAxis)
+BESIDE_EMBED = ("vocab", "heads", "kv_heads", "feed_forward")  # the other axes of its matrices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,6 +196,16 @@ class ShardingRules:
             if unknown := set(mesh_axes) - set(MESH_AXES):
                 remedy = f"`mesh.rules.{axis}` may name any of {', '.join(MESH_AXES)}."
                 raise BadMesh(asked=sorted(unknown)[0], num_devices="any number of", remedy=remedy)
+            if len(set(mesh_axes)) < len(mesh_axes):
+                name, expected = f"mesh.rules.{axis}", "each mesh axis once"
+                raise BadSetting(name=name, value=mesh_axes, expected=expected)
+        for axis in BESIDE_EMBED:
+            if set(self.embed) & set(getattr(self, axis)):
+                expected = f"other axes than `mesh.rules.{axis}`, which divides the same matrices"
+                hint = " `()` leaves what it names whole on every device."
+                raise BadSetting(
+                    name="mesh.rules.embed", value=self.embed, expected=expected, hint=hint
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
