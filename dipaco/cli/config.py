@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dipaco.cli.errors import ConfigExists, ConfigMissing
-from dipaco.cli.options import CONFIG_HELP, add_set
+from dipaco.cli.options import CONFIG_HELP, add_set, output_path
 from dipaco.shipped import names_like, shipped_files
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="print the configs that are shipped, and what each is")
     copy = actions.add_parser("copy", help="write a shipped config into a file of your own")
     copy.add_argument("name", metavar="NAME", help="as `dipaco config list` has it")
-    copy.add_argument("file", type=Path, metavar="FILE", help="a new file")
+    copy.add_argument("file", type=output_path, metavar="FILE", help="a new file")
 
 
 def run(options: argparse.Namespace) -> int:

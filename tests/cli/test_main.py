@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dipaco.cli.errors import OutputNotLocal
 from dipaco.cli.main import main, parser
 from dipaco.cli.roles import EXECUTOR, WORKER
 from tests.cli.conftest import as_json
@@ -46,6 +47,22 @@ def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
         main(words)
     said = capsys.readouterr().err
     assert (ended.value.code, says in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export --run r --all --out",
+        "inspect --run r --picture",
+        "dashboard --run r --export",
+        "config copy toy",
+        "swarm token --run r --name n --out",
+    ],
+)
+def test_what_is_written_is_not_a_folder_with_the_name_of_a_bucket(words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputNotLocal, match="s3://bucket/x is to be written, and it is no place"):
+        parser().parse_args([*words.split(), "s3://bucket/x"])
 
 
 @pytest.mark.parametrize("verb", ["serve", "generate --prompt x", "evaluate --documents x"])
