@@ -52,7 +52,7 @@ class Programs:
     def initial_parts(self) -> Any:
         """Parameters of a model that has not been trained, from the run's seed."""
         # Not under one `jit`: leaves of equal shape then share a program, which compiles sooner.
-        return jax.device_get(initialise(self.config.model, jax.random.key(self.config.seed)))
+        return jax.device_get(initialise(self.config.model, _key(self.config.seed)))
 
     @functools.cached_property
     def state_like(self) -> PathState:
@@ -156,6 +156,13 @@ class Programs:
     def _loss(self, model: ModelConfig) -> LossFn:
         rows_sharding = self._batch_sharding if self.mesh.size > 1 else None
         return path_loss(model, self.config.inner, rows_sharding, self._loss_rule())
+
+
+def _key(seed: int) -> jax.Array:
+    """A key from a seed of up to 63 bits; JAX's own takes the low 32 of them."""
+    high, low = divmod(seed, 1 << 32)
+    key = jax.random.key(low)
+    return jax.random.fold_in(key, high) if high else key
 
 
 def use_compilation_cache(folder: Path) -> None:
