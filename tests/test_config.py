@@ -232,6 +232,14 @@ def test_the_base_model_takes_exactly_its_steps_in_phases_of_about_the_asked_siz
     assert [base.steps_before(phase) for phase in range(4)] == [0, 16, 33, 50]
 
 
+def test_a_plan_of_any_number_of_phases_is_made_at_once():
+    """Also with path sampling, where each phase draws its paths."""
+    for share, at_once in ((1.0, 6), (0.5, 3)):
+        config = changed(phases=10**12, outer=OuterSettings(path_share=share))
+        assert config.plan.arm("dense_equal_tokens").phases == at_once * 10**12
+        assert config.plan.arm("modular").path_steps == at_once * 10 * 10**12
+
+
 def test_baselines_can_be_left_out():
     assert [arm.name for arm in changed(baselines=()).plan.arms] == ["modular"]
 
@@ -270,6 +278,18 @@ def test_json_names_every_setting():
         ("baselines=dense", lambda c: c.baselines, ("dense",)),
         ("baselines=[]", lambda c: c.baselines, ()),
         ("baselines=", lambda c: c.baselines, ()),
+        ("data.tokenizer=none", lambda c: c.data.tokenizer, None),
+        ("evaluation.max_documents=none", lambda c: c.evaluation.max_documents, None),
+        ("inner.learning_rate=.003", lambda c: c.inner.learning_rate, 3e-3),
+        ("inner.learning_rate=+3e-3", lambda c: c.inner.learning_rate, 3e-3),
+        ("outer.learning_rate=1.", lambda c: c.outer.learning_rate, 1.0),
+        ("report.link_megabits=.5,+1", lambda c: c.report.link_megabits, (0.5, 1.0)),
+        ("seed=+3", lambda c: c.seed, 3),
+        ("outer.rescale_by_fan_in=False", lambda c: c.outer.rescale_by_fan_in, False),
+        ("model.qk_norm=True", lambda c: c.model.qk_norm, True),
+        ("name=True", lambda c: c.name, "True"),
+        ("name=.5", lambda c: c.name, ".5"),
+        ("name=none", lambda c: c.name, "none"),
         ("name=2024", lambda c: c.name, "2024"),
         ("name=None", lambda c: c.name, "None"),
         (" seed = 3 ", lambda c: c.seed, 3),
@@ -386,6 +406,9 @@ def test_a_source_without_a_kind_is_answered_with_what_to_write():
         ("inner.steps=1.5", "Expected a whole number"),
         ("inner.steps=", "Expected a whole number"),
         ("inner.steps=true", "Expected a whole number"),
+        ("inner.steps=True", "Expected a whole number"),
+        ("inner.steps=.5", "Expected a whole number"),
+        ("inner.learning_rate=.", "Expected a number"),
         ("inner.learning_rate=fast", "Expected a number"),
         ("inner.learning_rate=NaN", "Expected a number"),
         ("inner.learning_rate=-Infinity", "Expected a number"),
@@ -594,6 +617,8 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("routing.alternations=0,1", "from 1"),
         ("routing.alternations=2,1", "ascending order"),
         ("routing.alternations=99", "there are 5 phases"),
+        ("inner.rewarm_steps=5", "`routing.alternations` are not set: no path is given"),
+        ("outer.grace=adaptive", "`outer.quorum` is 1.0: all contributions are waited for"),
         ("routing.overlap=0", "at least 1"),
         ("routing.overlap=5", "there are 4 paths"),
         ("outer.path_share=0", "above 0 and at most 1"),
@@ -650,6 +675,7 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "outer.isotropic=true",
         "outer.delay=1",
         "outer.stagger=true",
+        "inner.stacked_paths=4",
     ],
 )
 def test_synchronous_training_refuses_settings_of_contributions(setting):
