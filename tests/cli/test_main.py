@@ -31,6 +31,15 @@ def test_a_copied_config_is_followed_by_the_verb_that_takes_it(name, verb, tmp_p
     assert f"dipaco {verb} {tmp_path}/my.py --run DIR" in capsys.readouterr().out
 
 
+def test_a_config_copied_into_a_folder_keeps_its_name(tmp_path, capsys):
+    copy = ["config", "copy", "toy", str(tmp_path)]
+    assert main(copy) == 0
+    assert (tmp_path / "toy.py").is_file()
+    assert f"dipaco train {tmp_path}/toy.py --run DIR" in capsys.readouterr().out
+    assert main(copy) == 2
+    assert f"{tmp_path}/toy.py is there already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
