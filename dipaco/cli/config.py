@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="print the configs that are shipped, and what each is")
     copy = actions.add_parser("copy", help="write a shipped config into a file of your own")
     copy.add_argument("name", metavar="NAME", help="as `dipaco config list` has it")
-    copy.add_argument("file", type=output_path, metavar="FILE", help="a new file, or a folder for it")
+    copy.add_argument(
+        "file", type=output_path, metavar="FILE", help="a new file, or a folder for it"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
