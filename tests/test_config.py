@@ -617,7 +617,6 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("routing.alternations=0,1", "from 1"),
         ("routing.alternations=2,1", "ascending order"),
         ("routing.alternations=99", "there are 5 phases"),
-        ("inner.rewarm_steps=5", "`routing.alternations` are not set: no path is given"),
         ("outer.grace=adaptive", "`outer.quorum` is 1.0: all contributions are waited for"),
         ("routing.overlap=0", "at least 1"),
         ("routing.overlap=5", "there are 4 paths"),
@@ -675,13 +674,20 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "outer.isotropic=true",
         "outer.delay=1",
         "outer.stagger=true",
-        "inner.stacked_paths=4",
     ],
 )
 def test_synchronous_training_refuses_settings_of_contributions(setting):
     name = setting.partition("=")[0]
     with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
         load_config(PUBLISHED, [setting, "outer.synchronous=true"])
+
+
+@pytest.mark.parametrize("setting", ["inner.stacked_paths=4", "inner.rewarm_steps=5"])
+def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them(setting):
+    """Rows that step together stack nothing, and rows without alternations do not warm up again."""
+    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", [setting])
+    assert any(row.outer.synchronous for row in rows.values())
+    assert any(row.routing.alternations for row in rows.values())
 
 
 def test_settings_of_the_published_algorithm_are_set_by_name():

@@ -114,7 +114,6 @@ def _check_synchronous(config: "RunConfig") -> None:
         "outer.stagger": config.outer.stagger,
         "routing.alternations": bool(config.routing.alternations),
         "inner.hold_out": config.inner.hold_out > 0,
-        "inner.stacked_paths": config.inner.stacked_paths > 1,
         "inner.least_steps_share": config.inner.least_steps_share < 1,
         "inner.absent_tokens": config.inner.absent_tokens != "plain",
     }
@@ -212,11 +211,6 @@ def _check_paths(config: "RunConfig") -> None:
         raise SettingsDisagree(
             problem="`reroute.every` needs more than one path, and every document scored under "
             "all of them: `evaluation.best_path=true`"
-        )
-    if config.inner.rewarm_steps and not routing.alternations:
-        raise SettingsDisagree(
-            problem=f"`inner.rewarm_steps` is {config.inner.rewarm_steps}, and "
-            "`routing.alternations` are not set: no path is given other documents"
         )
     share = routing.target_share
     if share is not None and not routing.alternations:
