@@ -305,12 +305,15 @@ def _read(name: str, text: str, kind: Any) -> Any:
     candidates: list[Any] = [[] if text == "()" else text]
     if text == "none":
         candidates.append([])
-    if text in ("None", "null"):
+    if text in ("None", "none", "null"):
         candidates.insert(0, None)
+    if text in ("True", "False"):
+        candidates.insert(0, text == "True")
     try:
         candidates.insert(0, json.loads(text, parse_constant=_refuse_constant))
     except ValueError:
-        candidates.append([piece for piece in text.split(",") if piece])
+        pieces = [piece for piece in text.split(",") if piece]
+        candidates += [_number(text), [_number(piece) for piece in pieces], pieces]
     with contextlib.suppress(ValueError):  # numbers: `16,32`, and a list of one
         candidates.append(json.loads(f"[{text}]", parse_constant=_refuse_constant))
     problem: Exception | None = None
@@ -322,6 +325,15 @@ def _read(name: str, text: str, kind: Any) -> Any:
     if isinstance(problem, DipacoError):
         raise problem
     raise BadSetting(name=name, value=text, expected=kind_in_words(kind)) from problem
+
+
+def _number(text: str) -> int | float | str:
+    """Numbers that JSON does not know: `.5`, `1.`, `+3e-3`; anything else as it is."""
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+        return float(text)
+    return text
 
 
 def _refuse_constant(constant: str) -> Any:

@@ -18,7 +18,7 @@ from dipaco.errors import (
     UnknownSetting,
 )
 from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import MeshConfig, ModelConfig
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import from_tree, load_config, load_sweep, override, settings
 from dipaco.routing.config import RoutingConfig
@@ -60,6 +60,7 @@ def test_the_topology_must_own_the_parts_of_the_model():
         changed(model=dataclasses.replace(CONFIG.model, tied_head=True))
 
 
+CUDNN = dataclasses.replace(CONFIG.model, compute_dtype="bfloat16", attention_kernel="cudnn")
 ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "final_norm", "head")),))
 
 
@@ -100,6 +101,28 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
                 "retention": RetentionSettings(send_snapshots_every=2, modules=3),
             },
             "with `outer.path_share` below 1 many phases may lie between",
+        ),
+        ({"mesh": MeshConfig(data=3)}, r"4 rows .* divided among the 3 devices of the mesh"),
+        (
+            {
+                "inner": dataclasses.replace(CONFIG.inner, stacked_paths=2),
+                "mesh": MeshConfig(tensor=2),
+            },
+            "`inner.stacked_paths` is 2, but paths are stacked on one device, and the mesh has 2",
+        ),
+        (
+            {
+                "model": dataclasses.replace(CUDNN, max_length=65),
+                "data": DataConfig(vocab_size=300, length=65),
+            },
+            r"`model\.attention_kernel` is cudnn, .* even length, and `data.length` is 65",
+        ),
+        (
+            {
+                "model": CUDNN,
+                "inner": dataclasses.replace(CONFIG.inner, stacked_paths=2, stacking="vmap"),
+            },
+            r"`model\.attention_kernel` is cudnn, which .* `inner\.stacking` is vmap",
         ),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
@@ -209,6 +232,14 @@ def test_the_base_model_takes_exactly_its_steps_in_phases_of_about_the_asked_siz
     assert [base.steps_before(phase) for phase in range(4)] == [0, 16, 33, 50]
 
 
+def test_a_plan_of_any_number_of_phases_is_made_at_once():
+    """Also with path sampling, where each phase draws its paths."""
+    for share, at_once in ((1.0, 6), (0.5, 3)):
+        config = changed(phases=10**12, outer=OuterSettings(path_share=share))
+        assert config.plan.arm("dense_equal_tokens").phases == at_once * 10**12
+        assert config.plan.arm("modular").path_steps == at_once * 10 * 10**12
+
+
 def test_baselines_can_be_left_out():
     assert [arm.name for arm in changed(baselines=()).plan.arms] == ["modular"]
 
@@ -247,6 +278,18 @@ def test_json_names_every_setting():
         ("baselines=dense", lambda c: c.baselines, ("dense",)),
         ("baselines=[]", lambda c: c.baselines, ()),
         ("baselines=", lambda c: c.baselines, ()),
+        ("data.tokenizer=none", lambda c: c.data.tokenizer, None),
+        ("evaluation.max_documents=none", lambda c: c.evaluation.max_documents, None),
+        ("inner.learning_rate=.003", lambda c: c.inner.learning_rate, 3e-3),
+        ("inner.learning_rate=+3e-3", lambda c: c.inner.learning_rate, 3e-3),
+        ("outer.learning_rate=1.", lambda c: c.outer.learning_rate, 1.0),
+        ("report.link_megabits=.5,+1", lambda c: c.report.link_megabits, (0.5, 1.0)),
+        ("seed=+3", lambda c: c.seed, 3),
+        ("outer.rescale_by_fan_in=False", lambda c: c.outer.rescale_by_fan_in, False),
+        ("model.qk_norm=True", lambda c: c.model.qk_norm, True),
+        ("name=True", lambda c: c.name, "True"),
+        ("name=.5", lambda c: c.name, ".5"),
+        ("name=none", lambda c: c.name, "none"),
         ("name=2024", lambda c: c.name, "2024"),
         ("name=None", lambda c: c.name, "None"),
         (" seed = 3 ", lambda c: c.seed, 3),
@@ -363,6 +406,9 @@ def test_a_source_without_a_kind_is_answered_with_what_to_write():
         ("inner.steps=1.5", "Expected a whole number"),
         ("inner.steps=", "Expected a whole number"),
         ("inner.steps=true", "Expected a whole number"),
+        ("inner.steps=True", "Expected a whole number"),
+        ("inner.steps=.5", "Expected a whole number"),
+        ("inner.learning_rate=.", "Expected a number"),
         ("inner.learning_rate=fast", "Expected a number"),
         ("inner.learning_rate=NaN", "Expected a number"),
         ("inner.learning_rate=-Infinity", "Expected a number"),
@@ -403,7 +449,7 @@ def test_an_error_of_a_room_keeps_its_own_words(text, error):
 
 FILE = """
 from dipaco.config import RunConfig
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import MeshConfig, ModelConfig
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
 def run():
@@ -571,6 +617,7 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("routing.alternations=0,1", "from 1"),
         ("routing.alternations=2,1", "ascending order"),
         ("routing.alternations=99", "there are 5 phases"),
+        ("outer.grace=adaptive", "`outer.quorum` is 1.0: all contributions are waited for"),
         ("routing.overlap=0", "at least 1"),
         ("routing.overlap=5", "there are 4 paths"),
         ("outer.path_share=0", "above 0 and at most 1"),
@@ -633,6 +680,14 @@ def test_synchronous_training_refuses_settings_of_contributions(setting):
     name = setting.partition("=")[0]
     with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
         load_config(PUBLISHED, [setting, "outer.synchronous=true"])
+
+
+@pytest.mark.parametrize("setting", ["inner.stacked_paths=4", "inner.rewarm_steps=5"])
+def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them(setting):
+    """Rows that step together stack nothing, and rows without alternations do not warm up again."""
+    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", [setting])
+    assert any(row.outer.synchronous for row in rows.values())
+    assert any(row.routing.alternations for row in rows.values())
 
 
 def test_settings_of_the_published_algorithm_are_set_by_name():

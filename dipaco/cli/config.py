@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dipaco.cli.errors import ConfigExists, ConfigMissing
-from dipaco.cli.options import CONFIG_HELP, add_set
+from dipaco.cli.options import CONFIG_HELP, add_set, output_path
 from dipaco.shipped import names_like, shipped_files
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="print the configs that are shipped, and what each is")
     copy = actions.add_parser("copy", help="write a shipped config into a file of your own")
     copy.add_argument("name", metavar="NAME", help="as `dipaco config list` has it")
-    copy.add_argument("file", type=Path, metavar="FILE", help="a new file")
+    copy.add_argument(
+        "file", type=output_path, metavar="FILE", help="a new file, or a folder for it"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,10 +81,11 @@ def _copy(options: argparse.Namespace) -> int:
     if found is None:
         problem = f"no shipped config has this name: {names_like(Path(options.name))}"
         raise BadConfigFile(file=options.name, problem=problem)
-    if not write_new(options.file, found.read_bytes()):
-        raise ConfigExists(file=options.file)
+    file = options.file / f"{options.name}.py" if options.file.is_dir() else options.file
+    if not write_new(file, found.read_bytes()):
+        raise ConfigExists(file=file)
     verb = "ablate" if _is_sweep(found) else "train"
-    print(f"Written: {options.file}. Edit it, then: dipaco {verb} {options.file} --run DIR")
+    print(f"Written: {file}. Edit it, then: dipaco {verb} {file} --run DIR")
     return 0
 
 

@@ -18,7 +18,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import LAST_PORT, add_run, check_between, read_keys
+from dipaco.cli.options import LAST_PORT, add_run, check_between, output_path, read_keys
 
 if TYPE_CHECKING:
     import socket
@@ -33,7 +33,10 @@ DRAIN_SECONDS = 2.0  # for what is sent to open pages to end
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the page with everything in it, and end"
+        "--export",
+        type=output_path,
+        metavar="FILE",
+        help="write the page with everything in it, and end",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8080, help="0 = any free port (8080)")

@@ -55,5 +55,9 @@ class SweepNeedsFolder(DipacoError):
     """A sweep needs a folder on this machine, and {given} is in a bucket. Give a folder; a single row can be run in a bucket with `dipaco train`."""
 
 
+class OutputNotLocal(DipacoError):
+    """{given} is to be written, and it is no place on this machine: only runs are in buckets. Give the name of a file or folder here, and copy it there."""
+
+
 class RowsFailed(DipacoError):
     """{count} of the sweep's runs could not be finished: {problems} The others are finished; the same command continues with the rest."""

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import add_release, check_path, find_release
+from dipaco.cli.options import add_release, check_path, find_release, output_path
 
 if TYPE_CHECKING:
     from dipaco.control.release import Release
@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--path", type=int, help="which path")
     which.add_argument("--all", action="store_true", help="every path, each in a folder of its own")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR2", help="a new folder")
+    parser.add_argument(
+        "--out", type=output_path, required=True, metavar="DIR2", help="a new folder"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,11 +17,10 @@ before: below or near 0, outer momentum has nothing to go on with. Where the run
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from dipaco.cli.errors import UnknownImageFormat
-from dipaco.cli.options import add_run
+from dipaco.cli.options import add_run, output_path
 from dipaco.observe.terminal import head, say, tail, terminal_width
 
 HELP = "show what each path was given, and how modules moved"
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument(
         "--picture",
-        type=Path,
+        type=output_path,
         metavar="FILE",
         help="the picture (default: inspect.png in the run's folder; with --json none)",
     )

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dipaco.cli.errors import OutputNotLocal
 from dipaco.control.names import name_of as name_of
 from dipaco.errors import BadSetting
 from dipaco.runs import releases
@@ -40,6 +41,13 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME",
     )
+
+
+def output_path(text: str) -> Path:
+    """The value of an option that names what a verb writes. Raises `OutputNotLocal`: a URL."""
+    if "://" in text:
+        raise OutputNotLocal(given=text)
+    return Path(text)
 
 
 def add_run_start(parser: argparse.ArgumentParser) -> None:

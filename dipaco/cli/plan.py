@@ -106,9 +106,16 @@ def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | N
 
     from dipaco.caches import cache_folder
     from dipaco.runs.programs import use_compilation_cache
-    from dipaco.runs.step_time import free_memory, step_time, why_not_tried
+    from dipaco.runs.step_time import (
+        free_memory,
+        step_time,
+        why_not_trained_here,
+        why_not_tried,
+    )
 
-    reason = why_not_tried(config, jax.default_backend(), free_memory())
+    reason = why_not_trained_here(config) or why_not_tried(
+        config, jax.default_backend(), free_memory()
+    )
     if reason is not None:
         return None, reason
     use_compilation_cache(cache_folder() / "compiled")

@@ -32,6 +32,7 @@ from dipaco.cli.options import (
     check_between,
     check_lease,
     name_of,
+    output_path,
 )
 from dipaco.cli.run_commands import stop_message
 from dipaco.control.queue import LEASE_SECONDS
@@ -111,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(token)
     token.add_argument("--name", required=True, help="of the volunteer")
     token.add_argument("--days", type=float, default=7.0, help="of validity (default: 7)")
-    token.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.pass")
+    token.add_argument("--out", type=output_path, metavar="FILE", help="default: NAME.pass")
 
     revoke = verb("revoke", "revoke all credentials of a name")
     revoke.add_argument("name", metavar="NAME")

@@ -25,6 +25,8 @@ the same numbers. For a finished run it prints the table again.
 """
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dipaco.cli.dashboard import beside, check_extra
@@ -39,6 +41,7 @@ from dipaco.cli.options import (
 from dipaco.cli.run_commands import stop_message
 
 if TYPE_CHECKING:
+    from dipaco.config import RunConfig
     from dipaco.runs.run import Run
 
 HELP = "do a run, or continue one"
@@ -81,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.launch.devices import use_cpu_only
     from dipaco.library.console import print_results
+    from dipaco.runs.meshes import check_devices
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.workers.process import begun_run
 
@@ -100,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
         init_from=options.init_from,
         start_from=options.start_from,
         reads_text=True,
+        check_machine=check_devices if is_alone else partial(_devices_of, options.workers),
     ) as (opened, is_new):
         do = _alone if is_alone else _with_workers
         with beside(str(options.run), options.dashboard):
@@ -124,7 +129,6 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """Works in processes that this one starts and restarts; False if it was asked to stop."""
-    from dipaco.launch.devices import devices_of, visible_devices
     from dipaco.launch.launcher_name import launcher_name
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
@@ -135,8 +139,20 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
         print(title_of(opened), flush=True)
     launcher = launcher_name(None, opened.ledger)
     group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
-    visible = visible_devices()
-    each = None if visible.kind == "cpu" else opened.config.mesh.num_devices
-    engine = LocalEngine(opened.layout.log, devices_of(visible, each, options.workers, None))
+    engine = LocalEngine(opened.layout.log, _devices_of(options.workers, opened.config))
     with with_metrics(opened, options, None):
         return supervise(opened, engine, [group], launcher, trackers=options.trackers)
+
+
+def _devices_of(workers: int, config: "RunConfig") -> Callable[[int], dict[str, str]]:
+    """As `devices_of`, for workers that train this. Raises `TooFewDevices`, and on CPU, where each
+    has the devices of this process, as `check_devices`.
+    """
+    from dipaco.launch.devices import devices_of, visible_devices
+    from dipaco.runs.meshes import check_devices
+
+    visible = visible_devices()
+    if visible.kind == "cpu":
+        check_devices(config)
+    each = None if visible.kind == "cpu" else config.mesh.num_devices
+    return devices_of(visible, each, workers, None)

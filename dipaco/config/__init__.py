@@ -18,6 +18,7 @@ from dipaco.config.arms import (
     MODULAR,
     Baseline,
 )
+from dipaco.config.checks import check_mesh
 from dipaco.config.run_config import OF_NO_RESULT, RunConfig
 from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
 
@@ -33,4 +34,5 @@ __all__ = [
     "EvaluationSettings",
     "ReportSettings",
     "RunConfig",
+    "check_mesh",
 ]

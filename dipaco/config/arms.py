@@ -68,12 +68,12 @@ def plan_of(config: "RunConfig") -> Plan:
         least_steps_share=config.inner.least_steps_share,
         stops_early=config.inner.hold_out > 0,
     )
-    path_phases = sum(len(modular.paths_in(phase)) for phase in range(config.phases))
+    path_phases = config.phases * modular.num_at_once
     dense_arms = {
         DENSE: plain(DENSE, config.phases, every),
         DATA_PARALLEL: Arm(
             name=DATA_PARALLEL,
-            topology=one_model(part_names(config.model), len(modular.paths_in(0))),
+            topology=one_model(part_names(config.model), modular.num_at_once),
             phases=config.phases,
             total_steps=config.phases * config.inner.steps,
             is_averaged=False,
@@ -81,9 +81,7 @@ def plan_of(config: "RunConfig") -> Plan:
             is_dealt=True,
             evaluate_every=every,
         ),
-        DENSE_EQUAL_TOKENS: plain(
-            DENSE_EQUAL_TOKENS, path_phases, every * max(1, path_phases // config.phases)
-        ),
+        DENSE_EQUAL_TOKENS: plain(DENSE_EQUAL_TOKENS, path_phases, every * modular.num_at_once),
     }
     arms = (modular, *(dense_arms[name] for name in config.baselines))
     needs_features = config.num_paths > 1 and config.routing.kind not in (RANDOM, SMALL_MODELS)

@@ -1,9 +1,12 @@
 """Checks across rooms: settings that are fine by themselves and do not fit each other."""
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dipaco.control.phase_steps import steps_by_speed
 from dipaco.errors import SettingsDisagree
+from dipaco.model.config import MESH_AXES
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ def check(config: "RunConfig") -> None:
             problem=f"`samples.tokens` is {config.samples.tokens}, and after a prompt of "
             f"`data.prefix_tokens` the context of `model.max_length` has room for {room}"
         )
+    if (num_devices := config.mesh.num_devices) is not None:
+        check_mesh(config, dict(zip(MESH_AXES, config.mesh.shape(num_devices), strict=True)))
+    _check_kernel(config)
     _check_paths(config)
     _check_synchronous(config)
     _check_delay(config)
@@ -52,6 +58,47 @@ def check(config: "RunConfig") -> None:
         raise SettingsDisagree(
             problem=f"`routing.kind` is {config.routing.kind}, but the topology offers no choice:"
             " use kmeans"
+        )
+
+
+def check_mesh(config: "RunConfig", sizes: Mapping[str, int]) -> None:
+    """Raises `SettingsDisagree` for batches that a mesh cannot divide, and paths stacked on one of
+    several devices.
+
+    Args:
+      config: of the run.
+      sizes: devices along each axis of its mesh.
+    """
+    inner = config.inner
+    rows = inner.batch_size // inner.accumulation_steps
+    pieces = math.prod(sizes[axis] for axis in config.mesh.rules.batch)
+    if rows % pieces:
+        raise SettingsDisagree(
+            problem=f"{rows} rows (`inner.batch_size` / `inner.accumulation_steps`) cannot be "
+            f"divided among the {pieces} devices of the mesh that share a batch"
+        )
+    num_devices = math.prod(sizes.values())
+    if inner.stacked_paths > 1 and num_devices > 1:
+        raise SettingsDisagree(
+            problem=f"`inner.stacked_paths` is {inner.stacked_paths}, but paths are stacked on one "
+            f"device, and the mesh has {num_devices}"
+        )
+
+
+def _check_kernel(config: "RunConfig") -> None:
+    """cuDNN's attention takes masks of even rows, and no batch of paths (`attend_fused`)."""
+    if config.model.attention_kernel != "cudnn":
+        return
+    if config.data.length % 2:
+        raise SettingsDisagree(
+            problem=f"`model.attention_kernel` is cudnn, which takes rows of an even length, and "
+            f"`data.length` is {config.data.length}; auto takes the plain kernel"
+        )
+    if config.inner.stacked_paths > 1 and config.inner.stacking == "vmap":
+        raise SettingsDisagree(
+            problem="`model.attention_kernel` is cudnn, which `jax.vmap` refuses, and "
+            "`inner.stacking` is vmap; use `inner.stacking=map`, or auto, which takes the plain "
+            "kernel"
         )
 
 

@@ -151,7 +151,7 @@ class Arm:
     @property
     def path_steps(self) -> int:
         """Inner steps that all paths take together."""
-        return sum(len(self.paths_in(phase)) * self.steps_in(phase) for phase in range(self.phases))
+        return self.num_at_once * self.total_steps
 
 
 @functools.lru_cache(maxsize=1024)

@@ -71,6 +71,10 @@ class DataConfig:
             check_kind(url)
         demand(self.vocab_size >= 257, "vocab_size", "257 or more: 256 bytes and one reserved id")
         demand(self.end_token != "", "end_token", "a token's name, or None")
+        if not self.end_of_text:
+            without = "None beside `data.end_of_text=false`: texts have no such token then"
+            demand(self.end_token is None, "end_token", without)
+            demand(not self.start_token, "start_token", without)
         demand(self.length >= 2, "length", "at least two tokens a row")
         demand(self.prefix_tokens >= 1, "prefix_tokens", "at least 1")
         demand(0 < self.valid_fraction < 1, "valid_fraction", "between 0 and 1")
@@ -150,7 +154,7 @@ def data_from(config: DataConfig, tokenizer_file: Path, names: EdgeNames) -> Dat
     """The settings with a tokenizer that another model was trained with, and the edge tokens of
     that model where the settings name none.
     """
-    if names.end is not None or names.start is not None:
+    if config.end_of_text and (names.end is not None or names.start is not None):
         end = names.end if config.end_token is None else config.end_token
         start = (names.start or "") if config.start_token is None else config.start_token
         config = dataclasses.replace(config, end_token=end, start_token=start)

@@ -14,6 +14,7 @@ from dipaco.library.opened import OpenedRun
 from dipaco.library.opened import open as open_for_reading
 from dipaco.observe.events import Event
 from dipaco.overrides import load_config
+from dipaco.runs.meshes import check_devices
 from dipaco.runs.programs import use_compilation_cache
 from dipaco.runs.rules import Rules
 from dipaco.store.address import Address
@@ -54,6 +55,7 @@ def run(
     Raises:
       RuleUnnamed, RuleNotImportable, RuleDiffers, RunOfOtherRules: a rule cannot be imported by
         name, or is not the one that the run began with.
+      BadMesh, KernelUnavailable: the devices of this process do not fit the run.
       ExtraMissing, TrackerRefused: a tracker is not installed, or does not take the run.
       BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: what `dipaco train` refuses or reports.
     """
@@ -74,6 +76,7 @@ def run(
             start_from=start_from,
             rules=rules,
             reads_text=True,
+            check_machine=check_devices,
         ) as (opened, is_new),
         ConsoleReporter(opened, trackers=trackers, stream=stream, listener=listener) as console,
     ):

@@ -15,6 +15,7 @@ part name to a nested dict of arrays, so that a dict union joins the parts of se
     inference.py    parts -> logits for serving: kernels transposed, tokens as columns
     sharding.py     logical axes -> mesh axes
     huggingface.py  checkpoints to and from `transformers`
+    config_json.py  their config.json, read and checked
 
 Letters at the end of a name are its axes:
 

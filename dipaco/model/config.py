@@ -85,6 +85,14 @@ class ModelConfig:
         if (self.result_dtype, self.compute_dtype) == ("bfloat16", "float32"):
             remedy = "Or set model.compute_dtype=bfloat16."
             _refuse(self, "result_dtype", "auto or float32, as compute_dtype is float32", remedy)
+        if self.attention_kernel == "cudnn":
+            field, others = "attention_kernel", "auto or plain, as"
+            if self.compute_dtype != "bfloat16":
+                expected = f"{others} compute_dtype is {self.compute_dtype}"
+                _refuse(self, field, expected, "Or set model.compute_dtype=bfloat16.")
+            if not self.fits_cudnn:
+                expected = f"{others} heads have {self.head_size} values"
+                _refuse(self, field, expected, "cuDNN's takes multiples of 8 up to 128.")
 
     @property
     def kv_heads(self) -> int:
@@ -95,6 +103,11 @@ class ModelConfig:
     def head_size(self) -> int:
         """Values in one head, K."""
         return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def fits_cudnn(self) -> bool:
+        """Whether cuDNN's attention takes heads of this size."""
+        return self.head_size % 8 == 0 and self.head_size <= 128
 
 
 def _refuse(config: ModelConfig, field: str, expected: str, remedy: str):
@@ -158,6 +171,7 @@ def _block_norms(config: ModelConfig) -> int:
 
 MeshAxis = Literal["data", "fsdp", "tensor"]
 MESH_AXES = get_args(MeshAxis)
+BESIDE_EMBED = ("vocab", "heads", "kv_heads", "feed_forward")  # the other axes of its matrices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,6 +196,16 @@ class ShardingRules:
             if unknown := set(mesh_axes) - set(MESH_AXES):
                 remedy = f"`mesh.rules.{axis}` may name any of {', '.join(MESH_AXES)}."
                 raise BadMesh(asked=sorted(unknown)[0], num_devices="any number of", remedy=remedy)
+            if len(set(mesh_axes)) < len(mesh_axes):
+                name, expected = f"mesh.rules.{axis}", "each mesh axis once"
+                raise BadSetting(name=name, value=mesh_axes, expected=expected)
+        for axis in BESIDE_EMBED:
+            if set(self.embed) & set(getattr(self, axis)):
+                expected = f"other axes than `mesh.rules.{axis}`, which divides the same matrices"
+                hint = " `()` leaves what it names whole on every device."
+                raise BadSetting(
+                    name="mesh.rules.embed", value=self.embed, expected=expected, hint=hint
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,3 +13,7 @@ class BadCheckpoint(DipacoError):
 
 class CheckpointIncomplete(DipacoError):
     """`{folder}` lacks {lost}. Remove the folder and give the same command again."""
+
+
+class KernelUnavailable(MachineFault):
+    """`model.attention_kernel` is cudnn, and {device} does not run it: cuDNN's attention is for NVIDIA GPUs, Ampere or later. Use such a machine, or a run with `model.attention_kernel=auto`, which takes the plain kernel elsewhere."""

@@ -12,13 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.errors import BadSetting, CheckpointExists
+from dipaco.errors import CheckpointExists
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.errors import BadCheckpoint, CheckpointIncomplete
+from dipaco.model.config_json import read_config, refuse
+from dipaco.model.errors import CheckpointIncomplete
 from dipaco.model.spec import Parts, Tree, describe
 from dipaco.trees import flatten, unflatten
 
@@ -49,11 +50,6 @@ _IN_BLOCK = {
     "feed_forward.gate": ("mlp.gate_proj.weight", True),
     "feed_forward.up": ("mlp.up_proj.weight", True),
     "feed_forward.down": ("mlp.down_proj.weight", True),
-}
-# What `transformers` assumes for keys that an architecture's config.json omits.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {},
-    "Qwen3ForCausalLM": {"head_dim": 128, "num_key_value_heads": 32},
 }
 
 
@@ -140,7 +136,7 @@ def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
     folder = Path(folder)
     theirs = _read_json(folder, "config.json")
     where = _locate_weights(folder)
-    config = _read_config(folder, theirs, has_head="lm_head.weight" in where)
+    config = read_config(folder, theirs, has_head="lm_head.weight" in where)
 
     names = _names(config)
     expected = {their_name for their_name, _ in names.values()}
@@ -149,7 +145,7 @@ def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
     ignored |= {"lm_head.weight"} if config.tied_head else set()
     missing, unknown = sorted(expected - where.keys()), sorted(where.keys() - expected - ignored)
     if missing or unknown:
-        _refuse(folder, f"weights missing: {_few(missing)}; not understood: {_few(unknown)}")
+        refuse(folder, f"weights missing: {_few(missing)}; not understood: {_few(unknown)}")
     return config, _read_parts(folder, config, where)
 
 
@@ -191,6 +187,7 @@ def _model_json(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_size,
         "max_position_embeddings": config.max_length,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rope_theta": config.rope_theta,  # where `transformers` 4 looks for it
         "rms_norm_eps": config.norm_epsilon,
         "hidden_act": "silu",
         "tie_word_embeddings": config.tied_head,
@@ -210,58 +207,15 @@ def _tokenizer_json(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> ModelConfig:
-    architecture = (theirs.get("architectures") or ["none"])[0]
-    if architecture not in _DEFAULTS:
-        _refuse(folder, f"its architecture is {architecture}")
-    theirs = {**_DEFAULTS[architecture], **theirs}
-    for problem in _unsupported(theirs):
-        _refuse(folder, f"config.json says {problem}")
-    rope = theirs.get("rope_parameters") or {}
-    try:
-        return ModelConfig(
-            vocab_size=theirs["vocab_size"],
-            d_model=theirs["hidden_size"],
-            num_layers=theirs["num_hidden_layers"],
-            num_heads=theirs["num_attention_heads"],
-            num_kv_heads=theirs.get("num_key_value_heads"),
-            head_dim=theirs.get("head_dim"),
-            d_ff=theirs["intermediate_size"],
-            max_length=theirs["max_position_embeddings"],
-            rope_theta=float(rope.get("rope_theta", theirs.get("rope_theta", 10_000.0))),
-            norm_epsilon=theirs.get("rms_norm_eps", 1e-6),
-            qk_norm=architecture == "Qwen3ForCausalLM",
-            tied_head=theirs.get("tie_word_embeddings", not has_head),
-        )
-    except KeyError as error:
-        _refuse(folder, f"config.json does not give {error}")
-    except BadSetting as error:
-        _refuse(folder, f"config.json does not fit together ({error})")
-
-
-def _unsupported(theirs: Mapping[str, Any]):
-    """Phrases about options that would change the meaning of the weights."""
-    for switch in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config"):
-        if theirs.get(switch):
-            yield f"`{switch}` is on"
-    rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        yield f"rotary positions are scaled (`{kind}`)"
-    if theirs.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
-        yield "only a part of each head is rotated (`partial_rotary_factor`)"
-    if theirs.get("hidden_act", "silu") != "silu":
-        yield f"`hidden_act` is {theirs['hidden_act']}"
-    if set(theirs.get("layer_types") or ["full_attention"]) != {"full_attention"}:
-        yield "some layers attend through a window (`layer_types`)"
-
-
 def _locate_weights(folder: Path) -> dict[str, str]:
     """Name of each weight -> its file."""
     if (folder / WEIGHTS_INDEX).exists():
-        return _read_json(folder, WEIGHTS_INDEX)["weight_map"]
+        where = _read_json(folder, WEIGHTS_INDEX).get("weight_map")
+        if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
+            refuse(folder, f"{WEIGHTS_INDEX} names no file for each weight")
+        return where
     if not (folder / WEIGHTS).exists():
-        _refuse(folder, f"there is no {WEIGHTS} (nor its index) in it")
+        refuse(folder, f"there is no {WEIGHTS} (nor its index) in it")
     return dict.fromkeys(_open(folder, WEIGHTS)[0], WEIGHTS)
 
 
@@ -272,11 +226,11 @@ def _read_parts(folder: Path, config: ModelConfig, where: Mapping[str, str]) -> 
     for path, (their_name, is_transposed) in _names(config).items():
         tensors, read = opened[where[their_name]]
         if their_name not in tensors:
-            _refuse(folder, f"{where[their_name]} does not hold {their_name}, as its index says")
+            refuse(folder, f"{where[their_name]} does not hold {their_name}, as its index says")
         value = read(their_name)
         value = np.ascontiguousarray(value.T if is_transposed else value)
         if value.shape != specs[path].shape:
-            _refuse(folder, f"{their_name} has another shape than config.json gives")
+            refuse(folder, f"{their_name} has another shape than config.json gives")
         leaves[path] = value
     return unflatten(leaves)
 
@@ -289,18 +243,21 @@ def _open(folder: Path, file: str):
         opened = safetensors.safe_open(folder / file, framework="flax")
         names = set(opened.keys())
     except (OSError, safetensors.SafetensorError) as error:
-        _refuse(folder, f"{file} cannot be opened ({error})")
+        refuse(folder, f"{file} cannot be opened ({error})")
     # Through JAX, since NumPy has no bfloat16.
     return names, lambda name: np.asarray(opened.get_tensor(name)).astype(np.float32)
 
 
 def _read_json(folder: Path, file: str) -> dict[str, Any]:
     try:
-        return json.loads((folder / file).read_text(encoding="utf-8"))
+        values = json.loads((folder / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        _refuse(folder, f"there is no {file} in it")
+        refuse(folder, f"there is no {file} in it")
     except (OSError, ValueError) as error:
-        _refuse(folder, f"{file} cannot be read ({error})")
+        refuse(folder, f"{file} cannot be read ({error})")
+    if not isinstance(values, dict):
+        refuse(folder, f"{file} is no JSON object")
+    return values
 
 
 def _write_json(file: Path, values: Mapping[str, Any]) -> None:
@@ -310,11 +267,3 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
 def _few(names: list[str]) -> str:
     shown = ", ".join(names[:3]) or "none"
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
-
-
-def _refuse(folder: Path, problem: str) -> NoReturn:
-    remedy = (
-        "Expected a folder saved by `transformers` for LlamaForCausalLM or Qwen3ForCausalLM, "
-        "without biases, scaled rotary positions, sliding windows or quantisation"
-    )
-    raise BadCheckpoint(folder=folder, problem=problem, remedy=f"{remedy}.")

@@ -1,8 +1,11 @@
 """Which of several forms of a computation the device of this machine runs."""
 
+import dataclasses
+
 import jax
 
 from dipaco.model.config import ModelConfig
+from dipaco.model.errors import KernelUnavailable
 
 
 def uses_cudnn(config: ModelConfig, length: int) -> bool:
@@ -10,18 +13,39 @@ def uses_cudnn(config: ModelConfig, length: int) -> bool:
 
     It takes 16-bit types, head sizes that are multiples of 8 up to 128, an even length with a mask,
     and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
+
+    Raises:
+      KernelUnavailable: as `check_kernel`.
     """
     if config.attention_kernel != "auto":
+        check_kernel(config)
         return config.attention_kernel == "cudnn"
-    device = jax.devices()[0]
     return (
         config.compute_dtype == "bfloat16"
-        and config.head_size % 8 == 0
-        and config.head_size <= 128
+        and config.fits_cudnn
         and length % 2 == 0
-        and "NVIDIA" in device.device_kind
-        and float(device.compute_capability) >= 8.0
+        and _runs_cudnn(jax.devices()[0])
     )
+
+
+def check_kernel(config: ModelConfig) -> None:
+    """Raises `KernelUnavailable`: the attention kernel that is asked for does not run here."""
+    device = jax.devices()[0]
+    if config.attention_kernel == "cudnn" and not _runs_cudnn(device):
+        raise KernelUnavailable(device=device.device_kind)
+
+
+def when_scoring(config: ModelConfig) -> ModelConfig:
+    """For what reads text and learns nothing, on any machine and of any length: a kernel that a run
+    is trained with need not run here.
+    """
+    if config.attention_kernel != "cudnn":
+        return config
+    return dataclasses.replace(config, attention_kernel="auto")
+
+
+def _runs_cudnn(device: jax.Device) -> bool:
+    return "NVIDIA" in device.device_kind and float(device.compute_capability) >= 8.0
 
 
 def result_dtype(config: ModelConfig) -> str:

@@ -1,10 +1,7 @@
-"""The compiled programs of a run: one training step, one scoring pass, one feature pass. All
-arms share them.
-"""
+"""The compiled programs with which a run trains. All arms share them."""
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ import xxhash
 from jax.experimental import multihost_utils
 
 from dipaco.config import RunConfig
-from dipaco.errors import SettingsDisagree
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import adamw, adamw_of_clipped
 from dipaco.inner.stacked import make_stacked_step, stack
@@ -24,11 +20,11 @@ from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
 from dipaco.inner.synchronous import make_module_update
 from dipaco.model.config import ModelConfig
-from dipaco.model.lm import forward, hidden_states
-from dipaco.model.loss import LogitsLoss, token_log_likelihoods
-from dipaco.model.sharding import batch_sharding, make_mesh, parts_shardings
+from dipaco.model.loss import LogitsLoss
+from dipaco.model.sharding import batch_sharding, parts_shardings
 from dipaco.model.spec import initialise
 from dipaco.runs.machine import machine
+from dipaco.runs.meshes import put, training_mesh
 
 
 class Programs:
@@ -37,6 +33,9 @@ class Programs:
     Args:
       config: of the run.
       loss_rule: gives the run's own path loss, or None; asked for when training is compiled.
+
+    Raises:
+      BadMesh, SettingsDisagree: as `training_mesh`.
     """
 
     def __init__(
@@ -44,36 +43,16 @@ class Programs:
     ):
         self.config = config
         self._loss_rule = loss_rule
-        self.mesh = make_mesh(config.mesh)
+        self.mesh = training_mesh(config)
         rules = dataclasses.asdict(config.mesh.rules)
         self._parts_shardings = parts_shardings(config.model, self.mesh, rules)
         self._batch_sharding = batch_sharding(self.mesh, rules)
-        rows = config.inner.batch_size // config.inner.accumulation_steps
-        pieces = math.prod(self.mesh.shape[axis] for axis in config.mesh.rules.batch)
-        if rows % pieces:
-            raise SettingsDisagree(
-                problem=f"{rows} rows (`inner.batch_size` / `inner.accumulation_steps`) cannot be "
-                f"divided among the {pieces} devices of the mesh that share a batch"
-            )
-        if config.inner.stacked_paths > 1 and self.mesh.size > 1:
-            raise SettingsDisagree(
-                problem=f"`inner.stacked_paths` is {config.inner.stacked_paths}, but paths are "
-                f"stacked on one device, and the mesh has {self.mesh.size}"
-            )
-        if jax.process_count() > 1 and self.mesh.size < len(jax.devices()):
-            raise SettingsDisagree(
-                problem=f"the hosts of this worker have {len(jax.devices())} devices together, and "
-                f"the mesh takes {self.mesh.size}; one axis of `mesh` may be -1, the rest"
-            )
-        # Outputs that the host reads must be whole on each host.
-        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-        self._everywhere = replicated if self.mesh.size > 1 else None
         self._optimizer = adamw(config.inner)
 
     def initial_parts(self) -> Any:
         """Parameters of a model that has not been trained, from the run's seed."""
         # Not under one `jit`: leaves of equal shape then share a program, which compiles sooner.
-        return jax.device_get(initialise(self.config.model, jax.random.key(self.config.seed)))
+        return jax.device_get(initialise(self.config.model, _key(self.config.seed)))
 
     @functools.cached_property
     def state_like(self) -> PathState:
@@ -82,7 +61,7 @@ class Programs:
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
-        return _put(self._state(parts, optimizer_state, step), self._state_shardings)
+        return put(self._state(parts, optimizer_state, step), self._state_shardings)
 
     def place_stacked(self, paths: Sequence[tuple[Any, Any | None, int]]) -> PathState:
         """The states of several paths, each as `place` takes it, stacked on the one device."""
@@ -110,7 +89,7 @@ class Programs:
         shardings = {
             name: replicated if name == PRESENT else self._batch_sharding for name in batch
         }
-        return _put(batch, shardings)
+        return put(batch, shardings)
 
     def gather(self, tree: Any) -> Any:
         """Gathers the arrays of a mesh of several hosts whole on each of them, leaf by leaf: the
@@ -178,42 +157,12 @@ class Programs:
         rows_sharding = self._batch_sharding if self.mesh.size > 1 else None
         return path_loss(model, self.config.inner, rows_sharding, self._loss_rule())
 
-    def hidden(self, parts: Any) -> Any:
-        """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
-        return functools.partial(self._hidden, _put(parts, self._parts_shardings))
 
-    @functools.cached_property
-    def _hidden(self) -> Any:
-        return jax.jit(
-            lambda parts, tokens_BT: hidden_states(self.config.model, parts, tokens_BT),
-            out_shardings=self._everywhere,
-        )
-
-    def log_likelihoods(self, parts: Any) -> Any:
-        """(tokens, segments) [B, T] -> log-likelihood of each token [B, T] under `parts`."""
-        return functools.partial(self._log_likelihoods, _put(parts, self._parts_shardings))
-
-    @functools.cached_property
-    def _log_likelihoods(self) -> Any:
-        def log_likelihoods(parts, tokens_BT, segments_BT):
-            logits, _ = forward(self.config.model, parts, tokens_BT, segments=segments_BT)
-            return token_log_likelihoods(logits, tokens_BT, segments_BT)
-
-        return jax.jit(log_likelihoods, out_shardings=self._everywhere)
-
-
-def _put(tree: Any, shardings: Any) -> Any:
-    """Puts arrays on a mesh; on a mesh of several hosts, each puts its own devices' part of arrays
-    that all of them hold.
-    """
-    if jax.process_count() == 1:
-        return jax.device_put(tree, shardings)
-
-    def put(sharding, leaf):
-        whole = np.asarray(leaf)
-        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
-
-    return jax.tree.map(put, jax.tree.broadcast(shardings, tree), tree)
+def _key(seed: int) -> jax.Array:
+    """A key from a seed of up to 63 bits; JAX's own takes the low 32 of them."""
+    high, low = divmod(seed, 1 << 32)
+    key = jax.random.key(low)
+    return jax.random.fold_in(key, high) if high else key
 
 
 def use_compilation_cache(folder: Path) -> None:

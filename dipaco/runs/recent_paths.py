@@ -9,7 +9,7 @@ from dipaco.runs.run import Run
 
 MOST_PATHS = 4  # on the device at once
 
-LogLikelihoods = Callable[[Any, Any], Any]  # as `Programs.log_likelihoods`
+LogLikelihoods = Callable[[Any, Any], Any]  # as `ScoringPrograms.log_likelihoods`
 
 
 class RecentPaths:
@@ -20,12 +20,12 @@ class RecentPaths:
         self._held: collections.OrderedDict[int, LogLikelihoods] = collections.OrderedDict()
 
     def log_likelihoods(self, path: int) -> LogLikelihoods:
-        """`Programs.log_likelihoods` of a path. Raises as `Run.path_of`."""
+        """`ScoringPrograms.log_likelihoods` of a path. Raises as `Run.path_of`."""
         if path not in self._held:
             while len(self._held) >= MOST_PATHS:
                 self._held.popitem(last=False)
             parts = self._run.path_of(self._release, path)
-            self._held[path] = self._run.programs.log_likelihoods(parts)
+            self._held[path] = self._run.scoring_programs.log_likelihoods(parts)
         self._held.move_to_end(path)
         return self._held[path]
 

@@ -108,7 +108,7 @@ def prefix_log_likelihoods(
     run: Run, parts: Any, tokens_NT: np.ndarray, lengths_N: np.ndarray
 ) -> np.ndarray:
     """Nats of the first tokens of documents but the very first, under one path: float64 [N]."""
-    return _of_prefixes(run, run.programs.log_likelihoods(parts), tokens_NT, lengths_N)
+    return _of_prefixes(run, run.scoring_programs.log_likelihoods(parts), tokens_NT, lengths_N)
 
 
 def _of_prefixes(

@@ -36,6 +36,7 @@ from dipaco.topology import ModuleId, assemble
 if TYPE_CHECKING:
     from dipaco.data.corpus import Corpus, TokenReader
     from dipaco.runs.programs import Programs
+    from dipaco.runs.scoring_programs import ScoringPrograms
 
 MAX_OPEN_SHARDS = 4  # whose files are open at once
 
@@ -178,6 +179,12 @@ class Run:
 
         return Programs(self.config, lambda: self.rule("path_loss"))
 
+    @functools.cached_property
+    def scoring_programs(self) -> "ScoringPrograms":
+        from dipaco.runs.scoring_programs import ScoringPrograms
+
+        return ScoringPrograms(self.config)
+
     def stage(self, name: str, phase: int = 0) -> StageDone:
         return self.ledger.facts.stage(name, phase)
 
@@ -254,7 +261,7 @@ class Run:
     @functools.cached_property
     def base_hidden(self) -> Any:
         """tokens int32 [B, T] -> hidden states [B, T, D] of the base model, for the router."""
-        return self.programs.hidden(self.base_parts())
+        return self.scoring_programs.hidden(self.base_parts())
 
     @functools.cached_property
     def small_models(self) -> dict[str, Any]:

@@ -14,9 +14,11 @@ import numpy as np
 import xxhash
 
 from dipaco.config import RunConfig
+from dipaco.errors import MachineFault
 from dipaco.files import write_atomically
 from dipaco.model.config import flops_per_token
 from dipaco.runs.machine import machine
+from dipaco.runs.meshes import check_devices
 from dipaco.runs.programs import Programs
 from dipaco.runs.worker_memory import worker_memory
 
@@ -46,6 +48,15 @@ def why_not_tried(config: RunConfig, platform: str, free_bytes: int | None) -> s
         return f"a step of {flops:.1e} floating point operations is too long for a CPU"
     if platform == "cpu" and free_bytes is not None and needed > MOST_MEMORY * free_bytes:
         return f"it needs {needed / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are free here"
+    return None
+
+
+def why_not_trained_here(config: RunConfig) -> str | None:
+    """Why the devices of this process cannot take a step of it, as the end of a sentence."""
+    try:
+        check_devices(config)
+    except MachineFault as fault:
+        return f"this machine cannot train it: {str(fault).partition('. ')[0]}"
     return None
 
 

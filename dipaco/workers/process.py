@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.machine import machine
+from dipaco.runs.meshes import check_devices
 from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
@@ -62,6 +63,7 @@ def begun_run(
     start_from: str | None = None,
     rules: Rules | None = None,
     reads_text: bool = False,
+    check_machine: Callable[[RunConfig], object] | None = None,
 ) -> Generator[tuple[Run, bool]]:
     """Begins a run or opens the one that is there, and holds its folder's lock meanwhile. Tasks
     that failed are tried again: the command means that their cause was put right.
@@ -75,6 +77,8 @@ def begun_run(
       rules: its own rules; None = those that the run has, or none.
       reads_text: this machine will prepare a new run's text: of one with all in its folder, files
         that are not there are said before the folder is made.
+      check_machine: whether this one, which is to train the run, can; called with the config
+        of a new one before anything is copied or recorded. None = others are to train it.
 
     Yields:
       (the run, whether it was begun just now).
@@ -83,6 +87,7 @@ def begun_run(
       BadSetting: a value of the config is not of its setting's type; nothing was written.
       ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
+      BadMesh, TooFewDevices, KernelUnavailable: what `check_machine` raises.
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
@@ -100,6 +105,8 @@ def begun_run(
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
         if not has_begun(address, config, recorded, is_alone=lock.is_exclusive):
+            if check_machine is not None:
+                check_machine(config)
             check_settings(config, recorded or {})  # before bytes are copied
             if init_from is not None:
                 given = from_checkpoint(config, address, init_from)
@@ -160,12 +167,15 @@ def work(
       NameTaken: another worker of this name is working on the run.
       TaskFailed, MachineFault: as `Worker.run_until_finished`.
       RunOfOtherVersion: the run is pinned to another program.
+      BadMesh, KernelUnavailable: it is to train, and the devices of this process do not fit.
     """
     if not run.ledger.queue.unfinished_kinds():  # whatever program did it
         hosts.broadcast(None)
         return True
     check_program(run.address, run.ledger.meta.get("version") or "")
     members, kinds = run.ledger.members, kinds_done_by(hosts, kinds)
+    if not {"pretrain", "train"}.isdisjoint(kinds):
+        check_devices(run.config)
     register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)
     with (

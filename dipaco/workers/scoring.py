@@ -149,7 +149,7 @@ def _asked(
     run: Run, parts: Any, tokens_of: TokenReader, documents: np.ndarray
 ) -> tuple[Any, np.ndarray, np.ndarray]:
     tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
-    return run.programs.log_likelihoods(parts), tokens, lengths
+    return run.scoring_programs.log_likelihoods(parts), tokens, lengths
 
 
 def _options(run: Run) -> dict[str, int]:

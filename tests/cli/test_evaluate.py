@@ -1,5 +1,6 @@
 """`dipaco evaluate` and `dipaco export`: perplexities here and in `transformers` agree."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 
 from dipaco.data.sources import cut_text
 from dipaco.data.toy import toy_documents
+from dipaco.model.config import MeshConfig
+from dipaco.runs.evaluate_texts import evaluate_texts
+from dipaco.runs.opening import reading
 from tests.cli.conftest import as_json
 
 
@@ -54,7 +58,7 @@ def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_pat
     assert found == as_json(dipaco(*evaluate, tmp_path / "notes/*.txt"))
     data, tokenizer = opened.config.data, opened.corpus.tokenizer()
     release = opened.ledger.facts.release("modular")
-    log_likelihoods = opened.programs.log_likelihoods(opened.path_of(release, 1))
+    log_likelihoods = opened.scoring_programs.log_likelihoods(opened.path_of(release, 1))
     nats = count = of = windows = 0
     pieces = [
         piece
@@ -134,6 +138,21 @@ def test_bad_documents_are_refused(dipaco, tiny, tmp_path, content, arguments, e
     assert (ended.code, ended.out) == (2, "")
     assert error in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_a_run_of_a_mesh_is_evaluated_with_fewer_devices(tiny, monkeypatch):
+    texts = [document.text for document in toy_documents(documents=12, words=30, seed=7)]
+    with reading(tiny.folder) as run:
+        release = run.ledger.facts.release("modular")
+        expected = evaluate_texts(run, release, texts)
+    with reading(tiny.folder) as run:
+        config = dataclasses.replace(run.config, mesh=MeshConfig(tensor=16))
+        monkeypatch.setitem(vars(run), "config", config)
+        for rule in ("features", "likelihood"):
+            found = evaluate_texts(run, release, texts, rule=rule)
+            if rule == "features":
+                assert found == expected
+            assert found["documents"] == expected["documents"]
 
 
 def test_an_interrupted_export_of_all_paths_continues(dipaco, tiny, tmp_path):

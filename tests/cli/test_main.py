@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dipaco.cli.errors import OutputNotLocal
 from dipaco.cli.main import main, parser
 from dipaco.cli.roles import EXECUTOR, WORKER
 from tests.cli.conftest import as_json
@@ -30,6 +31,15 @@ def test_a_copied_config_is_followed_by_the_verb_that_takes_it(name, verb, tmp_p
     assert f"dipaco {verb} {tmp_path}/my.py --run DIR" in capsys.readouterr().out
 
 
+def test_a_config_copied_into_a_folder_keeps_its_name(tmp_path, capsys):
+    copy = ["config", "copy", "toy", str(tmp_path)]
+    assert main(copy) == 0
+    assert (tmp_path / "toy.py").is_file()
+    assert f"dipaco train {tmp_path}/toy.py --run DIR" in capsys.readouterr().out
+    assert main(copy) == 2
+    assert f"{tmp_path}/toy.py is there already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -46,6 +56,22 @@ def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
         main(words)
     said = capsys.readouterr().err
     assert (ended.value.code, says in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export --run r --all --out",
+        "inspect --run r --picture",
+        "dashboard --run r --export",
+        "config copy toy",
+        "swarm token --run r --name n --out",
+    ],
+)
+def test_what_is_written_is_not_a_folder_with_the_name_of_a_bucket(words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputNotLocal, match="s3://bucket/x is to be written, and it is no place"):
+        parser().parse_args([*words.split(), "s3://bucket/x"])
 
 
 @pytest.mark.parametrize("verb", ["serve", "generate --prompt x", "evaluate --documents x"])

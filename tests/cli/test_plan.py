@@ -72,3 +72,9 @@ def test_a_bad_number_is_refused_with_a_sentence(dipaco, config_file, words, say
     done = dipaco("plan", config_file, *words)
     assert done.code == 2
     assert says in done.err
+
+
+def test_a_run_is_planned_on_a_machine_without_its_devices(dipaco, config_file):
+    done = dipaco("plan", config_file, "--set", "mesh.data=2")
+    assert done.code == 0, done.err
+    assert "this machine cannot train it: A mesh of data=2" in " ".join(done.out.split())

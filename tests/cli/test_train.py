@@ -9,7 +9,9 @@ import tokenizers
 
 from dipaco import trees
 from dipaco.config import MODULAR
-from dipaco.runs.opening import reading
+from dipaco.runs.errors import NoSuchRun
+from dipaco.runs.opening import open_run, reading
+from dipaco.store.address import Address
 from dipaco.topology import ModuleId
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
@@ -51,6 +53,16 @@ def test_training_a_finished_run_changes_nothing_and_prints_its_table(dipaco, ti
     assert facts(tiny.folder) == known
     for name in ("dense", "dense_equal_tokens", "modular", "modular_best_path"):
         assert f"\n{name} " in ended.out
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_too_few_devices_are_said_before_a_run_begins(dipaco, tiny, tmp_path, workers):
+    """Its mesh would be that of the run for good, once its text is prepared."""
+    train = ("train", tiny.config, "--run", tmp_path / "run", "--workers", workers)
+    refused = dipaco(*train, "--set", "mesh.data=2")
+    assert (refused.code, "BadMesh: A mesh of data=2" in refused.err) == (4, True), refused.err
+    with pytest.raises(NoSuchRun):
+        open_run(Address(tmp_path / "run"))
 
 
 @pytest.mark.slow

@@ -14,9 +14,11 @@ import pytest
 import dipaco as library
 from dipaco.errors import BadSetting
 from dipaco.library.console import title_of
+from dipaco.model.config import MeshConfig
+from dipaco.model.errors import BadMesh
 from dipaco.overrides import load_config
 from dipaco.runs.errors import RunOfOtherConfig
-from dipaco.runs.opening import create_or_open
+from dipaco.runs.opening import create_or_open, has_begun
 from dipaco.topology import Topology
 from tests.support.tiny_run import HOME, TOY, facts, report
 
@@ -54,6 +56,13 @@ def test_a_finished_run_is_opened_at_once_and_another_config_is_refused(tiny, co
     assert facts(run.folder) == before
     with pytest.raises(RunOfOtherConfig):
         library.run(library.load_config(run.config, ["seed=1"]), run.folder, progress=False)
+
+
+def test_too_few_devices_are_said_before_the_run_begins(tmp_path, own_cache):
+    config = dataclasses.replace(TOY, mesh=MeshConfig(tensor=16))
+    with pytest.raises(BadMesh):
+        library.run(config, tmp_path / "run", progress=False)
+    assert not has_begun(tmp_path / "run", config)
 
 
 def test_a_value_of_the_wrong_type_is_refused_before_a_folder_is_made(tmp_path, own_cache):

@@ -126,6 +126,14 @@ def test_the_export_names_where_texts_begin_and_end(transformers, tokenizer_file
     assert (settings.bos_token_id, settings.eos_token_id) == (None, None)
 
 
+def test_old_and_new_transformers_find_the_rotary_base(tokenizer_file, tmp_path):
+    """Version 4 reads `rope_theta` alone, and 5 `rope_parameters`."""
+    config = dataclasses.replace(TINY, rope_theta=700.0)
+    export_checkpoint(config, lively(config), tokenizer_file, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["rope_theta"] == written["rope_parameters"]["rope_theta"] == 700.0
+
+
 def test_an_exported_model_is_read_back(config, parts, tokenizer_file, tmp_path):
     export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
     again, values = read_checkpoint(tmp_path / "out")
@@ -152,6 +160,8 @@ def test_an_export_does_not_overwrite(tokenizer_file, tmp_path):
         ({"attention_bias": True}, "attention_bias"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "linear"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "layer by layer"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["sliding_attention"]}, "window"),
         ({"hidden_act": "gelu"}, "gelu"),
@@ -165,6 +175,48 @@ def test_a_checkpoint_that_would_mean_something_else_is_refused(
     changes, said, tokenizer_file, tmp_path
 ):
     _damage(tmp_path, tokenizer_file, changes)
+    with pytest.raises(BadCheckpoint, match=said):
+        read_checkpoint(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": "16"}, "`hidden_size` is '16', and should be a whole number"),
+        ({"num_hidden_layers": 2.0}, "`num_hidden_layers` is 2.0"),
+        ({"vocab_size": True}, "`vocab_size` is True"),
+        ({"num_attention_heads": None}, "`num_attention_heads` is None"),
+        ({"rms_norm_eps": None}, "`rms_norm_eps` is None, and should be a number"),
+        ({"rms_norm_eps": "1e-6"}, "`rms_norm_eps` is '1e-6'"),
+        ({"tie_word_embeddings": None}, "`tie_word_embeddings` is None"),
+        ({"rope_parameters": {"rope_theta": None}}, "`rope_theta` is None"),
+        ({"rope_parameters": None, "rope_theta": "much"}, "`rope_theta` is 'much'"),
+        ({"rope_parameters": [1]}, "`rope_parameters` is"),
+        ({"rope_scaling": "linear"}, "`rope_scaling` is 'linear'"),
+        ({"architectures": "LlamaForCausalLM"}, "`architectures` is 'LlamaForCausalLM'"),
+        ({"architectures": [{}]}, "architecture is {}"),
+        ({"layer_types": 5}, "`layer_types` is 5"),
+    ],
+)
+def test_a_value_of_another_type_is_named(changes, said, tokenizer_file, tmp_path):
+    _damage(tmp_path, tokenizer_file, changes)
+    with pytest.raises(BadCheckpoint, match=said):
+        read_checkpoint(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config.json", "[]", "config.json is no JSON object"),
+        ("config.json", "null", "config.json is no JSON object"),
+        ("model.safetensors.index.json", "[]", "index.json is no JSON object"),
+        ("model.safetensors.index.json", "{}", "index.json names no file for each weight"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 1}}', "names no file for each"),
+    ],
+)
+def test_json_of_another_form_is_refused(file, content, said, tokenizer_file, tmp_path):
+    _damage(tmp_path, tokenizer_file, {})
+    (tmp_path / "out" / file).write_text(content)
     with pytest.raises(BadCheckpoint, match=said):
         read_checkpoint(tmp_path / "out")
 

@@ -9,12 +9,14 @@ import pytest
 from dipaco.errors import BadSetting
 from dipaco.launch.equal_bits import EQUAL_BITS
 from dipaco.model.config import ModelConfig
-from dipaco.model.kernels import result_dtype, uses_cudnn
+from dipaco.model.errors import KernelUnavailable
+from dipaco.model.kernels import result_dtype, uses_cudnn, when_scoring
 
 MODEL = ModelConfig(
     vocab_size=64, d_model=32, num_layers=1, num_heads=4, d_ff=32, max_length=256, head_dim=8
 )
 ROUNDED = dataclasses.replace(MODEL, compute_dtype="bfloat16")
+CUDNN = dataclasses.replace(ROUNDED, attention_kernel="cudnn")
 
 
 @pytest.fixture
@@ -26,11 +28,34 @@ def h100(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
-def test_a_kernel_may_be_chosen_and_on_cpu_the_default_is_plain():
+def test_on_cpu_the_default_is_plain_and_an_unknown_kernel_is_refused():
     assert not uses_cudnn(ROUNDED, 128)
-    assert uses_cudnn(dataclasses.replace(MODEL, attention_kernel="cudnn"), 128)
     with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn"):
         dataclasses.replace(MODEL, attention_kernel="flash")
+
+
+def test_where_cudnn_is_asked_for_and_does_not_run_a_sentence_says_so():
+    with pytest.raises(KernelUnavailable, match=r"attention_kernel.* is cudnn, and cpu does not"):
+        uses_cudnn(CUDNN, 128)
+
+
+def test_what_is_scored_needs_no_kernel_of_training():
+    assert not uses_cudnn(when_scoring(CUDNN), 128)
+    plain = dataclasses.replace(ROUNDED, attention_kernel="plain")
+    assert when_scoring(plain) == plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"compute_dtype": "float32"}, "as compute_dtype is float32"),
+        ({"head_dim": 12}, "as heads have 12 values"),
+        ({"head_dim": 136}, "as heads have 136 values"),
+    ],
+)
+def test_a_model_that_cudnn_does_not_take_is_refused(changes, said):
+    with pytest.raises(BadSetting, match=f"attention_kernel.* is 'cudnn'.*{said}"):
+        dataclasses.replace(CUDNN, **changes)
 
 
 @pytest.mark.usefixtures("h100")
@@ -38,6 +63,7 @@ def test_a_kernel_may_be_chosen_and_on_cpu_the_default_is_plain():
 def test_on_a_gpu_the_default_is_cudnn_with_equal_bits_too(monkeypatch, flags):
     monkeypatch.setenv("XLA_FLAGS", flags)
     assert uses_cudnn(ROUNDED, 128)
+    assert uses_cudnn(CUDNN, 128)
     assert not uses_cudnn(MODEL, 128)
 
 

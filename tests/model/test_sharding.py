@@ -1,16 +1,18 @@
 """One device and eight give the same numbers, however the parameters are divided."""
 
+import dataclasses
 import functools
 
 import jax
 import numpy as np
 import pytest
 
-from dipaco.model.config import MeshConfig, ModelConfig
+from dipaco.errors import BadSetting
+from dipaco.model.config import BESIDE_EMBED, MeshConfig, ModelConfig, ShardingRules
 from dipaco.model.lm import forward
 from dipaco.model.loss import next_token_loss
 from dipaco.model.sharding import RULES, batch_sharding, make_mesh, parts_shardings
-from dipaco.model.spec import initialise
+from dipaco.model.spec import describe, initialise
 
 CONFIG = ModelConfig(
     vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, d_ff=64, max_length=32
@@ -72,3 +74,29 @@ def test_rules_are_a_setting():
     mesh = make_mesh(MeshConfig(tensor=-1))
     shardings = parts_shardings(CONFIG, mesh, {**RULES, "vocab": ()})
     assert shardings["embed"]["table"].shard_shape((64, 32)) == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"batch": ("data", "data")}, r"mesh\.rules\.batch.* Expected each mesh axis once"),
+        ({"embed": ("tensor",)}, r"mesh\.rules\.embed.* other axes than `mesh\.rules\.vocab`"),
+        ({"heads": ("fsdp",)}, r"other axes than `mesh\.rules\.heads`"),
+        ({"kv_heads": ("data", "fsdp")}, r"other axes than `mesh\.rules\.kv_heads`"),
+        ({"feed_forward": ("fsdp",)}, r"other axes than `mesh\.rules\.feed_forward`"),
+    ],
+)
+def test_rules_that_divide_an_array_twice_along_a_mesh_axis_are_refused(rules, said):
+    with pytest.raises(BadSetting, match=said):
+        ShardingRules(**rules)
+
+
+def test_embed_is_compared_with_every_axis_that_shares_a_matrix_with_it():
+    config = dataclasses.replace(CONFIG, qk_norm=True)
+    beside_embed = {
+        axis
+        for spec in jax.tree.leaves(describe(config))
+        if len(spec.axes) > 1
+        for axis in spec.axes
+    }
+    assert beside_embed == {"embed", *BESIDE_EMBED}

@@ -14,6 +14,7 @@ from dipaco.errors import SettingsDisagree
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ShardingRules, part_names
 from dipaco.model.errors import BadMesh
+from dipaco.model.spec import initialise
 from dipaco.runs.programs import Programs
 from dipaco.topology import Level, Topology
 from tests.support.tiny_run import TOY
@@ -121,8 +122,18 @@ def test_the_rules_of_the_config_decide_what_is_sharded():
     assert placed(ShardingRules(embed=(), feed_forward=())).sharding.is_fully_replicated
 
 
+def test_every_seed_has_parameters_of_its_own():
+    def table(seed):
+        return Programs(dataclasses.replace(CONFIG, seed=seed)).initial_parts()["embed"]["table"]
+
+    seeds = (5, 6, 5 + 2**32, 5 + 2**33)
+    assert len({table(seed).tobytes() for seed in seeds}) == len(seeds)
+    alone = initialise(CONFIG.model, jax.random.key(5))["embed"]["table"]
+    np.testing.assert_array_equal(table(5), alone)
+
+
 def test_a_batch_that_does_not_divide_and_a_mesh_that_does_not_fit_are_refused():
     with pytest.raises(SettingsDisagree, match=r"8 rows .* cannot be divided among the 3 devices"):
         Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=3)))
     with pytest.raises(BadMesh):
-        Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=16)))
+        Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))

@@ -221,12 +221,12 @@ def test_evaluation_of_texts_keeps_few_paths_on_the_device_and_reads_those_it_ha
     monkeypatch.setattr("dipaco.runs.evaluate_texts.CHUNK_DOCUMENTS", 8)
     alive, numbers = weakref.WeakSet(), []
 
-    def log_likelihoods(parts, of=run.programs.log_likelihoods):
+    def log_likelihoods(parts, of=run.scoring_programs.log_likelihoods):
         alive.add(placed := of(parts))
         numbers.append(len(alive))
         return placed
 
-    monkeypatch.setattr(run.programs, "log_likelihoods", log_likelihoods)
+    monkeypatch.setattr(run.scoring_programs, "log_likelihoods", log_likelihoods)
     got = evaluate_texts(run, release, texts)
     assert got.pop("perplexity") == pytest.approx(expected.pop("perplexity"))
     assert got == expected

@@ -11,7 +11,8 @@ from dipaco.control import retry
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.queue import ALL_KINDS
 from dipaco.errors import DiskFull
-from dipaco.model.config import num_parameters, part_names
+from dipaco.model.config import MeshConfig, num_parameters, part_names
+from dipaco.model.errors import BadMesh
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open
 from dipaco.store.address import Address
@@ -72,6 +73,17 @@ def topology_of(model):
 class Told(NullCallbacks):
     def compare_machines(self, then, now):
         pass
+
+
+def test_a_process_that_is_to_train_needs_the_devices_and_one_that_reads_does_not(
+    begin, monkeypatch
+):
+    run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
+    monkeypatch.setattr(Worker, "run_until_finished", lambda _: False)
+    with pytest.raises(BadMesh, match="tensor=16 does not fit"):
+        work(run, "trainer", Told())
+    assert run.ledger.members.here() == []
+    assert not work(run, "evaluator", Told(), kinds=("score", "evaluate"))
 
 
 def test_why_a_worker_ended_is_kept(begin, monkeypatch):

@@ -70,7 +70,9 @@ def test_rerouting_is_in_the_report_and_a_window_beyond_the_length_is_routing_on
     release, documents = run.ledger.facts.release(MODULAR), run.corpus.documents("router")
     tokens, lengths = first_tokens(run.corpus, documents, CONFIG.data.length)
     values = [
-        score_tokens(run.programs.log_likelihoods(run.path_of(release, path)), tokens, lengths)[2]
+        score_tokens(
+            run.scoring_programs.log_likelihoods(run.path_of(release, path)), tokens, lengths
+        )[2]
         for path in range(4)
     ]
     np.testing.assert_array_equal(asked[0], within.targets(values, lengths))

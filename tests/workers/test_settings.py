@@ -292,7 +292,7 @@ def test_an_alternation_fits_the_router_to_the_best_paths(alternated):
     tokens, lengths = first_tokens(run.corpus, documents, 48)
     sums = [
         score_documents(
-            run.programs.log_likelihoods(run.parts_at(MODULAR, path, 2)), tokens, lengths
+            run.scoring_programs.log_likelihoods(run.parts_at(MODULAR, path, 2)), tokens, lengths
         )[0]
         for path in range(4)
     ]
@@ -376,7 +376,7 @@ def test_early_stopping_releases_each_path_at_its_best_phase(begin):
 
     def loss(path, parts):
         tokens, lengths = first_tokens(run.corpus, held_out[f"{path:06d}"], 48)
-        sums, counts = score_documents(run.programs.log_likelihoods(parts), tokens, lengths)
+        sums, counts = score_documents(run.scoring_programs.log_likelihoods(parts), tokens, lengths)
         return -sums.sum() / counts.sum()
 
     expected = variants.release(arm.topology, history, loss)

@@ -26,6 +26,7 @@ from dipaco.inner.optimizer import adamw, learning_rates
 from dipaco.inner.phase import run_phase
 from dipaco.inner.state import fresh as fresh_state
 from dipaco.inner.step import make_step
+from dipaco.model.kernels import when_scoring
 from dipaco.model.lm import hidden_states
 from dipaco.routing import token_router
 from dipaco.runs.run import Run
@@ -109,7 +110,8 @@ def _scores_by_path(run: Run, phase: int, name: str) -> Iterator[np.ndarray]:
 
 
 def _hidden_of(run: Run) -> token_router.HiddenOf:
-    return lambda model, tokens_BT: hidden_states(run.config.model, model, tokens_BT)
+    config = when_scoring(run.config.model)
+    return lambda model, tokens_BT: hidden_states(config, model, tokens_BT)
 
 
 def _trained(

@@ -1,0 +1,51 @@
+"""The compiled programs with which a run reads text: hidden states and log-likelihoods.
+
+A process that reads a run need not have the devices that train it: with fewer it computes on one.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from dipaco.config import RunConfig
+from dipaco.model.kernels import when_scoring
+from dipaco.model.lm import forward, hidden_states
+from dipaco.model.loss import token_log_likelihoods
+from dipaco.model.sharding import parts_shardings
+from dipaco.runs.meshes import put, scoring_mesh, whole_everywhere
+
+
+class ScoringPrograms:
+    """What is compiled for the model of one config on the devices of this process."""
+
+    def __init__(self, config: RunConfig):
+        self._model = when_scoring(config.model)
+        mesh = scoring_mesh(config)
+        rules = dataclasses.asdict(config.mesh.rules)
+        self._parts_shardings = parts_shardings(config.model, mesh, rules)
+        self._everywhere = whole_everywhere(mesh)
+
+    def hidden(self, parts: Any) -> Any:
+        """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
+        return functools.partial(self._hidden, put(parts, self._parts_shardings))
+
+    @functools.cached_property
+    def _hidden(self) -> Any:
+        return jax.jit(
+            lambda parts, tokens_BT: hidden_states(self._model, parts, tokens_BT),
+            out_shardings=self._everywhere,
+        )
+
+    def log_likelihoods(self, parts: Any) -> Any:
+        """(tokens, segments) [B, T] -> log-likelihood of each token [B, T] under `parts`."""
+        return functools.partial(self._log_likelihoods, put(parts, self._parts_shardings))
+
+    @functools.cached_property
+    def _log_likelihoods(self) -> Any:
+        def log_likelihoods(parts, tokens_BT, segments_BT):
+            logits, _ = forward(self._model, parts, tokens_BT, segments=segments_BT)
+            return token_log_likelihoods(logits, tokens_BT, segments_BT)
+
+        return jax.jit(log_likelihoods, out_shardings=self._everywhere)

@@ -1,0 +1,31 @@
+"""Whether the devices of this process can train a run; there are eight."""
+
+import dataclasses
+
+import pytest
+
+from dipaco.errors import SettingsDisagree
+from dipaco.model.config import MeshConfig
+from dipaco.model.errors import BadMesh, KernelUnavailable
+from dipaco.runs.meshes import check_devices
+from tests.support.tiny_run import TOY
+
+
+def test_devices_that_fit_are_taken_and_too_few_are_refused():
+    check_devices(dataclasses.replace(TOY, mesh=MeshConfig(data=4)))
+    with pytest.raises(BadMesh, match=r"tensor=16 does not fit 8 devices"):
+        check_devices(dataclasses.replace(TOY, mesh=MeshConfig(tensor=16)))
+
+
+def test_where_a_mesh_takes_all_devices_the_batch_is_compared_with_them():
+    with pytest.raises(SettingsDisagree, match=r"4 rows .* divided among the 8 devices"):
+        check_devices(dataclasses.replace(TOY, mesh=MeshConfig(data=-1)))
+    inner = dataclasses.replace(TOY.inner, stacked_paths=2)
+    with pytest.raises(SettingsDisagree, match=r"stacked on one device, and the mesh has 8"):
+        check_devices(dataclasses.replace(TOY, mesh=MeshConfig(tensor=-1), inner=inner))
+
+
+def test_a_kernel_that_no_device_here_has_is_refused():
+    model = dataclasses.replace(TOY.model, compute_dtype="bfloat16", attention_kernel="cudnn")
+    with pytest.raises(KernelUnavailable):
+        check_devices(dataclasses.replace(TOY, model=model))
