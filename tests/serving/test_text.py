@@ -141,6 +141,66 @@ def test_the_offset_of_a_token_is_the_character_of_its_first_byte(pieces):
     assert [token.offset for token in echoed.tokens] == offsets
 
 
+@given(
+    st.lists(some_bytes, min_size=1, max_size=5),
+    st.lists(some_bytes, max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_prompt_that_ends_within_a_character_goes_on_with_it(prompt, made, has_echo, has_stop):
+    """Joined, the pieces are all tokens decoded at once, or what that has after the prompt's."""
+    pieces, num_prompt = prompt + made, len(prompt)
+    tokens = [Token(number, 0.0, ()) for number in range(len(pieces))]
+    text, begun = b"".join(pieces).decode(errors="replace"), b"".join(prompt)
+    shown_prompt = begun.decode(errors="replace")
+    stops = ["ab\ufffd"] if has_stop else []
+    writer = TextWriter(pieces, stops, range(num_prompt))
+    written = [writer.echo(shown_prompt, tokens[:num_prompt])] if has_echo else []
+    for token in tokens[num_prompt:]:
+        written.append(writer.add(token))
+        if writer.is_stopped:
+            break
+    else:
+        written.append(writer.end())
+    own = text[len(shown_prompt) :]
+    is_completed = text[: len(shown_prompt)] != shown_prompt
+    if is_completed:  # the character is then of what was made
+        own = text[len(shown_prompt) - 1 :]
+    before = text[: len(text) - len(own)]
+    expected = own.partition(stops[0])[0] if stops else own
+    joined = "".join(piece.text for piece in written)
+    assert joined == (before + expected if has_echo else expected)
+    if not stops:
+        offsets = [token.offset for piece in written for token in piece.tokens]
+        places = character_of_each_byte(b"".join(pieces))
+        begins = [len(b"".join(pieces[:number])) for number in range(len(pieces))]
+        if has_echo:
+            assert offsets == [places[begin] for begin in begins]
+        else:
+            expected_offsets = [places[begin] - len(before) for begin in begins[num_prompt:]]
+            assert offsets == [max(0, offset) for offset in expected_offsets]
+    num_shown = 0
+    for piece in written:
+        num_shown += len(piece.text)
+        if piece is not written[-1]:
+            assert all(token.offset < num_shown for token in piece.tokens)
+
+
+def test_a_character_of_prompt_and_answer_is_written_when_it_is_whole():
+    pieces = [b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"]
+    tokens = [Token(number, 0.0, ()) for number in range(len(pieces))]
+    for has_echo in (False, True):
+        writer = TextWriter(pieces, (), [0, 1])
+        texts = [writer.echo("a\ufffd", tokens[:2]).text] if has_echo else []
+        texts += [writer.add(token).text for token in tokens[2:]] + [writer.end().text]
+        assert texts == ["a"] * has_echo + ["", "😀", "b", ""]
+        # Where it is never completed, it is the prompt's.
+        writer = TextWriter(pieces, (), [0, 1])
+        texts = [writer.echo("a\ufffd", tokens[:2]).text] if has_echo else []
+        texts += [writer.add(tokens[2]).text, writer.add(tokens[4]).text]
+        assert "".join(texts) == ("a\ufffdb" if has_echo else "b")
+
+
 def test_a_token_after_half_a_character_has_the_offset_after_it():
     writer = TextWriter([b"\xe2", b"x"])
     assert writer.add(Token(0, 0.0, ())).tokens == []
