@@ -23,17 +23,22 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
     gives a small one, and checkpoints fill a vocabulary up. An id that is no token has none.
 
     For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
-    U+2581 and lone bytes as `<0x0A>` (SentencePiece).
+    U+2581 and lone bytes as `<0x0A>` (SentencePiece). Of others, as of words (WordPiece,
+    WordLevel), what the tokenizer writes for a token after another one.
     """
     content = json.loads(tokenizer.library.to_str())
     special = {token["id"] for token in content["added_tokens"]}
-    is_byte_level = '"ByteLevel"' in json.dumps(content["decoder"])
+    decoder = json.dumps(content["decoder"])
+    is_byte_level, has_bytes = '"ByteLevel"' in decoder, '"ByteFallback"' in decoder
     from_letter = _bytes_of_letters()
 
     def spelled(token_id: int) -> bytes:
         token = tokenizer.library.id_to_token(token_id)
         if token is None:
             return b""
+        if not (is_byte_level or has_bytes):
+            first = tokenizer.decode([token_id])
+            return tokenizer.decode([token_id, token_id]).removeprefix(first).encode()
         if token_id in special:
             return token.encode()
         if is_byte_level and from_letter.keys() >= set(token):  # else it is written as it is

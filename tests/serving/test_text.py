@@ -1,5 +1,7 @@
 """Tokens to text: joined, the pieces equal decoding everything at once."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,57 @@ def test_sentencepiece_spellings_of_spaces_and_lone_bytes_are_understood(tmp_pat
     library.save(str(tmp_path / "tokenizer.json"))
     pieces = token_bytes(load_tokenizer(tmp_path / "tokenizer.json"), len(vocabulary))
     assert pieces == (b"<unk>", b"\xf0", b"\x9f", b" the", b"cat")
+
+
+WORDS = [
+    "[UNK]",
+    "the",
+    "cat",
+    "##s",
+    "##ing",
+    ".",
+    "'",
+    "é",
+    "\u2581the",
+    "\u2581a",
+    "n't",
+    "\u2581",
+]
+
+
+def of_words(kind):
+    """A tokenizer whose tokens are words or pieces of them, written by a decoder of its own."""
+    import tokenizers
+    from tokenizers import decoders, models
+
+    ids = {word: number for number, word in enumerate(WORDS)}
+    match kind:
+        case "WordPiece":
+            library = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]"))
+            library.decoder = decoders.WordPiece()
+        case "WordLevel":
+            library = tokenizers.Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
+        case "Metaspace":
+            scored = [(word, -1.0) for word in WORDS]
+            library = tokenizers.Tokenizer(models.Unigram(scored, unk_id=0))
+            library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["[END]"])
+    return library
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Metaspace"])
+def test_words_are_written_as_the_tokenizer_decodes_them(kind, tmp_path):
+    of_words(kind).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    size = tokenizer.vocab_size
+    assert size == len(WORDS) + 1
+    pieces, rng = token_bytes(tokenizer, size + 1), random.Random(0)
+    assert pieces[size] == b""
+    for _ in range(300):
+        prompt, made = rng.choices(range(size), k=3), rng.choices(range(size), k=rng.randrange(9))
+        writer = TextWriter(pieces, (), prompt)
+        text = "".join(writer.add(Token(each, 0.0, ())).text for each in made) + writer.end().text
+        assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + made)
 
 
 few_letters = st.text("ab", max_size=12)
