@@ -162,6 +162,11 @@ class Grammars:
                 if kept.get(grammar.schema) is grammar:
                     del kept[grammar.schema]
 
+    def again(self, grammar: Grammar) -> Grammar:
+        """Compiled again, for the texts that follow as well."""
+        self.drop(grammar)
+        return self._live_one(grammar.schema)
+
     def begin(
         self, schema: str, made_ids: Sequence[int], stop_ids: frozenset[int]
     ) -> "GrammarState":
@@ -176,11 +181,6 @@ class Grammars:
           GrammarFailed: as `GrammarState.add`.
         """
         return GrammarState(self, self._live_one(schema), made_ids, stop_ids)
-
-    def again(self, grammar: Grammar) -> Grammar:
-        """Compiled again, for the texts that follow as well."""
-        self.drop(grammar)
-        return self._live_one(grammar.schema)
 
     @functools.cached_property
     def tokens_W(self) -> np.ndarray:
