@@ -54,7 +54,7 @@ from dipaco.model.kernels import result_dtype
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.serving.decoding.decode import decode_block, gather_rows, make_pool
-from dipaco.serving.decoding.sampling import SamplingSettings, stack_settings
+from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
 
 PAPER = ModelConfig(
     vocab_size=32_000,
@@ -343,7 +343,7 @@ def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
         kept = sum(leaf.nbytes for leaf in jax.tree.leaves(gathered))
         history, lengths = jnp.zeros((rows, slots), jnp.int32), jnp.full(rows, slots // 2)
         greedy = stack_settings([SamplingSettings(temperature=0.0)] * rows)
-        uniforms = jnp.zeros((steps, rows))
+        uniforms = jnp.zeros((steps, rows, NUM_UNIFORMS))
 
         def work(
             history=history, lengths=lengths, greedy=greedy, uniforms=uniforms, numbers=numbers

@@ -15,23 +15,30 @@ from typing import NamedTuple
 from dipaco.data.tokenizer import Tokenizer
 from dipaco.serving.decoding.stream import Token
 
+REPLACEMENT = "\ufffd"  # in the place of bytes that are no character
+
 
 def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
     """The bytes of every id below `size`, which may be more than the tokenizer has: a small text
     gives a small one, and checkpoints fill a vocabulary up. An id that is no token has none.
 
     For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
-    U+2581 and lone bytes as `<0x0A>` (SentencePiece).
+    U+2581 and lone bytes as `<0x0A>` (SentencePiece). Of others, as of words (WordPiece,
+    WordLevel), what the tokenizer writes for a token after another one.
     """
     content = json.loads(tokenizer.library.to_str())
     special = {token["id"] for token in content["added_tokens"]}
-    is_byte_level = '"ByteLevel"' in json.dumps(content["decoder"])
+    decoder = json.dumps(content["decoder"])
+    is_byte_level, has_bytes = '"ByteLevel"' in decoder, '"ByteFallback"' in decoder
     from_letter = _bytes_of_letters()
 
     def spelled(token_id: int) -> bytes:
         token = tokenizer.library.id_to_token(token_id)
         if token is None:
             return b""
+        if not (is_byte_level or has_bytes):
+            first = tokenizer.decode([token_id])
+            return tokenizer.decode([token_id, token_id]).removeprefix(first).encode()
         if token_id in special:
             return token.encode()
         if is_byte_level and from_letter.keys() >= set(token):  # else it is written as it is
@@ -59,15 +66,19 @@ class Characters:
 
     def is_broken_by(self, some: bytes) -> bool:
         """Whether these bytes cannot continue the held ones, which then come out as one U+FFFD."""
-        held, _ = self._decoder.getstate()
         try:
-            codecs.utf_8_decode(held + some[:1], "strict", False)
+            codecs.utf_8_decode(self.held + some[:1], "strict", False)
         except UnicodeDecodeError:
-            return bool(held)
+            return bool(self.held)
         return False
 
     def add(self, some: bytes) -> str:
         return self._decoder.decode(some)
+
+    @property
+    def held(self) -> bytes:
+        """The beginning of a character, at most 3 bytes."""
+        return self._decoder.getstate()[0]
 
     def end(self) -> str:
         """What was held: a character that was never completed."""
@@ -145,6 +156,16 @@ def shown(some: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in some)
 
 
+def _last_bytes(token_bytes: Sequence[bytes], ids: Sequence[int]) -> bytes:
+    """The last bytes of a text: enough to see the character that it ends within."""
+    some = b""
+    for token_id in reversed(ids):
+        some = token_bytes[token_id] + some
+        if len(some) >= 3:
+            break
+    return some
+
+
 class WrittenToken(NamedTuple):
     """A token of the text."""
 
@@ -166,14 +187,26 @@ class TextWriter:
 
     A token is released with its text, never before: a stop string removes its tokens too.
 
+    A prompt of token ids may end within a character. Completed, it is of this text; else its U+FFFD
+    is of the prompt.
+
     Args:
       token_bytes: the bytes of every token id.
       stops: strings that end the text; they are left out.
+      prompt_ids: the tokens before the first.
     """
 
-    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()):
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        stops: Sequence[str] = (),
+        prompt_ids: Sequence[int] = (),
+    ):
         self._token_bytes = token_bytes
         self._characters, self._stops = Characters(), StopStrings(stops)
+        self._characters.add(_last_bytes(token_bytes, prompt_ids))
+        self._is_within = bool(self._characters.held)  # a character of the prompt
+        self._is_echoed = False
         self._num_read = self._num_shown = 0  # characters
         self._held: collections.deque[WrittenToken] = collections.deque()
 
@@ -184,18 +217,23 @@ class TextWriter:
 
     def echo(self, text: str, tokens: Iterable[Token]) -> TextPiece:
         """The prompt, which no stop string ends; to be called first."""
-        characters, offset, written = Characters(), 0, []
+        characters, offset = Characters(), 0
         for token in tokens:
             some = self._token_bytes[token.id]
-            written.append(self._written(token, offset + characters.is_broken_by(some)))
+            self._held.append(self._written(token, offset + characters.is_broken_by(some)))
             offset += len(characters.add(some))
+        self._is_echoed = True
+        if self._is_within:
+            text = text.removesuffix(REPLACEMENT)
         self._num_read = self._num_shown = len(text)
-        return TextPiece(text, written)
+        return TextPiece(text, self._released() if self._is_within else self._rest())
 
     def add(self, token: Token) -> TextPiece:
         """Adds a token."""
         some = self._token_bytes[token.id]
-        offset = self._num_read + self._characters.is_broken_by(some)
+        offset = self._num_read
+        if self._is_echoed or not self._is_within:
+            offset += self._characters.is_broken_by(some)
         self._held.append(self._written(token, offset))
         return self._show(self._characters.add(some))
 
@@ -204,18 +242,29 @@ class TextWriter:
         piece = self._show(self._characters.end())
         if self.is_stopped:
             return piece
-        rest = list(self._held)
-        self._held.clear()
-        return TextPiece(piece.text + self._stops.end(), piece.tokens + rest)
+        return TextPiece(piece.text + self._stops.end(), piece.tokens + self._rest())
 
     def _show(self, text: str) -> TextPiece:
-        self._num_read += len(text)
-        certain = self._stops.add(text)
+        of_prompt = ""
+        if text and self._is_within:
+            self._is_within = False
+            if text[0] == REPLACEMENT:
+                of_prompt, text = REPLACEMENT if self._is_echoed else "", text[1:]
+        certain = of_prompt + self._stops.add(text)
+        self._num_read += len(of_prompt + text)
         self._num_shown += len(certain)
+        return TextPiece(certain, self._released())
+
+    def _released(self) -> list[WrittenToken]:
         tokens = []
         while self._held and self._held[0].offset < self._num_shown:
             tokens.append(self._held.popleft())
-        return TextPiece(certain, tokens)
+        return tokens
+
+    def _rest(self) -> list[WrittenToken]:
+        rest = list(self._held)
+        self._held.clear()
+        return rest
 
     def _written(self, token: Token, offset: int) -> WrittenToken:
         top = tuple((self._token_bytes[other], logprob) for other, logprob in token.top)

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
 
+import llguidance
 from llguidance.numpy import fill_next_token_bitmask
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -21,6 +22,7 @@ from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_all
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.errors import GrammarFailed
 from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
 
 SCHEMA = json.dumps(
@@ -237,3 +239,110 @@ def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, m
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(grammars.compiled, ['{"const": "two"}'] * 2)
     assert first is second
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+WIDE = json.dumps({"type": "string", "pattern": "^(.{1,60}[a-z ]){10}$"})
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Sets the most states that what is compiled has, for all its texts together."""
+
+    def limit(most):
+        class Limited:
+            grammar_from_json_schema = staticmethod(make.grammar_from_json_schema)
+
+            def __new__(cls, *args, **more):
+                limits = llguidance.LLParserLimits(max_lexer_states=most)
+                return make(*args, limits=limits, **more)
+
+        monkeypatch.setattr(llguidance, "LLMatcher", Limited)
+
+    make = llguidance.LLMatcher
+    return limit
+
+
+def drawn(state, rng, most_tokens):
+    """Tokens drawn from the masks, until the text is complete or has so many."""
+    tokens = []
+    while not state.is_complete and len(tokens) < most_tokens:
+        allowed = np.flatnonzero(np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little"))
+        tokens.append(state.forced[0] if state.forced else int(rng.choice(allowed)))
+        state.add(tokens[-1])
+    return tokens
+
+
+def test_a_text_that_outgrows_the_limits_in_a_mask_fails_and_is_not_taken_for_complete(
+    grammars, limited, capfd
+):
+    limited(100)
+    state = grammars.begin(WIDE, [], frozenset())
+    with pytest.raises(GrammarFailed, match="too many states"):
+        drawn(state, np.random.default_rng(0), 120)
+    assert not state.is_complete
+    assert capfd.readouterr().err == "", "else a client could fill the log"
+    # It leaves nothing behind.
+    limited(300)
+    drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
+
+
+def test_what_other_texts_have_needed_neither_fails_nor_changes_a_text(
+    grammars, limited, monkeypatch
+):
+    schema, again = WIDE.replace("10", "9"), []
+    make_again = Grammars.again
+    monkeypatch.setattr(Grammars, "again", lambda *its: again.append(its) or make_again(*its))
+
+    def texts():
+        kept = grammars.compiled(schema)
+        states = [grammars.begin(schema, [], frozenset()) for _ in range(6)]
+        made = [drawn(state, np.random.default_rng(n), 120) for n, state in enumerate(states)]
+        return made, grammars.compiled(schema) is kept
+
+    alike, is_kept = texts()
+    assert is_kept
+    assert not again
+    limited(300)
+    grammars.drop(grammars.compiled(schema))
+    limited_texts, is_kept = texts()
+    assert again
+    assert limited_texts == alike
+    assert not is_kept, "the next request begins with one that is not worn"
+    for tokens in alike:
+        assert len(tokens) == 120 or json.loads(grammars.text(tokens))
+
+
+def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch):
+    monkeypatch.setattr(grammar, "MASKS", 50)
+    first = grammars.compiled(STRING)
+    used = grammars.begin(STRING, [], frozenset())
+    assert grammars.compiled(STRING) is first
+    for seed in range(4):
+        drawn(grammars.begin(STRING, [], frozenset()), np.random.default_rng(seed), 60)
+    second = grammars.compiled(STRING)
+    assert second is not first
+    assert grammars.compiled(STRING) is second
+    # A text that has begun goes on with the first.
+    assert json.loads(grammars.text(drawn(used, np.random.default_rng(0), 60)))["on"] == 1
+
+
+TWO_DEFS = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": TWO_DEFS},
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}
+        | {"additionalProperties": False, "$defs": TWO_DEFS},
+        {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1, "$defs": TWO_DEFS},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+        | {"additionalProperties": False},
+    ],
+    ids=str,
+)
+def test_a_schema_that_no_text_obeys_has_a_problem(grammars, schema):
+    assert grammars.compiled(json.dumps(schema)).problem

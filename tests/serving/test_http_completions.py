@@ -281,6 +281,39 @@ def test_a_prompt_can_be_scored_without_making_a_token(client, prompts):
     assert answer["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("has_echo", [False, True])
+def test_token_ids_that_end_within_a_character_are_gone_on_with(service, client, has_echo):
+    (ids,) = service.tokenizer.encode(["ji😀"])
+    place = next(n for n in range(1, len(ids)) if "\ufffd" in service.tokenizer.decode(ids[:n]))
+    for cut in range(place, len(ids)):
+        body = {
+            "prompt": ids[:cut].tolist(),
+            "echo": has_echo,
+            "max_tokens": 1,
+            "logprobs": 0,
+            "logit_bias": {str(ids[cut]): 100},
+        }
+        (choice,) = ask(client, **body)["choices"]
+        streamed = "".join(e["choices"][0]["text"] for e in events_of(client, **body))
+        assert streamed == choice["text"]
+        whole = service.tokenizer.decode(ids[: cut + 1])
+        own = "😀" if cut == len(ids) - 1 else ""
+        assert choice["text"] == (whole if has_echo else own)
+        assert len(choice["logprobs"]["tokens"]) == (cut + 1 if has_echo else 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_a_token_the_end_is_the_length_whatever_would_come(service, client, stream):
+    (end,) = service.stop_ids
+    body = {"prompt": "jiji", "echo": True, "max_tokens": 0, "logit_bias": {str(end): 100}}
+    if stream:
+        choices = [event["choices"][0] for event in events_of(client, **body)]
+    else:
+        choices = ask(client, **body)["choices"]
+    assert "".join(choice["text"] for choice in choices) == "jiji"
+    assert choices[-1]["finish_reason"] == "length"
+
+
 def test_logprobs_end_where_the_text_ends(client, prompts):
     full = ask(client, prompt=prompts[0], max_tokens=20)["choices"][0]["text"]
     stop = full[5:9]

@@ -197,6 +197,7 @@ def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypa
         ({"type": "string", "pattern": "(("}, "regex"),
         ({"not": {"type": "string"}}, "not"),
         ({"enum": []}, ""),
+        ({"$ref": "#"}, "leads back to itself"),
     ],
     ids=str,
 )

@@ -101,6 +101,72 @@ def test_each_row_is_drawn_by_its_own_settings():
     assert set(tokens[1::2]) == {1, 3}
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.6, "top_k": 20},
+        {"top_p": 0.8},
+        {"min_p": 0.05, "logit_bias": ((150, 3.0), (3, -100.0))},
+        {"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 0.5},
+    ],
+    ids=str,
+)
+def test_tokens_of_several_groups_are_drawn_with_their_probability(settings):
+    num_draws, vocabulary = 20_000, 200
+    setting = SamplingSettings(**{"temperature": 1.0, **settings})
+    logits = np.random.default_rng(3).normal(0, 2, vocabulary).astype(np.float32)
+    logits[70:130] = -np.inf  # a group between has none
+    made = np.argsort(-logits)[[0, 1, 1]].astype(np.int32)
+    drawn = draw(
+        np.repeat(logits[:, None], num_draws, axis=1),
+        stack_settings([setting] * num_draws),
+        uniforms(5, num_draws),
+        np.repeat(made[None], num_draws, axis=0),
+        np.full(num_draws, 3, np.int32),
+    )
+    expected = logits.astype(np.float64)
+    for token, bias in setting.logit_bias:
+        expected[token] += bias
+    count = np.bincount(made, minlength=vocabulary)
+    expected -= setting.frequency_penalty * count + setting.presence_penalty * (count > 0)
+    penalty = setting.repetition_penalty
+    penalised = np.where(expected > 0, expected / penalty, expected * penalty)
+    expected = np.where(count > 0, penalised, expected)
+    weights = np.exp((expected - expected.max()) / setting.temperature)
+    order = np.argsort(-weights)
+    weights[order[setting.top_k or vocabulary :]] = 0
+    before = np.cumsum(weights[order]) - weights[order]
+    weights[order[before >= setting.top_p * weights.sum()]] = 0
+    weights[weights < setting.min_p] = 0
+    probabilities = weights / weights.sum()
+    shares = np.bincount(drawn, minlength=vocabulary) / num_draws
+    deviations = np.sqrt(probabilities * (1 - probabilities) / num_draws)
+    assert (np.abs(shares - probabilities) <= 5 * deviations + 1e-12).all()
+    assert not shares[probabilities == 0].any()
+    # As many draws from the rare ones together as there should be.
+    rare = probabilities < 1e-3
+    rare_share = probabilities[rare].sum()
+    deviation = np.sqrt(rare_share / num_draws)
+    assert abs(shares[rare].sum() - rare_share) <= 5 * deviation
+
+
+def test_rounding_changes_few_draws():
+    num_rows, vocabulary = 16, 32_000
+    rng = np.random.default_rng(0)
+    rows = stack_settings([SamplingSettings(temperature=1.0)] * num_rows)
+    history = np.zeros((num_rows, 1), np.int32), np.zeros(num_rows, np.int32)
+    logits_VB = rng.normal(0, 3, (vocabulary, num_rows)).astype(np.float32)
+    noise_VB = rng.normal(0, 1e-6, logits_VB.shape).astype(np.float32)
+    num_changed = sum(
+        np.sum(np.asarray(draw(logits_VB, rows, each, *history) != other))
+        for each in np.split(uniforms(1, 300 * num_rows), 300)
+        for other in [draw(logits_VB + noise_VB, rows, each, *history)]
+    )
+    # Of 4,800; along one sum over all tokens 16 were.
+    assert num_changed <= 2
+
+
 @pytest.mark.parametrize("vocabulary", [3, 64, 200])
 def test_the_likeliest_is_the_argmax_and_the_first_of_equals(vocabulary):
     logits_VB = np.random.default_rng(0).integers(0, 9, (vocabulary, 5)).astype(np.float32)
@@ -133,6 +199,7 @@ def test_log_probabilities_are_those_of_the_softmax_best_first():
 
 
 def test_uniforms_depend_on_the_seed_only_and_a_longer_array_extends_a_shorter_one():
+    assert uniforms(7, 5).shape == (5, 2)
     np.testing.assert_array_equal(uniforms(7, 5), uniforms(7, 9)[:5])
     assert not np.array_equal(uniforms(7, 5), uniforms(2**63 + 7, 5))
 

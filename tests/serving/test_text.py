@@ -1,5 +1,7 @@
 """Tokens to text: joined, the pieces equal decoding everything at once."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,57 @@ def test_sentencepiece_spellings_of_spaces_and_lone_bytes_are_understood(tmp_pat
     library.save(str(tmp_path / "tokenizer.json"))
     pieces = token_bytes(load_tokenizer(tmp_path / "tokenizer.json"), len(vocabulary))
     assert pieces == (b"<unk>", b"\xf0", b"\x9f", b" the", b"cat")
+
+
+WORDS = [
+    "[UNK]",
+    "the",
+    "cat",
+    "##s",
+    "##ing",
+    ".",
+    "'",
+    "é",
+    "\u2581the",
+    "\u2581a",
+    "n't",
+    "\u2581",
+]
+
+
+def of_words(kind):
+    """A tokenizer whose tokens are words or pieces of them, written by a decoder of its own."""
+    import tokenizers
+    from tokenizers import decoders, models
+
+    ids = {word: number for number, word in enumerate(WORDS)}
+    match kind:
+        case "WordPiece":
+            library = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]"))
+            library.decoder = decoders.WordPiece()
+        case "WordLevel":
+            library = tokenizers.Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
+        case "Metaspace":
+            scored = [(word, -1.0) for word in WORDS]
+            library = tokenizers.Tokenizer(models.Unigram(scored, unk_id=0))
+            library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["[END]"])
+    return library
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Metaspace"])
+def test_words_are_written_as_the_tokenizer_decodes_them(kind, tmp_path):
+    of_words(kind).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    size = tokenizer.vocab_size
+    assert size == len(WORDS) + 1
+    pieces, rng = token_bytes(tokenizer, size + 1), random.Random(0)
+    assert pieces[size] == b""
+    for _ in range(300):
+        prompt, made = rng.choices(range(size), k=3), rng.choices(range(size), k=rng.randrange(9))
+        writer = TextWriter(pieces, (), prompt)
+        text = "".join(writer.add(Token(each, 0.0, ())).text for each in made) + writer.end().text
+        assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + made)
 
 
 few_letters = st.text("ab", max_size=12)
@@ -139,6 +192,66 @@ def test_the_offset_of_a_token_is_the_character_of_its_first_byte(pieces):
     assert offsets == [characters[begin] for begin in begins]
     echoed = TextWriter(pieces).echo(text.decode(errors="replace"), tokens)
     assert [token.offset for token in echoed.tokens] == offsets
+
+
+@given(
+    st.lists(some_bytes, min_size=1, max_size=5),
+    st.lists(some_bytes, max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_prompt_that_ends_within_a_character_goes_on_with_it(prompt, made, has_echo, has_stop):
+    """Joined, the pieces are all tokens decoded at once, or what that has after the prompt's."""
+    pieces, num_prompt = prompt + made, len(prompt)
+    tokens = [Token(number, 0.0, ()) for number in range(len(pieces))]
+    text, begun = b"".join(pieces).decode(errors="replace"), b"".join(prompt)
+    shown_prompt = begun.decode(errors="replace")
+    stops = ["ab\ufffd"] if has_stop else []
+    writer = TextWriter(pieces, stops, range(num_prompt))
+    written = [writer.echo(shown_prompt, tokens[:num_prompt])] if has_echo else []
+    for token in tokens[num_prompt:]:
+        written.append(writer.add(token))
+        if writer.is_stopped:
+            break
+    else:
+        written.append(writer.end())
+    own = text[len(shown_prompt) :]
+    is_completed = text[: len(shown_prompt)] != shown_prompt
+    if is_completed:  # the character is then of what was made
+        own = text[len(shown_prompt) - 1 :]
+    before = text[: len(text) - len(own)]
+    expected = own.partition(stops[0])[0] if stops else own
+    joined = "".join(piece.text for piece in written)
+    assert joined == (before + expected if has_echo else expected)
+    if not stops:
+        offsets = [token.offset for piece in written for token in piece.tokens]
+        places = character_of_each_byte(b"".join(pieces))
+        begins = [len(b"".join(pieces[:number])) for number in range(len(pieces))]
+        if has_echo:
+            assert offsets == [places[begin] for begin in begins]
+        else:
+            expected_offsets = [places[begin] - len(before) for begin in begins[num_prompt:]]
+            assert offsets == [max(0, offset) for offset in expected_offsets]
+    num_shown = 0
+    for piece in written:
+        num_shown += len(piece.text)
+        if piece is not written[-1]:
+            assert all(token.offset < num_shown for token in piece.tokens)
+
+
+def test_a_character_of_prompt_and_answer_is_written_when_it_is_whole():
+    pieces = [b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"]
+    tokens = [Token(number, 0.0, ()) for number in range(len(pieces))]
+    for has_echo in (False, True):
+        writer = TextWriter(pieces, (), [0, 1])
+        texts = [writer.echo("a\ufffd", tokens[:2]).text] if has_echo else []
+        texts += [writer.add(token).text for token in tokens[2:]] + [writer.end().text]
+        assert texts == ["a"] * has_echo + ["", "😀", "b", ""]
+        # Where it is never completed, it is the prompt's.
+        writer = TextWriter(pieces, (), [0, 1])
+        texts = [writer.echo("a\ufffd", tokens[:2]).text] if has_echo else []
+        texts += [writer.add(tokens[2]).text, writer.add(tokens[4]).text]
+        assert "".join(texts) == ("a\ufffdb" if has_echo else "b")
 
 
 def test_a_token_after_half_a_character_has_the_offset_after_it():

@@ -18,7 +18,7 @@ class BatchRow:
     pool_row: int  # its row of the cache pool
     tokens: list[int]  # prompt and continuation
     max_tokens: int  # both together, at most; then it ends
-    uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
+    uniforms: np.ndarray  # float32 [more than max_tokens, 2]; for its draws, by position
     grammar: GrammarState | None = None  # of what it makes
     mask_number: int = 0  # of the mask with which its block draws
     number: int = dataclasses.field(default_factory=itertools.count().__next__)  # no other has it

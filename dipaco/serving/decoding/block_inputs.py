@@ -14,6 +14,7 @@ from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.block_plan import BlockPlan
 from dipaco.serving.decoding.sampling import (
     NO_ID,
+    NUM_UNIFORMS,
     EarliestStop,
     SamplingSettings,
     stack_settings,
@@ -72,15 +73,15 @@ def block_inputs(rows: Sequence[BatchRow], plan: BlockPlan, slots: int) -> dict[
     """
     num_steps, num_rows = plan.given_nB.shape
     history_BS = np.zeros((num_rows, slots), np.int32)
-    uniforms_nB = np.zeros((num_steps, num_rows), np.float32)
+    uniforms_nBU = np.zeros((num_steps, num_rows, NUM_UNIFORMS), np.float32)
     for index, row in enumerate(rows):
-        uniforms_nB[:, index] = row.uniforms[len(row.tokens) :][:num_steps]
+        uniforms_nBU[:, index] = row.uniforms[len(row.tokens) :][:num_steps]
         history_BS[index, : len(row.tokens)] = row.tokens
     num_spare = num_rows - len(rows)
     return {
         "history_BS": history_BS,
         "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
-        "uniforms_nB": uniforms_nB,
+        "uniforms_nBU": uniforms_nBU,
         "num_steps": np.int32(plan.num_steps),
         "given_nB": plan.given_nB,
     }

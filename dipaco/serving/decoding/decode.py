@@ -146,7 +146,7 @@ def decode_block(
     history_BS: jax.Array,
     lengths_B: jax.Array,
     settings: RowSettings,
-    uniforms_nB: jax.Array,
+    uniforms_nBU: jax.Array,
     wants_logprobs: jax.Array,
     num_steps: jax.Array | None = None,
     given_nB: jax.Array | None = None,
@@ -166,7 +166,7 @@ def decode_block(
         cache yet.
       lengths_B: int32, the number of those tokens, at least 1.
       settings: how each row samples.
-      uniforms_nB: float32, the draws, from `sampling.uniforms`; n is the number of steps.
+      uniforms_nBU: float32, the draws, from `sampling.uniforms`; n is the number of steps.
       wants_logprobs: bool, whether any row wants log-probabilities.
       num_steps: int32, the steps that are run, 1 to n; None = n.
       given_nB: int32, the token that a row gets in a step, `DRAWN`, or `RESTS`: it has none in this
@@ -175,18 +175,18 @@ def decode_block(
     Returns:
       The tokens (-1: not made), the pool, and `gathered` with the new tokens in it.
     """
-    most_steps, slots = len(uniforms_nB), history_BS.shape[1]
+    most_steps, slots = len(uniforms_nBU), history_BS.shape[1]
     row_numbers_B = jnp.arange(len(rows_B))
     if given_nB is None:
-        given_nB = jnp.full(uniforms_nB.shape, DRAWN, jnp.int32)
+        given_nB = jnp.full(uniforms_nBU.shape[:2], DRAWN, jnp.int32)
 
     def step(carry, inputs):
-        uniforms_B, given_B = inputs
+        uniforms_BU, given_B = inputs
         blocks, history_BS, lengths_B = carry
         last_B1 = jnp.minimum(lengths_B - 1, slots - 1)[:, None]
         token_B1 = jnp.take_along_axis(history_BS, last_B1, axis=1)
         logits_VB, blocks = _next_logits(config, prepared, token_B1, lengths_B - 1, blocks)
-        token_B = sample(logits_VB, settings, uniforms_B, history_BS, lengths_B)
+        token_B = sample(logits_VB, settings, uniforms_BU, history_BS, lengths_B)
         token_B = jnp.where(given_B >= 0, given_B, token_B)
         logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
         # A row that rests makes its last token's entry of the cache again.
@@ -198,7 +198,7 @@ def decode_block(
 
     carry = gathered, history_BS, lengths_B
     steps = most_steps if num_steps is None else num_steps
-    (gathered, _, _), block = _first_steps(step, carry, (uniforms_nB, given_nB), steps)
+    (gathered, _, _), block = _first_steps(step, carry, (uniforms_nBU, given_nB), steps)
 
     # Slots beyond the tokens that were made get what no row reads.
     starts_B = jnp.clip(lengths_B - 1, 0, slots - most_steps)

@@ -25,6 +25,11 @@ ALL = np.uint32(0xFFFFFFFF)
 # Schemas kept for later requests; compiled, one takes 40 times its bytes, and a small one 30 to
 # 130 KB.
 RECENT, RECENT_BYTES = 64, 1 << 20
+# What the masks of a grammar have needed stays with it, and is limited: a few states of 0.5 KB for
+# the mask of a string's pattern. After so many masks the next request has it compiled again.
+MASKS = 10_000
+# A schema up to this is compiled again, in milliseconds, for a text that fails in the loop.
+AGAIN_BYTES = 1 << 14
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
@@ -50,29 +55,72 @@ class Grammar:
 
     Attributes:
       problem: why it cannot be used; None = it can.
+      num_masks: that were made of it.
     """
 
     def __init__(self, schema: str, tokenizer: "LLTokenizer"):
         from llguidance import LLMatcher
 
-        self.schema = schema
+        self.schema, self.num_masks = schema, 0
         try:
             written = LLMatcher.grammar_from_json_schema(
                 schema, overrides={"whitespace_flexible": False}
             )
-            self._matcher = LLMatcher(tokenizer, written)
-            self.problem = self._matcher.get_error() or None
+            # Silent: else each text that fails would write a line to standard error.
+            self._matcher = LLMatcher(tokenizer, written, log_level=0)
+            self.problem = self._matcher.get_error() or self._problem_of_beginning(tokenizer)
         except ValueError as error:
             self.problem = str(error)
 
-    def matcher(self) -> "LLMatcher":
-        """At the beginning of a text; only without a problem."""
-        return self._matcher.deep_copy()
+    def _problem_of_beginning(self, tokenizer: "LLTokenizer") -> str | None:
+        """Where no text obeys it, as of `{"$ref": "#"}`, the first mask has an error."""
+        matcher = self._matcher.deep_copy()
+        _forced(matcher, frozenset(tokenizer.eos_tokens))
+        _fill_mask(matcher, all_allowed(1, tokenizer.vocab_size))
+        return _problem_of(matcher)
+
+    def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
+        """After these tokens of a text; only without a problem. It may have an error."""
+        matcher = self._matcher.deep_copy()
+        for token in made_ids:
+            if not matcher.is_stopped():
+                matcher.consume_token(token)
+        return matcher
+
+
+def _forced(matcher: "LLMatcher", ends: frozenset[int]) -> list[int]:
+    """The next tokens, while no other is allowed in the place of each; it has read them then."""
+    forced = []
+    for token in matcher.compute_ff_tokens():
+        if token in ends or not matcher.consume_token(token):
+            break
+        forced.append(token)
+    return forced
+
+
+def _fill_mask(matcher: "LLMatcher", allowed_1W: np.ndarray) -> None:
+    """Puts in which tokens may come next, unless it has an error, or the text is over. With an
+    error, also one that it has only now, the end alone may come.
+    """
+    from llguidance.numpy import fill_next_token_bitmask
+
+    if not matcher.is_error() and not matcher.is_stopped():
+        fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
+
+
+def _problem_of(matcher: "LLMatcher") -> str | None:
+    if not matcher.is_error():
+        return None
+    problem = matcher.get_error().partition("\n")[0]
+    if problem == "NoExtensionBias":
+        return "no token may come next, as where a `$ref` leads back to itself"
+    return problem
 
 
 class Grammars:
     """Compiles grammars for one vocabulary. What a request refers to is not compiled again, nor are
-    the latest, since an application sends the same ones. Any thread may call it.
+    the latest, since an application sends the same ones; except after `MASKS` masks, or where a
+    text has failed. Any thread may call it.
     """
 
     def __init__(self, vocabulary: GrammarVocabulary):
@@ -88,6 +136,8 @@ class Grammars:
           ImportError: `llguidance` is not installed.
         """
         grammar = self._live_one(schema)
+        if grammar.num_masks >= MASKS:
+            grammar = self.again(grammar)
         with self._lock:
             if len(schema) <= RECENT_BYTES:
                 self._recent[schema] = grammar
@@ -105,6 +155,18 @@ class Grammars:
                 grammar = self._live.setdefault(schema, grammar)
         return grammar
 
+    def drop(self, grammar: Grammar) -> None:
+        """The next request with its schema has it compiled again."""
+        with self._lock:
+            for kept in (self._live, self._recent):
+                if kept.get(grammar.schema) is grammar:
+                    del kept[grammar.schema]
+
+    def again(self, grammar: Grammar) -> Grammar:
+        """Compiled again, for the texts that follow as well."""
+        self.drop(grammar)
+        return self._live_one(grammar.schema)
+
     def begin(
         self, schema: str, made_ids: Sequence[int], stop_ids: frozenset[int]
     ) -> "GrammarState":
@@ -118,11 +180,7 @@ class Grammars:
         Raises:
           GrammarFailed: as `GrammarState.add`.
         """
-        matcher = self._live_one(schema).matcher()
-        for token in made_ids:
-            if not matcher.is_stopped():
-                matcher.consume_token(token)
-        return GrammarState(self, matcher, stop_ids)
+        return GrammarState(self, self._live_one(schema), made_ids, stop_ids)
 
     @functools.cached_property
     def tokens_W(self) -> np.ndarray:
@@ -161,8 +219,15 @@ class GrammarState:
       is_over: nothing may come after those.
     """
 
-    def __init__(self, grammars: Grammars, matcher: "LLMatcher", stop_ids: frozenset[int]):
-        self._matcher, self._stop_ids = matcher, stop_ids
+    def __init__(
+        self,
+        grammars: Grammars,
+        grammar: Grammar,
+        made_ids: Sequence[int],
+        stop_ids: frozenset[int],
+    ):
+        self._grammars, self._grammar, self._stop_ids = grammars, grammar, stop_ids
+        self._read_ids, self._matcher = [*made_ids], grammar.matcher(made_ids)
         self._all_ends = frozenset(grammars.tokenizer.eos_tokens)
         # Where the text may end, the end token may come; if it ends nothing, the text ends there.
         self._ends = self._all_ends - stop_ids
@@ -188,6 +253,7 @@ class GrammarState:
             expected = self.forced.popleft()
             assert token == expected, f"{token} is not the token {expected} that is forced"
         elif not self.is_over:
+            self._read_ids.append(token)
             self._matcher.consume_token(token)
             self._look()
 
@@ -206,21 +272,28 @@ class GrammarState:
         return self._stop_ids.issuperset(allowed.tolist())
 
     def _look(self) -> None:
-        from llguidance.numpy import fill_next_token_bitmask
-
         before_W = self.allowed_W.copy()
-        for token in self._matcher.compute_ff_tokens():
-            if token in self._all_ends or not self._matcher.consume_token(token):
-                break
-            self.forced.append(token)
-        if not self._matcher.is_error() and not self._matcher.is_stopped():
-            fill_next_token_bitmask(self._matcher, self._allowed_1W.view(np.int32))
-            for end in self._ends:
-                self._allowed_1W[0, end // WORD_BITS] &= ~np.uint32(1 << end % WORD_BITS)
-            self.is_over = not self.allowed_W.any()
-            self.is_steady = np.array_equal(before_W, self.allowed_W)
-            self.mask_number += not self.is_steady
-        elif self._matcher.is_error():
-            raise GrammarFailed(problem=self._matcher.get_error().partition("\n")[0])
-        else:
+        self._read_on()
+        if self._matcher.is_error() and len(self._grammar.schema) <= AGAIN_BYTES:
+            # What all texts of a grammar have needed adds up; this one alone may need less.
+            self._grammar = self._grammars.again(self._grammar)
+            self._matcher = self._grammar.matcher(self._read_ids)
+            self._read_on()
+        if problem := _problem_of(self._matcher):
+            self._grammars.drop(self._grammar)
+            raise GrammarFailed(problem=problem)
+        if self._matcher.is_stopped():
             self.is_over = True
+            return
+        for end in self._ends:
+            self._allowed_1W[0, end // WORD_BITS] &= ~np.uint32(1 << end % WORD_BITS)
+        self.is_over = not self.allowed_W.any()
+        self.is_steady = np.array_equal(before_W, self.allowed_W)
+        self.mask_number += not self.is_steady
+
+    def _read_on(self) -> None:
+        forced = _forced(self._matcher, self._all_ends)
+        self.forced += forced
+        self._read_ids += forced
+        _fill_mask(self._matcher, self._allowed_1W)
+        self._grammar.num_masks += 1

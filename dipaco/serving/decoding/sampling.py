@@ -24,7 +24,8 @@ MAX_STOP_IDS = 40  # of one row
 MAX_BIASES = 300  # of one row, as at OpenAI
 LEAST_PENALTY = 0.01  # of repetition: a logit over less may be none any more
 NO_ID = 2**31 - 1  # no token has it
-GROUP = 64  # logits that are searched as one group; see `likeliest`
+GROUP = 64  # tokens that are searched as one group; see `likeliest` and `_draw`
+NUM_UNIFORMS = 2  # random numbers of a draw: for the group, and for the token in it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,18 +148,19 @@ def choice_seed(seed: int, prompt: int, choice: int) -> int:
 
 
 def uniforms(seed: int, length: int) -> np.ndarray:
-    """float32 [length] in [0, 1): the random number of a row's draw at each position.
+    """float32 [length, 2] in [0, 1): the random numbers of a row's draw at each position, for a
+    group of tokens and for one in it.
 
     Made on the host, once per request: a row draws the same alone and in a batch, and programs
     without a generator compile faster.
     """
-    return np.random.Generator(np.random.Philox(seed)).random(length, np.float32)
+    return np.random.Generator(np.random.Philox(seed)).random((length, NUM_UNIFORMS), np.float32)
 
 
 def sample(
     logits_VB: jax.Array,
     rows: RowSettings,
-    uniforms_B: jax.Array,
+    uniforms_BU: jax.Array,
     history_BS: jax.Array,
     lengths_B: jax.Array,
 ) -> jax.Array:
@@ -171,7 +173,7 @@ def sample(
     Args:
       logits_VB: float32, a column for each row.
       rows: their settings.
-      uniforms_B: from `uniforms`, at the positions of these tokens.
+      uniforms_BU: from `uniforms`, at the positions of these tokens.
       history_BS: int32, the tokens of each row so far, prompt included.
       lengths_B: int32, how many of them are tokens.
     """
@@ -201,7 +203,7 @@ def sample(
     greedy_B = likeliest(logits_VB)
     drawn_B = lax.cond(
         jnp.any(rows.temperature_B > 0),
-        lambda: _draw(logits_VB.T, rows, uniforms_B),
+        lambda: _draw(logits_VB.T, rows, uniforms_BU),
         lambda: greedy_B,
     )
     return jnp.where(rows.temperature_B > 0, drawn_B, greedy_B)
@@ -272,33 +274,39 @@ def _penalise(logits_VB, penalty_B, history_BS, lengths_B):
     return jnp.where(is_seen_VB, penalised_VB, logits_VB)
 
 
-def _draw(logits_BV, rows: RowSettings, uniforms_B):
+def _draw(logits_BV, rows: RowSettings, uniforms_BU):
+    """First a group of tokens, by the group's sum, then a token of it, by a random number of its
+    own.
+
+    Where the last bits of the logits are others (other products, beside other rows), another token
+    is drawn if the random number lies between a boundary and where it has moved to. Along one sum
+    over all tokens there are as many boundaries as tokens, and rounding in the sum moves each of
+    them; here there are as many as groups, and `GROUP`, each moved by its own short sum.
+    """
     # Greedy rows are computed too and ignored; their temperature must not divide by zero.
     temperature_B = jnp.where(rows.temperature_B > 0, rows.temperature_B, 1.0)
     # The best is subtracted before the division: afterwards, at temperatures near zero, rounding
     # (or infinity) would decide what is left of it.
     below_BV = logits_BV - jnp.max(logits_BV, axis=1, keepdims=True)
     weights_BV = _cut(jnp.exp(below_BV / temperature_B[:, None]), rows)
-    # The first token at which the running sum passes the target, in two stages as `likeliest`.
     spare = -weights_BV.shape[1] % GROUP
     groups_BNG = jnp.pad(weights_BV, ((0, 0), (0, spare))).reshape(len(weights_BV), -1, GROUP)
-    sums_BN = jnp.sum(groups_BNG, axis=2)
-    target_B = uniforms_B * jnp.sum(sums_BN, axis=1)
-    group_B, target_B = _first_past(sums_BN, target_B)
+    group_B = _pick(jnp.sum(groups_BNG, axis=2), uniforms_BU[:, 0])
     within_BG = jnp.take_along_axis(groups_BNG, group_B[:, None, None], axis=1)[:, 0]
-    drawn_B = group_B * GROUP + _first_past(within_BG, target_B)[0]
+    drawn_B = group_B * GROUP + _pick(within_BG, uniforms_BU[:, 1])
     return jnp.minimum(drawn_B, weights_BV.shape[1] - 1).astype(jnp.int32)  # never a padded place
 
 
-def _first_past(weights_BN, target_B):
-    """The index where the running sum passes the target, and the rest of the target there."""
+def _pick(weights_BN, uniforms_B):
+    """An index in proportion to its weight: the first at which the running sum passes this share of
+    the whole.
+    """
     sums_BN = jnp.cumsum(weights_BN, axis=1)
-    has_passed_BN = (sums_BN > target_B[:, None]) & (weights_BN > 0)
-    # By rounding it may pass nowhere: then the last token with a weight is drawn.
+    target_B1 = (uniforms_B * sums_BN[:, -1])[:, None]
+    has_passed_BN = (sums_BN > target_B1) & (weights_BN > 0)
+    # By rounding it may pass nowhere: then the last with a weight is drawn.
     last_B = weights_BN.shape[1] - 1 - jnp.argmax(weights_BN[:, ::-1] > 0, axis=1)
-    index_B = jnp.where(jnp.any(has_passed_BN, axis=1), jnp.argmax(has_passed_BN, axis=1), last_B)
-    before_BN = sums_BN - weights_BN
-    return index_B, target_B - jnp.take_along_axis(before_BN, index_B[:, None], axis=1)[:, 0]
+    return jnp.where(jnp.any(has_passed_BN, axis=1), jnp.argmax(has_passed_BN, axis=1), last_B)
 
 
 def _cut(weights_BV, rows: RowSettings):

@@ -138,7 +138,7 @@ class Answer:
             _Choice(
                 prompt_index * params.n + nth,
                 prompt,
-                TextWriter(service.token_bytes, params.stops),
+                TextWriter(service.token_bytes, params.stops, prompt.ids),
                 choice_seed(params.seed, prompt_index, nth),
             )
             for prompt_index, prompt in enumerate(prompts)
@@ -334,7 +334,8 @@ class Answer:
         if choice.writer.is_stopped:
             reason = "stop"
         elif isinstance(item, Finish):
-            reason = "stop" if item.reason == "stop" else "length"
+            has_ended = item.reason == "stop" and self._params.max_new_tokens
+            reason = "stop" if has_ended else "length"
         text, tokens = echo.text + piece.text, echo.tokens + piece.tokens
         return AnswerEvent(choice.index, choice.path, text, tokens, reason)
 
