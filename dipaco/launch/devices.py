@@ -22,6 +22,7 @@ TPU_BOUNDS = {
 # JAX's variable for it, by its name of today and its older one; both at once are an error.
 MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 FAKE_DEVICES = "--xla_force_host_platform_device_count"
+JAX_DEVICES = "JAX_NUM_CPU_DEVICES"
 
 
 class VisibleDevices(NamedTuple):
@@ -129,7 +130,7 @@ def make_cpu_devices(count: int) -> None:
     """
     import jax
 
-    if FAKE_DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    if FAKE_DEVICES not in os.environ.get("XLA_FLAGS", "") and not os.environ.get(JAX_DEVICES):
         jax.config.update("jax_num_cpu_devices", min(count, os.cpu_count() or 1))
 
 

@@ -20,8 +20,8 @@ from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
-from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.memory import free_bytes, plan_memory, zero_path
 from dipaco.serving.path_cache import Modules, Parts, PathCache, PathStore
 from dipaco.serving.releases import ReleaseHealth, ServedRelease
@@ -149,36 +149,56 @@ class InProcessEngine:
 
     @property
     def num_programs(self) -> int:
-        return self.loop.num_programs
+        return self.loop.num_programs + self.has_common_steps
+
+    @property
+    def has_common_steps(self) -> bool:
+        """Whether rows of several paths may share a step."""
+        return bool(self.loop.mixer.shapes)
 
     def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
-        """Compiles everything, then starts the loop.
+        """Compiles everything, times the steps, then starts the loop.
 
         Args:
-          served: compile with a whole path of it, which is then cached; None: with parameters that
-            are all 0, reading nothing.
+          served: with a whole path of it, which is then cached; None: with parameters that are all
+            0, reading nothing.
           warm_up: runs the programs; None = in silence.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.
         """
-        if served is None:
-            self.loop.warm_up(self._on_device(zero_path(self._spec.model)), warm_up)
-        else:
-            self._warm_up(served, warm_up)
+        self.compile(served, warm_up)
+        self.time_steps(served, warm_up)
         self.loop.run()
 
-    def _warm_up(self, served: ServedRelease, warm_up: WarmUp | None) -> None:
+    def compile(self, served: ServedRelease | None, warm_up: WarmUp | None) -> None:
+        """The first part of `start`."""
+        with self._any_path(served) as parts:
+            self.loop.warm_up(parts, warm_up)
+
+    def time_steps(self, served: ServedRelease | None, warm_up: WarmUp | None) -> None:
+        """The second part of `start`. Other work of the machine is measured too."""
+        if self.has_common_steps:
+            with self._any_path(served) as parts:
+                self.loop.time_steps(parts, warm_up)
+
+    @contextlib.contextmanager
+    def _any_path(self, served: ServedRelease | None) -> Generator[Parts]:
+        """The first whole path of this engine, else of the release."""
+        if served is None:
+            yield self._on_device(zero_path(self._spec.model))
+            return
         first = self._paths or ()
         paths = [*first, *(path for path in range(served.num_paths) if path not in first)]
-        for path in paths:
-            try:
-                with self.cache.pin(served.modules_of(path)) as parts:
-                    return self.loop.warm_up(parts, warm_up)
-            except (ObjectMissing, ObjectDamaged):
-                if path == paths[-1]:
-                    raise
-        return None
+        with contextlib.ExitStack() as stack:
+            for path in paths:
+                try:
+                    parts = stack.enter_context(self.cache.pin(served.modules_of(path)))
+                    break
+                except (ObjectMissing, ObjectDamaged):
+                    if path == paths[-1]:
+                        raise
+            yield parts
 
     @contextlib.contextmanager
     def _parts_of(self, release: str, path: int) -> Generator[Parts]:

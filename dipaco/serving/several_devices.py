@@ -7,17 +7,20 @@ devices. A module that paths of two devices share is held on both.
 
 import threading
 from collections import Counter
-from collections.abc import Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 
 from dipaco.errors import BadSetting
+from dipaco.receipt import Receipt
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.step_times import StepTimes
 from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.path_cache import CacheStats, Modules, PathCache, PathPin
 from dipaco.serving.releases import ServedRelease
@@ -28,17 +31,20 @@ from dipaco.topology import ModuleId
 class Placement:
     """Which device a path has, in every release: paths with numbers beside each other have the same
     one, since they go through the same modules of the first levels. Other models than the paths of
-    the run (`dense`, say) get one when they are first asked for, in turn. Any thread may call it.
+    the run (`dense`, say) get one when they are first asked for, in turn; modules of one name are
+    the same model while their contents are. Any thread may call it.
 
     Args:
-      paths: the modules of each path of the run.
+      paths: the modules of each path of the run, in any order.
       num_devices: there are.
     """
 
-    def __init__(self, paths: Sequence[tuple[ModuleId, ...]], num_devices: int):
-        self._lock, self._num_devices, self._num_others = threading.Lock(), num_devices, 0
+    def __init__(self, paths: Sequence[Collection[ModuleId]], num_devices: int):
+        self._lock, self._num_devices = threading.Lock(), num_devices
         devices = [number * num_devices // len(paths) for number in range(len(paths))]
-        self._device_of = dict(zip(paths, devices, strict=True))
+        # Releases name the modules of a path in another order than its topology does.
+        self._device_of = dict(zip(map(frozenset, paths), devices, strict=True))
+        self._others: dict[frozenset[tuple[ModuleId, Receipt]], int] = {}
         self.paths = [
             [number for number, own in enumerate(devices) if own == device]
             for device in range(num_devices)
@@ -47,12 +53,12 @@ class Placement:
 
     def device_of(self, modules: Modules) -> int:
         """The number of the device that a path has."""
-        key = tuple(modules)
+        own = self._device_of.get(frozenset(modules))
+        if own is not None:
+            return own
         with self._lock:
-            if key not in self._device_of:
-                self._device_of[key] = self._num_others % self._num_devices
-                self._num_others += 1
-            return self._device_of[key]
+            key = frozenset(modules.items())
+            return self._others.setdefault(key, len(self._others) % self._num_devices)
 
 
 class PathsOfDevices:
@@ -183,10 +189,32 @@ class SeveralDevices:
 
     @property
     def num_programs(self) -> int:
-        return sum(each.num_programs for each in self.engines)
+        compiled = sum(each.loop.num_programs for each in self.engines)
+        return compiled + len({each.loop.mixer.levels for each in self._with_common_steps})
 
     def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
-        """As `InProcessEngine.start`, on all devices at once: each compiles its own programs."""
+        """As `InProcessEngine.start`. The devices compile at the same time; then steps are timed,
+        while no other device works, once for devices with equal levels.
+        """
         warm_up = warm_up or WarmUp()
         with ThreadPoolExecutor(len(self.engines)) as threads:
-            list(threads.map(lambda each: each.start(served, warm_up), self.engines))
+            compiling = [threads.submit(each.compile, served, warm_up) for each in self.engines]
+            try:
+                for each in as_completed(compiling):
+                    each.result()
+            except BaseException:  # one has failed, or Ctrl-C
+                warm_up.stop()
+                raise
+        times: dict[tuple[LevelShape, ...], StepTimes] = {}
+        for each in self._with_common_steps:
+            mixer = each.loop.mixer
+            if mixer.levels not in times:
+                each.time_steps(served, warm_up)
+                times[mixer.levels] = mixer.times
+            mixer.times = times[mixer.levels]
+        for each in self.engines:
+            each.loop.run()
+
+    @property
+    def _with_common_steps(self) -> list[InProcessEngine]:
+        return [each for each in self.engines if each.has_common_steps]

@@ -25,14 +25,21 @@ class WarmUp:
     def __init__(self, on_program: Callable[[str, int, int], object] = lambda *_: None):
         self._on_program, self._lock = on_program, threading.Lock()
         self._done = self._expected = 0
+        self._is_stopped = False
 
     def expect(self, number: int) -> None:
         """So many programs more will be run: with all of them announced, the total is right."""
         self._expected += number
 
+    def stop(self) -> None:
+        """No other program begins, in any thread."""
+        self._is_stopped = True
+
     def run(self, programs: Sequence[WarmUpProgram]) -> None:
         """Runs them, in order."""
         for program in programs:
+            if self._is_stopped:
+                return
             with self._lock:
                 self._expected = max(self._expected, self._done + 1)
                 self._on_program(f"{program.verb} {program.name}", self._done, self._expected)

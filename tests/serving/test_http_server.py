@@ -149,6 +149,7 @@ def test_without_accelerators_paths_are_spread_over_parts_of_the_cpu(tiny, comma
             for path in range(TOY.topology.num_paths):
                 answer = client.post("/v1/completions", json=REQUEST | {"path": path})
                 assert answer.status_code == 200, answer.text
+        assert server.metric("replicas") == 2
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == 0
     finally:

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import json
 from types import SimpleNamespace
@@ -17,15 +18,10 @@ from dipaco.serving.decoding.batch import Batch, GatheredRows
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.mixing import (
-    DecodeStep,
-    LevelShape,
-    Mixer,
-    StepKind,
-    StepShape,
-    _tile_shape,
-)
+from dipaco.serving.decoding.mixing import CommonStep, DecodeStep, Mixer, StepKind
 from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.step_times import BlockShape, MeasuredTimes
+from dipaco.serving.decoding.tiles import LevelShape, StepShape, tile_shape
 from dipaco.topology import PER_PATH, Level, Topology, blocks
 from tests.support.serving_rig import (
     CONFIG,
@@ -40,6 +36,7 @@ from tests.support.serving_rig import (
 SIDE = 3  # modules of each of two levels
 BELOW, ABOVE = part_names(CONFIG)[:2], part_names(CONFIG)[2:]
 GRID = (LevelShape(BELOW, SIDE), LevelShape(ABOVE, SIDE))
+WIDE = dataclasses.replace(CONFIG, max_length=1024)
 LIMITS = LoopLimits(
     rows=12, rows_per_path=4, waiting=100, steps_per_block=4, smallest_slots=64, rows_per_step=(1,)
 )
@@ -53,7 +50,7 @@ def path_of(number, of=prepared):
 
 def batch_of(parts, num_rows, grammar=None):
     batch = Batch(parts)
-    batch.rows = [SimpleNamespace(grammar=grammar)] * num_rows
+    batch.rows = [SimpleNamespace(grammar=grammar, tokens=[1]) for _ in range(num_rows)]
     return batch
 
 
@@ -156,7 +153,7 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
         assert loop._pool.mixer.shape(list(loop._batches.values())).is_uneven
         streams += [loop.submit(each) for each in requests[12:]]  # while others are being served
         while loop.run_once():
-            kinds |= loop._pool._of_several.keys()
+            kinds |= {kind for kind, _ in loop._pool._of_several}
         assert not loop._pool._of_several, "nothing is kept of rows that are over"
         texts.append([read(stream) for stream in streams])
     assert all(finish.error is None for _, finish in texts[0])
@@ -177,7 +174,8 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
         run_until_idle(loop)
     # In turn: together, apart, together. What was gathered for the one is stale for the other.
     turn = iter(range(1000))
-    monkeypatch.setattr(loop._pool.mixer, "_is_sooner", lambda *_: next(turn) % 3 != 1)
+    of = lambda block: 1 if isinstance(block.rows, int) else 9 * (next(turn) % 3 == 1)  # noqa: E731
+    monkeypatch.setattr(loop.mixer, "times", SimpleNamespace(of=of))
     streams = [loop.submit(each) for each in requests]
     run_until_idle(loop)
     assert next(turn) > 6
@@ -187,13 +185,13 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
 @given(st.integers(1, 130), st.integers(2, 300), st.data())
 def test_the_tiles_of_an_uneven_step_hold_any_rows_of_a_level(num_rows, num_modules, data):
     level = LevelShape((), num_modules)
-    num_tiles, columns = _tile_shape(level, StepShape(num_rows, True))
+    num_tiles, columns = tile_shape(level, StepShape(num_rows, True))
     rows = data.draw(st.lists(st.integers(0, num_modules - 1), max_size=num_rows))
     used = sum(-(-count // columns) for count in collections.Counter(rows).values())
     assert used <= num_tiles
     even = StepShape(num_rows, False)
     spread = collections.Counter(row % num_modules for row in range(num_rows)).values()
-    assert sum(-(-count // columns) for count in spread) <= _tile_shape(level, even)[0] <= num_tiles
+    assert sum(-(-count // columns) for count in spread) <= tile_shape(level, even)[0] <= num_tiles
 
 
 @pytest.mark.parametrize(
@@ -202,8 +200,8 @@ def test_the_tiles_of_an_uneven_step_hold_any_rows_of_a_level(num_rows, num_modu
 )
 def test_the_tiles_of_64_rows(num_modules, tiles, most, columns):
     level = LevelShape((), num_modules)
-    assert _tile_shape(level, StepShape(64, False)) == (tiles, columns)
-    assert _tile_shape(level, StepShape(64, True)) == (most, columns)
+    assert tile_shape(level, StepShape(64, False)) == (tiles, columns)
+    assert tile_shape(level, StepShape(64, True)) == (most, columns)
 
 
 def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next():
@@ -263,12 +261,12 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     active = {("a", path): batch for path, batch in enumerate(batches)}
     steps = mixer.divide({**active, ("a", 7): empty, ("b", 8): elsewhere})
     plain = StepKind("a", has_grammar=False)
-    common = DecodeStep(batches, (plain, StepShape(12, False)))
+    common = DecodeStep(batches, CommonStep(plain, StepShape(12, False), 64))
     assert steps == [common, DecodeStep([elsewhere])]
     with_grammar = [batch_of(path_of(path), 1, grammar=object()) for path in range(7)]
     steps = mixer.divide({("a", path): batch for path, batch in enumerate(with_grammar)})
     shared = StepKind("a", has_grammar=True)
-    assert steps == [DecodeStep(with_grammar, (shared, StepShape(12, False)))]
+    assert steps == [DecodeStep(with_grammar, CommonStep(shared, StepShape(12, False), 64))]
     one = with_grammar[0]
     assert mixer.divide({**active, ("a", 9): one}) == [common, DecodeStep([one])]
     two = [DecodeStep([batch]) for batch in batches[:2]]
@@ -283,14 +281,58 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     assert [len(step.batches) for step in wide.divide(many)] == [40]
 
 
+@pytest.fixture
+def four_paths():
+    """A mixer of four paths that share nothing, and twelve rows of each, which are padded to 16."""
+    mixer = Mixer(WIDE, (LevelShape(part_names(WIDE), 4),), LoopLimits(rows=64))
+    return mixer, {("a", path): batch_of(dict(prepared(path)), 12) for path in range(4)}
+
+
+def divided(mixer, batches):
+    """Paths of each step, and its slots if it is a common one."""
+    numbers = {id(batch): path for (_, path), batch in batches.items()}
+    return [
+        ([numbers[id(batch)] for batch in step.batches], step.common and step.common.slots)
+        for step in mixer.divide(batches)
+    ]
+
+
+IN_TURN = [([path], None) for path in range(4)]
+
+
 @pytest.mark.parametrize(
-    ("alone", "steps"), [(0.011, [4]), (0.009, [1, 1, 1, 1])], ids=["together", "in turn"]
+    ("alone", "steps"), [(0.011, [([0, 1, 2, 3], 64)]), (0.009, IN_TURN)], ids=["together", "apart"]
 )
-def test_what_was_measured_decides_which_paths_share_a_step(alone, steps):
-    mixer = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 4),), LoopLimits(rows=64))
-    four = {("a", path): batch_of(dict(prepared(path)), 12) for path in range(4)}  # padded to 16
-    mixer.seconds = {16: alone, StepShape(64, False): 0.04}
-    assert [len(step.batches) for step in mixer.divide(four)] == steps
+def test_what_was_measured_decides_which_paths_share_a_step(four_paths, alone, steps):
+    mixer, four = four_paths
+    mixer.times = MeasuredTimes(
+        {BlockShape(16, 64): alone, BlockShape(StepShape(64, False), 64): 0.04}
+    )
+    assert divided(mixer, four) == steps
+
+
+def test_a_long_text_does_not_make_the_steps_of_short_ones_long(four_paths):
+    """A step attends to as many slots in every row as its longest row needs."""
+    mixer, four = four_paths
+    mixer.times = MeasuredTimes(
+        {
+            BlockShape(16, 64): 1,
+            BlockShape(16, 1024): 9,
+            **{BlockShape(StepShape(size, False), 64): 2 for size in (8, 32, 64)},
+            **{BlockShape(StepShape(size, False), 1024): 34 for size in (8, 32, 64)},
+        }
+    )
+    assert divided(mixer, four) == [([0, 1, 2, 3], 64)]
+    four["a", 2].rows[0].tokens += [1] * 800
+    assert divided(mixer, four) == [([0, 1, 3], 64), ([2], None)]
+    for path in (0, 1, 3):
+        four["a", path].rows[0].tokens += [1] * 800
+    assert divided(mixer, four) == [([0, 1, 2, 3], 1024)], "34 against four times 9"
+
+
+def test_between_the_slots_that_were_measured_times_are_along_a_line():
+    times = MeasuredTimes({BlockShape(8, 64): 1.0, BlockShape(8, 1024): 4.0})
+    assert [times.of(BlockShape(8, slots)) for slots in (64, 544, 1024)] == [1.0, 2.5, 4.0]
 
 
 def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():

@@ -1,6 +1,7 @@
 """Paths spread over the devices of one process: placed evenly, and the texts are the same."""
 
 import asyncio
+import threading
 
 import jax
 import numpy as np
@@ -19,15 +20,21 @@ from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving.several_devices import PathsOfDevices, Placement, SeveralDevices
+from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 from dipaco.store.address import Address
 from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId, grid
 from tests.support.serving_rig import CONFIG, request
 
 NUM_DEVICES, NEW_TOKENS = 8, 12
+PROGRAMS = lambda meet: [WarmUpProgram("a", meet.wait)]  # noqa: E731
 LIMITS = LoopLimits(rows=2, rows_per_path=1)
 PATHS = 1, 2  # that are asked for
 WARM = SamplingSettings(temperature=1.0)
+
+
+def receipt_of(name):
+    return Receipt(f"objects/{name}", f"digest of {name}", 100)
 
 
 def made_by(loop, path):
@@ -75,11 +82,62 @@ def test_paths_beside_each_other_have_one_device():
     assert Placement(topology.modules_by_path[:2], 4).paths == [[0], [], [1], []]
 
 
+def test_a_path_has_its_device_in_whatever_order_its_modules_come():
+    """Those of a release are in the order of their names."""
+    parts = ("embed", "block_00", "block_01", "block_02", "final_norm", "head")
+    topology = grid(parts, (2, 2, 2))
+    for modules in topology.modules_by_path:
+        named = {module: receipt_of(str(module)) for module in sorted(modules, key=str)}
+        assert list(named) != list(modules)
+        assert Placement(topology.modules_by_path, 2).device_of(named) == modules[0].expert
+
+
 def test_models_that_are_no_path_of_the_run_get_devices_in_turn():
     placement = Placement(grid(part_names(CONFIG), (2, 2)).modules_by_path, 2)
-    others = [{ModuleId("dense", number): None} for number in range(3)]
+    others = [{ModuleId("all", 0): receipt_of(name)} for name in ("dense", "diloco", "base")]
     assert [placement.device_of(modules) for modules in others] == [0, 1, 0]
     assert [placement.device_of(modules) for modules in reversed(others)] == [0, 1, 0]
+
+
+def test_devices_compile_at_once_and_steps_are_timed_alone_and_once(spec, monkeypatch):
+    spread = SeveralDevices(spec, 2)
+    expected, said, timed = spread.num_programs, [], []
+    meet = threading.Barrier(2, timeout=300)  # each waits until the other has begun, too
+    for each in spread.engines:
+        monkeypatch.setattr(each.loop._pool, "programs", lambda _: PROGRAMS(meet))
+        monkeypatch.setattr(each.loop._pool, "_time_steps", lambda _, own=each: timed.append(own))
+    spread.start(None, WarmUp(lambda *told: said.append(told[0])))
+    spread.loop.stop(0)
+    assert said == ["compiling a", "compiling a", "timing steps of several paths"]
+    assert timed == spread.engines[:1], "the other has equal levels"
+    assert expected == len(InProcessEngine(spec).loop._pool.programs({})) * 2 + 1
+
+
+def test_a_device_that_fails_stops_the_others_after_the_program_at_hand(spec, monkeypatch):
+    spread, began, has_failed = SeveralDevices(spec, 2), [], threading.Event()
+
+    def fail():
+        raise OSError("disk")
+
+    def program(name):
+        def run():
+            began.append(name)
+            assert has_failed.wait(300)
+
+        return WarmUpProgram(name, run)
+
+    class Stopping(WarmUp):
+        def stop(self):
+            super().stop()
+            has_failed.set()
+
+    first, second = spread.engines
+    monkeypatch.setattr(first.loop._pool, "programs", lambda _: [program("a"), program("b")])
+    monkeypatch.setattr(second.loop._pool, "programs", lambda _: [WarmUpProgram("c", fail)])
+    with pytest.raises(OSError, match="disk"):
+        spread.start(None, Stopping())
+    assert began == ["a"]
+    assert not spread.loop.is_alive
 
 
 def test_a_device_has_tiles_for_the_modules_of_its_own_paths():

@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.serving.decoding import step_times
-from dipaco.serving.decoding.step_times import measure
+from dipaco.serving.decoding.step_times import BlockShape, distinct_copies, measure
 from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 from tests.support.serving_rig import compilations, make_loop, prepared
 
@@ -33,26 +33,36 @@ def test_a_loop_announces_as_many_programs_as_it_has_each_by_its_own_name():
     assert len(set(names)) == len(names) == loop.num_programs
     assert {total for _, _, total in said} == {loop.num_programs}
     assert [done for _, done, _ in said] == list(range(loop.num_programs))
-    assert names[-1] == "timing steps of several paths"
-    compiled = {name.removeprefix("compiling ") for name in names[:-1]}
+    compiled = {name.removeprefix("compiling ") for name in names}
     assert {"prefill of 1 x 16 tokens", "scoring a prompt", "copying a row"} < compiled
     assert {"decoding 1 row of 32 tokens", "decoding 4 rows of 64 tokens"} < compiled
 
 
-def test_after_it_a_loop_knows_how_long_each_of_its_steps_takes():
-    loop = make_loop()
+def test_once_it_is_stopped_no_other_program_begins():
+    said = []
+    warm_up = WarmUp(lambda *told: said.append(told))
+    warm_up.run([WarmUpProgram("a", warm_up.stop), WarmUpProgram("b", lambda: said.append("b"))])
+    assert said == [("compiling a", 0, 1)]
+
+
+def test_the_steps_that_paths_may_share_are_timed_without_a_compiler():
+    loop, said = make_loop(), []
     loop.warm_up(prepared(0))
-    mixer, before = loop._pool.mixer, len(compilations)
-    assert mixer.seconds.keys() == {*loop.limits.row_sizes, *mixer.shapes}
-    assert min(mixer.seconds.values()) > 0
-    loop._pool.time_steps(prepared(0))
-    assert len(compilations) == before  # it times no compiler
+    distinct_copies(prepared(0))  # which compiles how they are made
+    before = len(compilations)
+    loop.time_steps(prepared(0), WarmUp(lambda *told: said.append(told[0])))
+    assert said == ["timing steps of several paths"]
+    assert len(compilations) == before
+    blocks = loop.mixer.times.seconds
+    assert {block.rows for block in blocks} == {*loop.limits.row_sizes, *loop.mixer.shapes}
+    assert {block.slots for block in blocks} == {32, 64}, "the fewest and the most"
+    assert min(blocks.values()) > 0
 
 
 def test_the_least_of_a_few_rounds_counts(monkeypatch):
     now, started = 0.0, []
-    monkeypatch.setattr(step_times, "MOST_SECONDS", 100.0)
     monkeypatch.setattr(step_times.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(step_times, "MOST_SECONDS", 100.0)
 
     def block(name, *seconds):
         pending = list(seconds)
@@ -64,12 +74,11 @@ def test_the_least_of_a_few_rounds_counts(monkeypatch):
 
         return start
 
-    kinds = {"few": [block("few", 9, 4, 9, 1, 9, 2)], "many": [block("many", 9, 5, 9, 7, 9, 6)]}
-    assert measure(kinds, lambda: None) == {"few": 1, "many": 5}, "the first run is not counted"
-    assert (
-        started
-        == ["few"] * 2 + ["many"] * 2 + ["few"] * 2 + ["many"] * 2 + ["few"] * 2 + ["many"] * 2
-    )
+    few, many = BlockShape(1, 64), BlockShape(8, 64)
+    kinds = {few: [block("few", 99, 9, 4, 9, 1, 9, 2)], many: [block("many", 99, 9, 5, 9, 7, 9, 6)]}
+    seconds = measure(kinds, lambda: None).seconds
+    assert seconds == {few: 1, many: 5}, "what compiles or gathers is not counted"
+    assert started == ["few", "many"] + 3 * (2 * ["few"] + 2 * ["many"])
 
 
 def test_a_service_counts_routing_and_the_loop_together(tiny, limits):

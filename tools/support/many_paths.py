@@ -109,20 +109,15 @@ class ManyPaths:
         )
         if num_devices == 1:
             engine = InProcessEngine(spec)
-            self._loops = [engine.loop]
+            engines = [engine]
         else:
             engine = SeveralDevices(spec, num_devices)
-            self._loops = [each.loop for each in engine.engines]
+            engines = engine.engines
         self.loop, self.cache = engine.loop, engine.cache
-        if shares_steps:
-            self._time_steps()
+        self._loops = [each.loop for each in engines]
+        for each in engines:
+            each.time_steps(None, None)
         self._rng = np.random.default_rng(1)
-
-    def _time_steps(self) -> None:
-        for number, loop in enumerate(self._loops):
-            path = number * self.num_paths // len(self._loops)
-            with self.cache.pin(self._modules[path]) as parts:
-                loop.time_steps(parts)
 
     def request(self, path: int, new_tokens: int, prompt: Sequence[int] | None = None):
         """Greedy, after a random prompt if none is given."""

@@ -11,6 +11,7 @@
     batch.py             the active rows of a path
     block_plan.py        how many tokens each row makes in a block
     mixing.py            which paths share a step
+    tiles.py             the tiles of such a step
     step_times.py        how long a block of each shape takes, measured at the start
     cached_texts.py      what each row of the cache holds
     cache_pool.py        the cache of all requests, and the programs in fixed shapes

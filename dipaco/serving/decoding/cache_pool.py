@@ -34,9 +34,10 @@ from dipaco.serving.decoding.decode import (
 )
 from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer, StepKind, StepShape
-from dipaco.serving.decoding.step_times import distinct_copies, measure
+from dipaco.serving.decoding.mixing import DecodeStep, Mixer, StepKind
+from dipaco.serving.decoding.step_times import BlockShape, Rows, distinct_copies, measure
 from dipaco.serving.decoding.stream import Token
+from dipaco.serving.decoding.tiles import LevelShape, StepShape
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
 
@@ -66,7 +67,6 @@ class CachePool:
         self._tokens_W = all_allowed(1, config.vocab_size)[0] if tokens_W is None else tokens_W
         self.mixer = Mixer(config, levels, limits)
         self._row_sizes = limits.row_sizes
-        self._slot_sizes = buckets(limits.smallest_slots, config.max_length)
         self._prompt_sizes = buckets(SMALLEST_PROMPT, config.max_length)
         self._spare = limits.rows
         self._free = list(range(self.limits.rows))  # the longest free first
@@ -78,7 +78,7 @@ class CachePool:
         """
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
-        self._of_several: dict[StepKind, StepMemory] = {}  # of steps for several paths
+        self._of_several: dict[tuple[StepKind, int], StepMemory] = {}  # of common steps, by slots
         self._texts = CachedTexts()
 
     @property
@@ -161,13 +161,12 @@ class CachePool:
     def start_block(self, step: DecodeStep) -> DecodeBlock:
         """Starts a block of tokens for the rows of a step; the result is still being computed."""
         rows = [row for batch in step.batches for row in batch.rows]
-        longest = max(len(row.tokens) for row in rows)
-        slots = smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block)
         if step.common is None:
             (batch,) = step.batches
             num_rows, parts = smallest_fitting(self._row_sizes, len(rows)), batch.prepared
+            slots = self.mixer.slots(step.batches)
         else:
-            _, shape = step.common
+            _, shape, slots = step.common
             num_rows, parts = shape.num_rows, self.mixer.parts(step.batches, shape)
         return self._run_block(parts, rows, self._memory_of(step), num_rows, slots)
 
@@ -177,15 +176,15 @@ class CachePool:
 
     def drop_others(self, releases: Collection[str]) -> None:
         """Frees what common steps have left of releases but these."""
-        for kind in [kind for kind in self._of_several if kind.release not in releases]:
-            self._of_several.pop(kind).drop()
+        for key in [key for key in self._of_several if key[0].release not in releases]:
+            self._of_several.pop(key).drop()
 
     def _memory_of(self, step: DecodeStep) -> StepMemory:
         if step.common is None:
             (batch,) = step.batches
             return batch.memory
-        kind, _ = step.common
-        return self._of_several.setdefault(kind, StepMemory())
+        kind, _, slots = step.common
+        return self._of_several.setdefault((kind, slots), StepMemory())
 
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
         """Every program in every shape, on the spare row; to be run in this order."""
@@ -230,38 +229,38 @@ class CachePool:
             *(
                 block_program(num_rows, slots)
                 for num_rows in self._row_sizes
-                for slots in self._slot_sizes
+                for slots in self.mixer.slot_sizes
             ),
             *(
                 mixed_program(shape, slots)
                 for shape in self.mixer.shapes
-                for slots in self._slot_sizes
-            ),
-            *(
-                WarmUpProgram("steps of several paths", lambda: self.time_steps(prepared), "timing")
-                for _ in self.mixer.shapes[:1]
+                for slots in self.mixer.slot_sizes
             ),
         ]
 
-    def time_steps(self, prepared: Parts) -> None:
-        """Measures which paths are sooner together, on the spare row; the programs are compiled."""
-        paths, slots = distinct_copies(prepared), self._slot_sizes[0]
+    def timing(self, prepared: Parts) -> WarmUpProgram:
+        """To be run when those were, and no other device works."""
+        run = functools.partial(self._time_steps, prepared)
+        return WarmUpProgram("steps of several paths", run, verb="timing")
 
-        def blocks(parts: Sequence[Parts | MixedParts], num_rows: int) -> list[Callable]:
+    def _time_steps(self, prepared: Parts) -> None:
+        """Measures how long the steps take that the mixer chooses from, on the spare row."""
+        paths, sizes = distinct_copies(prepared), self.mixer.slot_sizes
+        rows: dict[Rows, Sequence[Parts | MixedParts]] = dict.fromkeys(self._row_sizes, paths)
+        rows |= {shape: [self.mixer.any_parts(paths, shape)] for shape in self.mixer.shapes}
+
+        def blocks(block: BlockShape) -> list[Callable[[], object]]:
             memory = StepMemory()
+            number = block.rows if isinstance(block.rows, int) else block.rows.num_rows
             return [
-                functools.partial(self._run_block, each, [], memory, num_rows, slots)
-                for each in parts
+                functools.partial(self._run_block, parts, [], memory, number, block.slots)
+                for parts in rows[block.rows]
             ]
 
-        self.mixer.seconds = measure(
-            {number: blocks(paths, number) for number in self._row_sizes}
-            | {
-                shape: blocks([self.mixer.any_parts(paths, shape)], shape.num_rows)
-                for shape in self.mixer.shapes
-            },
-            self.wait,
-        )
+        kinds = [BlockShape(each, slots) for each in rows for slots in {sizes[0], sizes[-1]}]
+        self.mixer.times = measure({block: blocks(block) for block in kinds}, self.wait)
+        for gathered in self._gathered:
+            gathered.drop()
 
     def wait(self) -> None:
         """Waits until the device has finished."""

@@ -28,10 +28,11 @@ from dipaco.serving.decoding.fairness import RowShares
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
-from dipaco.serving.decoding.mixing import DecodeStep, LevelShape
+from dipaco.serving.decoding.mixing import DecodeStep, Mixer
 from dipaco.serving.decoding.request_queue import RequestQueue
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.decoding.waiting_requests import PathKey, key_of
 from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.warm_up import WarmUp
@@ -151,14 +152,19 @@ class Loop:
         (warm_up or WarmUp()).run(self._pool.programs(prepared))
         self._pool.wait()
 
-    def time_steps(self, prepared: Parts) -> None:
-        """The last program of `warm_up` alone: which paths share a step is then as measured."""
-        self._pool.time_steps(prepared)
-
     @property
     def num_programs(self) -> int:
         """How many programs that are."""
         return len(self._pool.programs({}))
+
+    @property
+    def mixer(self) -> Mixer:
+        """Decides which paths share a step."""
+        return self._pool.mixer
+
+    def time_steps(self, prepared: Parts, warm_up: WarmUp | None = None) -> None:
+        """Measures how long steps take, by which it decides from then on; one program more."""
+        (warm_up or WarmUp()).run([self._pool.timing(prepared)])
 
     def run_once(self) -> bool:
         """One turn: admit, prefill, decode a block for every row. False = nothing to do."""

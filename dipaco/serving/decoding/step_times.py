@@ -1,30 +1,93 @@
-"""How long a block of steps takes on this device, by its shape; measured at the start.
+"""How long a block of steps takes, by its shape: measured at the start of a server.
 
 Whether rows of several paths are sooner together or in turn depends on the machine: 64 rows of a
 2x2 of the quickstart's size take 0.75 of the time together on one CPU (Intel), and 1.25 on another
-(AMD). A block of a shape always takes the same, so each shape is run a few times.
+(AMD). A block of one shape takes the same time whatever is in it, so each is run a few times.
 
-Every tile has a module of its own, as it has in use: one module in all of them would be read from
-the processor's cache. Modules larger than that cache are not copied, since they are read from
+Every tile has a module of its own then, as it has in use: one module in all of them would be read
+from the processor's cache. Modules larger than that cache are not copied, since they are read from
 memory anyway.
 """
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from dipaco import trees
+from dipaco.model.config import ModelConfig, part_parameters
 from dipaco.model.spec import Parts
+from dipaco.serving.decoding.tiles import LevelShape, StepShape, tile_shape
 
 CACHE_BYTES = 128 << 20  # more than a processor's cache holds
 MOST_COPIES = 8
 ROUNDS = 3
 MOST_SECONDS = 3.0  # after which no other round begins
 
-Key = TypeVar("Key", bound=Hashable)
+# So many columns have products that take as long as reading the parameters. Of 8 layers of 128 x
+# 512 in float32 (AVX-512, two cores): the products of 64 columns with one set of weights take 1.7
+# ms, of 8 each with eight 4.7 ms, of 4 each with sixteen 7.5 ms, of one each with sixty-four 19 to
+# 23 ms.
+COLUMNS_LIKE_READING = 16
+BESIDES_PRODUCTS = 0.5  # what a step takes besides them
+# A tile's products against those of a program of its own. 64 rows of four paths, a 2x2, 32 tokens
+# each, take 0.208 s of CPU time in turn and 0.156 s together (0.84 M parameters a path), and 1.338
+# and 1.021 s (8.4 M).
+TILE_OVERHEAD = 1.2
+
+Rows = int | StepShape  # rows of one path, padding included, or those of several
+
+
+class BlockShape(NamedTuple):
+    """What the time of a block depends on."""
+
+    rows: Rows
+    slots: int  # of the cache that each row attends to
+
+
+class StepTimes(Protocol):
+    """Compares blocks; in any unit."""
+
+    def of(self, block: BlockShape) -> float: ...
+
+
+class EstimatedTimes:
+    """In units of reading the parameters of a path; the cache is left out. For a loop that was not
+    warmed up.
+    """
+
+    def __init__(self, config: ModelConfig, levels: Sequence[LevelShape]):
+        sizes = part_parameters(config)
+        self._shares = [
+            (level, sum(sizes[part] for part in level.parts) / sum(sizes.values()))
+            for level in levels
+        ]
+
+    def of(self, block: BlockShape) -> float:
+        if isinstance(block.rows, int):
+            return BESIDES_PRODUCTS + _products(block.rows)
+        shapes = [(share, *tile_shape(level, block.rows)) for level, share in self._shares]
+        return BESIDES_PRODUCTS + TILE_OVERHEAD * sum(
+            share * num_tiles * _products(columns) for share, num_tiles, columns in shapes
+        )
+
+
+class MeasuredTimes:
+    """In seconds, of blocks with the fewest and with the most slots; between them along a line."""
+
+    def __init__(self, seconds: Mapping[BlockShape, float]):
+        self.seconds = seconds
+        slots = [block.slots for block in seconds]
+        self._fewest, self._most = min(slots), max(slots)
+
+    def of(self, block: BlockShape) -> float:
+        fewest = self.seconds[BlockShape(block.rows, self._fewest)]
+        if self._most == self._fewest:
+            return fewest
+        share = (block.slots - self._fewest) / (self._most - self._fewest)
+        return fewest + share * (self.seconds[BlockShape(block.rows, self._most)] - fewest)
 
 
 def distinct_copies(prepared: Parts) -> list[Parts]:
@@ -34,21 +97,23 @@ def distinct_copies(prepared: Parts) -> list[Parts]:
 
 
 def measure(
-    blocks: Mapping[Key, Sequence[Callable[[], object]]], wait: Callable[[], object]
-) -> dict[Key, float]:
+    blocks: Mapping[BlockShape, Sequence[Callable[[], object]]], wait: Callable[[], object]
+) -> MeasuredTimes:
     """Seconds of one block of each kind, the least of a few rounds.
 
     Args:
-      blocks: of each kind some that are started one after the other, as a loop does. All are
-        compiled.
+      blocks: of each kind some that are started one after the other, as a loop does.
       wait: waits until the device has finished what was started.
     """
-    seconds: dict[Key, float] = {}
+    seconds: dict[BlockShape, float] = {}
+    for starts in blocks.values():
+        starts[0]()  # compiles what is not compiled yet
+        wait()
     began = time.perf_counter()
     for each in range(ROUNDS):
         if each and time.perf_counter() - began > MOST_SECONDS:
             break
-        for key, starts in blocks.items():
+        for block, starts in blocks.items():
             starts[0]()  # gathers what the next ones need
             wait()
             started = time.perf_counter()
@@ -56,5 +121,10 @@ def measure(
                 start()
             wait()
             own = (time.perf_counter() - started) / len(starts)
-            seconds[key] = min(own, seconds.get(key, own))
-    return seconds
+            seconds[block] = min(own, seconds.get(block, own))
+    return MeasuredTimes(seconds)
+
+
+def _products(columns: int) -> float:
+    """How long they take with the parameters of a path, in units of reading these."""
+    return 1 + columns / COLUMNS_LIKE_READING
