@@ -379,7 +379,7 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id, attempt, worker, be
 DELETE FROM claims RETURNING task_id, attempt, worker, begun;
 
 -- live_claims: every claim, with the counter that its worker raises, and its process if known
-SELECT c.task_id, c.attempt, c.renewals, c.lease_seconds, w.life
+SELECT c.task_id, c.attempt, c.worker, c.renewals, c.lease_seconds, w.life
 FROM claims c LEFT JOIN workers w ON w.name = c.worker ORDER BY c.task_id, c.attempt;
 
 -- drop_silent_claim: of a worker that was silent for a whole lease, or whose process has ended; no
