@@ -161,7 +161,8 @@ class Reaper:
         else:
             rows = self._database.rows("heard_after", name=watcher, limit=WATCHED)
         workers = {name: Counter(heartbeats, LEASE_SECONDS) for name, heartbeats in rows}
-        return {name: workers[name].count for name in self._workers_seen.over(workers)}
+        silent = self._workers_seen.over(workers)
+        return {name: workers[name].count for name in silent}
 
     def _mark_silent(self, workers: dict[str, int]) -> None:
         if workers:
