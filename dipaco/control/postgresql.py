@@ -16,7 +16,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from dipaco.control.database import check_version, migrations, newest_version, queries
+from dipaco.control.database import (
+    check_version,
+    migrations,
+    newest_version,
+    queries,
+    with_storable_text,
+)
 from dipaco.control.retry import with_retry
 from dipaco.control.server_connection import ServerConnection, qualified
 
@@ -138,7 +144,7 @@ class PostgreSQL:
         return qualified(_named(query), self._schema)
 
     def _execute(self, query: str, values: dict[str, Any]) -> Any:
-        return self._connection.execute(_named(query), values)
+        return self._connection.execute(_named(query), with_storable_text(values))
 
     def _create_tables(self) -> None:
         """Creates the tables in an empty schema."""

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from dipaco.control.database import Database
+from dipaco.control.database import Database, storable
 from dipaco.control.retry import retried
 
 REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
@@ -77,7 +77,7 @@ class Swarms:
         locks the credential, and the first that is `PROVED`, of which `evidence` (JSON values) is
         kept. Returns the reasons of all of them.
         """
-        key = f"{REFUSALS}/{serial}/{session}"
+        key, reason = f"{REFUSALS}/{serial}/{session}", storable(reason)
         with self._database.transaction():
             self._database.change("remember_meta", key=key, value=reason)
             if evidence is not None:
