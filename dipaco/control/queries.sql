@@ -511,8 +511,10 @@ UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURN
 -- wake_tasks: waiting tasks are ready; they look again for their inputs
 UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
 
--- is_finished_by: a row if this attempt finished the task
-SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt = :attempt;
+-- is_finished_by: a row if this attempt finished the task; a later one, of a backup, may be counted in
+-- the task's row. Asked only where a connection broke during a commit
+SELECT 1 FROM history
+WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker AND outcome = 'done';
 
 -- claims: every claim, with the seconds held at its last renewal, and its lease
 SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds,
