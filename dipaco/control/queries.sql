@@ -996,6 +996,10 @@ SET lineage = excluded.lineage, loss = excluded.loss, targets = excluded.targets
 SELECT step, lineage, loss, targets, seconds, blocks FROM swarm_steps
 WHERE arm = :arm AND path = :path ORDER BY step;
 
+-- swarm_shares: what each name has computed of the steps of all paths
+SELECT path, name, blocks, out_of, steps FROM swarm_shares WHERE steps > 0
+ORDER BY arm, path, name, blocks, out_of;
+
 -- put_swarm_status: how a swarm is
 INSERT INTO swarm_status (arm, path, leader, status) VALUES (:arm, :path, :leader, :status)
 ON CONFLICT (arm, path) DO UPDATE SET leader = excluded.leader, status = excluded.status;

@@ -49,6 +49,16 @@ class GroupStep(NamedTuple):
     delay: int = 0  # by so many steps its gradients' parameters are older than those it changed
 
 
+class StepShare(NamedTuple):
+    """In how many steps of a path a name computed so many blocks."""
+
+    path: int
+    name: str
+    blocks: int
+    out_of: int  # blocks of a step's whole batch
+    steps: int
+
+
 class Swarms:
     """The swarms of one run."""
 
@@ -205,6 +215,11 @@ class Swarms:
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
         return [GroupStep(*row[:5], *_blocks_and_delay(row[5])) for row in rows]
+
+    @retried
+    def shares(self) -> list[StepShare]:
+        """Of all steps that were taken; costs the same after any number of them."""
+        return [StepShare(*row) for row in self._database.rows("swarm_shares")]
 
     @retried
     def put_status(self, arm: str, path: int, leader: str, status: dict[str, Any]) -> None:
