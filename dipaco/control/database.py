@@ -40,6 +40,11 @@ class Database(Protocol):
         """
         ...
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether we are in a transaction or a snapshot."""
+        ...
+
     def lock(self, *subjects: str) -> None:
         """Inside a transaction: holds the locks of `subjects` until it ends. Transactions that
         count the same facts run one after the other, and each sees the facts of those before.

@@ -96,6 +96,10 @@ class SQLite:
             if is_durable:
                 self.flush()
 
+    @property
+    def is_inside(self) -> bool:
+        return self._connection.in_transaction
+
     def lock(self, *subjects: str) -> None:
         """There is one writer at a time; a transaction holds the only lock."""
 
