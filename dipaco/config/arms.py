@@ -68,12 +68,12 @@ def plan_of(config: "RunConfig") -> Plan:
         least_steps_share=config.inner.least_steps_share,
         stops_early=config.inner.hold_out > 0,
     )
-    path_phases = sum(len(modular.paths_in(phase)) for phase in range(config.phases))
+    path_phases = modular.num_at_once * config.phases
     dense_arms = {
         DENSE: plain(DENSE, config.phases, every),
         DATA_PARALLEL: Arm(
             name=DATA_PARALLEL,
-            topology=one_model(part_names(config.model), len(modular.paths_in(0))),
+            topology=one_model(part_names(config.model), modular.num_at_once),
             phases=config.phases,
             total_steps=config.phases * config.inner.steps,
             is_averaged=False,
