@@ -243,7 +243,7 @@ TABLES = (
     *("evaluations", "samples", "claims", "workers", "partial_snapshots", "refusals"),
     *("labels", "checks", "set_aside", "quorums", "taken", "phase_steps"),
     "history",
-    *("path_totals", "path_machines", "module_totals", "settled_tasks", "swarm_shares"),
+    *("path_totals", "path_machines", "module_totals", "settled_tasks"),
 )
 
 
