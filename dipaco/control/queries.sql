@@ -1081,9 +1081,16 @@ RETURNING *;
 -- newest_rollback: its number
 SELECT coalesce(max(rollback), 0) FROM set_aside;
 
--- put_aside: keeps a fact that counts no more
+-- put_aside@sqlite: keeps facts that count no more; a JSON array of texts
 INSERT INTO set_aside (rollback, arm, phase, kind, body)
-VALUES (:rollback, :arm, :phase, :kind, :body);
+SELECT :rollback, :arm, :phase, :kind, value FROM json_each(:bodies) ORDER BY key;
+
+-- put_aside@postgresql: as above
+INSERT INTO set_aside (rollback, arm, phase, kind, body)
+SELECT CAST(:rollback AS BIGINT), CAST(:arm AS TEXT), CAST(:phase AS BIGINT), CAST(:kind AS TEXT),
+       b.body
+FROM json_array_elements_text(CAST(:bodies AS JSON)) WITH ORDINALITY AS b (body, place)
+ORDER BY b.place;
 
 -- rollbacks: what was set aside each time
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside
