@@ -106,6 +106,18 @@ def test_steps_of_a_swarm_that_were_taken_before_their_shares_were_counted_count
     assert (ana.samples, ana.steps, ana.paths) == (8, 2, (3,))
 
 
+def test_who_is_dead_is_seen_in_the_first_tables_and_ends_in_the_newest(first):
+    with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
+        execute = ledger._database._connection.execute
+        execute("UPDATE tasks SET state = 'claimed', attempt = 1 WHERE id = 1")
+        claims = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
+        execute(f"{claims} (1, 1, 'dead', 0.0), (1, 2, 'alive', 60.0)")
+        assert ledger.reaper.active() == ["alive"]
+        ledger.meta.upgrade("9.9")
+        assert ledger.reaper.reap() == ["dead"]
+        assert [each.worker for each in ledger.queue.held()] == ["alive"]
+
+
 def test_a_run_of_before_the_history_goes_on_with_one(first, plan):
     """Its claims know of no beginning."""
     with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
