@@ -41,8 +41,9 @@ def run(options: argparse.Namespace) -> int:
 
     with patience(PATIENCE_SECONDS), reading(options.run) as opened:
         while True:
-            with opened.ledger.at_one_moment():
-                status = status_of(opened, with_sizes=not options.watch)
+            status = opened.ledger.look_at_one_moment(
+                lambda: status_of(opened, with_sizes=not options.watch)
+            )
             if options.json:
                 print(json.dumps(status, indent=None if options.watch else 1), flush=True)
             else:

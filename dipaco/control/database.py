@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dipaco.control.errors import LedgerOlder, LedgerVersion
 
 SCHEMA = importlib.resources.files("dipaco.control") / "schema"
+FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
 PART = "part"  # in the place of a dialect: a condition that several queries share
 
 
@@ -37,6 +38,11 @@ class Database(Protocol):
           is_durable: outlives a power cut once it has ended; False is faster, and outlives the
             process only.
         """
+        ...
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether we are in a transaction or a snapshot."""
         ...
 
     def lock(self, *subjects: str) -> None:
@@ -116,6 +122,18 @@ class Database(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def storable(text: str) -> str:
+    """A text as any database takes it. An error may quote a file name that is no text, or what is
+    in a binary file: such characters are written as in a literal of Python.
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def with_storable_text(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a statement, its `FREE_TEXT` `storable`."""
+    return values | {name: storable(values[name]) for name in FREE_TEXT if name in values}
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """The history of a run: who tried which task when, how it ended, and what became of workers.
 
 Everything else that is recorded says what is; claims are deleted, and failures forgotten once a
-task is done. A row is added here in the transaction that it tells of, and never changed. Nothing
-is decided by it, and it is no part of what equal runs have in common: its times are a wall clock's.
+task is done. A row is added here in the transaction that it tells of, and never changed. What a run
+does is not decided by it, and it is no part of what equal runs have in common: its times are a wall
+clock's. Only a worker whose connection broke during a commit finds here that it went through.
 """
 
 from collections.abc import Iterable

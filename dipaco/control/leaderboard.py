@@ -37,16 +37,11 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
         for session, peer in swarm["peers"].items():
             doing[_holder(session)].append(peer.get("does", ""))
             speeds[_holder(session)] += peer["samples_per_second"]
-        for step in swarms.steps(swarm["arm"], swarm["path"]):
-            num_blocks = sum(map(len, step.blocks.values()))
-            of_step: Counter[str] = Counter()
-            for session, blocks in step.blocks.items():
-                of_step[_holder(session)] += len(blocks)
-            for name, count in of_step.items():
-                if name in known and count:
-                    samples[name] += round(batch_size * count / num_blocks)
-                    steps[name] += 1
-                    paths[name].add(swarm["path"])
+    for share in swarms.shares():
+        if share.name in known:
+            samples[share.name] += share.steps * round(batch_size * share.blocks / share.out_of)
+            steps[share.name] += share.steps
+            paths[share.name].add(share.path)
     total, ranked = samples.total(), sorted(samples, key=lambda name: (-samples[name], name))
     place_of: dict[int, int] = {}  # by samples
     for place, name in enumerate(ranked, start=1):

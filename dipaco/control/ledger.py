@@ -3,9 +3,9 @@ write it.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dipaco.control.cleaning import Cleanings
 from dipaco.control.commit import Commit
@@ -26,9 +26,12 @@ from dipaco.control.quorums import Quorums
 from dipaco.control.reaping import Reaper
 from dipaco.control.redos import Redos
 from dipaco.control.retention import Retention
+from dipaco.control.retry import with_retry
 from dipaco.control.rollback import Rollbacks
 from dipaco.control.scheduler import first_tasks
 from dipaco.control.swarms import Swarms
+
+R = TypeVar("R")
 
 
 class Ledger:
@@ -108,6 +111,17 @@ class Ledger:
         """Everything read inside is of one moment, whatever other processes write meanwhile."""
         with self._database.snapshot():
             yield
+
+    def look_at_one_moment(self, look: Callable[[], R]) -> R:
+        """What `look` returns, which only reads, all of it of one moment; done again from its
+        beginning where the connection is lost.
+        """
+
+        def once() -> R:
+            with self.at_one_moment():
+                return look()
+
+        return with_retry(once, self._database.reconnect)
 
 
 @contextlib.contextmanager

@@ -121,8 +121,7 @@ class PhaseSteps:
         if arm.has_fewer_steps:
             of = {"arm": arm.name, "path": path, "phase": phase}
             decided = dict(self._database.rows("phase_steps_before", **of))
-        took_part = (at for at in range(phase) if path in arm.paths_in(at))
-        return sum(decided.get(at, arm.steps_in(at)) for at in took_part)
+        return sum(decided.get(at, arm.steps_in(at)) for at in arm.phases_of(path, phase))
 
     def newest(self, arm: str) -> list[DecidedSteps]:
         """Those of the last phase of every path."""

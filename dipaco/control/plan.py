@@ -7,10 +7,11 @@ from the modular model in its topology, in who steps together, and in nothing el
 
 import dataclasses
 import functools
-import hashlib
 import math
+from collections.abc import Sequence
 
 from dipaco.control.grace import AdaptiveGrace
+from dipaco.control.path_draws import drawn, phases_of
 from dipaco.topology import Level, ModuleId, Topology
 
 BASE = "base"
@@ -69,7 +70,11 @@ class Arm:
 
     def paths_in(self, phase: int) -> tuple[int, ...]:
         """The paths that take part in a phase, ascending: all, or drawn by (seed, phase)."""
-        return _drawn(self.topology.num_paths, self.sampling, self.seed, phase)
+        return drawn(self.topology.num_paths, self.sampling, self.seed, phase)
+
+    def phases_of(self, path: int, before: int) -> Sequence[int]:
+        """The phases before one that a path takes part in, ascending."""
+        return phases_of(self.topology.num_paths, self.sampling, self.seed, path, before)
 
     @property
     def num_at_once(self) -> int:
@@ -152,18 +157,6 @@ class Arm:
     def path_steps(self) -> int:
         """Inner steps that all paths take together."""
         return self.num_at_once * self.total_steps
-
-
-@functools.lru_cache(maxsize=1024)
-def _drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...]:
-    """Drawn by digests, so that every version of every library draws the same."""
-    if share == 1:
-        return tuple(range(num_paths))
-
-    def lot(path: int) -> bytes:
-        return hashlib.sha256(f"{seed} {phase} {path}".encode()).digest()
-
-    return tuple(sorted(sorted(range(num_paths), key=lot)[: max(1, round(share * num_paths))]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

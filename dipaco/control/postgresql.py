@@ -16,7 +16,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from dipaco.control.database import check_version, migrations, newest_version, queries
+from dipaco.control.database import (
+    check_version,
+    migrations,
+    newest_version,
+    queries,
+    with_storable_text,
+)
 from dipaco.control.retry import with_retry
 from dipaco.control.server_connection import ServerConnection, qualified
 
@@ -76,6 +82,10 @@ class PostgreSQL:
         """
         self._execute("flush", {})
 
+    @property
+    def is_inside(self) -> bool:
+        return self._connection.is_inside
+
     def lock(self, *subjects: str) -> None:
         for key in self.lock_keys(*subjects):
             self.rows("wait_for_lock", subject=key)
@@ -86,17 +96,24 @@ class PostgreSQL:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
-        with self._connection.transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY"):
+        """Begun on a new connection if the old one is lost."""
+        with contextlib.ExitStack() as inside:
+
+            def begin() -> None:
+                mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+                inside.enter_context(self._connection.transaction(mode))
+
+            with_retry(begin, self.reconnect)
             yield
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
         """Retries when the connection is lost, unless inside a transaction."""
-        if self._connection.is_inside:
+        if self.is_inside:
             return self._execute(query, values).fetchall()
         return with_retry(lambda: self._execute(query, values).fetchall(), self.reconnect)
 
     def select(self, text: str, **values: Any) -> list[tuple]:
-        if self._connection.is_inside:
+        if self.is_inside:
             return self._connection.execute(_statement(text), values).fetchall()
         return with_retry(
             lambda: self._connection.execute(_statement(text), values).fetchall(), self.reconnect
@@ -138,7 +155,7 @@ class PostgreSQL:
         return qualified(_named(query), self._schema)
 
     def _execute(self, query: str, values: dict[str, Any]) -> Any:
-        return self._connection.execute(_named(query), values)
+        return self._connection.execute(_named(query), with_storable_text(values))
 
     def _create_tables(self) -> None:
         """Creates the tables in an empty schema."""

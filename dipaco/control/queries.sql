@@ -379,7 +379,7 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id, attempt, worker, be
 DELETE FROM claims RETURNING task_id, attempt, worker, begun;
 
 -- live_claims: every claim, with the counter that its worker raises, and its process if known
-SELECT c.task_id, c.attempt, c.renewals, c.lease_seconds, w.life
+SELECT c.task_id, c.attempt, c.worker, c.renewals, c.lease_seconds, w.life
 FROM claims c LEFT JOIN workers w ON w.name = c.worker ORDER BY c.task_id, c.attempt;
 
 -- drop_silent_claim: of a worker that was silent for a whole lease, or whose process has ended; no
@@ -511,8 +511,10 @@ UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURN
 -- wake_tasks: waiting tasks are ready; they look again for their inputs
 UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
 
--- is_finished_by: a row if this attempt finished the task
-SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt = :attempt;
+-- is_finished_by: a row if this attempt finished the task; a later one, of a backup, may be counted in
+-- the task's row. Asked only where a connection broke during a commit
+SELECT 1 FROM history
+WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker AND outcome = 'done';
 
 -- claims: every claim, with the seconds held at its last renewal, and its lease
 SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds,
@@ -994,6 +996,10 @@ SET lineage = excluded.lineage, loss = excluded.loss, targets = excluded.targets
 SELECT step, lineage, loss, targets, seconds, blocks FROM swarm_steps
 WHERE arm = :arm AND path = :path ORDER BY step;
 
+-- swarm_shares: what each name has computed of the steps of all paths
+SELECT path, name, blocks, out_of, steps FROM swarm_shares WHERE steps > 0
+ORDER BY arm, path, name, blocks, out_of;
+
 -- put_swarm_status: how a swarm is
 INSERT INTO swarm_status (arm, path, leader, status) VALUES (:arm, :path, :leader, :status)
 ON CONFLICT (arm, path) DO UPDATE SET leader = excluded.leader, status = excluded.status;
@@ -1075,9 +1081,16 @@ RETURNING *;
 -- newest_rollback: its number
 SELECT coalesce(max(rollback), 0) FROM set_aside;
 
--- put_aside: keeps a fact that counts no more
+-- put_aside@sqlite: keeps facts that count no more; a JSON array of texts
 INSERT INTO set_aside (rollback, arm, phase, kind, body)
-VALUES (:rollback, :arm, :phase, :kind, :body);
+SELECT :rollback, :arm, :phase, :kind, value FROM json_each(:bodies) ORDER BY key;
+
+-- put_aside@postgresql: as above
+INSERT INTO set_aside (rollback, arm, phase, kind, body)
+SELECT CAST(:rollback AS BIGINT), CAST(:arm AS TEXT), CAST(:phase AS BIGINT), CAST(:kind AS TEXT),
+       b.body
+FROM json_array_elements_text(CAST(:bodies AS JSON)) WITH ORDINALITY AS b (body, place)
+ORDER BY b.place;
 
 -- rollbacks: what was set aside each time
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside

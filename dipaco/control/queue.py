@@ -205,8 +205,7 @@ class Queue:
 
     def is_finished_by(self, claim: Claim) -> bool:
         """Whether this very attempt finished its task."""
-        found = self._database.one("is_finished_by", **_task(claim), attempt=claim.attempt)
-        return found is not None
+        return self._database.one("is_finished_by", **key_of(claim)) is not None
 
     @retried
     def is_held(self, claim: Claim) -> bool:

@@ -6,6 +6,7 @@ one, says how it ended, and gives them back.
 """
 
 import time
+from typing import NamedTuple
 
 from dipaco.control.database import Database
 from dipaco.control.failures import ENDED, SILENT, count_loss
@@ -17,6 +18,18 @@ from dipaco.control.silence import Counter, Silence
 
 WATCHED = 32  # workers that each of them watches
 ENDED_SECONDS = 1.0  # in which a launcher gives back what its worker held
+
+
+ClaimKey = tuple[int, int]  # number of the task, attempt
+
+
+class _Look(NamedTuple):
+    """What a look at all claims has found."""
+
+    claims: dict[ClaimKey, Counter]
+    holders: dict[ClaimKey, str]  # workers
+    lives: dict[ClaimKey, Life]  # their processes, those of this machine
+    over: dict[ClaimKey, str]  # why
 
 
 class Reaper:
@@ -42,16 +55,8 @@ class Reaper:
             more: if thousands looked at thousands, a server would do nothing else. Where all of
             these are dead, they are marked, and those behind them come next. None = at all.
         """
-        self._mark_silent_workers(watcher)
-        claims, lives, here = {}, {}, Life.here()
-        for task_id, attempt, renewals, lease_seconds, life in self._database.rows("live_claims"):
-            claims[task_id, attempt] = Counter(renewals, lease_seconds)
-            if life is not None and (known := here.neighbour(life)) is not None:
-                lives[task_id, attempt] = known
-        self._ended_seconds = {life: self._ended_seconds.get(life) for life in lives.values()}
-        ended = self._long_ended()
-        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)
-        over |= {claim: ENDED for claim, life in lives.items() if life in ended}
+        self._mark_silent(self._silent_workers(watcher))
+        claims, _, lives, over = self._look()
         if not over:
             return []
         with self._database.transaction():
@@ -68,6 +73,18 @@ class Reaper:
                         note_event(self._database, "silent", of["name"])
             reopen(self._database)
         return sorted(workers)
+
+    @retried
+    def active(self) -> list[str]:
+        """Looks once as `reap` does, and ends nothing: the workers that are here or hold claims,
+        but for those that `reap` would end. For tables of whatever version: those of before the
+        history cannot be told of an end.
+        """
+        here = {name for (name, _) in self._database.rows("heard_workers")}
+        silent, look = self._silent_workers(None), self._look()
+        ended = {look.holders[key] for key, reason in look.over.items() if reason == ENDED}
+        holders = {worker for key, worker in look.holders.items() if key not in look.over}
+        return sorted((here - silent.keys() - ended) | holders)
 
     @retried
     def life_of_holder(self, worker: str) -> str | None:
@@ -121,16 +138,35 @@ class Reaper:
             if since is not None and now - since >= ENDED_SECONDS
         }
 
-    def _mark_silent_workers(self, watcher: str | None) -> None:
+    def _look(self) -> _Look:
+        claims, holders, lives, here = {}, {}, {}, Life.here()
+        for row in self._database.rows("live_claims"):
+            task_id, attempt, worker, renewals, lease_seconds, life = row
+            claims[task_id, attempt] = Counter(renewals, lease_seconds)
+            holders[task_id, attempt] = worker
+            if life is not None and (known := here.neighbour(life)) is not None:
+                lives[task_id, attempt] = known
+        self._ended_seconds = {life: self._ended_seconds.get(life) for life in lives.values()}
+        ended = self._long_ended()
+        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)
+        over |= {claim: ENDED for claim, life in lives.items() if life in ended}
+        return _Look(claims, holders, lives, over)
+
+    def _silent_workers(self, watcher: str | None) -> dict[str, int]:
+        """Looks once at workers that count as alive: those without a heartbeat for a lease, with
+        their number of heartbeats.
+        """
         if watcher is None:
             rows = self._database.rows("heard_workers")
         else:
             rows = self._database.rows("heard_after", name=watcher, limit=WATCHED)
         workers = {name: Counter(heartbeats, LEASE_SECONDS) for name, heartbeats in rows}
         silent = self._workers_seen.over(workers)
-        if silent:
+        return {name: workers[name].count for name in silent}
+
+    def _mark_silent(self, workers: dict[str, int]) -> None:
+        if workers:
             with self._database.transaction(is_durable=False):
-                for name in silent:
-                    of = {"name": name, "heartbeats": workers[name].count}
-                    if self._database.change("mark_silent", **of):
+                for name, heartbeats in workers.items():
+                    if self._database.change("mark_silent", name=name, heartbeats=heartbeats):
                         note_event(self._database, "silent", name)

@@ -69,10 +69,14 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
 
 
 def retried(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Runs a method of an object with a `_database` `with_retry`."""
+    """Runs a method of an object with a `_database` `with_retry`. Inside a transaction it is run
+    once: what is retried there is the whole.
+    """
 
     @functools.wraps(method)
     def asked(self: Any, *arguments: P.args, **settings: P.kwargs) -> R:
+        if self._database.is_inside:
+            return method(self, *arguments, **settings)
         return with_retry(lambda: method(self, *arguments, **settings), self._database.reconnect)
 
     return asked

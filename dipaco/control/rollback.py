@@ -24,6 +24,7 @@ TABLES = (
     "partial_snapshots",
     *("labels", "checks", "scores", "releases", "evaluations", "samples", "stages"),
 )
+MOST_AT_ONCE = 1000  # facts that one statement sets aside
 
 
 class Rollback(NamedTuple):
@@ -69,9 +70,10 @@ class Rollbacks:
             for table in TABLES:
                 rows = database.rows(f"aside_{table}", **of)
                 counts[table] = len(rows)
-                for row in rows:
+                for first in range(0, len(rows), MOST_AT_ONCE):
+                    bodies = json.dumps(list(map(json.dumps, rows[first : first + MOST_AT_ONCE])))
                     database.change(
-                        "put_aside", rollback=newest + 1, **of, kind=table, body=json.dumps(row)
+                        "put_aside", rollback=newest + 1, **of, kind=table, bodies=bodies
                     )
             database.change("forget_graces", **of)
             database.change("forget_arrivals", **of)

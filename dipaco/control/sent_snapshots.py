@@ -36,4 +36,4 @@ def num_taken_since(arm: Arm, path: int, phase: int, sent: int | None) -> int:
 
 def _taken(arm: Arm, path: int, phase: int) -> int:
     """Phases that a path has taken part in, this one included."""
-    return sum(path in arm.paths_in(at) for at in range(phase + 1))
+    return len(arm.phases_of(path, phase + 1))

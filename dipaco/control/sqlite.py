@@ -21,6 +21,7 @@ from dipaco.control.database import (
     migrations,
     newest_version,
     queries,
+    with_storable_text,
 )
 from dipaco.control.host_mark import HostMark
 from dipaco.control.turn import Turn
@@ -94,6 +95,10 @@ class SQLite:
                     raise
             if is_durable:
                 self.flush()
+
+    @property
+    def is_inside(self) -> bool:
+        return self._connection.in_transaction
 
     def lock(self, *subjects: str) -> None:
         """There is one writer at a time; a transaction holds the only lock."""
@@ -173,7 +178,8 @@ class SQLite:
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         with self._translate_errors():
-            values = {**values, "now": clock.now_seconds(), "wall": time.time()}
+            clocks = {"now": clock.now_seconds(), "wall": time.time()}
+            values = with_storable_text(values) | clocks
             return self._connection.execute(queries("sqlite")[query], values)
 
     def _free_bytes(self) -> int:

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from dipaco.control.database import Database
+from dipaco.control.database import Database, storable
 from dipaco.control.retry import retried
 
 REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
@@ -49,6 +49,16 @@ class GroupStep(NamedTuple):
     delay: int = 0  # by so many steps its gradients' parameters are older than those it changed
 
 
+class StepShare(NamedTuple):
+    """In how many steps of a path a name computed so many blocks."""
+
+    path: int
+    name: str
+    blocks: int
+    out_of: int  # blocks of a step's whole batch
+    steps: int
+
+
 class Swarms:
     """The swarms of one run."""
 
@@ -77,7 +87,7 @@ class Swarms:
         locks the credential, and the first that is `PROVED`, of which `evidence` (JSON values) is
         kept. Returns the reasons of all of them.
         """
-        key = f"{REFUSALS}/{serial}/{session}"
+        key, reason = f"{REFUSALS}/{serial}/{session}", storable(reason)
         with self._database.transaction():
             self._database.change("remember_meta", key=key, value=reason)
             if evidence is not None:
@@ -205,6 +215,11 @@ class Swarms:
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
         return [GroupStep(*row[:5], *_blocks_and_delay(row[5])) for row in rows]
+
+    @retried
+    def shares(self) -> list[StepShare]:
+        """Of all steps that were taken; costs the same after any number of them."""
+        return [StepShare(*row) for row in self._database.rows("swarm_shares")]
 
     @retried
     def put_status(self, arm: str, path: int, leader: str, status: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 
+from dipaco.control.life import has_process
 from dipaco.control.retry import ConnectionLost
 
 MOST_BYTES = 200  # of what the file says
@@ -38,11 +39,14 @@ class Turn:
     def taken(self) -> Generator[None]:
         """Inside, it is our turn. Raises `TurnHeld`."""
         waiter = None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiter = self._wait()
-        try:
+        try:  # an interrupt may come anywhere
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiter = _Waiter(self._file)
+                waiter.begin()
+                if not waiter.is_granted.wait(self._wait_seconds):
+                    raise TurnHeld(place=self._file, problem=self._problem()) from None
             with contextlib.suppress(OSError):  # a full disk: it is only a name
                 os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
             yield
@@ -50,23 +54,35 @@ class Turn:
             if waiter is None:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             else:
-                waiter.close()
+                waiter.end()
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _wait(self) -> "_Waiter":
-        waiter = _Waiter(self._file)
-        if waiter.is_granted.wait(self._wait_seconds) or not waiter.gives_up():
-            return waiter
+    def _problem(self) -> str:
+        """Who holds the turn, and what to do. The name in the file is of who wrote it last; where
+        that cannot be who holds it, there is no advice to end it.
+        """
         who = os.pread(self._descriptor, MOST_BYTES, 0).decode(errors="replace").strip()
         number = next((word for word in who.split() if word.isdigit()), "PID")
-        raise TurnHeld(
-            place=self._file,
-            problem=f"{who or 'another process'} has been inside a transaction for "
-            f"{self._wait_seconds:.0f} s, and is stopped or hangs. There, `kill -CONT {number}` "
-            f"lets it go on and `kill -9 {number}` ends it; nothing that was recorded is lost",
+        advice = (
+            f". There, `kill -CONT {number}` lets it go on and `kill -9 {number}` ends it; nothing "
+            "that was recorded is lost"
         )
+        if who == self._name.decode():
+            who, advice = "another thread of this process, or a process without its name there,", ""
+        elif not who or _has_ended(who):
+            who, advice = "a process that has not written its name there", ""
+        return (
+            f"{who} has been inside a transaction for {self._wait_seconds:.0f} s, and is stopped "
+            f"or hangs{advice}"
+        )
+
+
+def _has_ended(who: str) -> bool:
+    """Whether a process of this host, by what it has written, is certainly no more."""
+    _, number, _, host, *_ = [*who.split(), "", "", "", ""]
+    return host == socket.gethostname() and number.isdigit() and not has_process(int(number))
 
 
 class _Waiter:
@@ -78,13 +94,16 @@ class _Waiter:
         self._descriptor = _open(file)
         self._guard, self._has_given_up = threading.Lock(), False
         self.is_granted = threading.Event()
+
+    def begin(self) -> None:
         threading.Thread(target=self._run, name="turn", daemon=True).start()
 
-    def gives_up(self) -> bool:
-        """False: its turn has come."""
+    def end(self) -> None:
+        """Lets go of the turn, or waits for it no more."""
         with self._guard:
-            self._has_given_up = not self.is_granted.is_set()
-            return self._has_given_up
+            if self.is_granted.is_set():
+                self.close()
+            self._has_given_up = True
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -28,8 +28,9 @@ class Upgraded(NamedTuple):
 def upgrade(
     where: Address, wait_seconds: float, should_stop: Callable[[], bool] = lambda: False
 ) -> Upgraded:
-    """Drains the run, waits until its workers have left, and upgrades it. Afterwards the command
-    holds that its workers followed before, or one that was given meanwhile.
+    """Drains the run, waits until its workers have left or are seen to be dead, upgrades it, and
+    gives back what dead ones held. Afterwards the command holds that its workers followed before,
+    or one that was given meanwhile.
 
     Raises:
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
@@ -53,6 +54,7 @@ def upgrade(
             ledger.meta.end_drain()
             raise
         tables = ledger.meta.upgrade(described_version())
+        ledger.reaper.reap()  # only now: tables of before the history cannot be told of an end
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()
@@ -76,11 +78,9 @@ def _wait_until_all_have_left(
 
 
 def _active_workers(ledger: Ledger) -> str:
-    """A phrase; empty if none is. A worker that is silent for a lease does not count: it is refused
-    when it comes back.
+    """A phrase; empty if none is. A worker that is silent for a lease, or whose process has ended,
+    does not count: it is refused when it comes back.
     """
-    ledger.reaper.reap()
-    names = {held.worker for held in ledger.queue.held()}
-    names |= {member.name for member in ledger.members.here()}
-    some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+    names = ledger.reaper.active()
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{some} {'is' if len(names) == 1 else 'are'} here" if names else ""

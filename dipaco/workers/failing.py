@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Sequence
 
+from dipaco.control.database import storable
 from dipaco.control.failures import Failure
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import ClaimLost, DiskFull, MachineFault, NotWritable, missing_package
@@ -116,8 +117,8 @@ def refuse_stuck(failed: Sequence[Failure]) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """An error as it is kept in the ledger: its name and its sentence, on one line."""
-    text = " ".join(str(error).split())
+    """An error as it is kept in the ledger and printed: its name and its sentence, on one line."""
+    text = storable(" ".join(str(error).split()))
     if len(text) > REASON_CHARACTERS:
         text = f"{text[:REASON_CHARACTERS]} ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -89,11 +89,16 @@ def test_a_finished_task_cannot_be_finished_again(ledger, plan):
     assert everything(ledger) == before
 
 
-def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place):
+@pytest.mark.parametrize("has_backup", [False, True], ids=["alone", "before its backup"])
+def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place, has_backup):
     """The connection breaks when everything is recorded: asked again, it is found done."""
     if not isinstance(place[0], str):
         return  # a file has no connection to lose
     claim = do_until(ledger, plan, "train")
+    if has_backup:  # what it does is for nothing
+        with ledger._database.transaction():
+            row = ledger._database.one("claim_backup", task_id=claim.task_id)
+            backup = ledger.queue._hold(row, "second", 60.0)
     once, broken = ledger._database.once, []
 
     def breaks(query, **values):
@@ -109,6 +114,9 @@ def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place)
     path = claim.task.path
     assert ledger.facts.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
     assert not ledger.queue.is_held(claim)
+    if has_backup:
+        with pytest.raises(ClaimLost):
+            ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
 
 
 def test_what_is_recorded_on_a_server_outlives_a_power_cut(ledger, plan, place):

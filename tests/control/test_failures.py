@@ -49,6 +49,28 @@ def test_a_task_that_failed_waits_while_others_go_on(ledger, plan):
     assert 0 < only(ledger).seconds_left <= wait_seconds(1, 0)
 
 
+UNPRINTABLE = "notes/caf\udce9.txt: 'a\0b'"  # a name that is no text, a character of a binary file
+PRINTABLE = "notes/caf\\udce9.txt: 'a\\0b'"
+
+
+def test_whatever_an_error_quotes_it_is_counted_and_told(ledger, plan):
+    of = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
+    for name in ("left", "died"):
+        ledger.members.join(name, life=name, **of)
+    ledger.failures.fail(ledger.queue.claim("w"), UNPRINTABLE, is_lasting=True)
+    assert only(ledger).reason == PRINTABLE
+    ledger.failures.retry()
+    train = do_until(ledger, plan, "train")
+    ledger.redos.redo(train, Task("route"), "an object", UNPRINTABLE)
+    assert ledger.redos.refusals()[0].reason == PRINTABLE
+    ledger.members.leave("left", "left", UNPRINTABLE)
+    ledger.queue.give_back_of("died", crash="killed", last_words=UNPRINTABLE)
+    assert [one.last_words for one in ledger.members.list()] == [PRINTABLE] * 2
+    told = [event.reason for event in ledger.history.after() if event.reason]
+    assert told == [PRINTABLE, f"an object: {PRINTABLE}", PRINTABLE, PRINTABLE]
+    assert ledger.swarms.refuse("serial", "session", UNPRINTABLE) == (PRINTABLE,)
+
+
 def test_a_delay_ends(ledger):
     claim = ledger.queue.claim("w")
     ledger.failures.fail(claim, "why")

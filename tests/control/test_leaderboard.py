@@ -11,9 +11,9 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
         swarms.issue(f"of {name}", name, role, 1e12)
     swarms.issue("another of ana", "ana", "volunteer", 1e12)
 
-    def step(path, number, **blocks):
+    def step(path, number, *, delay=0, **blocks):
         of = {name.replace("_", "/"): counts for name, counts in blocks.items()}
-        swarms.put_step("modular", path, GroupStep(number, "s", 1.0, 9.0, 1.0, of))
+        swarms.put_step("modular", path, GroupStep(number, "s", 1.0, 9.0, 1.0, of, delay))
 
     for path in (0, 1):
         computes = {"does": "computes", "samples_per_second": 2.5}
@@ -21,10 +21,12 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
         peers = {"bo/3": waits, "bo/4": computes, "bo/5": computes}
         swarms.put_status("modular", path, "w", {"peers": peers if path else {}})
     step(0, 0, ana_1=[0, 1], bo_1=[2], **{"backbone-0_1": [3]})
-    step(0, 1, ana_2=[0, 1, 2, 3], bo_2=[])
+    step(0, 1, delay=1, ana_2=[0, 1, 2, 3], bo_2=[])
     step(1, 0, bo_3=[0, 1, 2, 3])
     step(1, 0, bo_3=[0, 1], ana_3=[2, 3])  # it was lost, and taken again
     first, second = leaderboard(swarms, 16)
+    ledger._database._connection.execute("DELETE FROM swarm_steps")
+    assert leaderboard(swarms, 16) == [first, second], "it reads no steps, which are many"
     assert (first.place, first.name, first.samples, first.steps) == (1, "ana", 8 + 16 + 8, 3)
     assert (first.paths, first.is_here) == ((0, 1), False)
     assert (second.place, second.name, second.samples, second.steps) == (2, "bo", 4 + 8, 2)

@@ -8,7 +8,9 @@ import pytest
 
 from dipaco.control import database
 from dipaco.control.errors import LedgerOlder
+from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
+from dipaco.control.swarms import GroupStep
 from tests.control.conftest import do_one
 
 NOW = database.newest_version("sqlite")
@@ -78,19 +80,49 @@ def test_both_databases_are_brought_to_the_same_version():
     assert database.migrations("sqlite").keys() == database.migrations("postgresql").keys()
 
 
-def test_a_run_of_before_the_history_goes_on_with_one(place, tmp_path, monkeypatch, plan):
-    """Its claims know of no beginning."""
+@pytest.fixture
+def first(place, tmp_path, monkeypatch):
+    """A run's place, whose tables are the first ones."""
     with as_file(database.SCHEMA) as schema:
         shutil.copytree(schema, tmp_path / "first")
     for file in (tmp_path / "first").glob("*/00[2-9]*.sql"):
         file.unlink()
-    monkeypatch.setattr(database, "SCHEMA", tmp_path / "first")
-    with contextlib.closing(Ledger(*place)) as ledger:
-        ledger.start({"config": "as it was"})
-    monkeypatch.undo()
-    with contextlib.closing(Ledger(*place, allows_older=True)) as ledger:
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "SCHEMA", tmp_path / "first")
+        with contextlib.closing(Ledger(*place)) as ledger:
+            ledger.start({"config": "as it was"})
+    return place
+
+
+def test_steps_of_a_swarm_that_were_taken_before_their_shares_were_counted_count(first):
+    with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
+        ledger.swarms.issue("s", "ana", "volunteer", 1e12)
+        for number, blocks in enumerate([{"ana/1": [0], "bo/1": [1]}, {"ana/2": [0, 1]}]):
+            step = GroupStep(number, "s", 1.0, 9.0, 1.0, blocks, number)
+            ledger.swarms.put_step("modular", 3, step)
+        ledger.meta.upgrade("9.9")
+        ledger.swarms.put_step("modular", 3, step._replace(blocks={"ana/3": [0], "bo/1": [1]}))
+        (ana,) = leaderboard(ledger.swarms, 8)
+    assert (ana.samples, ana.steps, ana.paths) == (8, 2, (3,))
+
+
+def test_who_is_dead_is_seen_in_the_first_tables_and_ends_in_the_newest(first):
+    with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
+        execute = ledger._database._connection.execute
+        execute("UPDATE tasks SET state = 'claimed', attempt = 1 WHERE id = 1")
+        claims = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
+        execute(f"{claims} (1, 1, 'dead', 0.0), (1, 2, 'alive', 60.0)")
+        assert ledger.reaper.active() == ["alive"]
+        ledger.meta.upgrade("9.9")
+        assert ledger.reaper.reap() == ["dead"]
+        assert [each.worker for each in ledger.queue.held()] == ["alive"]
+
+
+def test_a_run_of_before_the_history_goes_on_with_one(first, plan):
+    """Its claims know of no beginning."""
+    with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
         assert ledger.meta.upgrade("9.9") == (1, NOW)
-    with contextlib.closing(Ledger(*place)) as ledger:
+    with contextlib.closing(Ledger(*first)) as ledger:
         for kind in ("prepare", "pretrain"):
             assert do_one(ledger, plan).task.kind == kind
         assert [event.outcome for event in ledger.history.after()] == ["done", "done"]

@@ -4,7 +4,9 @@ not wait behind a long statement, and a server without a connection left is wait
 
 import contextlib
 import logging
+import os
 import re
+import socket
 import tempfile
 import threading
 import time
@@ -187,6 +189,37 @@ def test_a_value_of_the_run_is_read_and_kept_though_the_connection_breaks(ledger
         assert ledger.meta.remember("machine", "first") == "first"
     else:
         assert ledger.meta.command().name == "run"
+
+
+def cut(connection):
+    """As where a server is restarted, or a router forgets an idle connection."""
+    with socket.socket(fileno=os.dup(connection.pgconn.socket)) as link:
+        link.shutdown(socket.SHUT_RDWR)
+
+
+def test_who_looks_again_and_again_looks_on_though_the_connection_breaks_between_two_looks(
+    ledger, connections
+):
+    for _ in range(2):
+        cut(connections[-1])
+        with ledger.at_one_moment():
+            assert ledger.meta.get("config") == "{}"
+    assert len(connections) == 3
+
+
+@pytest.mark.parametrize("ask", ["get", "command"])  # one is retried by itself, and one is not
+def test_a_look_during_which_the_connection_breaks_is_begun_again(ledger, connections, ask):
+    asked = []
+
+    def look():
+        asked.append(ledger.meta.get("config"))
+        if len(connections) < 3:
+            cut(connections[-1])
+        return ledger.meta.get("config") if ask == "get" else ledger.meta.command().name
+
+    with retry.patience(5.0):
+        assert ledger.look_at_one_moment(look) == {"get": "{}", "command": "run"}[ask]
+    assert asked == ["{}"] * 3
 
 
 def test_a_ledger_whose_tables_are_gone_says_so(ledger):

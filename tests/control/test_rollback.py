@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from dipaco.control import rollback
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost, WorkersActive
@@ -63,6 +64,23 @@ def test_what_is_set_aside_is_kept_and_listed(finished, plan):
     kept = {repr(tuple(json.loads(body))) for (body,) in kept}
     assert kept <= set(rows)
     assert len(kept) == 8
+
+
+def test_facts_are_set_aside_together_and_not_by_a_journey_to_the_server_for_each(
+    finished, monkeypatch
+):
+    change, asked = finished._database.change, []
+
+    def counting(query, **values):
+        asked.append(query)
+        return change(query, **values)
+
+    monkeypatch.setattr(finished._database, "change", counting)
+    monkeypatch.setattr(rollback, "MOST_AT_ONCE", 5)
+    counts = finished.rollbacks.go_back("modular", 1, TRAIN)
+    assert asked.count("put_aside") == sum(-(-count // 5) for count in counts.values())
+    (kept,) = finished.rollbacks.list()
+    assert kept.set_aside == counts
 
 
 def test_snapshots_of_phases_that_are_set_aside_do_not_count_as_sent(finished):

@@ -1,6 +1,7 @@
 """Which snapshots are sent to a bucket, and how many phases a lost machine costs."""
 
 import dataclasses
+import hashlib
 
 from dipaco.control.sent_snapshots import is_last, is_sent, num_taken_since, num_unsent
 from tests.control.conftest import GRID, arm
@@ -29,3 +30,25 @@ def test_phases_that_a_path_takes_no_part_in_do_not_count():
         since = [num_taken_since(sampled, path, phase, taken[0]) for phase in taken]
         assert since == list(range(len(taken)))
         assert sent == [n % 2 == 0 or n == len(taken) for n in range(1, len(taken) + 1)]
+
+
+def test_each_phase_is_drawn_once_however_many_there_are_and_however_often_it_is_asked(monkeypatch):
+    phases, drawn, sha256 = 1200, [], hashlib.sha256
+    sampled = arm("modular", GRID, phases, averaged=True)
+    sampled = dataclasses.replace(sampled, sampling=0.5, seed=91)
+    taken = {
+        path: [phase for phase in range(phases) if path in sampled.paths_in(phase)]
+        for path in range(4)
+    }
+
+    def counting(text):
+        drawn.append(text)
+        return sha256(text)
+
+    monkeypatch.setattr(hashlib, "sha256", counting)
+    for path in range(4):
+        for phase in taken[path][-3:]:
+            assert num_taken_since(sampled, path, phase, None) == taken[path].index(phase) + 1
+            assert list(sampled.phases_of(path, phase)) == taken[path][: taken[path].index(phase)]
+    assert sampled.path_steps == sum(map(len, taken.values())) * 10
+    assert len(drawn) <= 4 * (phases + 1), "the first one again, for how many take part"

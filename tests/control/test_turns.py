@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -73,6 +74,45 @@ def test_others_go_on_when_it_goes_on_or_is_gone(file, stopped, number):
     with open_ledger(file) as third:
         third.meta.remember("one more", "writes")
     database.close()
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["while it waits", "as it begins to wait"])
+def test_who_is_interrupted_while_it_waits_leaves_the_turn_to_others(file, monkeypatch, at_start):
+    first, second, third = (SQLite(file, turn_seconds=seconds) for seconds in (0.0, 60.0, 5.0))
+    wait = threading.Event.wait
+
+    def interrupt(event, timeout=None):
+        """As Ctrl-C does, wherever the process is; a thread's start waits without a limit."""
+        if (timeout is None) == at_start:
+            raise KeyboardInterrupt
+        return wait(event, timeout)
+
+    with first.transaction(), monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt), second.transaction():
+            raise AssertionError("it is another's turn")
+    for database in (third, second):
+        with database.transaction():
+            database.change("remember_meta", key="who", value="comes later")
+    for database in (first, second, third):
+        database.close()
+
+
+def test_nobody_is_told_to_end_this_process_or_one_that_has_ended(file):
+    """The file keeps the name of who wrote it last, until the next one does."""
+    first, second = SQLite(file), SQLite(file, turn_seconds=0.05)
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    written = file.with_name(f"{file.name}-turn")
+    with first.transaction():
+        with pytest.raises(TurnHeld, match="another thread of this process, or") as mine:
+            second.transaction().__enter__()
+        written.write_text(f"process {ended.pid} on {socket.gethostname()}")
+        with pytest.raises(TurnHeld, match="a process that has not written its name") as unknown:
+            second.transaction().__enter__()
+    assert not any("kill" in str(held.value) for held in (mine, unknown))
+    for database in (first, second):
+        database.close()
 
 
 def test_a_worker_waits_says_so_and_gives_up_after_as_long_as_for_a_server(

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import dipaco
-from dipaco.control import database
+from dipaco.control import database, reaping
+from dipaco.control.ledger import Ledger
+from dipaco.control.life import Life
 from dipaco.control.meta import RunCommand
 from dipaco.errors import RunOfOtherVersion
 from dipaco.runs import version
 from dipaco.runs.errors import RunTooOld
-from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.opening import create_or_open, database_location_of, open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
 from dipaco.store.address import Address
@@ -126,7 +128,9 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
     run.ledger.close()
 
 
-def test_a_run_whose_tables_are_the_oldest_is_upgraded(tmp_path, monkeypatch):
+@pytest.fixture
+def oldest(tmp_path, monkeypatch):
+    """A run whose tables are the first ones."""
     with as_file(database.SCHEMA) as schema:
         shutil.copytree(schema, tmp_path / "first")
     for file in (tmp_path / "first").glob("*/00[2-9]*.sql"):
@@ -134,9 +138,40 @@ def test_a_run_whose_tables_are_the_oldest_is_upgraded(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(database, "SCHEMA", tmp_path / "first")
         create_or_open(tmp_path / "run", CONFIG)[0].ledger.close()
-    done = upgrade(Address(tmp_path / "run"), 10.0)
+    return Address(tmp_path / "run")
+
+
+def test_a_run_whose_tables_are_the_oldest_is_upgraded(oldest):
+    done = upgrade(oldest, 10.0)
     assert (done.tables_before, done.command) == (1, "run")
-    open_run(tmp_path / "run").ledger.close()
+    open_run(oldest).ledger.close()
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["in a task", "idle"])
+def test_a_worker_that_was_killed_does_not_hold_up_the_upgrade_of_the_oldest_tables(
+    oldest, monkeypatch, holds
+):
+    """Its end is told to the history, which these tables have not: after the upgrade."""
+    for seconds in ("LEASE_SECONDS", "ENDED_SECONDS"):
+        monkeypatch.setattr(reaping, seconds, 0.2)
+    monkeypatch.setattr("dipaco.runs.upgrade.POLL_SECONDS", 0.05)
+    gone = Life.here()._replace(began="0")  # of another process that had our number
+    with contextlib.closing(Ledger(*database_location_of(oldest), allows_older=True)) as ledger:
+        of = {"host": "h", "pid": gone.pid, "life": str(gone), "machine": "m"}
+        of |= {"kinds": "", "epoch": ledger._database.epoch, "version": "0.4.0", "after": None}
+        ledger._database.change("put_worker", name="killed", **of)
+        if holds:
+            insert = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
+            execute = ledger._database._connection.execute
+            execute("UPDATE tasks SET state = 'claimed', attempt = 1 WHERE id = 1")
+            execute(f"{insert} (1, 1, 'killed', 60.0)")
+    assert upgrade(oldest, 10.0).tables_before == 1
+    run = open_run(oldest)
+    told = {(event.worker, event.outcome) for event in run.ledger.history.after()}
+    assert told == {("killed", "silent"), *([("killed", "lost")] if holds else [])}
+    assert run.ledger.members.here() == []
+    assert run.ledger.queue.claim("next").attempt == 1 + holds
+    run.ledger.close()
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["done", "stopped"])

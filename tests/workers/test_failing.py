@@ -17,6 +17,7 @@ from dipaco.errors import DiskFull, Diverged, NotWritable, PackageMissing
 from dipaco.workers import loop
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
+from dipaco.workers.failing import reason_of
 from dipaco.workers.hosts import HostGroupBroken
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
@@ -110,6 +111,11 @@ def test_an_error_that_passes_costs_a_try(begin, poison):
     assert worker_of(run, callbacks=told).run_until_finished()
     assert [task for task, _, _ in told.failed] == [POISON]
     assert POISON in told.finished
+
+
+def test_a_reason_can_be_printed_whatever_the_error_quotes():
+    error = ValueError("cannot read " + os.fsdecode(b"caf\xe9.txt"))
+    assert reason_of(error) == r"ValueError: cannot read caf\udce9.txt"
 
 
 @pytest.mark.parametrize("error", [DiskFull(file="x"), HostGroupBroken("gone")], ids=repr)

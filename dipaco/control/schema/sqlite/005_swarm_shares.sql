@@ -1,0 +1,46 @@
+-- What each name has computed of the group steps of a path, over all of its sessions: so that who asks
+-- for it (`leaderboard.py`) reads no steps. Kept by triggers, also of a step that is taken again.
+
+CREATE TABLE swarm_shares (
+  arm     TEXT NOT NULL,
+  path    INTEGER NOT NULL,
+  name    TEXT NOT NULL,     -- of a credential
+  blocks  INTEGER NOT NULL,  -- of a step's batch, that it computed
+  out_of  INTEGER NOT NULL,  -- blocks of the whole batch
+  steps   INTEGER NOT NULL,  -- of which that is so
+  PRIMARY KEY (arm, path, name, blocks, out_of)
+) WITHOUT ROWID;
+
+-- The same of each step. A session is `NAME/...`.
+CREATE VIEW swarm_step_shares AS
+SELECT s.arm AS arm, s.path AS path, s.step AS step,
+       rtrim(rtrim(e.key, replace(e.key, '/', '')), '/') AS name,
+       sum(json_array_length(e.value)) AS blocks,
+       (SELECT sum(json_array_length(a.value)) FROM json_each(
+          s.blocks, CASE json_type(s.blocks) WHEN 'array' THEN '$[0]' ELSE '$' END) a) AS out_of
+FROM swarm_steps s, json_each(
+  s.blocks, CASE json_type(s.blocks) WHEN 'array' THEN '$[0]' ELSE '$' END) e
+GROUP BY s.arm, s.path, s.step, name HAVING sum(json_array_length(e.value)) > 0;
+
+CREATE TRIGGER swarm_step_counts AFTER INSERT ON swarm_steps BEGIN
+  INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  WHERE arm = new.arm AND path = new.path AND step = new.step
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE SET steps = steps + 1;
+END;
+CREATE TRIGGER swarm_step_counts_no_more BEFORE UPDATE ON swarm_steps BEGIN
+  UPDATE swarm_shares SET steps = steps - 1
+  WHERE (arm, path, name, blocks, out_of) IN (
+    SELECT arm, path, name, blocks, out_of FROM swarm_step_shares
+    WHERE arm = old.arm AND path = old.path AND step = old.step);
+END;
+CREATE TRIGGER swarm_step_counts_again AFTER UPDATE ON swarm_steps BEGIN
+  INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  WHERE arm = new.arm AND path = new.path AND step = new.step
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE SET steps = steps + 1;
+END;
+
+INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+SELECT arm, path, name, blocks, out_of, count(*) FROM swarm_step_shares
+GROUP BY arm, path, name, blocks, out_of;
