@@ -106,6 +106,7 @@ class _Sweep:
         others: dict[Trial, Sources],
     ):
         self._name, self._layout, self._plan = name, layout, plan
+        self._first_row = rows[0]
         self._trials = list(plan.sources)
         self._sources = {**plan.sources, **others}
         self._in_table = sorted(self._sources, key=lambda trial: rows.index(trial.row))
@@ -121,7 +122,7 @@ class _Sweep:
         self._told = {trial for trial in self._trials if self._is_finished(trial)}
 
     def run(self, max_running: int) -> SweepOutcome:
-        jobs = jobs_left(self._plan.runs, self._layout, self._is_left)
+        jobs = jobs_left(self._plan.runs, self._layout, self._is_left, self._first_row)
         with SweepProgress(self._name, self._plan.runs, self._layout) as progress:
             for sentence in (*self._plan.shared, *self._plan.untrained):
                 progress.say(sentence)
