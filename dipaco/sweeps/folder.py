@@ -54,8 +54,12 @@ def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
 def origin_of(folder: Path) -> Origin:
     """What a finished run was made of."""
     with reading(folder) as run:
-        corpus = run.stage("prepare").artifacts["corpus"].digest
-        return Origin(corpus, run.ledger.meta.get("version") or "")
+        prepared = run.stage("prepare")
+        return Origin(
+            prepared.artifacts["corpus"].digest,
+            run.ledger.meta.get("version") or "",
+            prepared.summary["documents"]["valid"],
+        )
 
 
 def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:

@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 
 from dipaco.config import DENSE
+from dipaco.data.corpus import Corpus
 from dipaco.runs.opening import create_or_open
-from dipaco.store.layout import SweepLayout
+from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.errors import RowsChanged
-from dipaco.sweeps.folder import move_changed, runs_in
+from dipaco.sweeps.folder import move_changed, origin_of, runs_in
 from dipaco.sweeps.trials import trials_of
 from tests.support.tiny_run import TOY
 
@@ -52,3 +53,9 @@ def test_a_row_that_has_changed_is_refused_whatever_it_lacks(begun):
         move_changed(layout, [changed], {changed: own[trial]}, [], [], [])
     assert move_changed(layout, [changed], {changed: own[trial]}, ["a"], [], []) == {}
     assert not own[trial].exists()
+
+
+def test_the_origin_of_a_run_is_its_text_and_says_how_many_documents_may_be_scored(tiny):
+    corpus, origin = Corpus.open(Layout(tiny.folder).corpus), origin_of(tiny.folder)
+    assert origin.corpus == corpus.digest
+    assert origin.num_valid == len(corpus.documents("valid"))

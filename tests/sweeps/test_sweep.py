@@ -85,6 +85,7 @@ class Little:
 @pytest.fixture
 def little(tmp_path, monkeypatch):
     def begin_all(runs, layout, is_left, first_row):
+        assert first_row == "flat"
         for run in filter(is_left, runs):
             create_or_open(run.folder, run.config)[0].ledger.close()
         return []
@@ -139,7 +140,8 @@ def test_the_command_names_what_no_run_trains_and_what_is_left_to_another_row(li
     said = " ".join(capsys.readouterr().err.split())
     assert "`dense` of other, seed 0 is left to flat, seed 0, which is not finished" in said
     assert "by no run" not in said
-    little.command(only=["other"], rows={name: ROWS[name] for name in ("other", "third")})
+    rows = ROWS | {"flat": override(FLAT, ["phases=1"])}
+    little.command(only=["other"], rows=rows)
     said = " ".join(capsys.readouterr().err.split())
     assert "`dense` of other, seed 0 is trained by no run: once the row is finished" in said
 
