@@ -208,6 +208,11 @@ class Corpus:
                 found[place] = tokens.astype(np.int32)
         return found
 
+    def check_tokens(self) -> None:
+        """Checks the digest of every file of tokens. Raises `CorpusDamaged`."""
+        for number in range(len(self.manifest.files)):
+            self._reader(number)
+
     def _reader(self, number: int) -> Any:
         with self._lock:  # the pipeline reads ahead in a thread
             if number in self._readers:

@@ -43,6 +43,7 @@ class SweepPlan(NamedTuple):
 
     runs: list[SweepRun]
     sources: dict[Trial, Sources]
+    others: Sequence[SweepRun] = ()  # unfinished ones of rows that are not asked for
 
     @property
     def shared(self) -> list[str]:
@@ -60,14 +61,23 @@ class SweepPlan(NamedTuple):
 
     @property
     def untrained(self) -> list[str]:
-        """Sentences: which baselines no run trains, as where the one that was to is gone."""
-        return [
-            f"`{arm}` of {trial} is trained by no run: `--redo {shlex.quote(trial.row)}` runs the "
-            "row again with it"
-            for trial, sources in self.sources.items()
-            for arm in trial.config.baselines
-            if arm not in sources
-        ]
+        """Sentences: which baselines no run of the plan trains, as where the one that was to is
+        gone.
+        """
+        left_to = {digest: run for run in reversed(self.others) for digest in run.arms.values()}
+        sentences = []
+        for trial, sources in self.sources.items():
+            arms = arms_of(trial.config)
+            for arm in (each for each in trial.config.baselines if each not in sources):
+                if other := left_to.get(arms[arm]):
+                    why = f"left to {other.title}, which is not finished"
+                else:
+                    redo = f"`--redo {shlex.quote(trial.row)}`"
+                    why = (
+                        f"trained by no run: once the row is finished, {redo} runs it again with it"
+                    )
+                sentences.append(f"`{arm}` of {trial} is {why}")
+        return sentences
 
 
 def arms_of(config: RunConfig) -> dict[str, str]:
@@ -97,11 +107,57 @@ def is_of_row(run: RunConfig, row: RunConfig) -> bool:
     return of_run.has_results_of(but_for_speed(run))
 
 
+def baselines_to_redo(
+    trials: Sequence[Trial],
+    redo: Collection[str],
+    begun: Mapping[Trial, SweepRun],
+    finished: Sequence[SweepRun],
+    going_on: Sequence[SweepRun],
+) -> dict[Trial, list[str]]:
+    """The baselines that `redo` rows have and no run will train.
+
+    An unfinished run is left to go on, whatever it lacks. Of several rows that lack the same, the
+    first is to train it.
+
+    Args:
+      trials: that are asked for.
+      redo: rows.
+      begun: trial -> its run, where it is begun and the row has not changed since.
+      finished: all finished runs.
+      going_on: unfinished runs that have not failed.
+
+    Returns:
+      Trial -> digests of the baselines that a new run of it is to train.
+    """
+    good = {run.folder: run for run in (*finished, *going_on)}
+    failing = [run for run in begun.values() if run.folder not in good]
+    there, of_failing = (
+        {digest for run in runs for digest in run.arms.values()}
+        for runs in (good.values(), failing)
+    )
+    for trial in trials:
+        if trial not in begun:  # its run trains what it does not leave to another
+            there |= set(arms_of(trial.config).values()) - of_failing
+    ended = {run.folder for run in finished}
+    found: dict[Trial, list[str]] = {}
+    for trial in (each for each in trials if each.row in redo):
+        run = begun.get(trial)
+        if run is not None and run.folder not in ended:
+            continue
+        arms, own = arms_of(trial.config), () if run is None else run.arms
+        lacks = [arms[each] for each in trial.config.baselines if each not in own]
+        if lacks := [digest for digest in lacks if digest not in there]:
+            found[trial] = lacks
+            there.update(lacks)
+    return found
+
+
 def plan_runs(
     trials: Sequence[Trial],
     own: Mapping[Trial, Path],
     existing: Sequence[SweepRun],
     trains: Mapping[Trial, Collection[str]],
+    others: Sequence[SweepRun] = (),
 ) -> SweepPlan:
     """The runs that give every trial its results, with no arm trained twice.
 
@@ -110,6 +166,7 @@ def plan_runs(
       own: trial -> its folder.
       existing: runs to take results from: finished ones, and those of the trials themselves.
       trains: trial -> digests of arms that its run trains, if it is begun, whatever others do.
+      others: unfinished runs of other trials, which go on when these are asked for.
     """
     by_folder = {run.folder: run for run in existing}
     trained_by: dict[str, SweepRun] = {}  # digest of an arm -> run
@@ -138,4 +195,4 @@ def plan_runs(
             for arm, digest in arms_of(trial.config).items()
             if arm in own_arms or digest in trained_by
         }
-    return SweepPlan(list(run_of.values()), sources)
+    return SweepPlan(list(run_of.values()), sources, others)

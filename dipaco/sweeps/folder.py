@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import json
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from dipaco.config import MODULAR, ReportSettings, RunConfig
@@ -14,7 +14,13 @@ from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
+from dipaco.sweeps.equal_arms import (
+    Sources,
+    SweepRun,
+    arms_of,
+    baselines_to_redo,
+    is_of_row,
+)
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
@@ -48,8 +54,12 @@ def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
 def origin_of(folder: Path) -> Origin:
     """What a finished run was made of."""
     with reading(folder) as run:
-        corpus = run.stage("prepare").artifacts["corpus"].digest
-        return Origin(corpus, run.ledger.meta.get("version") or "")
+        prepared = run.stage("prepare")
+        return Origin(
+            prepared.artifacts["corpus"].digest,
+            run.ledger.meta.get("version") or "",
+            prepared.summary["documents"]["valid"],
+        )
 
 
 def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
@@ -63,6 +73,28 @@ def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
             row = config.name.removeprefix(f"{name} ")
             found.append(SweepRun(str(Trial(row, config.seed, config)), folder, config))
     return found
+
+
+def going_on(
+    layout: SweepLayout, name: str, rows: Mapping[str, RunConfig], unfinished: Sequence[SweepRun]
+) -> list[SweepRun]:
+    """Those of some unfinished runs that are of a row as it is now, and have not failed."""
+    current = {
+        layout.row(row_folder(trial.row), trial.seed): trial.config
+        for trial in trials_of(name, rows, layout.seeds())
+    }
+    return [
+        run
+        for run in unfinished
+        if run.folder in current
+        and is_of_row(run.config, current[run.folder])
+        and not _has_failed(run.folder)
+    ]
+
+
+def _has_failed(folder: Path) -> bool:
+    with reading(folder) as run:
+        return bool(run.ledger.failures.stuck())
 
 
 def beside(
@@ -107,31 +139,38 @@ def move_changed(
     trials: Sequence[Trial],
     folders: Mapping[Trial, Path],
     redo: Sequence[str],
-    trained: Collection[str],
+    finished: Sequence[SweepRun],
+    unfinished: Sequence[SweepRun],
 ) -> dict[Trial, list[str]]:
-    """Moves the runs of `redo` rows that have another config than their row has now, or lack a
-    baseline that no finished run has `trained`. Others may lack some: they are left to other runs.
+    """Moves the runs of `redo` rows that have another config than their row has now, or are
+    finished and lack a baseline that no run will train (`baselines_to_redo`).
+
+    Args:
+      layout: the sweep's folder.
+      trials: that are asked for.
+      folders: trial -> folder of its run.
+      redo: rows.
+      finished: all finished runs.
+      unfinished: those that go on.
 
     Returns:
-      Trial -> digests of the baselines for which its run was moved.
+      Trial -> digests of the baselines that its new run is to train, whatever others do.
 
     Raises:
       RowsChanged: other rows have changed; nothing is moved.
       RunBusy: a process works on a run that is to be moved.
     """
     changed: dict[Trial, str] = {}
-    lacking: dict[Trial, list[str]] = {}
+    begun: dict[Trial, SweepRun] = {}
     for trial in trials:
         if Layout(folders[trial]).ledger.exists():
             with reading(folders[trial]) as run:
                 there = run.requested_config
             if not is_of_row(there, trial.config):
                 changed[trial] = difference(there, trial.config)
-            elif trial.row in redo:
-                arms = arms_of(trial.config)
-                left_out = [arms[each] for each in arms if each not in arms_of(there)]
-                if lacks := [digest for digest in left_out if digest not in trained]:
-                    lacking[trial] = lacks
+            else:
+                begun[trial] = SweepRun(str(trial), folders[trial], there)
+    lacking = baselines_to_redo(trials, redo, begun, finished, unfinished)
     for row in redo:
         if row not in {trial.row for trial in (*changed, *lacking)}:
             print(f"`{row}` has not changed: there is nothing to redo.", flush=True)
@@ -143,7 +182,7 @@ def move_changed(
             folder=layout.root,
             difference=f"in `{left[0].row}`, {changed[left[0]]}",
         )
-    moved = (*changed, *lacking)
+    moved = (*changed, *(trial for trial in lacking if trial in begun))
     for trial in moved:
         if is_in_use(folders[trial]):
             raise RunBusy(folder=folders[trial])

@@ -25,7 +25,10 @@ from dipaco.sweeps.shared_base import (
 
 
 def jobs_left(
-    runs: Sequence[SweepRun], layout: SweepLayout, is_left: Callable[[SweepRun], bool]
+    runs: Sequence[SweepRun],
+    layout: SweepLayout,
+    is_left: Callable[[SweepRun], bool],
+    first_row: str,
 ) -> list[Job]:
     """The jobs, in the order in which to start them.
 
@@ -33,6 +36,7 @@ def jobs_left(
       runs: of the sweep.
       layout: its folder.
       is_left: whether a run is not finished.
+      first_row: of the sweep, whose text the others take.
     """
     jobs: dict[str, Job] = {}
     read_by: dict[str, str | None] = {}  # text -> the job that reads it; None = it is there
@@ -43,14 +47,15 @@ def jobs_left(
         if not is_begun and title not in jobs and not has_base_model(shared):
             text = corpus_digest(run.config)
             if text not in read_by:
-                read_by[text] = None if folder_with_text(layout, run.config) else title
+                there = folder_with_text(layout, run.config, first_row)
+                read_by[text] = title if there is None else None
             jobs[title] = Job(
                 title,
                 shared,
                 "pretrain",
                 after=None,
                 follows=None if read_by[text] == title else read_by[text],
-                begin=_begin_shared(run, shared, layout),
+                begin=_begin_shared(run, shared, layout, first_row),
                 is_done=lambda shared=shared: has_base_model(shared),
             )
         jobs[run.title] = Job(
@@ -65,9 +70,11 @@ def jobs_left(
     return list(jobs.values())
 
 
-def _begin_shared(run: SweepRun, shared: Path, layout: SweepLayout) -> Callable[[], Event]:
+def _begin_shared(
+    run: SweepRun, shared: Path, layout: SweepLayout, first_row: str
+) -> Callable[[], Event]:
     def begin() -> Event:
-        begin_shared(shared, run.config, folder_with_text(layout, run.config))
+        begin_shared(shared, run.config, folder_with_text(layout, run.config, first_row))
         return Event("base_begun", {"shared": shared.name, "row": run.title})
 
     return begin

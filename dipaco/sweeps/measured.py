@@ -22,13 +22,14 @@ class Origin(NamedTuple):
 
     corpus: str = ""  # digest of its prepared text
     program: str = ""  # the version that it is pinned to
+    num_valid: int | None = None  # documents of its validation split; None = not known
 
 
 class ScoredOn(NamedTuple):
     """What a perplexity is of."""
 
     text: str  # digest of what it is made of, of the length of a document, and of what was read
-    max_documents: int | None  # that are scored
+    num_documents: int | None  # that are scored; None = all, however many
 
 
 class Measured(NamedTuple):
@@ -94,12 +95,17 @@ def named_rows(
                 origin = origins.get(trial, {}).get(result.arm, Origin())
                 on = ScoredOn(
                     digest_of(text | {"read": origin.corpus}),
-                    trial.config.evaluation.max_documents,
+                    _num_scored(trial.config.evaluation.max_documents, origin.num_valid),
                 )
                 of_arm = drawn.get(trial, {}).get(result.name)
                 named = found.setdefault(name, NamedRow(name, row, trial.config, {}))
                 named.by_seed[trial.seed] = Measured(result, on, origin.program, of_arm)
     return found
+
+
+def _num_scored(most: int | None, there: int | None) -> int | None:
+    known = [number for number in (most, there) if number is not None]
+    return min(known, default=None)
 
 
 def name_of(row: str, result: str) -> str:
@@ -126,6 +132,10 @@ def seeds_unlike(one: NamedRow, other: NamedRow) -> list[int]:
 
 
 def are_apart(one: NamedRow, other: NamedRow) -> bool:
-    """Whether nothing of one was scored on what the other was."""
+    """Whether no seed that both have may be compared; where they have none in common, whether
+    nothing of one was scored on what the other was.
+    """
+    if one.by_seed.keys() & other.by_seed.keys():
+        return not seeds_alike(one, other)
     ones, others = ({each.on for each in row.by_seed.values()} for row in (one, other))
     return not ones & others

@@ -74,8 +74,7 @@ def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:
         return
     first = rows[0]
     apart = [row for row in rows if are_apart(first, row)]
-    texts = {measured.on.text for measured in first.by_seed.values()}
-    fewer = [row for row in apart if texts & {each.on.text for each in row.by_seed.values()}]
+    fewer = [row for row in apart if _are_of_one_text(first, row)]
     if other := ", ".join(row.name for row in apart if row not in fewer):
         yield f"On other text than the first row, and not compared with it: {other}."
     if fewer:
@@ -94,6 +93,12 @@ def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:
             "Not all rows have the same seeds, so their means are not of the same: differences "
             "are over the seeds that both rows have, and the picture ranks the rows by those."
         )
+
+
+def _are_of_one_text(one: NamedRow, other: NamedRow) -> bool:
+    """Whether two rows are of the same text under a seed that both have."""
+    seeds = one.by_seed.keys() & other.by_seed.keys()
+    return any(one.by_seed[seed].on.text == other.by_seed[seed].on.text for seed in seeds)
 
 
 def _of_programs(rows: Sequence[NamedRow]) -> Iterable[str]:

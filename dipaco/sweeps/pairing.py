@@ -8,12 +8,11 @@ deviations of the difference. Two would give 9, of one deviation: they have none
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
 LEAST_SEEDS = 3  # for an interval
-TURNS = 200  # of a fit; rows with few seeds in common need many
 
 
 class Interval(NamedTuple):
@@ -45,29 +44,30 @@ def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
     return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
 
 
-def means_over_all_seeds(values: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    """The mean of each row as if it had every seed that any row has, to rank rows by.
+def ranked_by_differences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Rows, the best first: by how many of those that it is compared with each is above.
 
-    A value is taken as the row's plus what its seed does to every row; both are fitted by least
-    squares, in turns. Where all rows have the same seeds these are their means.
+    Two rows are compared by their means under the seeds that both have, so a seed that is hard, or
+    under which a third row diverged, turns no two rows round. Where all have the same seeds this is
+    the order of their means.
 
     Args:
-      values: row -> seed -> value; each row has one or more.
+      values: row -> seed -> value, the lower the better; each row has one or more.
     """
-    means = {row: statistics.fmean(by_seed.values()) for row, by_seed in values.items()}
-    if len({frozenset(by_seed) for by_seed in values.values()}) == 1:
-        return means
-    seeds = {seed for by_seed in values.values() for seed in by_seed}
-    effects = dict.fromkeys(seeds, 0.0)
-    for _ in range(TURNS):
-        for seed in seeds:
-            effects[seed] = statistics.fmean(
-                by_seed[seed] - means[row] for row, by_seed in values.items() if seed in by_seed
-            )
-        for row, by_seed in values.items():
-            means[row] = statistics.fmean(by_seed[seed] - effects[seed] for seed in by_seed)
-    average = statistics.fmean(effects.values()) if effects else 0.0
-    return {row: mean + average for row, mean in means.items()}
+
+    def mean(row: str, seeds: Collection[int]) -> float:
+        return statistics.fmean(values[row][seed] for seed in seeds)
+
+    def place(row: str) -> tuple[float, float]:
+        others = [other for other in values if other != row]
+        shared = {other: values[row].keys() & values[other].keys() for other in others}
+        above = [mean(row, seeds) - mean(other, seeds) for other, seeds in shared.items() if seeds]
+        if not above:  # it has no seed in common with any
+            own = mean(row, values[row])
+            above = [own - mean(other, values[other]) for other in others] or [0.0]
+        return sum(it > 0 for it in above) / len(above), statistics.median(above)
+
+    return sorted(values, key=place)
 
 
 def in_words(seeds: Sequence[int]) -> str:

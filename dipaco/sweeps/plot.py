@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dipaco.config import MODULAR
 from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
 from dipaco.evaluation.tables import BEST_PATH, num_bytes, quantity
-from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, means_over_all_seeds
+from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, ranked_by_differences
 from dipaco.sweeps.table import SweepRow, SweepTable, by_seed
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def draw_sweep(table: SweepTable, file: Path | str) -> None:
 
 
 def ranked(table: SweepTable) -> list[SweepRow]:
-    """The rows that are drawn, the best first; those without a number last.
+    """The rows that are drawn, the best first; then those that are not compared, and those without
+    a number.
 
     Where rows have other seeds, they are ranked by their differences under the seeds that they
     have in common.
@@ -49,11 +50,12 @@ def ranked(table: SweepTable) -> list[SweepRow]:
         for row in drawn
         if math.isfinite(row.perplexity) and row.name not in table.apart
     }
-    means = means_over_all_seeds({name: values for name, values in compared.items() if values})
+    order = ranked_by_differences({name: values for name, values in compared.items() if values})
 
-    def place(row: SweepRow) -> tuple[bool, float]:
-        is_known = math.isfinite(row.perplexity)
-        return not is_known, means.get(row.name, row.perplexity) if is_known else 0.0
+    def place(row: SweepRow) -> tuple[int, float]:
+        if row.name in order:
+            return 0, order.index(row.name)
+        return (1, row.perplexity) if math.isfinite(row.perplexity) else (2, 0.0)
 
     return sorted(drawn, key=place)
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import shutil
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import xxhash
 from dipaco.config import RunConfig
 from dipaco.control.opening import install_ledger
 from dipaco.data.config import corpus_settings
-from dipaco.data.corpus import read_manifest
+from dipaco.data.corpus import Corpus, read_manifest
+from dipaco.data.errors import CorpusDamaged
 from dipaco.errors import DipacoError
 from dipaco.files import link_folder, make_folder, translate_os_errors
+from dipaco.overrides import row_folder
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import OtherBaseModel
@@ -70,16 +73,33 @@ def base_digest(config: RunConfig) -> str:
     )
 
 
-def folder_with_text(layout: SweepLayout, config: RunConfig) -> Path | None:
+def folder_with_text(layout: SweepLayout, config: RunConfig, first_row: str) -> Path | None:
     """The folder of a run of a sweep that has the prepared text of a config; None if none has.
 
     Text that is read again may have become another one, and the rows of a sweep are of one text.
+    Where there are several, it is that of the first row, with which rows are compared, best under
+    the same seed; then the one that most runs have; at last that of a replaced run. A damaged one
+    is left out: every file of the text that is taken is read.
     """
     text = corpus_settings(config.data)
+    digests: dict[Path, str] = {}
     for folder in (*layout.runs(), *layout.bases()):
         with contextlib.suppress(DipacoError):  # damaged, or none
-            if read_manifest(Layout(folder).corpus).settings == text:
-                return folder
+            manifest = read_manifest(Layout(folder).corpus)
+            if manifest.settings == text:
+                digests[folder] = manifest.digest
+    of_first = layout.row(row_folder(first_row), config.seed)
+    replaced = layout.root / "replaced"
+    times = Counter(digest for folder, digest in digests.items() if folder.parent != replaced)
+
+    def place(folder: Path) -> tuple[bool, bool, int]:
+        is_of_first = folder.parent == of_first.parent
+        return not is_of_first, folder != of_first, -times[digests[folder]]
+
+    for folder in sorted(digests, key=place):
+        with contextlib.suppress(CorpusDamaged):
+            Corpus.open(Layout(folder).corpus).check_tokens()
+            return folder
     return None
 
 

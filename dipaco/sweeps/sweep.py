@@ -21,6 +21,7 @@ from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs
 from dipaco.sweeps.folder import (
     beside,
     document_scores_of,
+    going_on,
     is_finished,
     lock_folder,
     move_changed,
@@ -75,15 +76,22 @@ def run_sweep(
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
         own = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
-        there = [run for run in runs_in(layout, name) if is_finished(run.folder)]
-        trained = {digest for run in there for digest in run.arms.values()}
-        again = move_changed(layout, trials, own, redo, trained)
-        existing = runs_in(layout, name)
-        finished = [run for run in existing if is_finished(run.folder)]
-        begun = [run for run in existing if run not in finished and run.folder in own.values()]
-        plan = plan_runs(trials, own, [*finished, *begun], again)
+        finished, unfinished = _runs_there(layout, name)
+        ongoing = going_on(layout, name, rows, unfinished)
+        again = move_changed(layout, trials, own, redo, finished, ongoing)
+        finished, unfinished = _runs_there(layout, name)
+        begun = [run for run in unfinished if run.folder in own.values()]
+        left = [run for run in ongoing if run.folder not in own.values()]
+        plan = plan_runs(trials, own, [*finished, *begun], again, left)
         others = beside(layout, name, rows, trials, finished)
         return _Sweep(name, layout, list(rows), plan, others).run(max_running)
+
+
+def _runs_there(layout: SweepLayout, name: str) -> tuple[list[SweepRun], list[SweepRun]]:
+    """The finished runs of a sweep, and the unfinished ones."""
+    runs = runs_in(layout, name)
+    finished = [run for run in runs if is_finished(run.folder)]
+    return finished, [run for run in runs if run not in finished]
 
 
 class _Sweep:
@@ -98,6 +106,7 @@ class _Sweep:
         others: dict[Trial, Sources],
     ):
         self._name, self._layout, self._plan = name, layout, plan
+        self._first_row = rows[0]
         self._trials = list(plan.sources)
         self._sources = {**plan.sources, **others}
         self._in_table = sorted(self._sources, key=lambda trial: rows.index(trial.row))
@@ -113,7 +122,7 @@ class _Sweep:
         self._told = {trial for trial in self._trials if self._is_finished(trial)}
 
     def run(self, max_running: int) -> SweepOutcome:
-        jobs = jobs_left(self._plan.runs, self._layout, self._is_left)
+        jobs = jobs_left(self._plan.runs, self._layout, self._is_left, self._first_row)
         with SweepProgress(self._name, self._plan.runs, self._layout) as progress:
             for sentence in (*self._plan.shared, *self._plan.untrained):
                 progress.say(sentence)

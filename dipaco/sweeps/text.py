@@ -118,7 +118,7 @@ def ordering_lines(table: SweepTable) -> list[str]:
         lines.append(f"not resolved, of fewer than {LEAST_SEEDS} seeds: {more} more, in table.json")
     lines += [f"equal under every seed: {' = '.join(names)}" for names in equal_rows]
     return lines + [
-        f"equal under {in_words(o.seeds)}, which both have: {o.worse} = {o.better}"
+        f"equal under {in_words(o.seeds)}, which both have on the same text: {o.worse} = {o.better}"
         for o in table.orderings
         if o.is_equal and not {o.better, o.worse} & repeated
     ]

@@ -40,6 +40,36 @@ def test_rows_scored_on_other_documents_are_not_compared():
     assert not beside(table, "On other text")
 
 
+@pytest.mark.parametrize(("most", "apart"), [(99, True), (100, False), (101, False)])
+def test_a_bound_that_no_validation_split_reaches_sets_no_row_apart(most, apart):
+    rows = ROWS | {"flat": override(ROWS["flat"], [f"evaluation.max_documents={most}"])}
+    table = table_of(rows=rows, origin=lambda row, seed: Origin("text", "", 100))
+    assert ("flat" in table.apart) is apart
+
+
+def test_a_row_that_shares_no_comparable_seed_is_apart_and_said_to_be():
+    """`diloco` has seed 0 alone, on the text that the first row has under seed 1."""
+
+    def origin(row, seed):
+        return Origin("old" if (row, seed) == ("dense", 0) else "new")
+
+    rows = {name: ROWS[name] for name in ("dense", "diloco")}
+    table = table_of(seeds=(0, 1), rows=rows, leave_out=("diloco, seed 1",), origin=origin)
+    assert "diloco" in table.apart
+    assert beside(table, "On other text") == [
+        " than the first row, and not compared with it: diloco."
+    ]
+    assert not beside(table, "Scored on other documents")
+
+
+def test_a_row_without_a_seed_of_the_first_row_is_not_said_to_be_on_other_text():
+    rows = {name: ROWS[name] for name in ("dense", "diloco")}
+    left_out = ("diloco, seed 0", "dense, seed 1")
+    table = table_of(seeds=(0, 1), rows=rows, leave_out=left_out)
+    assert not table.apart
+    assert not beside(table, "On other text")
+
+
 def test_rows_whose_text_was_read_in_another_way_are_compared():
     rows = ROWS | {"flat": override(ROWS["flat"], ["data.processes=2", "data.slices=3"])}
     table = table_of(rows=rows)
@@ -114,7 +144,10 @@ def test_a_row_of_one_seed_does_not_hide_an_equal_one_of_three(order):
     table = table_of(rows=rows, leave_out={"again, seed 1", "again, seed 2"})
     lines = ordering_lines(table)
     assert "resolved: more < diloco by 1.10 ± 0.43" in lines
-    assert lines[-1] == f"equal under seed 0, which both have: {order[0]} = {order[1]}"
+    assert (
+        lines[-1]
+        == f"equal under seed 0, which both have on the same text: {order[0]} = {order[1]}"
+    )
     assert not any("equal under every" in line or "by 0.00" in line for line in lines)
     assert any(note.startswith("Not all rows have the same seeds") for note in table.notes)
     assert render_sweep_text(table)

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
-from dipaco.config import DENSE, MODULAR
+from dipaco.config import DENSE
+from dipaco.data.corpus import Corpus
 from dipaco.runs.opening import create_or_open
-from dipaco.store.layout import SweepLayout
-from dipaco.sweeps.equal_arms import arms_of
+from dipaco.store.layout import Layout, SweepLayout
+from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.errors import RowsChanged
-from dipaco.sweeps.folder import move_changed, runs_in
+from dipaco.sweeps.folder import move_changed, origin_of, runs_in
 from dipaco.sweeps.trials import trials_of
 from tests.support.tiny_run import TOY
 
@@ -27,14 +28,20 @@ def begun(tmp_path):
     return layout, trial, own
 
 
-def test_a_run_that_lacks_a_baseline_is_as_it_was_and_redone_only_if_none_has_trained_it(begun):
+def test_a_run_that_lacks_a_baseline_is_as_it_was_and_redone_only_if_none_will_train_it(
+    begun, capsys
+):
     layout, trial, own = begun
-    arms = arms_of(trial.config)
-    assert move_changed(layout, [trial], own, [], trained=[]) == {}
-    assert move_changed(layout, [trial], own, ["a"], trained=[arms[DENSE]]) == {}
+    there = runs_in(layout, "toy")
+    other = SweepRun("other, seed 0", layout.row("other", 0), trial.config)
+    assert move_changed(layout, [trial], own, [], there, []) == {}
+    assert move_changed(layout, [trial], own, ["a"], [*there, other], []) == {}
+    assert move_changed(layout, [trial], own, ["a"], there, [other]) == {}
+    assert move_changed(layout, [trial], own, ["a"], [], there) == {}, "it is not finished"
+    assert capsys.readouterr().out.count("`a` has not changed: there is nothing to redo.") == 3
     assert own[trial].exists()
-    lacking = move_changed(layout, [trial], own, ["a"], trained=[arms[MODULAR]])
-    assert lacking == {trial: [arms[DENSE]]}
+    lacking = move_changed(layout, [trial], own, ["a"], there, [])
+    assert lacking == {trial: [other.arms[DENSE]]}
     assert not own[trial].exists()
     assert [run.folder for run in runs_in(layout, "toy")] == [layout.root / "replaced" / "a-0-1"]
 
@@ -43,6 +50,12 @@ def test_a_row_that_has_changed_is_refused_whatever_it_lacks(begun):
     layout, trial, own = begun
     changed = trial._replace(config=dataclasses.replace(trial.config, phases=1))
     with pytest.raises(RowsChanged, match="`phases` was 2 and is 1"):
-        move_changed(layout, [changed], {changed: own[trial]}, [], trained=[])
-    assert move_changed(layout, [changed], {changed: own[trial]}, ["a"], trained=[]) == {}
+        move_changed(layout, [changed], {changed: own[trial]}, [], [], [])
+    assert move_changed(layout, [changed], {changed: own[trial]}, ["a"], [], []) == {}
     assert not own[trial].exists()
+
+
+def test_the_origin_of_a_run_is_its_text_and_says_how_many_documents_may_be_scored(tiny):
+    corpus, origin = Corpus.open(Layout(tiny.folder).corpus), origin_of(tiny.folder)
+    assert origin.corpus == corpus.digest
+    assert origin.num_valid == len(corpus.documents("valid"))

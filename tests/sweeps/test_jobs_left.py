@@ -27,7 +27,10 @@ def jobs_of(layout, *configs):
         SweepRun(f"row {number}", layout.row(str(number), 0), config)
         for number, config in enumerate(configs)
     ]
-    return {job.title: job for job in jobs_left(runs, layout, is_left=lambda run: True)}
+    return {
+        job.title: job
+        for job in jobs_left(runs, layout, is_left=lambda run: True, first_row="first")
+    }
 
 
 def test_a_second_base_model_follows_the_first_for_its_text_and_does_not_fail_with_it(layout):
@@ -49,11 +52,12 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
     begin_shared(shared, FASTER, None)
     Layout(shared).corpus.mkdir()
     (Layout(shared).corpus / "tokenizer.json").write_text("half of one")
-    assert folder_with_text(layout, FASTER) is None
+    assert folder_with_text(layout, FASTER, "first") is None
     row = layout.row("first", 0)
     begin_shared(row, CONFIG, None)
     prepare(CONFIG.data, Layout(row).corpus)
-    assert folder_with_text(layout, override(CONFIG, ["data.valid_fraction=0.2"])) is None
+    other = override(CONFIG, ["data.valid_fraction=0.2"])
+    assert folder_with_text(layout, other, "first") is None
 
     jobs = jobs_of(layout, FASTER, dataclasses.replace(FASTER, seed=7))
     bases = [job for job in jobs.values() if job.verb == "pretrain"]
@@ -65,3 +69,59 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
         assert read_manifest(Layout(job.folder).corpus) == read_manifest(Layout(row).corpus)
         with reading(job.folder) as run:
             assert not run.ledger.facts.stages()
+
+
+def read_text(folder, config):
+    begin_shared(folder, config, None)
+    return prepare(config.data, Layout(folder).corpus)
+
+
+def test_a_base_model_takes_the_text_of_another_that_failed_after_it_had_read_it(layout):
+    shared = layout.shared(base_digest(CONFIG))
+    read_text(shared, CONFIG)
+    assert folder_with_text(layout, FASTER, "first") == shared
+
+
+@pytest.mark.parametrize("name", ["lengths.npy", "tokenizer.json", "tokens_00000.arrayrecord"])
+def test_a_damaged_text_is_not_taken_and_the_base_model_reads_it_itself(layout, name):
+    row = layout.row("first", 0)
+    file = read_text(row, CONFIG).folder / name
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert folder_with_text(layout, FASTER, "first") is None
+    (base,) = (job for job in jobs_of(layout, FASTER).values() if job.verb == "pretrain")
+    base.begin()
+    prepare(FASTER.data, Layout(base.folder).corpus).check_tokens()
+    assert folder_with_text(layout, FASTER, "first") == base.folder
+
+
+def test_of_several_texts_a_base_model_takes_that_of_the_first_row(layout, tmp_path):
+    """Then the one that most runs have, and that of a replaced run at last."""
+    config = override(CONFIG, [f"data.sources=text:{tmp_path}/*.txt"])
+
+    def read(row, seed, word):
+        for number in range(60):
+            words = " ".join(f"{word} {number} and {each * number % 97}" for each in range(60))
+            (tmp_path / f"{number}.txt").write_text(words)
+        folder = layout.row(row, seed)
+        return folder, read_text(folder, dataclasses.replace(config, seed=seed)).digest
+
+    def taken(first_row, seed):
+        return folder_with_text(layout, dataclasses.replace(config, seed=seed), first_row)
+
+    added, new = read("added", 0, "new")
+    first, old = read("first", 0, "old")
+    again, _ = read("first", 1, "third")
+    assert len({new, old}) == 2
+    assert (taken("first", 0), taken("first", 1), taken("first", 2)) == (first, again, first)
+    assert taken("added", 1) == added
+    more, of_more = read("more", 0, "old")
+    assert of_more == old
+    assert taken("none of these", 0) == first, "two have it"
+    for number, folder in enumerate((first, more)):
+        moved = layout.replaced("first", number)
+        moved.parent.mkdir(exist_ok=True)
+        folder.rename(moved)
+    again.rename(layout.replaced("first", 1))
+    assert taken("first", 0) == added

@@ -8,7 +8,7 @@ import pytest
 
 from dipaco.evaluation.style import look_of
 from dipaco.evaluation.tables import num_bytes, quantity
-from dipaco.sweeps.pairing import means_over_all_seeds, paired_difference
+from dipaco.sweeps.pairing import paired_difference, ranked_by_differences
 from dipaco.sweeps.plot import NO_BREAK, draw_sweep, sweep_figure
 from dipaco.sweeps.table import SweepRow, SweepTable
 from tests.support.pictures import boxes_of, cut_off, overlapping
@@ -216,18 +216,26 @@ def test_rows_are_ranked_as_if_all_had_every_seed(missing):
         }
         for row in of_row
     }
-    expected = {row: value + 2 for row, value in of_row.items()}
-    assert means_over_all_seeds(values) == pytest.approx(expected)
+    assert ranked_by_differences(values) == ["c", "a", "b"]
 
 
 def test_rows_without_a_seed_in_common_are_ranked_by_their_means():
-    assert means_over_all_seeds({"a": {0: 5.0}, "b": {1: 6.0}}) == pytest.approx({"a": 5, "b": 6})
+    assert ranked_by_differences({"b": {1: 6.0}, "a": {0: 5.0}}) == ["a", "b"]
+    assert ranked_by_differences({"b": {1: 6.0}}) == ["b"]
+    assert ranked_by_differences({}) == []
+
+
+@pytest.mark.parametrize("of_other", [{0: 50.0, 1: 8000.0}, {0: 9000.0, 1: 12000.0}])
+def test_a_row_that_diverged_or_is_far_worse_does_not_turn_two_others_round(of_other):
+    values = {"a": {0: 30.0, 1: 31.0}, "b": {0: 29.0}}
+    for rows in (values, values | {"other": of_other}):
+        assert ranked_by_differences(rows)[:2] == ["b", "a"]
 
 
 def test_rows_on_other_text_are_ranked_and_not_compared():
     table = dataclasses.replace(table_of(), apart=["flat 4"])
     figure = sweep_figure(table)
-    assert "flat 4  (not compared)" in row_names(figure)
+    assert row_names(figure)[-1] == "flat 4  (not compared)"
     assert by_label(figure.axes[1], "flat 4") == []
 
 

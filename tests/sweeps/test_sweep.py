@@ -1,0 +1,155 @@
+"""A sweep's command as a whole, without training: its runs are begun, and some said to be done."""
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dipaco.config import DENSE, MODULAR
+from dipaco.evaluation.tables import ReportRow
+from dipaco.overrides import override
+from dipaco.runs.opening import create_or_open, reading
+from dipaco.store.layout import Layout, SweepLayout
+from dipaco.sweeps import sweep
+from dipaco.sweeps.measured import Origin
+from dipaco.sweeps.sweep import run_sweep
+from tests.support.tiny_run import TOY
+
+FLAT = dataclasses.replace(TOY, baselines=(DENSE,))
+ROWS = {
+    "flat": FLAT,
+    "other": override(FLAT, ["outer.momentum=0.5"]),
+    "third": override(FLAT, ["outer.momentum=0.25"]),
+}
+
+
+def result(name: str, seed: int) -> ReportRow:
+    return ReportRow(
+        name=name,
+        variant="",
+        seed=seed,
+        perplexity=50.0 + len(name),
+        parameters_per_path=1,
+        parameters_total=1,
+        steps=1,
+        tokens=1,
+        flops=1.0,
+        bytes_sent=0,
+        bytes_per_machine=0,
+        seconds=1.0,
+        machine_seconds=1.0,
+        link_seconds={},
+    )
+
+
+def finish(folder: Path) -> None:
+    """Says that the tasks of a run are done."""
+    with contextlib.closing(sqlite3.connect(Layout(folder).ledger)) as ledger, ledger:
+        ledger.execute("UPDATE tasks SET state = 'done'")
+
+
+def fail(folder: Path) -> None:
+    """Has the first task of a run fail."""
+    with reading(folder) as run:
+        claim = run.ledger.queue.claim("worker")
+        assert claim is not None
+        assert run.ledger.failures.fail(claim, "Diverged: nan", is_lasting=True)
+
+
+class Little:
+    """A sweep, of which each command begins the runs that it has left to do and ends there."""
+
+    def __init__(self, root: Path):
+        self.layout = SweepLayout(root)
+
+    def command(self, *redo: str, rows=ROWS, only=(), seeds=(0,)):
+        return run_sweep("little", rows, self.layout, list(seeds), redo=redo, only=only)
+
+    def run(self, row: str, seed: int = 0) -> Path:
+        return self.layout.row(row, seed)
+
+    @property
+    def trained(self) -> dict[str, tuple[str, ...]]:
+        """Row and seed of a run that is begun -> the baselines that it trains."""
+        found = {}
+        for folder in self.layout.runs():
+            with reading(folder) as run:
+                name = str(folder.relative_to(self.layout.root)).removeprefix("rows/")
+                found[name] = run.requested_config.baselines
+        return found
+
+
+@pytest.fixture
+def little(tmp_path, monkeypatch):
+    def begin_all(runs, layout, is_left, first_row):
+        assert first_row == "flat"
+        for run in filter(is_left, runs):
+            create_or_open(run.folder, run.config)[0].ledger.close()
+        return []
+
+    def rows_of(folder, settings):
+        with reading(folder) as run:
+            config = run.requested_config
+        return [result(name, config.seed) for name in (MODULAR, *config.baselines)]
+
+    monkeypatch.setattr(sweep, "jobs_left", begin_all)
+    monkeypatch.setattr(sweep, "rows_of", rows_of)
+    monkeypatch.setattr(sweep, "origin_of", lambda folder: Origin(folder.parent.name))
+    monkeypatch.setattr(sweep, "document_scores_of", lambda folder: {})
+    monkeypatch.setattr(sweep, "draw_sweep", lambda table, file: None)
+    return Little(tmp_path / "sweep")
+
+
+def test_a_redo_that_was_killed_goes_on_where_it_was(little, capsys):
+    little.command()
+    begun = {"flat/0": (DENSE,), "other/0": (), "third/0": ()}
+    assert little.trained == begun
+    little.command("flat", "other", "third")
+    assert capsys.readouterr().out.count("has not changed: there is nothing to redo.") == 3
+    assert little.trained == begun
+
+
+def test_a_row_that_is_redone_trains_the_baseline_that_a_failing_run_has_not(little, capsys):
+    little.command()
+    fail(little.run("flat"))
+    for row in ("other", "third"):
+        finish(little.run(row))
+    little.command("other", "third")
+    after = {"flat/0": (DENSE,), "other/0": (DENSE,), "third/0": (), "replaced/other-0-1": ()}
+    assert little.trained == after
+    little.command("other", "third")
+    assert little.trained == after
+
+
+def test_a_baseline_of_a_run_that_is_given_up_is_not_taken_for_a_finished_one(little):
+    """The run is replaced, as its row has changed."""
+    rows = {name: ROWS[name] for name in ("flat", "other")}
+    little.command(rows=rows)
+    finish(little.run("other"))
+    little.command("flat", "other", rows=rows | {"flat": override(FLAT, ["phases=1"])})
+    assert little.trained["other/0"] == (DENSE,)
+
+
+def test_the_command_names_what_no_run_trains_and_what_is_left_to_another_row(little, capsys):
+    little.command(only=["flat", "other"])
+    finish(little.run("other"))
+    little.command(only=["other"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "`dense` of other, seed 0 is left to flat, seed 0, which is not finished" in said
+    assert "by no run" not in said
+    rows = ROWS | {"flat": override(FLAT, ["phases=1"])}
+    little.command(only=["other"], rows=rows)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "`dense` of other, seed 0 is trained by no run: once the row is finished" in said
+
+
+def test_rows_that_read_other_text_are_told_apart_in_the_table_of_a_command(little):
+    little.command()
+    for row in ROWS:
+        finish(little.run(row))
+    table = little.command().table
+    assert table.apart == ["other", "third"], "their baseline is that of `flat`"
+    assert json.loads(little.layout.table("json").read_bytes())["apart"] == table.apart
