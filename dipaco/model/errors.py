@@ -7,6 +7,10 @@ class BadMesh(MachineFault):
     """A mesh of {asked} does not fit {num_devices} devices. {remedy}"""
 
 
+class DevicesUnfit(MachineFault):
+    """The devices of this machine do not fit the run: {problem}. Use a machine with another number of them."""
+
+
 class BadCheckpoint(DipacoError):
     """`{folder}` cannot be read as a checkpoint: {problem}. {remedy}"""
 
