@@ -617,7 +617,6 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("routing.alternations=0,1", "from 1"),
         ("routing.alternations=2,1", "ascending order"),
         ("routing.alternations=99", "there are 5 phases"),
-        ("outer.grace=adaptive", "`outer.quorum` is 1.0: all contributions are waited for"),
         ("routing.overlap=0", "at least 1"),
         ("routing.overlap=5", "there are 4 paths"),
         ("outer.path_share=0", "above 0 and at most 1"),
