@@ -411,6 +411,8 @@ def test_a_source_without_a_kind_is_answered_with_what_to_write():
         ("inner.learning_rate=.", "Expected a number"),
         ("inner.learning_rate=fast", "Expected a number"),
         ("inner.learning_rate=NaN", "Expected a number"),
+        ("data.start_token=none", r"Expected a token's name, None \(the"),
+        ("data.end_token=none", r"Expected a token's name, or None \(the"),
         ("inner.learning_rate=-Infinity", "Expected a number"),
         ("outer.rescale_by_fan_in=maybe", "Expected true or false"),
         ("outer.rescale_by_fan_in=1", "Expected true or false"),
