@@ -90,7 +90,7 @@ def begun_run(
       BadSetting: a value of the config is not of its setting's type; nothing was written.
       ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
-      CannotTrainHere: `check_machine` raises a fault.
+      CannotTrainHere: `check_machine` raises a fault; another error of it is raised as it is.
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """

@@ -51,7 +51,7 @@ NEW = [
         "there are 4 paths; None compares them all",
     ),
     ("kind of source", ["data.sources=gopher:x"], "BadSetting", "begin with packages:, text:"),
-    ("mesh", ["mesh.tensor=16"], "BadMesh", "divides the number of devices"),
+    ("mesh", ["mesh.tensor=16"], "CannotTrainHere", "divides the number of devices"),
     ("mesh and batch", ["mesh.data=16"], "SettingsDisagree", "cannot be divided among the 16"),
 ]
 
