@@ -456,7 +456,7 @@ def contents(folder: Path) -> dict[str, object]:
 
 
 # Another machine may do better.
-MACHINES = ("BadMesh", "CorpusDamaged", "DiskFull", "NotWritable", "VariableMissing")
+MACHINES = ("CannotTrainHere", "CorpusDamaged", "DiskFull", "NotWritable", "VariableMissing")
 
 
 def refused(ended, error: str, advice: str) -> None:
