@@ -40,6 +40,12 @@ GRID_HINT = (
     "`dipaco config copy quickstart my.py`."
 )
 
+# Where `none` may mean either of two things.
+_TOKENS = {
+    "data.start_token": "a token's name, None (the tokenizer's own), or nothing (texts have none)",
+    "data.end_token": "a token's name, or None (the tokenizer's own)",
+}
+
 
 def load_config(file: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     """Runs a config file's `run()` and applies `NAME=VALUE` overrides.
@@ -303,6 +309,8 @@ def _put(tree: dict[str, Any], kind: Any, full_name: str, text: str) -> None:
 def _read(name: str, text: str, kind: Any) -> Any:
     """The value that `text` stands for, of the field's type, as plain JSON values."""
     candidates: list[Any] = [[] if text == "()" else text]
+    if text == "none" and name in _TOKENS:
+        raise BadSetting(name=name, value=text, expected=_TOKENS[name])
     if text == "none":
         candidates.append([])
     if text in ("None", "none", "null"):

@@ -10,6 +10,7 @@ setting is; copy a config that is shipped.
 
 import argparse
 import ast
+import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,9 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="print the configs that are shipped, and what each is")
     copy = actions.add_parser("copy", help="write a shipped config into a file of your own")
     copy.add_argument("name", metavar="NAME", help="as `dipaco config list` has it")
-    copy.add_argument(
-        "file", type=output_path, metavar="FILE", help="a new file, or a folder for it"
-    )
+    copy.add_argument("file", type=_target, metavar="FILE", help="a new file, or a folder for it")
+
+
+def _target(text: str) -> str:
+    """A text, since a `Path` forgets the slash of a folder. Raises `OutputNotLocal`."""
+    output_path(text)
+    return text
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,7 +86,9 @@ def _copy(options: argparse.Namespace) -> int:
     if found is None:
         problem = f"no shipped config has this name: {names_like(Path(options.name))}"
         raise BadConfigFile(file=options.name, problem=problem)
-    file = options.file / f"{options.name}.py" if options.file.is_dir() else options.file
+    file = Path(options.file)
+    if file.is_dir() or options.file.endswith(("/", os.sep)):
+        file /= f"{options.name}.py"
     if not write_new(file, found.read_bytes()):
         raise ConfigExists(file=file)
     verb = "ablate" if _is_sweep(found) else "train"

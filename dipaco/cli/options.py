@@ -5,6 +5,7 @@ Nothing here loads JAX or NumPy: `--help` and a typing error answer at once.
 
 import argparse
 import contextlib
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def output_path(text: str) -> Path:
-    """The value of an option that names what a verb writes. Raises `OutputNotLocal`: a URL."""
-    if "://" in text:
+    """The value of an option that names what a verb writes. Raises `OutputNotLocal`: a URL, also
+    one with a single slash; a drive (`C:/x`) is none.
+    """
+    if re.match(r"[A-Za-z][\w+.-]+:/", text):
         raise OutputNotLocal(given=text)
     return Path(text)
 

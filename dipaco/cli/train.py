@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         init_from=options.init_from,
         start_from=options.start_from,
         reads_text=True,
-        check_machine=check_devices if is_alone else partial(_devices_of, options.workers),
+        check_machine=check_devices if is_alone else partial(_check_devices, options.workers),
     ) as (opened, is_new):
         do = _alone if is_alone else _with_workers
         with beside(str(options.run), options.dashboard):
@@ -144,15 +144,22 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
         return supervise(opened, engine, [group], launcher, trackers=options.trackers)
 
 
-def _devices_of(workers: int, config: "RunConfig") -> Callable[[int], dict[str, str]]:
-    """As `devices_of`, for workers that train this. Raises `TooFewDevices`, and on CPU, where each
-    has the devices of this process, as `check_devices`.
+def _check_devices(workers: int, config: "RunConfig") -> None:
+    """Raises `TooFewDevices`, and as `check_devices` where workers are told to use the CPU, as this
+    process does. Else they find their devices themselves: not every GPU has a file.
     """
-    from dipaco.launch.devices import devices_of, visible_devices
+    from dipaco.launch.devices import is_told_to_use_cpu
     from dipaco.runs.meshes import check_devices
 
-    visible = visible_devices()
-    if visible.kind == "cpu":
+    if is_told_to_use_cpu():
         check_devices(config)
+    _devices_of(workers, config)
+
+
+def _devices_of(workers: int, config: "RunConfig") -> Callable[[int], dict[str, str]]:
+    """As `devices_of`, for workers that train this. Raises `TooFewDevices`."""
+    from dipaco.launch.devices import devices_of, visible_devices
+
+    visible = visible_devices()
     each = None if visible.kind == "cpu" else config.mesh.num_devices
     return devices_of(visible, each, workers, None)

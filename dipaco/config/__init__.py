@@ -18,7 +18,7 @@ from dipaco.config.arms import (
     MODULAR,
     Baseline,
 )
-from dipaco.config.checks import check_mesh
+from dipaco.config.checks import check_effects, check_mesh
 from dipaco.config.run_config import OF_NO_RESULT, RunConfig
 from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
 
@@ -34,5 +34,6 @@ __all__ = [
     "EvaluationSettings",
     "ReportSettings",
     "RunConfig",
+    "check_effects",
     "check_mesh",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dipaco.control.phase_steps import steps_by_speed
-from dipaco.errors import SettingsDisagree
+from dipaco.errors import BadSetting, SettingsDisagree
 from dipaco.model.config import MESH_AXES
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
 
@@ -59,6 +59,21 @@ def check(config: "RunConfig") -> None:
             problem=f"`routing.kind` is {config.routing.kind}, but the topology offers no choice:"
             " use kmeans"
         )
+
+
+def check_effects(config: "RunConfig") -> None:
+    """For a run that is to begin: raises `BadSetting` for a setting that would have no effect. One
+    that was recorded with it is opened as before.
+    """
+    data, outer = config.data, config.outer
+    if not data.end_of_text:
+        for name in ("end_token", "start_token"):
+            if value := getattr(data, name):
+                expected = "None beside `data.end_of_text=false`: texts have no such token then"
+                raise BadSetting(name=f"data.{name}", value=value, expected=expected)
+    if outer.grace == "adaptive" and outer.quorum == 1:
+        expected = "fixed, as `outer.quorum` is 1.0: all contributions are waited for"
+        raise BadSetting(name="outer.grace", value=outer.grace, expected=expected)
 
 
 def check_mesh(config: "RunConfig", sizes: Mapping[str, int]) -> None:

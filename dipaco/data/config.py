@@ -71,10 +71,6 @@ class DataConfig:
             check_kind(url)
         demand(self.vocab_size >= 257, "vocab_size", "257 or more: 256 bytes and one reserved id")
         demand(self.end_token != "", "end_token", "a token's name, or None")
-        if not self.end_of_text:
-            without = "None beside `data.end_of_text=false`: texts have no such token then"
-            demand(self.end_token is None, "end_token", without)
-            demand(not self.start_token, "start_token", without)
         demand(self.length >= 2, "length", "at least two tokens a row")
         demand(self.prefix_tokens >= 1, "prefix_tokens", "at least 1")
         demand(0 < self.valid_fraction < 1, "valid_fraction", "between 0 and 1")

@@ -40,7 +40,7 @@ def visible_devices(
     CUDA numbers the GPUs that it finds from 0, whatever the names of their files are: a container
     that was given the fourth one has `/dev/nvidia3`, and calls it 0.
     """
-    if environment.get("JAX_PLATFORMS", "").startswith("cpu"):
+    if is_told_to_use_cpu(environment):
         return VisibleDevices("cpu", ())
     gpus = len(list(dev.glob("nvidia[0-9]*")))
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
@@ -52,6 +52,11 @@ def visible_devices(
         ids = chosen.split(",") if chosen else map(str, range(len(tpus)))
         return VisibleDevices("tpu", tuple(ids))
     return VisibleDevices("cpu", ())
+
+
+def is_told_to_use_cpu(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether JAX takes the CPU, whatever else this machine has."""
+    return environment.get("JAX_PLATFORMS", "").startswith("cpu")
 
 
 def devices_of(

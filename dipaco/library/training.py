@@ -55,7 +55,9 @@ def run(
     Raises:
       RuleUnnamed, RuleNotImportable, RuleDiffers, RunOfOtherRules: a rule cannot be imported by
         name, or is not the one that the run began with.
-      BadMesh, KernelUnavailable: the devices of this process do not fit the run.
+      CannotTrainHere: the devices of this process do not fit a new run without `database`.
+      BadMesh, DevicesUnfit, KernelUnavailable: nor those of one that has begun, and whose text is
+        prepared.
       ExtraMissing, TrackerRefused: a tracker is not installed, or does not take the run.
       BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: what `dipaco train` refuses or reports.
     """

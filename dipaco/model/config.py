@@ -92,7 +92,7 @@ class ModelConfig:
                 _refuse(self, field, expected, "Or set model.compute_dtype=bfloat16.")
             if not self.fits_cudnn:
                 expected = f"{others} heads have {self.head_size} values"
-                _refuse(self, field, expected, "cuDNN's takes multiples of 8 up to 128.")
+                _refuse(self, field, expected, "cuDNN's takes multiples of 8 up to 256.")
 
     @property
     def kv_heads(self) -> int:
@@ -106,8 +106,8 @@ class ModelConfig:
 
     @property
     def fits_cudnn(self) -> bool:
-        """Whether cuDNN's attention takes heads of this size."""
-        return self.head_size % 8 == 0 and self.head_size <= 128
+        """Whether cuDNN's attention takes heads of this size, on some GPU."""
+        return self.head_size % 8 == 0 and self.head_size <= 256
 
 
 def _refuse(config: ModelConfig, field: str, expected: str, remedy: str):

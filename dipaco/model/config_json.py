@@ -4,6 +4,7 @@ It comes from elsewhere, and may hold anything: what would change the meaning of
 refused, and so is a value of another type.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,7 +76,7 @@ def read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mode
             head_dim=theirs.get("head_dim"),
             d_ff=theirs["intermediate_size"],
             max_length=theirs["max_position_embeddings"],
-            rope_theta=float(_rope_theta(theirs)),
+            rope_theta=float(next(iter(_rope_thetas(theirs)), 10_000.0)),
             norm_epsilon=theirs.get("rms_norm_eps", 1e-6),
             qk_norm=architecture == "Qwen3ForCausalLM",
             tied_head=theirs.get("tie_word_embeddings", not has_head),
@@ -86,9 +87,10 @@ def read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mode
         refuse(folder, f"config.json does not fit together ({error})")
 
 
-def _rope_theta(theirs: Mapping[str, Any]) -> Any:
-    rope = theirs.get("rope_parameters") or {}
-    return rope.get("rope_theta", theirs.get("rope_theta", 10_000.0))
+def _rope_thetas(theirs: Mapping[str, Any]) -> list[Any]:
+    """All values that are given for it."""
+    places = (theirs, *(theirs.get(name) or {} for name in _ROPE))
+    return [place["rope_theta"] for place in places if "rope_theta" in place]
 
 
 def _mistyped(theirs: Mapping[str, Any]) -> Iterator[str]:
@@ -97,8 +99,9 @@ def _mistyped(theirs: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         if not _is_of(value, _KINDS[name]):
             yield _should_be(name, value)
-    if not _is_of(theta := _rope_theta(theirs), _KINDS["rope_theta"]):
-        yield _should_be("rope_theta", theta)
+    for theta in _rope_thetas(theirs):
+        if not _is_of(theta, _KINDS["rope_theta"]):
+            yield _should_be("rope_theta", theta)
 
 
 def _is_of(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -125,6 +128,11 @@ def _unsupported(theirs: Mapping[str, Any]) -> Iterator[str]:
             yield f"rotary positions are scaled (`{kind}`)"
         if theirs.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
             yield "only a part of each head is rotated (`partial_rotary_factor`)"
+    thetas = _rope_thetas(theirs)
+    if not all(0 < theta <= sys.float_info.max for theta in thetas):
+        yield "`rope_theta` is no finite number above 0"
+    if len(set(thetas)) > 1:
+        yield f"`rope_theta` is given as {' and as '.join(map(str, thetas))}"
     if theirs.get("hidden_act", "silu") != "silu":
         yield f"`hidden_act` is {theirs['hidden_act']}"
     if any(kind != "full_attention" for kind in theirs.get("layer_types") or ()):

@@ -7,6 +7,10 @@ class BadMesh(MachineFault):
     """A mesh of {asked} does not fit {num_devices} devices. {remedy}"""
 
 
+class DevicesUnfit(MachineFault):
+    """The devices of this machine do not fit the run: {problem}. Use a machine with another number of them."""
+
+
 class BadCheckpoint(DipacoError):
     """`{folder}` cannot be read as a checkpoint: {problem}. {remedy}"""
 
@@ -16,4 +20,4 @@ class CheckpointIncomplete(DipacoError):
 
 
 class KernelUnavailable(MachineFault):
-    """`model.attention_kernel` is cudnn, and {device} does not run it: cuDNN's attention is for NVIDIA GPUs, Ampere or later. Use such a machine, or a run with `model.attention_kernel=auto`, which takes the plain kernel elsewhere."""
+    """`model.attention_kernel` is cudnn, and {device} does not run it for heads of {head_size} values: cuDNN's attention is for NVIDIA GPUs, Ampere or later, and with heads above 128 Hopper or later. Use such a machine, or a run with `model.attention_kernel=auto`, which takes the plain kernel elsewhere."""

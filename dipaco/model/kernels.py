@@ -7,12 +7,16 @@ import jax
 from dipaco.model.config import ModelConfig
 from dipaco.model.errors import KernelUnavailable
 
+COMMON_HEAD = 128  # values in the largest head that cuDNN's attention takes on all GPUs it runs on
+AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
+
 
 def uses_cudnn(config: ModelConfig, length: int) -> bool:
     """Whether rows of `length` tokens use cuDNN's kernel: as configured; on "auto", if it can.
 
-    It takes 16-bit types, head sizes that are multiples of 8 up to 128, an even length with a mask,
-    and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
+    It takes 16-bit types, head sizes that are multiples of 8, an even length with a mask, and
+    NVIDIA's Ampere or later; heads above 128, up to 256, Hopper or later, and where they are asked
+    for (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
 
     Raises:
       KernelUnavailable: as `check_kernel`.
@@ -23,16 +27,17 @@ def uses_cudnn(config: ModelConfig, length: int) -> bool:
     return (
         config.compute_dtype == "bfloat16"
         and config.fits_cudnn
+        and config.head_size <= COMMON_HEAD
         and length % 2 == 0
-        and _runs_cudnn(jax.devices()[0])
+        and _runs_cudnn(jax.devices()[0], config.head_size)
     )
 
 
 def check_kernel(config: ModelConfig) -> None:
     """Raises `KernelUnavailable`: the attention kernel that is asked for does not run here."""
     device = jax.devices()[0]
-    if config.attention_kernel == "cudnn" and not _runs_cudnn(device):
-        raise KernelUnavailable(device=device.device_kind)
+    if config.attention_kernel == "cudnn" and not _runs_cudnn(device, config.head_size):
+        raise KernelUnavailable(device=device.device_kind, head_size=config.head_size)
 
 
 def when_scoring(config: ModelConfig) -> ModelConfig:
@@ -44,8 +49,9 @@ def when_scoring(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, attention_kernel="auto")
 
 
-def _runs_cudnn(device: jax.Device) -> bool:
-    return "NVIDIA" in device.device_kind and float(device.compute_capability) >= 8.0
+def _runs_cudnn(device: jax.Device, head_size: int) -> bool:
+    least = AMPERE if head_size <= COMMON_HEAD else HOPPER
+    return "NVIDIA" in device.device_kind and float(device.compute_capability) >= least
 
 
 def result_dtype(config: ModelConfig) -> str:

@@ -168,12 +168,6 @@ class OuterSettings:
         if self.grace not in GRACES:
             expected = f"one of {', '.join(GRACES)}"
             raise BadSetting(name="outer.grace", value=self.grace, expected=expected)
-        if self.grace == "adaptive" and self.quorum == 1:
-            raise BadSetting(
-                name="outer.grace",
-                value=self.grace,
-                expected="fixed, as `outer.quorum` is 1.0: all contributions are waited for",
-            )
         for name in ("grace_deviations", "grace_margin"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:

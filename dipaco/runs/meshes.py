@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dipaco.config import RunConfig, check_mesh
 from dipaco.errors import SettingsDisagree
 from dipaco.model.config import MeshConfig
-from dipaco.model.errors import BadMesh
+from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.model.kernels import check_kernel
 from dipaco.model.sharding import make_mesh
 
@@ -35,10 +35,14 @@ def check_devices(config: RunConfig) -> None:
     """For a process that is to train: whether it can, on its devices.
 
     Raises:
-      BadMesh, SettingsDisagree: as `training_mesh`.
+      BadMesh: they are too few.
+      DevicesUnfit: batches cannot be divided among them, or hosts have more than the mesh.
       KernelUnavailable: the attention kernel that is asked for does not run on them.
     """
-    training_mesh(config)
+    try:
+        training_mesh(config)
+    except SettingsDisagree as error:
+        raise DevicesUnfit(**error.values) from error
     check_kernel(config.model)
 
 

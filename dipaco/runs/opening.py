@@ -59,7 +59,8 @@ def create_or_open(
         there: one that has recorded nothing begins again with another config.
 
     Raises:
-      SettingsDisagree: a new run's rules do not go with a setting.
+      SettingsDisagree, BadSetting: a new run's rules do not go with a setting, or one would have no
+        effect.
       RunOfOtherConfig, RunOfOtherRules, RuleDiffers, RunOfOtherVersion, RunOfOtherDatabase: there
         is another run; it is left as it was.
       DatabaseNeeded: a run at a URL cannot have its facts in a folder.

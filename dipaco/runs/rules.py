@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dipaco.config import RunConfig
+from dipaco.config import RunConfig, check_effects
 from dipaco.errors import SettingsDisagree
 from dipaco.routing.config import RANDOM, SMALL_MODELS
 from dipaco.runs.errors import RuleDiffers, RuleNotImportable, RuleStale, RuleUnnamed
@@ -128,7 +128,10 @@ def _source_digest(kind: str, name: str) -> str:
 
 
 def check_settings(config: RunConfig, rules: Recorded) -> None:
-    """Raises `SettingsDisagree` where a rule would have no effect, or a setting none with it."""
+    """For a run that is to begin: raises `SettingsDisagree` where a rule would have no effect, or a
+    setting none with it; `BadSetting`: one has none at all.
+    """
+    check_effects(config)
     routing, inner = config.routing, config.inner
     refusals = {
         "outer_step": (

@@ -1,10 +1,12 @@
 """Upgrade: pins a run to this version of the program, and brings its tables up to date."""
 
+import json
 import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dipaco import overrides
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged, WorkersActive
 from dipaco.runs.errors import RunTooOld
@@ -36,17 +38,19 @@ def upgrade(
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
       RunTooOld: no script leads from its tables to these.
+      BadSetting, SettingsDisagree: this version does not take its config.
       NoSuchRun, LedgerVersion.
     """
     location = database_location_of(where)
     ledger = Ledger(*location, allows_older=True)
     try:
-        before = ledger.meta.command()
-        if before.version is None:
+        before, config = ledger.meta.command(), ledger.meta.get("config")
+        if before.version is None or config is None:
             raise LedgerDamaged(file=location.name, problem="it does not say which run it is of")
         if _numbers(before.version) < _numbers(OLDEST):
             here = described_version()
             raise RunTooOld(folder=where, found=before.version, oldest=OLDEST, here=here)
+        overrides.from_tree(json.loads(config))  # else no verb could open the run any more
         ledger.meta.begin_drain()
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)

@@ -25,6 +25,10 @@ class CannotRollBack(DipacoError):
     """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
 
 
+class CannotTrainHere(MachineFault):
+    """{problem} Nothing was begun. If other machines are to train this run, begin it here with `--database`, or with `dipaco launch`: this one prepares the text, and leaves the rest to them."""
+
+
 class OptionTooLate(DipacoError):
     """{folder} holds a run that began {how}; `{option}` can only be given at the beginning. Nothing was changed.
     Leave the option out to continue the run, or give another folder for a new one."""

@@ -59,6 +59,8 @@ class Worker:
       hosts: of this worker; this process is the first.
       sender: sends snapshots while training goes on; started by the caller. None = all are sent
         before they are recorded, or never.
+      cannot_train: why it claims no tasks that train: it ends with this when the text is prepared
+        and nothing else is due.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Worker:
         phase_runner: PhaseRunner | None = None,
         hosts: Hosts = SINGLE_HOST,
         sender: SnapshotSender | None = None,
+        cannot_train: MachineFault | None = None,
     ):
+        self._cannot_train = cannot_train
         self._phase_runner, self._sender = phase_runner, sender
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._is_for_base = set(kinds) <= set(FIRST_KINDS)
@@ -128,6 +132,8 @@ class Worker:
                 continue
             if self._is_over(glance):
                 return True
+            if self._cannot_train is not None and not is_paused and self._is_prepared:
+                raise self._cannot_train
             if glance.has_resting:
                 self._failures.check()
             self._wait(wait_seconds * random.uniform(LEAST_SHARE, 1.0), is_paused=is_paused)
@@ -143,6 +149,10 @@ class Worker:
                 self._wake_up.get(timeout=min(seconds, glimpse_seconds))
                 return
             seconds -= glimpse_seconds
+
+    @property
+    def _is_prepared(self) -> bool:
+        return "prepare" not in self._run.ledger.queue.unfinished_kinds()
 
     def _is_over(self, glance: Glance) -> bool:
         if not self._is_for_base:

@@ -20,7 +20,7 @@ from dipaco.control.life import Life
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.data.prepare import check_files
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
@@ -36,6 +36,7 @@ from dipaco.store.address import Address
 from dipaco.store.remote import check_upload
 from dipaco.workers.background_sending import sender_of
 from dipaco.workers.callbacks import Callbacks
+from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.failing import reason_of
 from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.heartbeat import LeaseRenewer
@@ -45,6 +46,8 @@ from dipaco.workers.origin import check_origin, from_checkpoint, from_run
 from dipaco.workers.registration import register
 from dipaco.workers.signals import on_sigterm
 from dipaco.workers.tasks.prepare import restore_corpus
+
+OF_TRAINING: frozenset[Kind] = frozenset(("pretrain", "train"))  # they need the run's devices
 
 
 class ProcessCallbacks(Callbacks, Protocol):
@@ -77,8 +80,8 @@ def begun_run(
       rules: its own rules; None = those that the run has, or none.
       reads_text: this machine will prepare a new run's text: of one with all in its folder, files
         that are not there are said before the folder is made.
-      check_machine: whether this one, which is to train the run, can; called with the config
-        of a new one before anything is copied or recorded. None = others are to train it.
+      check_machine: raises if this one cannot train the run; called with the config of a new one
+        that has no `database`, before anything is copied or recorded. None = others are to.
 
     Yields:
       (the run, whether it was begun just now).
@@ -87,7 +90,7 @@ def begun_run(
       BadSetting: a value of the config is not of its setting's type; nothing was written.
       ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
-      BadMesh, TooFewDevices, KernelUnavailable: what `check_machine` raises.
+      CannotTrainHere: `check_machine` raises a fault; another error of it is raised as it is.
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
@@ -105,8 +108,11 @@ def begun_run(
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
         if not has_begun(address, config, recorded, is_alone=lock.is_exclusive):
-            if check_machine is not None:
-                check_machine(config)
+            if check_machine is not None and database is None:
+                try:
+                    check_machine(config)
+                except MachineFault as fault:
+                    raise CannotTrainHere(problem=fault) from fault
             check_settings(config, recorded or {})  # before bytes are copied
             if init_from is not None:
                 given = from_checkpoint(config, address, init_from)
@@ -161,21 +167,27 @@ def work(
     """Works until the run is finished (True) or the process is asked to stop (False).
 
     SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C; the phase
-    in progress is saved first. The other hosts of this worker then end as well.
+    in progress is saved first. The other hosts of this worker then end as well. A process whose
+    devices cannot train the run takes no steps, and ends when the text is prepared and nothing else
+    is due.
 
     Raises:
       NameTaken: another worker of this name is working on the run.
       TaskFailed, MachineFault: as `Worker.run_until_finished`.
       RunOfOtherVersion: the run is pinned to another program.
-      BadMesh, KernelUnavailable: it is to train, and the devices of this process do not fit.
+      BadMesh, DevicesUnfit, KernelUnavailable: the devices cannot train it.
     """
     if not run.ledger.queue.unfinished_kinds():  # whatever program did it
         hosts.broadcast(None)
         return True
     check_program(run.address, run.ledger.meta.get("version") or "")
     members, kinds = run.ledger.members, kinds_done_by(hosts, kinds)
-    if not {"pretrain", "train"}.isdisjoint(kinds):
-        check_devices(run.config)
+    cannot_train = None
+    if not OF_TRAINING.isdisjoint(kinds):
+        cannot_train = _why_not_trained(run.config)
+    if cannot_train is not None:
+        kinds = [kind for kind in kinds if kind not in OF_TRAINING]
+        print(f"This machine takes no training steps. {cannot_train}", flush=True)
     register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)
     with (
@@ -196,6 +208,7 @@ def work(
             phase_runner=phase_runner,
             hosts=hosts,
             sender=sender,
+            cannot_train=cannot_train,
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
@@ -206,6 +219,14 @@ def work(
         members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished
+
+
+def _why_not_trained(config: RunConfig) -> MachineFault | None:
+    try:
+        check_devices(config)
+    except MachineFault as fault:
+        return fault
+    return None
 
 
 @contextlib.contextmanager

@@ -40,6 +40,12 @@ def test_a_config_copied_into_a_folder_keeps_its_name(tmp_path, capsys):
     assert f"{tmp_path}/toy.py is there already" in capsys.readouterr().err
 
 
+def test_a_config_is_copied_into_a_folder_that_is_to_be_made(tmp_path, capsys):
+    assert main(["config", "copy", "toy", f"{tmp_path}/new/folder/"]) == 0
+    assert f"dipaco train {tmp_path}/new/folder/toy.py --run DIR" in capsys.readouterr().out
+    assert (tmp_path / "new" / "folder" / "toy.py").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -70,8 +76,11 @@ def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
 )
 def test_what_is_written_is_not_a_folder_with_the_name_of_a_bucket(words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OutputNotLocal, match="s3://bucket/x is to be written, and it is no place"):
-        parser().parse_args([*words.split(), "s3://bucket/x"])
+    for place in ("s3://bucket/x", "s3:/bucket/x", "file:/tmp/x"):
+        with pytest.raises(OutputNotLocal, match=f"{place} is to be written, and it is no place"):
+            parser().parse_args([*words.split(), place])
+    for place in ("x", "a:b", "C:/x", r"C:\x"):
+        assert place in map(str, vars(parser().parse_args([*words.split(), place])).values())
 
 
 @pytest.mark.parametrize("verb", ["serve", "generate --prompt x", "evaluate --documents x"])

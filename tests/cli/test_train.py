@@ -8,14 +8,18 @@ import replay
 import tokenizers
 
 from dipaco import trees
+from dipaco.cli import train
 from dipaco.config import MODULAR
+from dipaco.launch import devices
+from dipaco.model.config import MeshConfig
+from dipaco.model.errors import BadMesh
 from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import open_run, reading
 from dipaco.store.address import Address
 from dipaco.topology import ModuleId
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from tests.support.tiny_run import CONFIG, Fault, facts, report
+from tests.support.tiny_run import CONFIG, TOY, Fault, facts, report
 
 FIRST = ("early/0000", "late/0000")
 
@@ -58,11 +62,22 @@ def test_training_a_finished_run_changes_nothing_and_prints_its_table(dipaco, ti
 @pytest.mark.parametrize("workers", [1, 2])
 def test_too_few_devices_are_said_before_a_run_begins(dipaco, tiny, tmp_path, workers):
     """Its mesh would be that of the run for good, once its text is prepared."""
-    train = ("train", tiny.config, "--run", tmp_path / "run", "--workers", workers)
-    refused = dipaco(*train, "--set", "mesh.data=2")
-    assert (refused.code, "BadMesh: A mesh of data=2" in refused.err) == (4, True), refused.err
+    words = ("train", tiny.config, "--run", tmp_path / "run", "--workers", workers)
+    refused = dipaco(*words, "--set", "mesh.data=2")
+    says = "CannotTrainHere: A mesh of data=2"
+    assert (refused.code, says in refused.err) == (4, True), refused.err
     with pytest.raises(NoSuchRun):
         open_run(Address(tmp_path / "run"))
+
+
+def test_a_process_that_only_starts_workers_does_not_judge_gpus_that_it_cannot_see(monkeypatch):
+    """WSL and ROCm have no /dev/nvidia*."""
+    monkeypatch.setattr(devices, "visible_devices", lambda: devices.VisibleDevices("cpu", ()))
+    config = dataclasses.replace(TOY, mesh=MeshConfig(tensor=16))
+    with pytest.raises(BadMesh):
+        train._check_devices(2, config)
+    monkeypatch.delenv("JAX_PLATFORMS")
+    train._check_devices(2, config)
 
 
 @pytest.mark.slow

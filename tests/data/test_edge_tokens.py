@@ -231,13 +231,6 @@ def test_a_run_goes_on_with_the_edges_of_what_it_starts_from(given_tokenizer):
     assert goes_on("<s>", "</s>", end_of_text=False) == (None, None)
 
 
-@pytest.mark.parametrize("name", ["start_token", "end_token"])
-def test_edges_are_not_named_where_texts_have_none(name):
-    with pytest.raises(BadSetting, match=f"`data.{name}` is '<s>'. Expected .*end_of_text=false"):
-        DataConfig(end_of_text=False, **{name: "<s>"})
-    assert not DataConfig(end_of_text=False, start_token="").end_of_text
-
-
 @pytest.mark.parametrize("name", ["plain", "</end>"])
 def test_an_end_that_is_no_special_token_is_refused(given_tokenizer, tmp_path, name):
     config = dataclasses.replace(

@@ -15,11 +15,11 @@ import dipaco as library
 from dipaco.errors import BadSetting
 from dipaco.library.console import title_of
 from dipaco.model.config import MeshConfig
-from dipaco.model.errors import BadMesh
 from dipaco.overrides import load_config
 from dipaco.runs.errors import RunOfOtherConfig
 from dipaco.runs.opening import create_or_open, has_begun
 from dipaco.topology import Topology
+from dipaco.workers.errors import CannotTrainHere
 from tests.support.tiny_run import HOME, TOY, facts, report
 
 
@@ -60,7 +60,7 @@ def test_a_finished_run_is_opened_at_once_and_another_config_is_refused(tiny, co
 
 def test_too_few_devices_are_said_before_the_run_begins(tmp_path, own_cache):
     config = dataclasses.replace(TOY, mesh=MeshConfig(tensor=16))
-    with pytest.raises(BadMesh):
+    with pytest.raises(CannotTrainHere, match="tensor=16 does not fit"):
         library.run(config, tmp_path / "run", progress=False)
     assert not has_begun(tmp_path / "run", config)
 

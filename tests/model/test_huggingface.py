@@ -5,6 +5,7 @@ PyTorch is heavy, so it stays out of the `test` extra; `.ci/run` installs the `p
 
 import dataclasses
 import json
+import math
 
 import jax
 import numpy as np
@@ -134,6 +135,16 @@ def test_old_and_new_transformers_find_the_rotary_base(tokenizer_file, tmp_path)
     assert written["rope_theta"] == written["rope_parameters"]["rope_theta"] == 700.0
 
 
+@pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
+def test_the_rotary_base_is_found_beside_the_kind_of_rotary_positions(
+    name, tokenizer_file, tmp_path
+):
+    """Also by the older of its names, as `transformers` 5 does."""
+    changes = {"rope_parameters": None, name: {"rope_type": "default", "rope_theta": 1e6}}
+    _damage(tmp_path, tokenizer_file, changes, remove="rope_theta")
+    assert read_checkpoint(tmp_path / "out")[0].rope_theta == 1e6
+
+
 def test_an_exported_model_is_read_back(config, parts, tokenizer_file, tmp_path):
     export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
     again, values = read_checkpoint(tmp_path / "out")
@@ -161,6 +172,10 @@ def test_an_export_does_not_overwrite(tokenizer_file, tmp_path):
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "linear"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
+        ({"rope_theta": 5e5}, "`rope_theta` is given as .*500000.0"),
+        ({"rope_scaling": {"rope_theta": 5e5}}, "`rope_theta` is given as .*500000.0"),
+        ({"rope_parameters": None, "rope_theta": math.inf}, "`rope_theta` is no finite number"),
+        ({"rope_parameters": None, "rope_theta": 10**400}, "`rope_theta` is no finite number"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "layer by layer"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["sliding_attention"]}, "window"),

@@ -26,6 +26,7 @@ def h100(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [device])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
+    return device
 
 
 def test_on_cpu_the_default_is_plain_and_an_unknown_kernel_is_refused():
@@ -50,7 +51,7 @@ def test_what_is_scored_needs_no_kernel_of_training():
     [
         ({"compute_dtype": "float32"}, "as compute_dtype is float32"),
         ({"head_dim": 12}, "as heads have 12 values"),
-        ({"head_dim": 136}, "as heads have 136 values"),
+        ({"head_dim": 264}, "as heads have 264 values"),
     ],
 )
 def test_a_model_that_cudnn_does_not_take_is_refused(changes, said):
@@ -65,6 +66,16 @@ def test_on_a_gpu_the_default_is_cudnn_with_equal_bits_too(monkeypatch, flags):
     assert uses_cudnn(ROUNDED, 128)
     assert uses_cudnn(CUDNN, 128)
     assert not uses_cudnn(MODEL, 128)
+
+
+def test_large_heads_need_a_hopper_and_are_asked_for_by_name(h100):
+    large = dataclasses.replace(CUDNN, head_dim=136)
+    assert uses_cudnn(large, 128)
+    assert not uses_cudnn(when_scoring(large), 128)
+    h100.compute_capability = "8.0"
+    assert uses_cudnn(dataclasses.replace(CUDNN, head_dim=128), 128)
+    with pytest.raises(KernelUnavailable, match=r"heads of 136.* Hopper"):
+        uses_cudnn(large, 128)
 
 
 @pytest.mark.usefixtures("h100")

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from dipaco.errors import SettingsDisagree
 from dipaco.model.config import MeshConfig
-from dipaco.model.errors import BadMesh, KernelUnavailable
+from dipaco.model.errors import BadMesh, DevicesUnfit, KernelUnavailable
 from dipaco.runs.meshes import check_devices
 from tests.support.tiny_run import TOY
 
@@ -18,10 +17,10 @@ def test_devices_that_fit_are_taken_and_too_few_are_refused():
 
 
 def test_where_a_mesh_takes_all_devices_the_batch_is_compared_with_them():
-    with pytest.raises(SettingsDisagree, match=r"4 rows .* divided among the 8 devices"):
+    with pytest.raises(DevicesUnfit, match=r"4 rows .* divided among the 8 devices"):
         check_devices(dataclasses.replace(TOY, mesh=MeshConfig(data=-1)))
     inner = dataclasses.replace(TOY.inner, stacked_paths=2)
-    with pytest.raises(SettingsDisagree, match=r"stacked on one device, and the mesh has 8"):
+    with pytest.raises(DevicesUnfit, match=r"stacked on one device, and the mesh has 8"):
         check_devices(dataclasses.replace(TOY, mesh=MeshConfig(tensor=-1), inner=inner))
 
 

@@ -14,8 +14,9 @@ from dipaco.control.opening import install_ledger
 from dipaco.control.recording import record
 from dipaco.control.tasks import Claim, SliceDone, Task
 from dipaco.data.config import DataConfig
-from dipaco.errors import LedgerDamaged
+from dipaco.errors import BadSetting, LedgerDamaged
 from dipaco.model.config import part_names
+from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
 from dipaco.runs.opening import create_or_open, has_begun, open_run, reading, with_report_settings
@@ -30,6 +31,7 @@ ALL = Level(name="all", parts=part_names(TOY.model), experts=2)
 CONFIG = dataclasses.replace(
     TOY, topology=Topology(levels=(ALL,)), data=DataConfig(vocab_size=300, length=64), phases=3
 )
+EDGE = r"`data\..*_token` is '<s>'. Expected .*end_of_text=false"
 OTHER = dataclasses.replace(CONFIG, seed=1)
 SHORTER = dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))
 
@@ -44,6 +46,33 @@ def test_a_run_is_begun_once_and_opened_with_its_config_afterwards(tmp_path):
     assert again.given("base") == ["name", "digest", 3]
     assert again.given("modules") is None
     again.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"outer": OuterSettings(grace="adaptive")}, "`outer.grace`.* `outer.quorum` is 1.0: all"),
+        ({"data": dataclasses.replace(CONFIG.data, end_of_text=False, end_token="<s>")}, EDGE),
+        ({"data": dataclasses.replace(CONFIG.data, end_of_text=False, start_token="<s>")}, EDGE),
+    ],
+)
+def test_a_setting_without_effect_is_refused_when_a_run_begins_and_not_when_it_is_opened(
+    changes, says, tmp_path, monkeypatch
+):
+    config = dataclasses.replace(CONFIG, **changes)
+    with pytest.raises(BadSetting, match=says):
+        create_or_open(tmp_path, config)
+    assert not has_begun(tmp_path, config)
+    with monkeypatch.context() as before:
+        before.setattr("dipaco.runs.opening.check_settings", lambda *_: None)
+        create_or_open(tmp_path, config)[0].ledger.close()
+    with begun_run(Address.of(tmp_path), config) as (run, is_new):
+        assert (run.config, is_new) == (config, False)
+
+
+def test_no_end_is_named_where_texts_have_none(tmp_path):
+    data = dataclasses.replace(CONFIG.data, end_of_text=False, start_token="")
+    create_or_open(tmp_path, dataclasses.replace(CONFIG, data=data))[0].ledger.close()
 
 
 def test_a_run_without_facts_is_begun_again_with_another_config(tmp_path):

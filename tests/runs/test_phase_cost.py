@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dipaco.evaluation.tables import seconds_over_link
-from dipaco.model.config import num_parameters
+from dipaco.model.config import MeshConfig, num_parameters
 from dipaco.outer.compress import codec_named
 from dipaco.overrides import load_config
 from dipaco.runs import step_time
@@ -310,6 +310,10 @@ def test_steps_are_taken_for_it_also_where_absent_tokens_count():
 
 def test_a_step_that_is_too_large_for_this_machine_is_not_tried():
     paper = load_config("paper_16x16")
+    meshes = (MeshConfig(tensor=16), MeshConfig(data=-1))  # too many, and 4 rows for 8 devices
+    for mesh in meshes:
+        reason = step_time.why_not_trained_here(dataclasses.replace(TOY, mesh=mesh))
+        assert (reason or "").startswith("this machine cannot train it: ")
     assert "too long for a CPU" in (step_time.why_not_tried(paper, "cpu", None) or "")
     assert step_time.why_not_tried(paper, "gpu", None) is None
     assert step_time.why_not_tried(TOY, "cpu", 10**9) is None

@@ -1,6 +1,7 @@
 """A run is pinned to the sources that make its bits: two commits do not mix unseen."""
 
 import contextlib
+import json
 import re
 import shutil
 from importlib.resources import as_file
@@ -13,7 +14,7 @@ from dipaco.control import database, reaping
 from dipaco.control.ledger import Ledger
 from dipaco.control.life import Life
 from dipaco.control.meta import RunCommand
-from dipaco.errors import RunOfOtherVersion
+from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
 from dipaco.runs.errors import RunTooOld
 from dipaco.runs.opening import create_or_open, database_location_of, open_run
@@ -202,6 +203,17 @@ def test_a_run_from_before_the_tables_had_this_layout_is_refused_as_it_is(tmp_pa
     with pytest.raises(RunTooOld, match=r"runs of 0\.4\.0 and later.*Nothing was changed"):
         upgrade(Address(tmp_path / "run"), 10.0)
     assert run.ledger.meta.command() == RunCommand("run", found)
+    run.ledger.close()
+
+
+def test_a_run_whose_config_this_version_refuses_is_left_as_it_is(tmp_path):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    before, tree = run.ledger.meta.command(), json.loads(CONFIG.to_json())
+    tree["outer"]["codec"] = "of another version"
+    run.ledger.meta.change_config(json.dumps(tree))
+    with pytest.raises(BadSetting, match=r"outer\.codec"):
+        upgrade(Address(tmp_path / "run"), 10.0)
+    assert run.ledger.meta.command() == before
     run.ledger.close()
 
 

@@ -51,7 +51,7 @@ NEW = [
         "there are 4 paths; None compares them all",
     ),
     ("kind of source", ["data.sources=gopher:x"], "BadSetting", "begin with packages:, text:"),
-    ("mesh", ["mesh.tensor=16"], "BadMesh", "divides the number of devices"),
+    ("mesh", ["mesh.tensor=16"], "CannotTrainHere", "divides the number of devices"),
     ("mesh and batch", ["mesh.data=16"], "SettingsDisagree", "cannot be divided among the 16"),
 ]
 
@@ -456,7 +456,7 @@ def contents(folder: Path) -> dict[str, object]:
 
 
 # Another machine may do better.
-MACHINES = ("BadMesh", "CorpusDamaged", "DiskFull", "NotWritable", "VariableMissing")
+MACHINES = ("CannotTrainHere", "CorpusDamaged", "DiskFull", "NotWritable", "VariableMissing")
 
 
 def refused(ended, error: str, advice: str) -> None:

@@ -10,15 +10,17 @@ import pytest
 from dipaco.control import retry
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.queue import ALL_KINDS
+from dipaco.control.tasks import FIRST_KINDS
 from dipaco.errors import DiskFull
 from dipaco.model.config import MeshConfig, num_parameters, part_names
-from dipaco.model.errors import BadMesh
+from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.runs.folder_lock import folder_lock
-from dipaco.runs.opening import create_or_open
+from dipaco.runs.opening import create_or_open, has_begun
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectTooLarge
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.loop import Worker
 from dipaco.workers.process import begun_run, joined_run, work
 from dipaco.workers.signals import on_sigterm
@@ -75,15 +77,47 @@ class Told(NullCallbacks):
         pass
 
 
-def test_a_process_that_is_to_train_needs_the_devices_and_one_that_reads_does_not(
-    begin, monkeypatch
+@pytest.mark.parametrize(
+    ("mesh", "error"),
+    [(MeshConfig(tensor=16), BadMesh), (MeshConfig(data=-1), DevicesUnfit)],  # 4 rows, 8 devices
+)
+@pytest.mark.parametrize("kinds", [ALL_KINDS, FIRST_KINDS])
+def test_a_machine_without_the_devices_prepares_the_text_and_ends(
+    mesh, error, kinds, begin, corpus, monkeypatch, capsys
 ):
+    """One that has the text may have no GPU; those that have one then go on."""
+    run = begin(dataclasses.replace(CONFIG, mesh=mesh))
+    with pytest.raises(error):
+        work(run, "w", Told(), kinds=kinds)
+    assert run.stage("prepare")
+    assert run.ledger.queue.unfinished_kinds() == {"pretrain"}
+    assert capsys.readouterr().out.count("This machine takes no training steps") == 1
+    (member,) = run.ledger.members.list()
+    assert (member.state, member.last_words.partition(":")[0]) == ("left", error.__name__)
+    assert set(kinds) - set(member.kinds) == {"pretrain", "train"} & set(kinds)
+
+
+def test_what_only_reads_a_run_needs_no_devices(begin, monkeypatch, capsys):
     run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
     monkeypatch.setattr(Worker, "run_until_finished", lambda _: False)
-    with pytest.raises(BadMesh, match="tensor=16 does not fit"):
-        work(run, "trainer", Told())
-    assert run.ledger.members.here() == []
     assert not work(run, "evaluator", Told(), kinds=("score", "evaluate"))
+    assert "training steps" not in capsys.readouterr().out
+
+
+def test_a_run_of_other_machines_may_begin_on_one_that_cannot_train_it(tmp_path, postgresql_server):
+    def no_devices(config):
+        raise BadMesh(asked="data=2", num_devices=1, remedy="Use others.")
+
+    with (
+        pytest.raises(CannotTrainHere, match=r"data=2 does not fit 1 devices.* `--database`"),
+        begun_run(Address(tmp_path / "alone"), CONFIG, check_machine=no_devices),
+    ):
+        pass
+    assert not has_begun(tmp_path / "alone", CONFIG)
+    with begun_run(
+        Address(tmp_path / "shared"), CONFIG, postgresql_server.url, check_machine=no_devices
+    ) as (_, is_new):
+        assert is_new
 
 
 def test_why_a_worker_ended_is_kept(begin, monkeypatch):
