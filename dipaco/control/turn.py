@@ -12,7 +12,7 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 
-from dipaco.control.life import has_process
+from dipaco.control.life import Life
 from dipaco.control.retry import ConnectionLost
 
 MOST_BYTES = 200  # of what the file says
@@ -33,7 +33,8 @@ class Turn:
     def __init__(self, file: Path, wait_seconds: float):
         self._file, self._wait_seconds = file, wait_seconds
         self._descriptor = _open(file)
-        self._name = f"process {os.getpid()} on {socket.gethostname()}".encode()[:MOST_BYTES]
+        name = f"process {os.getpid()} on {socket.gethostname()}\n{Life.here()}"
+        self._name = name.encode()[:MOST_BYTES]
 
     @contextlib.contextmanager
     def taken(self) -> Generator[None]:
@@ -63,15 +64,16 @@ class Turn:
         """Who holds the turn, and what to do. The name in the file is of who wrote it last; where
         that cannot be who holds it, there is no advice to end it.
         """
-        who = os.pread(self._descriptor, MOST_BYTES, 0).decode(errors="replace").strip()
+        name = os.pread(self._descriptor, MOST_BYTES, 0).decode(errors="replace").strip()
+        who, _, life = name.partition("\n")
         number = next((word for word in who.split() if word.isdigit()), "PID")
         advice = (
             f". There, `kill -CONT {number}` lets it go on and `kill -9 {number}` ends it; nothing "
             "that was recorded is lost"
         )
-        if who == self._name.decode():
+        if name == self._name.decode():
             who, advice = "another thread of this process, or a process without its name there,", ""
-        elif not who or _has_ended(who):
+        elif not who or _has_ended(life):
             who, advice = "a process that has not written its name there", ""
         return (
             f"{who} has been inside a transaction for {self._wait_seconds:.0f} s, and is stopped "
@@ -79,10 +81,10 @@ class Turn:
         )
 
 
-def _has_ended(who: str) -> bool:
-    """Whether a process of this host, by what it has written, is certainly no more."""
-    _, number, _, host, *_ = [*who.split(), "", "", "", ""]
-    return host == socket.gethostname() and number.isdigit() and not has_process(int(number))
+def _has_ended(life: str) -> bool:
+    """Whether a process, by what it has written, is certainly no more."""
+    neighbour = Life.here().neighbour(life)
+    return neighbour is not None and neighbour.is_over()
 
 
 class _Waiter:
