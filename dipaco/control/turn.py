@@ -42,20 +42,28 @@ class Turn:
         waiter = None
         try:  # an interrupt may come anywhere
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiter = _Waiter(self._file)
-                waiter.begin()
-                if not waiter.is_granted.wait(self._wait_seconds):
-                    raise TurnHeld(place=self._file, problem=self._problem()) from None
-            with contextlib.suppress(OSError):  # a full disk: it is only a name
-                os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
-            yield
-        finally:
-            if waiter is None:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            else:
-                waiter.end()
+                try:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    waiter = _Waiter(self._file)
+                    waiter.begin()
+                    if not waiter.is_granted.wait(self._wait_seconds):
+                        raise TurnHeld(place=self._file, problem=self._problem()) from None
+                with contextlib.suppress(OSError):  # a full disk: it is only a name
+                    os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
+                yield
+            finally:
+                self._give_back(waiter)
+        except BaseException:
+            self._give_back(waiter)  # it may have come just then
+            raise
+
+    def _give_back(self, waiter: "_Waiter | None") -> None:
+        """Once, or once more."""
+        if waiter is None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        else:
+            waiter.end()
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -90,33 +98,30 @@ def _has_ended(life: str) -> bool:
 class _Waiter:
     """A thread that waits in the system's queue, which no limit of ours shortens, with an open file
     of its own. A waiter that has given up lets go of its turn when it comes.
+
+    Both threads first say where they are and then look at the other, so that one of them lets go;
+    a lock between them might be kept by the one that is interrupted.
     """
 
     def __init__(self, file: Path):
-        self._descriptor = _open(file)
-        self._guard, self._has_given_up = threading.Lock(), False
+        self._opened = os.fdopen(_open(file), "r+b", buffering=0)
+        self._has_given_up = False
         self.is_granted = threading.Event()
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name="turn", daemon=True).start()
 
     def end(self) -> None:
-        """Lets go of the turn, or waits for it no more."""
-        with self._guard:
-            if self.is_granted.is_set():
-                self.close()
-            self._has_given_up = True
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+        """Lets go of the turn, or waits for it no more; once more changes nothing."""
+        self._has_given_up = True
+        if self.is_granted.is_set():
+            self._opened.close()
 
     def _run(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        with self._guard:
-            if self._has_given_up:
-                self.close()
-            else:
-                self.is_granted.set()
+        fcntl.flock(self._opened, fcntl.LOCK_EX)
+        self.is_granted.set()
+        if self._has_given_up:
+            self._opened.close()
 
 
 def _open(file: Path) -> int:

@@ -2,6 +2,8 @@
 told which process it is and what to do, and go on when it goes on or is gone.
 """
 
+import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -17,7 +19,7 @@ from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.life import Life
 from dipaco.control.sqlite import SQLite
-from dipaco.control.turn import Turn, TurnHeld
+from dipaco.control.turn import Turn, TurnHeld, _Waiter
 
 pytestmark = pytest.mark.process
 
@@ -97,6 +99,43 @@ def test_who_is_interrupted_while_it_waits_leaves_the_turn_to_others(file, monke
             database.change("remember_meta", key="who", value="comes later")
     for database in (first, second, third):
         database.close()
+
+
+@pytest.mark.parametrize("has_waited", [False, True], ids=["it was free", "it was waited for"])
+def test_who_is_interrupted_as_the_turn_is_given_back_has_given_it_back(
+    tmp_path, monkeypatch, has_waited
+):
+    """As by Ctrl-C in a notebook, whose process goes on."""
+    first, second, third = (Turn(tmp_path / "turn", seconds) for seconds in (60.0, 60.0, 5.0))
+    flock, begin, end = fcntl.flock, _Waiter.begin, _Waiter.end
+    interrupts, held = [], contextlib.ExitStack()
+
+    def begun(waiter):
+        begin(waiter)
+        held.close()
+
+    def flock_or_interrupt(descriptor, operation):
+        if operation == fcntl.LOCK_UN and interrupts:
+            raise interrupts.pop()
+        flock(descriptor, operation)
+
+    def end_or_interrupt(waiter):
+        if interrupts:
+            raise interrupts.pop()
+        end(waiter)
+
+    monkeypatch.setattr(fcntl, "flock", flock_or_interrupt)
+    monkeypatch.setattr(_Waiter, "begin", begun)
+    monkeypatch.setattr(_Waiter, "end", end_or_interrupt)
+    if has_waited:
+        held.enter_context(first.taken())
+    with pytest.raises(KeyboardInterrupt), second.taken():
+        interrupts.append(KeyboardInterrupt())
+    assert not interrupts
+    with third.taken():
+        pass
+    for each in (first, second, third):
+        each.close()
 
 
 @pytest.mark.parametrize(
