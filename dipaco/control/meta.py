@@ -5,7 +5,7 @@ that launchers keep, and the program version that it is pinned to.
 import json
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dipaco.control.database import Database
@@ -127,13 +127,18 @@ class Meta:
             return True
 
     @retried
-    def upgrade(self, version: str) -> tuple[int, int]:
+    def upgrade(self, version: str, clear: Callable[[], None] = lambda: None) -> tuple[int, int]:
         """Brings the tables to this program's version and pins the run to `version` of the program.
         If it was drained for that, ends the drain as `end_drain`. Returns the versions of the
         tables, before and now.
+
+        Args:
+          version: of the program, as it is described.
+          clear: what else is done in the transaction that pins the run, on the new tables.
         """
         before, now = self._database.upgrade()
         with self._database.transaction():
+            clear()
             self._database.change("change_meta", key="version", value=version)
             self._end_drain()
         return before, now

@@ -29,7 +29,9 @@ def phases_of(num_paths: int, share: float, seed: int, path: int, before: int) -
 
 
 class _Phases:
-    """The phases of every path, found as far as was asked: each is drawn once."""
+    """The phases of every path, found as far as was asked: each is drawn once, or again where an
+    interrupt came before it was told to all of its paths.
+    """
 
     def __init__(self, num_paths: int, share: float, seed: int):
         self._draw = functools.partial(drawn, num_paths, share, seed)
@@ -41,7 +43,9 @@ class _Phases:
         with self._guard:
             while self._num_drawn < before:
                 for each in self._draw(self._num_drawn):
-                    self._by_path[each].append(self._num_drawn)
+                    known = self._by_path[each]
+                    if not known or known[-1] < self._num_drawn:
+                        known.append(self._num_drawn)
                 self._num_drawn += 1
             phases = self._by_path[path]
             return phases[: bisect.bisect_left(phases, before)]

@@ -512,9 +512,13 @@ UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURN
 UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
 
 -- is_finished_by: a row if this attempt finished the task; a later one, of a backup, may be counted in
--- the task's row. Asked only where a connection broke during a commit
+-- the task's row, which is asked only where the history has forgotten this one. Asked only where a
+-- connection broke during a commit
 SELECT 1 FROM history
-WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker AND outcome = 'done';
+WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker AND outcome = 'done'
+UNION ALL
+SELECT 1 FROM tasks WHERE id = :task_id AND state = 'done' AND attempt = :attempt
+  AND NOT EXISTS (SELECT 1 FROM history WHERE task_id = :task_id AND attempt = :attempt);
 
 -- claims: every claim, with the seconds held at its last renewal, and its lease
 SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds,

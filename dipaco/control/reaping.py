@@ -68,11 +68,23 @@ class Reaper:
                 self._note_lost(dropped, reason, lease_seconds)
                 workers |= {worker for _, _, worker, _ in dropped}
                 if dropped and reason == ENDED:
-                    of = {"name": dropped[0][2], "life": str(lives[task_id, attempt])}
-                    if self._database.change("mark_ended", **of):
-                        note_event(self._database, "silent", of["name"])
+                    self._mark_ended(dropped[0][2], lives[task_id, attempt])
             reopen(self._database)
         return sorted(workers)
+
+    def end_all(self) -> None:
+        """Inside a transaction: ends every claim, though its worker may have renewed it since it
+        was seen to be silent. Only for a run where nobody is `active`, and whoever comes back is
+        refused.
+        """
+        claims, _, lives, over = self._look()
+        for row in self._database.rows("drop_all_claims"):
+            key, worker = row[:2], row[2]
+            lease_seconds = claims[key].limit_seconds if key in claims else LEASE_SECONDS
+            self._note_lost([row], over.get(key, SILENT), lease_seconds)
+            if over.get(key) == ENDED:
+                self._mark_ended(worker, lives[key])
+        reopen(self._database)
 
     @retried
     def active(self) -> list[str]:
@@ -163,6 +175,11 @@ class Reaper:
         workers = {name: Counter(heartbeats, LEASE_SECONDS) for name, heartbeats in rows}
         silent = self._workers_seen.over(workers)
         return {name: workers[name].count for name in silent}
+
+    def _mark_ended(self, worker: str, life: Life) -> None:
+        """Inside a transaction."""
+        if self._database.change("mark_ended", name=worker, life=str(life)):
+            note_event(self._database, "silent", worker)
 
     def _mark_silent(self, workers: dict[str, int]) -> None:
         if workers:

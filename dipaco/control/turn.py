@@ -12,7 +12,7 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 
-from dipaco.control.life import has_process
+from dipaco.control.life import Life
 from dipaco.control.retry import ConnectionLost
 
 MOST_BYTES = 200  # of what the file says
@@ -33,7 +33,8 @@ class Turn:
     def __init__(self, file: Path, wait_seconds: float):
         self._file, self._wait_seconds = file, wait_seconds
         self._descriptor = _open(file)
-        self._name = f"process {os.getpid()} on {socket.gethostname()}".encode()[:MOST_BYTES]
+        name = f"process {os.getpid()} on {socket.gethostname()}\n{Life.here()}"
+        self._name = name.encode()[:MOST_BYTES]
 
     @contextlib.contextmanager
     def taken(self) -> Generator[None]:
@@ -41,20 +42,28 @@ class Turn:
         waiter = None
         try:  # an interrupt may come anywhere
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiter = _Waiter(self._file)
-                waiter.begin()
-                if not waiter.is_granted.wait(self._wait_seconds):
-                    raise TurnHeld(place=self._file, problem=self._problem()) from None
-            with contextlib.suppress(OSError):  # a full disk: it is only a name
-                os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
-            yield
-        finally:
-            if waiter is None:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            else:
-                waiter.end()
+                try:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    waiter = _Waiter(self._file)
+                    waiter.begin()
+                    if not waiter.is_granted.wait(self._wait_seconds):
+                        raise TurnHeld(place=self._file, problem=self._problem()) from None
+                with contextlib.suppress(OSError):  # a full disk: it is only a name
+                    os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
+                yield
+            finally:
+                self._give_back(waiter)
+        except BaseException:
+            self._give_back(waiter)  # it may have come just then
+            raise
+
+    def _give_back(self, waiter: "_Waiter | None") -> None:
+        """Once, or once more."""
+        if waiter is None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        else:
+            waiter.end()
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -63,15 +72,16 @@ class Turn:
         """Who holds the turn, and what to do. The name in the file is of who wrote it last; where
         that cannot be who holds it, there is no advice to end it.
         """
-        who = os.pread(self._descriptor, MOST_BYTES, 0).decode(errors="replace").strip()
+        name = os.pread(self._descriptor, MOST_BYTES, 0).decode(errors="replace").strip()
+        who, _, life = name.partition("\n")
         number = next((word for word in who.split() if word.isdigit()), "PID")
         advice = (
             f". There, `kill -CONT {number}` lets it go on and `kill -9 {number}` ends it; nothing "
             "that was recorded is lost"
         )
-        if who == self._name.decode():
+        if name == self._name.decode():
             who, advice = "another thread of this process, or a process without its name there,", ""
-        elif not who or _has_ended(who):
+        elif not who or _has_ended(life):
             who, advice = "a process that has not written its name there", ""
         return (
             f"{who} has been inside a transaction for {self._wait_seconds:.0f} s, and is stopped "
@@ -79,42 +89,39 @@ class Turn:
         )
 
 
-def _has_ended(who: str) -> bool:
-    """Whether a process of this host, by what it has written, is certainly no more."""
-    _, number, _, host, *_ = [*who.split(), "", "", "", ""]
-    return host == socket.gethostname() and number.isdigit() and not has_process(int(number))
+def _has_ended(life: str) -> bool:
+    """Whether a process, by what it has written, is certainly no more."""
+    neighbour = Life.here().neighbour(life)
+    return neighbour is not None and neighbour.is_over()
 
 
 class _Waiter:
     """A thread that waits in the system's queue, which no limit of ours shortens, with an open file
     of its own. A waiter that has given up lets go of its turn when it comes.
+
+    Both threads first say where they are and then look at the other, so that one of them lets go;
+    a lock between them might be kept by the one that is interrupted.
     """
 
     def __init__(self, file: Path):
-        self._descriptor = _open(file)
-        self._guard, self._has_given_up = threading.Lock(), False
+        self._opened = os.fdopen(_open(file), "r+b", buffering=0)
+        self._has_given_up = False
         self.is_granted = threading.Event()
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name="turn", daemon=True).start()
 
     def end(self) -> None:
-        """Lets go of the turn, or waits for it no more."""
-        with self._guard:
-            if self.is_granted.is_set():
-                self.close()
-            self._has_given_up = True
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+        """Lets go of the turn, or waits for it no more; once more changes nothing."""
+        self._has_given_up = True
+        if self.is_granted.is_set():
+            self._opened.close()
 
     def _run(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        with self._guard:
-            if self._has_given_up:
-                self.close()
-            else:
-                self.is_granted.set()
+        fcntl.flock(self._opened, fcntl.LOCK_EX)
+        self.is_granted.set()
+        if self._has_given_up:
+            self._opened.close()
 
 
 def _open(file: Path) -> int:

@@ -31,8 +31,8 @@ def upgrade(
     where: Address, wait_seconds: float, should_stop: Callable[[], bool] = lambda: False
 ) -> Upgraded:
     """Drains the run, waits until its workers have left or are seen to be dead, upgrades it, and
-    gives back what dead ones held. Afterwards the command holds that its workers followed before,
-    or one that was given meanwhile.
+    ends the claims that are left: a worker that wakes meanwhile is of the old program. Afterwards
+    the command holds that its workers followed before, or one that was given meanwhile.
 
     Raises:
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
@@ -57,8 +57,9 @@ def upgrade(
         except BaseException:
             ledger.meta.end_drain()
             raise
-        tables = ledger.meta.upgrade(described_version())
-        ledger.reaper.reap()  # only now: tables of before the history cannot be told of an end
+        # Only on the new tables: those of before the history cannot be told of an end.
+        tables = ledger.meta.upgrade(described_version(), ledger.reaper.end_all)
+        ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()

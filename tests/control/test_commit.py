@@ -89,12 +89,12 @@ def test_a_finished_task_cannot_be_finished_again(ledger, plan):
     assert everything(ledger) == before
 
 
-@pytest.mark.parametrize("has_backup", [False, True], ids=["alone", "before its backup"])
-def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place, has_backup):
+@pytest.mark.parametrize("case", ["alone", "before its backup", "without a history"])
+def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place, case):
     """The connection breaks when everything is recorded: asked again, it is found done."""
     if not isinstance(place[0], str):
         return  # a file has no connection to lose
-    claim = do_until(ledger, plan, "train")
+    has_backup, claim = case == "before its backup", do_until(ledger, plan, "train")
     if has_backup:  # what it does is for nothing
         with ledger._database.transaction():
             row = ledger._database.one("claim_backup", task_id=claim.task_id)
@@ -105,6 +105,8 @@ def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place,
         rows = once(query, **values)
         if not broken:
             broken.append(query)
+            if case == "without a history":
+                ledger.history.prune(0)
             raise ConnectionLost(place="here", problem="cut")
         return rows
 
@@ -115,6 +117,7 @@ def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place,
     assert ledger.facts.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
     assert not ledger.queue.is_held(claim)
     if has_backup:
+        assert not ledger.queue.is_finished_by(backup)
         with pytest.raises(ClaimLost):
             ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
 

@@ -10,6 +10,7 @@ from support.servers import fresh_schemas
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.plan import BASE, Plan, one_path
+from dipaco.control.swarms import GroupStep
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, arm, facts_of
@@ -239,9 +240,15 @@ def test_what_a_commit_costs_does_not_depend_on_the_history(two_to_change):
 
 def cost_of_commit(ledger, claim):
     """Instructions on SQLite; on PostgreSQL the rows that were read, by triggers too."""
-    database, facts = ledger._database, facts_of(PLAN, claim.task)
+    facts = facts_of(PLAN, claim.task)
+    return cost_of_change(ledger, lambda at: at.commit.finish(PLAN, claim, facts))
+
+
+def cost_of_change(ledger, change):
+    """Likewise, of whatever it does to the ledger."""
+    database = ledger._database
     if not database.is_remote:
-        return counted(ledger, lambda at: at.commit.finish(PLAN, claim, facts))[0]
+        return counted(ledger, change)[0]
 
     def rows_read() -> int:
         """Of this transaction, and of earlier ones that the server has not added up yet."""
@@ -253,5 +260,22 @@ def cost_of_commit(ledger, claim):
 
     with database.transaction():
         before = rows_read()
-        ledger.commit.finish(PLAN, claim, facts)
+        change(ledger)
         return rows_read() - before
+
+
+FEW, MANY = 8, 256
+
+
+def test_what_a_step_of_a_swarm_costs_is_in_proportion_to_its_volunteers(place):
+    def costs_with(volunteers):
+        """Of the step when it is taken, and when it is taken again."""
+        blocks = {f"v{number}/1": [number] for number in range(volunteers)}
+        step = GroupStep(0, "s", 1.0, 9.0, 1.0, blocks)
+        of = ("modular", volunteers, step)
+        return [cost_of_change(ledger, lambda at: at.swarms.put_step(*of)) for _ in range(2)]
+
+    with open_ledger(*place) as ledger:
+        costs = [costs_with(FEW), costs_with(MANY)]
+    for few, many in zip(*costs, strict=True):
+        assert many <= 1.5 * MANY / FEW * few + 20, costs

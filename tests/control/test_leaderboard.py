@@ -1,5 +1,7 @@
 """What each volunteer has done, from the ledger alone."""
 
+import pytest
+
 from dipaco.control.leaderboard import leaderboard
 from dipaco.control.swarms import GroupStep
 
@@ -34,6 +36,16 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
     assert second.is_here
     assert (second.does, second.samples_per_second) == ("computes, waits", 6.0)
     assert first.share + second.share == 1.0
+
+
+@pytest.mark.parametrize(
+    "session", ["ana/1", "René/é", "a/b/c", "a//x", "noslash", "/x", "a\nb/c\nd"]
+)
+def test_a_step_counts_for_who_holds_its_session_whatever_that_is_called(ledger, session):
+    step = GroupStep(0, "s", 1.0, 9.0, 1.0, {session: [0, 1], "other/1": [2]})
+    ledger.swarms.put_step("modular", 0, step)
+    shares = {one.name: (one.blocks, one.out_of) for one in ledger.swarms.shares()}
+    assert shares == {session.rpartition("/")[0]: (2, 3), "other": (1, 3)}
 
 
 def test_equal_ones_share_a_place(ledger):

@@ -118,6 +118,19 @@ def test_who_is_dead_is_seen_in_the_first_tables_and_ends_in_the_newest(first):
         assert [each.worker for each in ledger.queue.held()] == ["alive"]
 
 
+def test_all_claims_can_be_ended_as_the_run_is_pinned(first):
+    with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
+        execute = ledger._database._connection.execute
+        execute("UPDATE tasks SET state = 'claimed', attempt = 2 WHERE id = 1")
+        claims = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
+        execute(f"{claims} (1, 1, 'one', 60.0), (1, 2, 'backup', 60.0)")
+        ledger.meta.upgrade("9.9", ledger.reaper.end_all)
+        assert ledger.queue.held() == []
+        ended = {(event.worker, event.outcome) for event in ledger.history.after()}
+        assert ended == {("one", "lost"), ("backup", "lost")}
+        assert ledger.queue.claim("next").attempt == 3
+
+
 def test_a_run_of_before_the_history_goes_on_with_one(first, plan):
     """Its claims know of no beginning."""
     with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:

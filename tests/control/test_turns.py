@@ -2,6 +2,8 @@
 told which process it is and what to do, and go on when it goes on or is gone.
 """
 
+import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -15,8 +17,9 @@ import pytest
 from dipaco.control import retry, sqlite
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.life import Life
 from dipaco.control.sqlite import SQLite
-from dipaco.control.turn import TurnHeld
+from dipaco.control.turn import Turn, TurnHeld, _Waiter
 
 pytestmark = pytest.mark.process
 
@@ -98,19 +101,75 @@ def test_who_is_interrupted_while_it_waits_leaves_the_turn_to_others(file, monke
         database.close()
 
 
-def test_nobody_is_told_to_end_this_process_or_one_that_has_ended(file):
-    """The file keeps the name of who wrote it last, until the next one does."""
-    first, second = SQLite(file), SQLite(file, turn_seconds=0.05)
-    with subprocess.Popen(["true"]) as ended:
+@pytest.mark.parametrize("has_waited", [False, True], ids=["it was free", "it was waited for"])
+def test_who_is_interrupted_as_the_turn_is_given_back_has_given_it_back(
+    tmp_path, monkeypatch, has_waited
+):
+    """As by Ctrl-C in a notebook, whose process goes on."""
+    first, second, third = (Turn(tmp_path / "turn", seconds) for seconds in (60.0, 60.0, 5.0))
+    flock, begin, end = fcntl.flock, _Waiter.begin, _Waiter.end
+    interrupts, held = [], contextlib.ExitStack()
+
+    def begun(waiter):
+        begin(waiter)
+        held.close()
+
+    def flock_or_interrupt(descriptor, operation):
+        if operation == fcntl.LOCK_UN and interrupts:
+            raise interrupts.pop()
+        flock(descriptor, operation)
+
+    def end_or_interrupt(waiter):
+        if interrupts:
+            raise interrupts.pop()
+        end(waiter)
+
+    monkeypatch.setattr(fcntl, "flock", flock_or_interrupt)
+    monkeypatch.setattr(_Waiter, "begin", begun)
+    monkeypatch.setattr(_Waiter, "end", end_or_interrupt)
+    if has_waited:
+        held.enter_context(first.taken())
+    with pytest.raises(KeyboardInterrupt), second.taken():
+        interrupts.append(KeyboardInterrupt())
+    assert not interrupts
+    with third.taken():
         pass
-    written = file.with_name(f"{file.name}-turn")
+    for each in (first, second, third):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("holder", "advises"),
+    [
+        (Life.here(), False),
+        (Life.here()._replace(began="0"), False),  # it has ended, and its number is ours
+        (Life.here()._replace(namespace="pid:[1]", pid=2**22 + 1), True),
+        (Life.here()._replace(boot="another", pid=2**22 + 1), True),
+    ],
+    ids=["this process", "one that has ended", "in another container", "on another machine"],
+)
+def test_nobody_is_told_to_end_this_process_or_one_that_has_certainly_ended(
+    file, monkeypatch, holder, advises
+):
+    """The file keeps the name of who wrote it last, until the next one does. Containers may have
+    the host's name in common, and each counts processes by itself.
+    """
+    first, second = SQLite(file), SQLite(file, turn_seconds=0.05)
     with first.transaction():
-        with pytest.raises(TurnHeld, match="another thread of this process, or") as mine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Life, "here", lambda: holder)
+            patch.setattr("os.getpid", lambda: holder.pid)
+            written = Turn(file.with_name("elsewhere"), 0.0)
+            with written.taken():
+                text = file.with_name("elsewhere").read_bytes()
+            written.close()
+        file.with_name(f"{file.name}-turn").write_bytes(text)
+        with pytest.raises(TurnHeld) as held:
             second.transaction().__enter__()
-        written.write_text(f"process {ended.pid} on {socket.gethostname()}")
-        with pytest.raises(TurnHeld, match="a process that has not written its name") as unknown:
-            second.transaction().__enter__()
-    assert not any("kill" in str(held.value) for held in (mine, unknown))
+    said = str(held.value)
+    assert (f"`kill -9 {holder.pid}`" in said) == advises
+    assert (f"process {holder.pid} on {socket.gethostname()} has been" in said) == advises
+    assert ("another thread of this process" in said) == (holder == Life.here())
     for database in (first, second):
         database.close()
 

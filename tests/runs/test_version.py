@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import dipaco
-from dipaco.control import database, reaping
+from dipaco.control import clock, database, reaping
 from dipaco.control.ledger import Ledger
 from dipaco.control.life import Life
 from dipaco.control.meta import RunCommand
+from dipaco.control.sqlite import SQLite
 from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
 from dipaco.runs.errors import RunTooOld
@@ -173,6 +174,44 @@ def test_a_worker_that_was_killed_does_not_hold_up_the_upgrade_of_the_oldest_tab
     assert run.ledger.members.here() == []
     assert run.ledger.queue.claim("next").attempt == 1 + holds
     run.ledger.close()
+
+
+@pytest.mark.parametrize("wakes", ["before the tables change", "before the run is pinned"])
+def test_a_worker_of_the_old_program_that_wakes_while_the_tables_change_has_lost_its_claim(
+    oldest, monkeypatch, wakes
+):
+    now_seconds, migrate = clock.now_seconds(), SQLite.upgrade
+    monkeypatch.setattr(clock, "now_seconds", lambda: now_seconds)
+    database_of = database_location_of(oldest)
+    old = Ledger(*database_of, allows_older=True)
+    execute = old._database._connection.execute
+    execute("UPDATE tasks SET state = 'claimed', attempt = 1 WHERE id = 1")
+    insert = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
+    execute(f"{insert} (1, 1, 'old', 60.0)")
+
+    def passes(seconds):
+        nonlocal now_seconds
+        now_seconds += 20.0
+
+    def upgraded(tables):
+        renew = "UPDATE claims SET renewals = renewals + 1"
+        if wakes == "before the tables change":
+            assert execute(renew).rowcount == 1
+        done = migrate(tables)
+        if wakes == "before the run is pinned":
+            assert execute(renew).rowcount == 1
+        return done
+
+    monkeypatch.setattr("dipaco.runs.upgrade.time.sleep", passes)
+    monkeypatch.setattr(SQLite, "upgrade", upgraded)
+    assert upgrade(oldest, 10.0).tables_before == 1
+    assert old.queue.held() == []
+    run = open_run(oldest)
+    told = [(event.worker, event.outcome) for event in run.ledger.history.after()]
+    assert told == [("old", "lost")]
+    assert run.ledger.queue.claim("next").attempt == 2
+    run.ledger.close()
+    old.close()
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["done", "stopped"])

@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         name="turn-kept-by-who-gave-up",
         file="dipaco/control/turn.py",
-        old="            if self._has_given_up:\n                self.close()\n",
-        new="            if self._has_given_up:\n                pass\n",
+        old="        if self._has_given_up:\n            self._opened.close()\n",
+        new="        if self._has_given_up:\n            pass\n",
         breaks="who has waited too long for its turn lets go of it when it comes",
         tests=("tests/control/test_turns.py",),
     ),

@@ -11,11 +11,12 @@ CREATE TABLE swarm_shares (
   PRIMARY KEY (arm, path, name, blocks, out_of)
 );
 
--- The same of each step. A session is `NAME/...`.
+-- The same of each step. A session is `NAME/...`, without a slash after the last one.
 CREATE VIEW swarm_step_shares AS
 SELECT s.arm, s.path, s.step, n.name, n.blocks, n.out_of
 FROM swarm_steps s CROSS JOIN LATERAL (
-  SELECT regexp_replace(e.key, '/[^/]*$', '') AS name, sum(json_array_length(e.value)) AS blocks,
+  SELECT coalesce(substring(e.key FROM '^(.*)/'), '') AS name,
+         sum(json_array_length(e.value)) AS blocks,
          sum(sum(json_array_length(e.value))) OVER () AS out_of
   FROM json_each(CASE json_typeof(s.blocks::json) WHEN 'array' THEN s.blocks::json -> 0
                                                   ELSE s.blocks::json END) AS e
@@ -24,17 +25,13 @@ WHERE n.blocks > 0;
 
 CREATE FUNCTION count_swarm_step() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF tg_when = 'BEFORE' THEN  -- it is taken again: what it was counts no more
-    UPDATE swarm_shares AS t SET steps = t.steps - 1 FROM swarm_step_shares AS s
-    WHERE (s.arm, s.path, s.step) = (old.arm, old.path, old.step)
-      AND (t.arm, t.path, t.name, t.blocks, t.out_of) = (s.arm, s.path, s.name, s.blocks, s.out_of);
-    RETURN new;
-  END IF;
+  -- Before a step is taken again, the table has what it was: that counts no more.
   INSERT INTO swarm_shares AS t (arm, path, name, blocks, out_of, steps)
-  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  SELECT arm, path, name, blocks, out_of, CASE tg_when WHEN 'BEFORE' THEN -1 ELSE 1 END
+  FROM swarm_step_shares
   WHERE (arm, path, step) = (new.arm, new.path, new.step) ORDER BY name
-  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE SET steps = t.steps + 1;
-  RETURN NULL;
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE SET steps = t.steps + excluded.steps;
+  RETURN new;
 END $$;
 CREATE TRIGGER swarm_step_counts AFTER INSERT OR UPDATE ON swarm_steps FOR EACH ROW
 EXECUTE FUNCTION count_swarm_step();

@@ -11,13 +11,13 @@ CREATE TABLE swarm_shares (
   PRIMARY KEY (arm, path, name, blocks, out_of)
 ) WITHOUT ROWID;
 
--- The same of each step. A session is `NAME/...`.
+-- The same of each step. A session is `NAME/...`, without a slash after the last one.
 CREATE VIEW swarm_step_shares AS
 SELECT s.arm AS arm, s.path AS path, s.step AS step,
-       rtrim(rtrim(e.key, replace(e.key, '/', '')), '/') AS name,
+       substr(rtrim(e.key, replace(e.key, '/', '')), 1,
+              length(rtrim(e.key, replace(e.key, '/', ''))) - 1) AS name,
        sum(json_array_length(e.value)) AS blocks,
-       (SELECT sum(json_array_length(a.value)) FROM json_each(
-          s.blocks, CASE json_type(s.blocks) WHEN 'array' THEN '$[0]' ELSE '$' END) a) AS out_of
+       sum(sum(json_array_length(e.value))) OVER (PARTITION BY s.arm, s.path, s.step) AS out_of
 FROM swarm_steps s, json_each(
   s.blocks, CASE json_type(s.blocks) WHEN 'array' THEN '$[0]' ELSE '$' END) e
 GROUP BY s.arm, s.path, s.step, name HAVING sum(json_array_length(e.value)) > 0;
@@ -28,11 +28,12 @@ CREATE TRIGGER swarm_step_counts AFTER INSERT ON swarm_steps BEGIN
   WHERE arm = new.arm AND path = new.path AND step = new.step
   ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE SET steps = steps + 1;
 END;
+-- One that is taken again: what it was counts no more.
 CREATE TRIGGER swarm_step_counts_no_more BEFORE UPDATE ON swarm_steps BEGIN
-  UPDATE swarm_shares SET steps = steps - 1
-  WHERE (arm, path, name, blocks, out_of) IN (
-    SELECT arm, path, name, blocks, out_of FROM swarm_step_shares
-    WHERE arm = old.arm AND path = old.path AND step = old.step);
+  INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+  SELECT arm, path, name, blocks, out_of, -1 FROM swarm_step_shares
+  WHERE arm = old.arm AND path = old.path AND step = old.step
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE SET steps = steps - 1;
 END;
 CREATE TRIGGER swarm_step_counts_again AFTER UPDATE ON swarm_steps BEGIN
   INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
