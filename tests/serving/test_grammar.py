@@ -23,7 +23,8 @@ from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_all
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.errors import GrammarFailed
+from dipaco.serving.errors import GrammarFailed, NoGrammar
+from dipaco.serving.http.errors import api_error_of
 from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
 
 SCHEMA = json.dumps(
@@ -112,6 +113,29 @@ def test_added_tokens_keep_their_ids_in_a_model_that_has_more_ids_than_tokens(
     forced = grammars.begin('{"enum": ["a    b"]}', [], frozenset({end})).forced
     assert spaces in forced
     assert tokenizer.decode(list(forced)) == '"a    b"'
+
+
+def words():
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "{": 1, "}": 2}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def words_with_ends():
+    tokenizer = Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"))
+    tokenizer.decoder = decoders.BPEDecoder()
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [words, words_with_ends])
+def test_a_tokenizer_that_has_no_bytes_has_no_structured_output(make):
+    tokenizer = make()
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), tokenizer.get_vocab_size(), None))
+    for _ in range(2):
+        with pytest.raises(NoGrammar, match="has no structured output: .*decoder") as raised:
+            grammars.compiled('{"type": "object"}')
+        answer = api_error_of(raised.value)
+        assert (answer.status, answer.detail.param) == (400, "response_format")
 
 
 class Stub:
@@ -354,16 +378,16 @@ def test_a_text_that_no_token_may_continue_fails_and_nothing_is_compiled_again(g
     properties = {"x": {"type": "boolean"}, "a": loop}
     schema = {"type": "object", "properties": properties, "required": ["x"], "$defs": TWO_DEFS}
     schema = json.dumps(schema | {"additionalProperties": False})
-    kept, num_failed = grammars.compiled(schema), 0
+    kept, problems = grammars.compiled(schema), []
     for seed in range(20):
         try:
             state = grammars.begin(schema, [], frozenset())
             tokens = drawn(state, np.random.default_rng(seed), 60)
             assert json.loads(grammars.text(tokens)).keys() == {"x"}
         except GrammarFailed as error:
-            assert "no token may come next" in str(error)
-            num_failed += 1
-    assert 0 < num_failed < 20
+            problems.append(str(error))
+    assert 0 < len(problems) < 20
+    assert all("no token may come next" in problem for problem in problems)
     assert grammars.compiled(schema) is kept
     assert len(compiled) == 1
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dipaco.serving.decoding.token_ids import WORD_BITS, add_missing, ids_of, mask_of
-from dipaco.serving.errors import GrammarFailed
+from dipaco.serving.errors import GrammarFailed, NoGrammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -165,6 +165,7 @@ class Grammars:
 
         Raises:
           ImportError: `llguidance` is not installed.
+          NoGrammar: it cannot read the tokenizer, as one of words.
         """
         grammar = self._live_one(schema)
         grammar.renew()
@@ -207,7 +208,7 @@ class Grammars:
 
     @property
     def tokenizer(self) -> "LLTokenizer":
-        """Made when it is first needed: that takes a tenth of a second or more."""
+        """Made when it is first needed: that takes a tenth of a second or more. Raises `NoGrammar`."""
         with self._making_tokenizer:
             return self._tokenizer
 
@@ -220,9 +221,11 @@ class Grammars:
             size, end = size + 1, size
         document = json.loads(text)
         add_missing(document, size)  # it takes the number of tokens for that of ids
-        return LLTokenizer(
-            json.dumps(document), n_vocab=size, eos_token=end, slices=LLTokenizer.json_slices()
-        )
+        slices = LLTokenizer.json_slices()
+        try:
+            return LLTokenizer(json.dumps(document), n_vocab=size, eos_token=end, slices=slices)
+        except ValueError as error:
+            raise NoGrammar(problem=str(error).partition("\n")[0][:200]) from error
 
 
 class GrammarState:
