@@ -132,7 +132,7 @@ def test_a_tokenizer_that_has_no_bytes_has_no_structured_output(make):
     tokenizer = make()
     grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), tokenizer.get_vocab_size(), None))
     for _ in range(2):
-        with pytest.raises(NoGrammar, match="has no structured output: .*decoder") as raised:
+        with pytest.raises(NoGrammar, match=r"has no structured output: .*decoder") as raised:
             grammars.compiled('{"type": "object"}')
         answer = api_error_of(raised.value)
         assert (answer.status, answer.detail.param) == (400, "response_format")

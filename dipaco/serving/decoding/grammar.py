@@ -208,7 +208,11 @@ class Grammars:
 
     @property
     def tokenizer(self) -> "LLTokenizer":
-        """Made when it is first needed: that takes a tenth of a second or more. Raises `NoGrammar`."""
+        """Made when it is first needed: that takes a tenth of a second or more.
+
+        Raises:
+          NoGrammar: it cannot be.
+        """
         with self._making_tokenizer:
             return self._tokenizer
 
