@@ -112,7 +112,7 @@ class Service:
         self.prefix_tokens = run.config.routing.prefix_tokens
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer, self.model.vocab_size)
-        self.longest_token_bytes = max(map(len, self.token_bytes))
+        self.longest_token_bytes = 1 + max(map(len, self.token_bytes))  # and a space after it
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
         vocabulary = vocabulary_of(run)
