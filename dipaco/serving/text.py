@@ -59,6 +59,18 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
     return tuple(spelled(token_id) for token_id in range(size))
 
 
+def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset[int]:
+    """The tokens after which a text begins without the space of its first word: the special ones,
+    where the tokenizer leaves it out; else none.
+    """
+    added = json.loads(tokenizer.library.to_str())["added_tokens"]
+    specials = frozenset(token["id"] for token in added if token["special"])
+    with_space = (n for n, some in enumerate(token_bytes) if some[:1] == b" " and n not in specials)
+    first = next(with_space, None)
+    is_left_out = first is not None and not tokenizer.decode([first]).startswith(" ")
+    return specials if is_left_out else frozenset()
+
+
 def _bytes_of_letters() -> dict[str, int]:
     """How byte-level vocabularies spell bytes: printable Latin-1 as itself, others from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -215,6 +227,8 @@ class TextWriter:
       token_bytes: the bytes of every token id.
       stops: strings that end the text; they are left out.
       prompt_ids: the tokens before the first.
+      starts: tokens after which the first space is left out, as of `text_starts`; not after an
+        echo.
     """
 
     def __init__(
@@ -222,12 +236,14 @@ class TextWriter:
         token_bytes: Sequence[bytes],
         stops: Sequence[str] = (),
         prompt_ids: Sequence[int] = (),
+        starts: frozenset[int] = frozenset(),
     ):
         self._token_bytes, self._prompt_ids = token_bytes, prompt_ids
         self._characters, self._stops = Characters(), StopStrings(stops)
         self._characters.add(_last_bytes(token_bytes, prompt_ids))
         self._is_within = bool(self._characters.held)  # a character of the prompt
         self._space = _space_after(token_bytes[prompt_ids[-1]]) if len(prompt_ids) else b""
+        self._is_first = len(prompt_ids) > 0 and prompt_ids[-1] in starts
         self._is_echoed = False
         self._num_read = self._num_shown = 0  # characters
         self._held: collections.deque[WrittenToken] = collections.deque()
@@ -241,7 +257,8 @@ class TextWriter:
         """The prompt, which no stop string ends; to be called first.
 
         Args:
-          text: as given, or decoded. Of ids that end within a character the bytes are shown instead.
+          text: as given, or decoded. Of ids that end within a character it is not shown, but their
+            bytes.
           tokens: of the prompt, all or none.
         """
         characters, whole, offsets = Characters(), "", []
@@ -254,7 +271,7 @@ class TextWriter:
             text = whole[num_left_out:]
         for token, offset in zip(tokens, offsets, strict=False):
             self._held.append(self._written(token, max(0, offset - num_left_out)))
-        self._is_echoed = True
+        self._is_echoed, self._is_first = True, False
         self._num_read = self._num_shown = len(text)
         return TextPiece(text, self._released() if self._is_within else self._rest())
 
@@ -262,6 +279,8 @@ class TextWriter:
         """Adds a token."""
         some = self._space + self._token_bytes[token.id]
         self._space = _space_after(self._token_bytes[token.id])
+        if self._is_first and some:
+            self._is_first, some = False, some.removeprefix(b" ")
         offset = self._num_read
         if self._is_echoed or not self._is_within:
             offset += self._characters.is_broken_by(some)

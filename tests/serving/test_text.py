@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from dipaco.data.config import END_OF_TEXT
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.serving.decoding.stream import Token
-from dipaco.serving.text import Characters, StopStrings, TextWriter, shown, token_bytes
+from dipaco.serving.text import (
+    Characters,
+    StopStrings,
+    TextWriter,
+    shown,
+    text_starts,
+    token_bytes,
+)
 
 TEXT = "Naïve 😀 שלום, the cat sat on the mat. 日本語 the end\n\n"
 
@@ -167,6 +174,40 @@ def test_a_space_follows_the_last_piece_of_a_word_where_a_token_does(tmp_path):
         whole = tokenizer.decode(prompt + made)
         assert written(tokenizer, prompt, made, has_echo=True) == whole
         assert tokenizer.decode(prompt) + written(tokenizer, prompt, made) == whole
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Metaspace", "Llama"])
+def test_a_text_begins_without_the_space_that_its_tokenizer_leaves_out(kind, tmp_path):
+    library = of_spaces_and_bytes() if kind == "Llama" else of_words(kind)
+    library.add_special_tokens(["<start>"])
+    tokenizer = loaded(library, tmp_path)
+    start, word = library.token_to_id("<start>"), WORDS.index("\u2581a")
+    made = [0, 1, 0] if kind == "Llama" else [word, 1, 2]
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
+    starts = text_starts(tokenizer, pieces)
+    assert start in starts
+    for prompt in ([start], [made[0], start]):
+        writer = TextWriter(pieces, (), prompt, starts)
+        text = "".join(writer.add(Token(each)).text for each in made) + writer.end().text
+        assert text == tokenizer.decode(made)
+        # An echoed one is of the text before it.
+        writer = TextWriter(pieces, (), prompt, starts)
+        text = writer.echo(tokenizer.decode(prompt), ()).text
+        text += "".join(writer.add(Token(each)).text for each in made)
+        assert text == tokenizer.decode(prompt + made)
+    writer = TextWriter(pieces, (), [made[0]], starts)
+    assert (
+        writer.add(Token(made[0])).text
+        == tokenizer.decode(made[:1] * 2)[len(tokenizer.decode(made[:1])) :]
+    )
+
+
+def test_a_space_that_the_tokenizer_writes_first_is_kept(tokenizer):
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
+    assert not text_starts(tokenizer, pieces)
+    (ids,) = tokenizer.encode([" the cat"])
+    writer = TextWriter(pieces, (), [0], text_starts(tokenizer, pieces))
+    assert "".join(writer.add(Token(each)).text for each in ids) == " the cat"
 
 
 few_letters = st.text("ab", max_size=12)
