@@ -83,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.continuation import begin_text, prompt_tokens
+    from dipaco.serving.decoding.stream import Token
     from dipaco.serving.errors import ContextTooLong
+    from dipaco.serving.text import TextWriter, text_starts, token_bytes
 
     if options.max_tokens < 1:
         raise BadSetting(name="--max-tokens", value=options.max_tokens, expected="1 or more")
@@ -131,18 +133,16 @@ def run(options: argparse.Namespace) -> int:
             print(f"prompt: {cut}", file=sys.stderr)
         how = f"temperature {options.temperature:g}, --seed {seed} gives it again"
         print(how if options.temperature else "greedy", file=sys.stderr)
-        started, ids = time.monotonic(), []
-        shown, has_ended = "", False
+        pieces = token_bytes(tokenizer, opened.config.model.vocab_size)
+        writer = TextWriter(pieces, (), prompt_ids, text_starts(tokenizer, pieces))
+        started, num_tokens, has_ended = time.monotonic(), 0, False
         print(text, end="", flush=True)
         for token in tokens:
             if has_ended := token == edges.end and not options.ignore_eos:
                 break
-            ids.append(token)
-            made = tokenizer.decode(ids)  # of all: a tokenizer may write a token by those before it
-            if not made.endswith("\ufffd"):  # a character that is incomplete so far
-                print(made[len(shown) :], end="", flush=True)
-                shown = made
-        print(tokenizer.decode(ids)[len(shown) :], flush=True)
+            num_tokens += 1
+            print(writer.add(Token(token)).text, end="", flush=True)
+        print(writer.end().text, flush=True)
         seconds = time.monotonic() - started
         if edges.end is None:
             end = "the model knows no end of a text"
@@ -150,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
             end = "ends of the text were ignored"
         else:
             end = "the text ended by itself" if has_ended else "cut there: the text did not end"
-        took = f"{len(ids)} tokens in {seconds:.1f} s, compilation included"
+        took = f"{num_tokens} tokens in {seconds:.1f} s, compilation included"
         print(f"{took}; {end}", file=sys.stderr)
     return 0
 

@@ -35,6 +35,10 @@ class GrammarFailed(DipacoError):
     """The text cannot go on as `response_format` says: {problem}. Simplify the schema."""
 
 
+class NoGrammar(DipacoError):
+    """This model's tokenizer has no structured output: {problem}. It needs a byte-level one, or one with bytes (SentencePiece). Leave `response_format` out."""
+
+
 class LoopStopping(DipacoError):
     """The server is stopping: it finishes the requests that it has and takes no new ones. Try again later."""
 

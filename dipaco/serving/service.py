@@ -41,7 +41,7 @@ from dipaco.serving.releases import (
     check_consistent,
 )
 from dipaco.serving.rerouting import Rerouter, load_rerouter
-from dipaco.serving.text import token_bytes
+from dipaco.serving.text import text_starts, token_bytes
 from dipaco.serving.vocabulary import vocabulary_of
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
@@ -112,7 +112,8 @@ class Service:
         self.prefix_tokens = run.config.routing.prefix_tokens
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer, self.model.vocab_size)
-        self.longest_token_bytes = max(map(len, self.token_bytes))
+        self.text_starts = text_starts(self.tokenizer, self.token_bytes)
+        self.longest_token_bytes = 1 + max(map(len, self.token_bytes))  # and a space after it
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
         vocabulary = vocabulary_of(run)

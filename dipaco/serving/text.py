@@ -9,7 +9,7 @@ import codecs
 import collections
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dipaco.data.tokenizer import Tokenizer
@@ -18,24 +18,33 @@ from dipaco.serving.decoding.stream import Token
 REPLACEMENT = "\ufffd"  # in the place of bytes that are no character
 
 
+class WordEnd(bytes):
+    """The bytes of a token that ends a word: a space follows where another token does."""
+
+
 def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
     """The bytes of every id below `size`, which may be more than the tokenizer has: a small text
     gives a small one, and checkpoints fill a vocabulary up. An id that is no token has none.
 
     For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
-    U+2581 and lone bytes as `<0x0A>` (SentencePiece). Of others, as of words (WordPiece,
-    WordLevel), what the tokenizer writes for a token after another one.
+    U+2581 and lone bytes as `<0x0A>` (SentencePiece). Where the last token of a word has a suffix,
+    such as `</w>`, it is a `WordEnd`. Of others, as of words (WordPiece, WordLevel), what the
+    tokenizer writes for a token after another one.
     """
     content = json.loads(tokenizer.library.to_str())
     special = {token["id"] for token in content["added_tokens"]}
     decoder = json.dumps(content["decoder"])
     is_byte_level, has_bytes = '"ByteLevel"' in decoder, '"ByteFallback"' in decoder
+    suffix = (content["decoder"] or {}).get("suffix")  # of a `BPEDecoder`
     from_letter = _bytes_of_letters()
 
     def spelled(token_id: int) -> bytes:
         token = tokenizer.library.id_to_token(token_id)
         if token is None:
             return b""
+        if suffix:
+            some = token.replace(suffix, "").encode()
+            return WordEnd(some) if token.endswith(suffix) else some
         if not (is_byte_level or has_bytes):
             first = tokenizer.decode([token_id])
             return tokenizer.decode([token_id, token_id]).removeprefix(first).encode()
@@ -48,6 +57,18 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
         return token.replace("\u2581", " ").encode()
 
     return tuple(spelled(token_id) for token_id in range(size))
+
+
+def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset[int]:
+    """The tokens after which a text begins without the space of its first word: the special ones,
+    where the tokenizer leaves it out; else none.
+    """
+    added = json.loads(tokenizer.library.to_str())["added_tokens"]
+    specials = frozenset(token["id"] for token in added if token["special"])
+    with_space = (n for n, some in enumerate(token_bytes) if some[:1] == b" " and n not in specials)
+    first = next(with_space, None)
+    is_left_out = first is not None and not tokenizer.decode([first]).startswith(" ")
+    return specials if is_left_out else frozenset()
 
 
 def _bytes_of_letters() -> dict[str, int]:
@@ -156,6 +177,18 @@ def shown(some: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in some)
 
 
+def _bytes_of(token_bytes: Sequence[bytes], ids: Iterable[int]) -> Iterator[bytes]:
+    """The bytes of a text, token by token."""
+    space = b""
+    for token_id in ids:
+        yield space + token_bytes[token_id]
+        space = _space_after(token_bytes[token_id])
+
+
+def _space_after(some: bytes) -> bytes:
+    return b" " if isinstance(some, WordEnd) else b""
+
+
 def _last_bytes(token_bytes: Sequence[bytes], ids: Sequence[int]) -> bytes:
     """The last bytes of a text: enough to see the character that it ends within."""
     some = b""
@@ -194,6 +227,8 @@ class TextWriter:
       token_bytes: the bytes of every token id.
       stops: strings that end the text; they are left out.
       prompt_ids: the tokens before the first.
+      starts: tokens after which the first space is left out, as of `text_starts`; not after an
+        echo.
     """
 
     def __init__(
@@ -201,11 +236,14 @@ class TextWriter:
         token_bytes: Sequence[bytes],
         stops: Sequence[str] = (),
         prompt_ids: Sequence[int] = (),
+        starts: frozenset[int] = frozenset(),
     ):
-        self._token_bytes = token_bytes
+        self._token_bytes, self._prompt_ids = token_bytes, prompt_ids
         self._characters, self._stops = Characters(), StopStrings(stops)
         self._characters.add(_last_bytes(token_bytes, prompt_ids))
         self._is_within = bool(self._characters.held)  # a character of the prompt
+        self._space = _space_after(token_bytes[prompt_ids[-1]]) if len(prompt_ids) else b""
+        self._is_first = len(prompt_ids) > 0 and prompt_ids[-1] in starts
         self._is_echoed = False
         self._num_read = self._num_shown = 0  # characters
         self._held: collections.deque[WrittenToken] = collections.deque()
@@ -216,21 +254,33 @@ class TextWriter:
         return self._stops.is_met
 
     def echo(self, text: str, tokens: Iterable[Token]) -> TextPiece:
-        """The prompt, which no stop string ends; to be called first."""
-        characters, offset = Characters(), 0
-        for token in tokens:
-            some = self._token_bytes[token.id]
-            self._held.append(self._written(token, offset + characters.is_broken_by(some)))
-            offset += len(characters.add(some))
-        self._is_echoed = True
+        """The prompt, which no stop string ends; to be called first.
+
+        Args:
+          text: as given, or decoded. Of ids that end within a character it is not shown, but their
+            bytes.
+          tokens: of the prompt, all or none.
+        """
+        characters, whole, offsets = Characters(), "", []
+        for some in _bytes_of(self._token_bytes, self._prompt_ids):
+            offsets.append(len(whole) + characters.is_broken_by(some))
+            whole += characters.add(some)
+        # The tokenizer may leave out the space that a text begins with.
+        num_left_out = int(whole.startswith(" ") and not text.startswith(" "))
         if self._is_within:
-            text = text.removesuffix(REPLACEMENT)
+            text = whole[num_left_out:]
+        for token, offset in zip(tokens, offsets, strict=False):
+            self._held.append(self._written(token, max(0, offset - num_left_out)))
+        self._is_echoed, self._is_first = True, False
         self._num_read = self._num_shown = len(text)
         return TextPiece(text, self._released() if self._is_within else self._rest())
 
     def add(self, token: Token) -> TextPiece:
         """Adds a token."""
-        some = self._token_bytes[token.id]
+        some = self._space + self._token_bytes[token.id]
+        self._space = _space_after(self._token_bytes[token.id])
+        if self._is_first and some:
+            self._is_first, some = False, some.removeprefix(b" ")
         offset = self._num_read
         if self._is_echoed or not self._is_within:
             offset += self._characters.is_broken_by(some)

@@ -6,10 +6,13 @@ import re
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from dipaco.cli.main import main
 from dipaco.config import MODULAR
 from dipaco.data.config import END_OF_TEXT
+from dipaco.data.corpus import Corpus
+from dipaco.data.tokenizer import load_tokenizer
 from dipaco.data.toy import toy_documents
 from dipaco.model.lm import forward
 from dipaco.serving.decoding.generate import generate
@@ -43,6 +46,21 @@ def test_greedy_text_is_the_argmax_of_the_full_forward(greedy, opened):
         logits, _ = run(parts, tokens, (np.arange(model.max_length) < len(ids))[None].astype(int))
         ids.append(int(np.argmax(logits[0, len(ids) - 1])))
     assert ended.out == tokenizer.decode(ids) + "\n"
+
+
+def test_the_first_word_made_is_apart_from_the_prompt(tiny, opened, tmp_path, monkeypatch, capfd):
+    size = opened.config.model.vocab_size
+    words = {f"w{number}": number for number in range(size)}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    monkeypatch.setattr(Corpus, "tokenizer", lambda _: tokenizer)
+    command = ["generate", "--run", str(tiny.folder), "--prompt", "w5 w6", "--max-tokens", "3"]
+    assert main([*command, "--ignore-eos"]) == 0
+    first, second, *made = capfd.readouterr().out.split(" ")
+    assert (first, second) == ("w5", "w6")
+    assert len(made) == 3
 
 
 def test_the_best_score_chooses_the_path(greedy):

@@ -1,6 +1,7 @@
 """Structured output without a server: forced tokens, and texts that do not depend on the steps."""
 
 import contextlib
+import gc
 import json
 import threading
 import weakref
@@ -22,7 +23,8 @@ from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_all
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.errors import GrammarFailed
+from dipaco.serving.errors import GrammarFailed, NoGrammar
+from dipaco.serving.http.errors import api_error_of
 from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
 
 SCHEMA = json.dumps(
@@ -111,6 +113,29 @@ def test_added_tokens_keep_their_ids_in_a_model_that_has_more_ids_than_tokens(
     forced = grammars.begin('{"enum": ["a    b"]}', [], frozenset({end})).forced
     assert spaces in forced
     assert tokenizer.decode(list(forced)) == '"a    b"'
+
+
+def words():
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "{": 1, "}": 2}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def words_with_ends():
+    tokenizer = Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"))
+    tokenizer.decoder = decoders.BPEDecoder()
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [words, words_with_ends])
+def test_a_tokenizer_that_has_no_bytes_has_no_structured_output(make):
+    tokenizer = make()
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), tokenizer.get_vocab_size(), None))
+    for _ in range(2):
+        with pytest.raises(NoGrammar, match=r"has no structured output: .*decoder") as raised:
+            grammars.compiled('{"type": "object"}')
+        answer = api_error_of(raised.value)
+        assert (answer.status, answer.detail.param) == (400, "response_format")
 
 
 class Stub:
@@ -244,6 +269,7 @@ def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, m
 # --- limits -----------------------------------------------------------------------------------
 
 WIDE = json.dumps({"type": "string", "pattern": "^(.{1,60}[a-z ]){10}$"})
+TWO_DEFS = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
 
 
 @pytest.fixture
@@ -288,47 +314,113 @@ def test_a_text_that_outgrows_the_limits_in_a_mask_fails_and_is_not_taken_for_co
     drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
 
 
+@pytest.fixture
+def compiled(monkeypatch):
+    """The schemas that are compiled from now on, in order."""
+    schemas, make = [], grammar.Grammar._compiled
+    monkeypatch.setattr(
+        grammar.Grammar, "_compiled", lambda its: schemas.append(its.schema) or make(its)
+    )
+    return schemas
+
+
+def drawn_side_by_side(grammars, schema, num_texts):
+    """Tokens of each text; all have their first, then their second, and so on."""
+    states = [grammars.begin(schema, [], frozenset()) for _ in range(num_texts)]
+    rngs = [np.random.default_rng(number) for number in range(num_texts)]
+    texts = [[] for _ in states]
+    for _ in range(120):
+        for tokens, state, rng in zip(texts, states, rngs, strict=True):
+            tokens += drawn(state, rng, 1)
+    return texts
+
+
 def test_what_other_texts_have_needed_neither_fails_nor_changes_a_text(
-    grammars, limited, monkeypatch
+    grammars, limited, monkeypatch, compiled
 ):
-    schema, again = WIDE.replace("10", "9"), []
-    make_again = Grammars.again
-    monkeypatch.setattr(Grammars, "again", lambda *its: again.append(its) or make_again(*its))
-
-    def texts():
-        kept = grammars.compiled(schema)
-        states = [grammars.begin(schema, [], frozenset()) for _ in range(6)]
-        made = [drawn(state, np.random.default_rng(n), 120) for n, state in enumerate(states)]
-        return made, grammars.compiled(schema) is kept
-
-    alike, is_kept = texts()
-    assert is_kept
-    assert not again
+    monkeypatch.setattr(grammar, "ALONE_SECONDS", 10.0)
+    schema = WIDE.replace("10", "9")
+    kept = grammars.compiled(schema)
+    alike = drawn_side_by_side(grammars, schema, 12)
+    assert len(compiled) == 1
+    del kept
+    grammars._recent.clear()
     limited(300)
-    grammars.drop(grammars.compiled(schema))
-    limited_texts, is_kept = texts()
-    assert again
-    assert limited_texts == alike
-    assert not is_kept, "the next request begins with one that is not worn"
+    kept = grammars.compiled(schema)
+    assert drawn_side_by_side(grammars, schema, 12) == alike
+    assert len(compiled) > 12
     for tokens in alike:
         assert len(tokens) == 120 or json.loads(grammars.text(tokens))
+    # The next request begins with one that is not worn.
+    compiled.clear()
+    assert grammars.compiled(schema) is kept
+    assert grammars.compiled(schema) is kept
+    assert len(compiled) == 1
 
 
-def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch):
+def test_a_text_is_not_tried_alone_where_compiling_takes_long(
+    grammars, limited, monkeypatch, compiled
+):
+    monkeypatch.setattr(grammar, "ALONE_SECONDS", 0.0)
+    limited(300)
+    schema = WIDE.replace("10", "9").replace("60", "59")
+    kept = grammars.compiled(schema)
+    with pytest.raises(GrammarFailed, match="too many states"):
+        drawn_side_by_side(grammars, schema, 12)
+    assert len(compiled) == 1, "the loop compiles nothing"
+    assert grammars.compiled(schema) is kept
+    assert len(compiled) == 2, "the next request does"
+
+
+def test_a_text_that_no_token_may_continue_fails_and_nothing_is_compiled_again(grammars, compiled):
+    """Others of its schema may do without what has no end."""
+    loop = {"$ref": "#/$defs/a", "$defs": TWO_DEFS}
+    properties = {"x": {"type": "boolean"}, "a": loop}
+    schema = {"type": "object", "properties": properties, "required": ["x"], "$defs": TWO_DEFS}
+    schema = json.dumps(schema | {"additionalProperties": False})
+    kept, problems = grammars.compiled(schema), []
+    for seed in range(20):
+        try:
+            state = grammars.begin(schema, [], frozenset())
+            tokens = drawn(state, np.random.default_rng(seed), 60)
+            assert json.loads(grammars.text(tokens)).keys() == {"x"}
+        except GrammarFailed as error:
+            problems.append(str(error))
+    assert 0 < len(problems) < 20
+    assert all("no token may come next" in problem for problem in problems)
+    assert grammars.compiled(schema) is kept
+    assert len(compiled) == 1
+
+
+def test_a_request_keeps_its_schema_compiled_while_others_come_and_go(
+    grammars, monkeypatch, compiled
+):
+    monkeypatch.setattr(grammar, "RECENT", 1)
+    schema = '{"const": "kept"}'
+    kept = grammars.compiled(schema)
+    kept.wear_out()
+    grammars.compiled(schema)  # another request, which has it compiled again
+    grammars.compiled('{"const": "other"}')
+    gc.collect()
+    compiled.clear()
+    grammars.begin(schema, [], frozenset())  # as after a pause
+    assert not compiled
+    assert kept.num_masks == 1
+
+
+def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, compiled):
     monkeypatch.setattr(grammar, "MASKS", 50)
     first = grammars.compiled(STRING)
     used = grammars.begin(STRING, [], frozenset())
     assert grammars.compiled(STRING) is first
     for seed in range(4):
         drawn(grammars.begin(STRING, [], frozenset()), np.random.default_rng(seed), 60)
-    second = grammars.compiled(STRING)
-    assert second is not first
-    assert grammars.compiled(STRING) is second
+    assert first.num_masks > 50
+    assert grammars.compiled(STRING) is first
+    assert len(compiled) == 2
+    assert first.num_masks == 0
     # A text that has begun goes on with the first.
     assert json.loads(grammars.text(drawn(used, np.random.default_rng(0), 60)))["on"] == 1
-
-
-TWO_DEFS = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from dipaco.data.config import END_OF_TEXT
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.serving.decoding.stream import Token
-from dipaco.serving.text import Characters, StopStrings, TextWriter, shown, token_bytes
+from dipaco.serving.text import (
+    Characters,
+    StopStrings,
+    TextWriter,
+    shown,
+    text_starts,
+    token_bytes,
+)
 
 TEXT = "Naïve 😀 שלום, the cat sat on the mat. 日本語 the end\n\n"
 
@@ -105,6 +112,104 @@ def test_words_are_written_as_the_tokenizer_decodes_them(kind, tmp_path):
         assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + made)
 
 
+def loaded(library, folder):
+    library.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder / "tokenizer.json")
+
+
+def written(tokenizer, prompt, made, has_echo=False):
+    """The text of the tokens made, after the prompt's."""
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
+    writer, text = TextWriter(pieces, (), prompt), ""
+    if has_echo:
+        text = writer.echo(tokenizer.decode(prompt), [Token(each) for each in prompt]).text
+    return text + "".join(writer.add(Token(each)).text for each in made) + writer.end().text
+
+
+def of_spaces_and_bytes():
+    """As Llama 2's: id 2 + n is byte n."""
+    import tokenizers
+    from tokenizers import decoders
+
+    tokens = ["\u2581a", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
+    ids = {token: number for number, token in enumerate(tokens)}
+    library = tokenizers.Tokenizer(
+        tokenizers.models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token="b")
+    )
+    spaces, strip = decoders.Replace("\u2581", " "), decoders.Strip(" ", 1, 0)
+    library.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), strip])
+    return library
+
+
+@pytest.mark.parametrize("before", ["", "\n", "€"])
+@pytest.mark.parametrize("character", ["é", "€", "😀"])
+def test_an_echoed_prompt_of_lone_bytes_goes_on_within_its_character(before, character, tmp_path):
+    tokenizer = loaded(of_spaces_and_bytes(), tmp_path)
+    ids = [0, *(2 + byte for byte in (before + character).encode()), 1, 0]
+    text = tokenizer.decode(ids)
+    assert text == f"a{before}{character}b a"
+    for cut in range(1, len(ids)):
+        assert written(tokenizer, ids[:cut], ids[cut:], has_echo=True) == text
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
+    echoed = TextWriter(pieces, (), ids).echo(text, [Token(each) for each in ids])
+    assert echoed.tokens[0].offset == 0
+    assert [token.offset for token in echoed.tokens[-2:]] == [len(text) - 3, len(text) - 2]
+
+
+def test_a_space_follows_the_last_piece_of_a_word_where_a_token_does(tmp_path):
+    import tokenizers
+
+    tokens = ["hel", "lo</w>", "world</w>", ".</w>", "<end>"]
+    ids = {token: number for number, token in enumerate(tokens)}
+    model = tokenizers.models.BPE(vocab=ids, merges=[], end_of_word_suffix="</w>")
+    library = tokenizers.Tokenizer(model)
+    library.decoder = tokenizers.decoders.BPEDecoder()
+    library.add_special_tokens(["<end>"])
+    tokenizer = loaded(library, tmp_path)
+    assert token_bytes(tokenizer, 2) == (b"hel", b"lo")
+    assert tokenizer.decode([0, 1, 2]) == "hello world"
+    rng = random.Random(0)
+    for _ in range(200):
+        prompt, made = rng.choices(range(5), k=rng.randrange(4)), rng.choices(range(5), k=5)
+        whole = tokenizer.decode(prompt + made)
+        assert written(tokenizer, prompt, made, has_echo=True) == whole
+        assert tokenizer.decode(prompt) + written(tokenizer, prompt, made) == whole
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Metaspace", "Llama"])
+def test_a_text_begins_without_the_space_that_its_tokenizer_leaves_out(kind, tmp_path):
+    library = of_spaces_and_bytes() if kind == "Llama" else of_words(kind)
+    library.add_special_tokens(["<start>"])
+    tokenizer = loaded(library, tmp_path)
+    start, word = library.token_to_id("<start>"), WORDS.index("\u2581a")
+    made = [0, 1, 0] if kind == "Llama" else [word, 1, 2]
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
+    starts = text_starts(tokenizer, pieces)
+    assert start in starts
+    for prompt in ([start], [made[0], start]):
+        writer = TextWriter(pieces, (), prompt, starts)
+        text = "".join(writer.add(Token(each)).text for each in made) + writer.end().text
+        assert text == tokenizer.decode(made)
+        # An echoed one is of the text before it.
+        writer = TextWriter(pieces, (), prompt, starts)
+        text = writer.echo(tokenizer.decode(prompt), ()).text
+        text += "".join(writer.add(Token(each)).text for each in made)
+        assert text == tokenizer.decode(prompt + made)
+    writer = TextWriter(pieces, (), [made[0]], starts)
+    assert (
+        writer.add(Token(made[0])).text
+        == tokenizer.decode(made[:1] * 2)[len(tokenizer.decode(made[:1])) :]
+    )
+
+
+def test_a_space_that_the_tokenizer_writes_first_is_kept(tokenizer):
+    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
+    assert not text_starts(tokenizer, pieces)
+    (ids,) = tokenizer.encode([" the cat"])
+    writer = TextWriter(pieces, (), [0], text_starts(tokenizer, pieces))
+    assert "".join(writer.add(Token(each)).text for each in ids) == " the cat"
+
+
 few_letters = st.text("ab", max_size=12)
 
 
@@ -190,8 +295,9 @@ def test_the_offset_of_a_token_is_the_character_of_its_first_byte(pieces):
     )
     offsets = [token.offset for piece in written for token in piece.tokens]
     assert offsets == [characters[begin] for begin in begins]
-    echoed = TextWriter(pieces).echo(text.decode(errors="replace"), tokens)
-    assert [token.offset for token in echoed.tokens] == offsets
+    writer = TextWriter(pieces, (), range(len(pieces)))
+    echoed = [writer.echo(text.decode(errors="replace"), tokens), writer.end()]
+    assert [token.offset for piece in echoed for token in piece.tokens] == offsets
 
 
 @given(

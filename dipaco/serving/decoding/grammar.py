@@ -9,6 +9,7 @@ import collections
 import functools
 import json
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dipaco.serving.decoding.token_ids import WORD_BITS, add_missing, ids_of, mask_of
-from dipaco.serving.errors import GrammarFailed
+from dipaco.serving.errors import GrammarFailed, NoGrammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -28,8 +29,10 @@ RECENT, RECENT_BYTES = 64, 1 << 20
 # What the masks of a grammar have needed stays with it, and is limited: a few states of 0.5 KB for
 # the mask of a string's pattern. After so many masks the next request has it compiled again.
 MASKS = 10_000
-# A schema up to this is compiled again, in milliseconds, for a text that fails in the loop.
-AGAIN_BYTES = 1 << 14
+# A text that reaches the limit beside others tries alone, in the loop, where compiling took no more
+# processor time than this.
+ALONE_SECONDS = 0.02
+NO_TOKEN = "NoExtensionBias"  # llguidance's word: no token may come next, however it is compiled
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
@@ -55,29 +58,53 @@ class Grammar:
 
     Attributes:
       problem: why it cannot be used; None = it can.
+      compile_seconds: processor time that it took.
       num_masks: that were made of it.
     """
 
     def __init__(self, schema: str, tokenizer: "LLTokenizer"):
-        from llguidance import LLMatcher
-
-        self.schema, self.num_masks = schema, 0
+        self.schema, self._tokenizer = schema, tokenizer
+        self._renewing = threading.Lock()
+        self.problem: str | None = None
+        started_seconds = time.thread_time()
         try:
-            written = LLMatcher.grammar_from_json_schema(
-                schema, overrides={"whitespace_flexible": False}
-            )
-            # Silent: else each text that fails would write a line to standard error.
-            self._matcher = LLMatcher(tokenizer, written, log_level=0)
-            self.problem = self._matcher.get_error() or self._problem_of_beginning(tokenizer)
+            self._matcher = self._compiled()
+            self.problem = self._matcher.get_error() or self._problem_of_beginning()
         except ValueError as error:
             self.problem = str(error)
+        self.compile_seconds = time.thread_time() - started_seconds
+        self.num_masks = 0
 
-    def _problem_of_beginning(self, tokenizer: "LLTokenizer") -> str | None:
+    def _compiled(self) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        written = LLMatcher.grammar_from_json_schema(
+            self.schema, overrides={"whitespace_flexible": False}
+        )
+        # Silent: else each text that fails would write a line to standard error.
+        return LLMatcher(self._tokenizer, written, log_level=0)
+
+    def _problem_of_beginning(self) -> str | None:
         """Where no text obeys it, as of `{"$ref": "#"}`, the first mask has an error."""
         matcher = self._matcher.deep_copy()
-        _forced(matcher, frozenset(tokenizer.eos_tokens))
-        _fill_mask(matcher, all_allowed(1, tokenizer.vocab_size))
+        _forced(matcher, frozenset(self._tokenizer.eos_tokens))
+        _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
         return _problem_of(matcher)
+
+    def wear_out(self) -> None:
+        """A text has reached the limit: the next request has it compiled again."""
+        self.num_masks = MASKS
+
+    def renew(self) -> None:
+        """Compiles it again if it is worn. Texts that have begun go on with what they have."""
+        with self._renewing:
+            if self.num_masks >= MASKS:
+                self._matcher = self._compiled()
+                self.num_masks = 0
+
+    def alone(self) -> "Grammar":
+        """Compiled again, for one text."""
+        return Grammar(self.schema, self._tokenizer)
 
     def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
         """After these tokens of a text; only without a problem. It may have an error."""
@@ -108,19 +135,23 @@ def _fill_mask(matcher: "LLMatcher", allowed_1W: np.ndarray) -> None:
         fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
 
 
+def _may_do_alone(matcher: "LLMatcher") -> bool:
+    """Whether it has an error that may come of what other texts have needed."""
+    return matcher.is_error() and not matcher.get_error().startswith(NO_TOKEN)
+
+
 def _problem_of(matcher: "LLMatcher") -> str | None:
     if not matcher.is_error():
         return None
     problem = matcher.get_error().partition("\n")[0]
-    if problem == "NoExtensionBias":
+    if problem == NO_TOKEN:
         return "no token may come next, as where a `$ref` leads back to itself"
     return problem
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary. What a request refers to is not compiled again, nor are
-    the latest, since an application sends the same ones; except after `MASKS` masks, or where a
-    text has failed. Any thread may call it.
+    """Compiles grammars for one vocabulary. What a request refers to stays compiled, and so do the
+    latest, since an application sends the same ones. Any thread may call it.
     """
 
     def __init__(self, vocabulary: GrammarVocabulary):
@@ -130,14 +161,14 @@ class Grammars:
         self._recent: collections.OrderedDict[str, Grammar] = collections.OrderedDict()
 
     def compiled(self, schema: str) -> Grammar:
-        """A JSON schema, which may have a problem; a large one takes tenths of a second.
+        """A JSON schema, which may have a problem; it takes a millisecond, some take seconds.
 
         Raises:
           ImportError: `llguidance` is not installed.
+          NoGrammar: it cannot read the tokenizer, as one of words.
         """
         grammar = self._live_one(schema)
-        if grammar.num_masks >= MASKS:
-            grammar = self.again(grammar)
+        grammar.renew()
         with self._lock:
             if len(schema) <= RECENT_BYTES:
                 self._recent[schema] = grammar
@@ -154,18 +185,6 @@ class Grammars:
             with self._lock:  # of two threads that bring the same, both get the first
                 grammar = self._live.setdefault(schema, grammar)
         return grammar
-
-    def drop(self, grammar: Grammar) -> None:
-        """The next request with its schema has it compiled again."""
-        with self._lock:
-            for kept in (self._live, self._recent):
-                if kept.get(grammar.schema) is grammar:
-                    del kept[grammar.schema]
-
-    def again(self, grammar: Grammar) -> Grammar:
-        """Compiled again, for the texts that follow as well."""
-        self.drop(grammar)
-        return self._live_one(grammar.schema)
 
     def begin(
         self, schema: str, made_ids: Sequence[int], stop_ids: frozenset[int]
@@ -189,7 +208,11 @@ class Grammars:
 
     @property
     def tokenizer(self) -> "LLTokenizer":
-        """Made when it is first needed: that takes a tenth of a second or more."""
+        """Made when it is first needed: that takes a tenth of a second or more.
+
+        Raises:
+          NoGrammar: it cannot be.
+        """
         with self._making_tokenizer:
             return self._tokenizer
 
@@ -202,9 +225,11 @@ class Grammars:
             size, end = size + 1, size
         document = json.loads(text)
         add_missing(document, size)  # it takes the number of tokens for that of ids
-        return LLTokenizer(
-            json.dumps(document), n_vocab=size, eos_token=end, slices=LLTokenizer.json_slices()
-        )
+        slices = LLTokenizer.json_slices()
+        try:
+            return LLTokenizer(json.dumps(document), n_vocab=size, eos_token=end, slices=slices)
+        except ValueError as error:
+            raise NoGrammar(problem=str(error).partition("\n")[0][:200]) from error
 
 
 class GrammarState:
@@ -274,13 +299,13 @@ class GrammarState:
     def _look(self) -> None:
         before_W = self.allowed_W.copy()
         self._read_on()
-        if self._matcher.is_error() and len(self._grammar.schema) <= AGAIN_BYTES:
-            # What all texts of a grammar have needed adds up; this one alone may need less.
-            self._grammar = self._grammars.again(self._grammar)
-            self._matcher = self._grammar.matcher(self._read_ids)
-            self._read_on()
+        if _may_do_alone(self._matcher):
+            self._grammar.wear_out()
+            if self._grammar.compile_seconds <= ALONE_SECONDS:
+                self._grammar = self._grammar.alone()
+                self._matcher = self._grammar.matcher(self._read_ids)
+                self._read_on()
         if problem := _problem_of(self._matcher):
-            self._grammars.drop(self._grammar)
             raise GrammarFailed(problem=problem)
         if self._matcher.is_stopped():
             self.is_over = True

@@ -138,7 +138,7 @@ class Answer:
             _Choice(
                 prompt_index * params.n + nth,
                 prompt,
-                TextWriter(service.token_bytes, params.stops, prompt.ids),
+                TextWriter(service.token_bytes, params.stops, prompt.ids, service.text_starts),
                 choice_seed(params.seed, prompt_index, nth),
             )
             for prompt_index, prompt in enumerate(prompts)

@@ -11,6 +11,7 @@ from dipaco.serving.errors import (
     EmptyPrompt,
     GrammarFailed,
     LoopStopping,
+    NoGrammar,
     NoReplica,
     NoRoomForPath,
     NoSuchModel,
@@ -84,6 +85,8 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(404, str(error), param="model", code="model_not_found")
         case GrammarFailed():
             return ApiError(400, str(error), param="response_format", code="grammar_failed")
+        case NoGrammar():
+            return ApiError(400, str(error), param="response_format", code="no_structured_output")
         case EmptyPrompt():
             return ApiError(400, str(error), param="prompt")
         case ContextTooLong():
