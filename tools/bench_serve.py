@@ -21,8 +21,8 @@ reads the first 32 tokens under the base model, so the share is about 32 / lengt
 
 Then many paths, in this process, random parameters of the quickstart's sizes (0.84 M a path): 64
 rows, spread evenly over the paths of grids from one path to 16x16, where rows of several paths
-share their steps, where every path has steps of its own, and, with shared steps, where the paths
-are spread over as many devices as `--devices` says; what is timed is decoding. 256 paths
+share their steps and where every path has steps of its own, on one device and with the paths spread
+over as many as `--devices` says; what is timed is decoding. 256 paths
 with an embedding each under 64 clients that ask one request after another, for every path equally
 often and in proportion to 1 / rank, with memory for all and for 64 of them. And the first tokens of
 a chat's second turn, on the path that has the first one in its cache and on one that has not.
@@ -230,25 +230,60 @@ class Served(NamedTuple):
     """How the paths of a grid are served."""
 
     side: int
-    shares_steps: bool
     num_devices: int
+    is_together: bool
 
 
 def rows_on_paths(
     model: "ModelConfig", scratch: Path, rounds: int, sides: tuple[int, ...], num_devices: int
 ) -> dict[str, dict[str, int]]:
     """Tokens a second of 64 rows, by the number of paths that they are spread over: on one device,
-    and on several if there are.
+    and on several if there are. A server takes the sooner of the two ways, which it has timed.
     """
-    ways = [Served(side, False, 1) for side in sides]
-    ways += [Served(side, True, number) for side in sides[1:] for number in {1, num_devices}]
+    numbers = sorted({1, num_devices})
+    one_path = Served(1, 1, False)
+    print("paths   devices   tok/s, together   in turn   together / in turn [95 %]   sooner / one")
+    told: dict[int, dict[str, int]] = {number: {} for number in numbers}
+    for side in sides:
+        ways = [one_path]
+        if side > 1:
+            ways += [Served(side, number, way) for number in numbers for way in (True, False)]
+        rates = _rates_of(ways, model, scratch, rounds)
+        median = lambda way: statistics.median(rates[way])  # noqa: B023, E731
+        if side == 1:
+            told[1]["1"] = round(median(one_path))
+            print(f"    1         1{median(one_path):33.0f}", flush=True)
+            continue
+        for number in numbers:
+            both = Served(side, number, True), Served(side, number, False)
+            ratios = [a / b for a, b in zip(*(rates[way] for way in both), strict=True)]
+            ratio, low, high = median_and_interval(ratios)
+            sooner = max(both, key=median)
+            to_one = [a / b for a, b in zip(rates[sooner], rates[one_path], strict=True)]
+            told[number][str(side**2)] = round(median(sooner))
+            print(
+                f"{side**2:5}  {number:8}  {median(both[0]):16.0f}  {median(both[1]):8.0f}"
+                f"  {ratio:13.2f} [{low:.2f}, {high:.2f}]  {statistics.median(to_one):14.2f}",
+                flush=True,
+            )
+    name = lambda number: "rows_64_on_paths" + (f"_{number}_devices" if number > 1 else "")  # noqa: E731
+    return {name(number): rates for number, rates in told.items()}
+
+
+def _rates_of(
+    ways: list[Served], model: "ModelConfig", scratch: Path, rounds: int
+) -> dict[Served, list[float]]:
+    """Tokens a second of each round, in turn."""
+    import jax
+
     engines = {
         way: ManyPaths(
             model,
             square(model, way.side),
             scratch / str(way.side),
-            way.shares_steps,
+            shares_steps=way.is_together,
             num_devices=way.num_devices,
+            always_together=way.is_together,
         )
         for way in ways
     }
@@ -258,28 +293,9 @@ def rows_on_paths(
             seconds = engine.decode_seconds(evenly(ROWS, engine.num_paths), NEW_TOKENS)
             if each:  # the first compiles
                 rates[way].append(ROWS * NEW_TOKENS / seconds)
-    one_path = Served(sides[0], False, 1)
-
-    def to_one(way: Served) -> float:
-        return statistics.median(a / b for a, b in zip(rates[way], rates[one_path], strict=True))
-
-    told = {number: {"1": round(statistics.median(rates[one_path]))} for number in {1, num_devices}}
-    print(f"one path: {told[1]['1']} tok/s")
-    print("paths   devices   tok/s, steps shared   in turn   shared / in turn [95 %]   / one path")
-    for way in sorted(ways):
-        if not way.shares_steps:
-            continue
-        ours, apart = rates[way], rates[Served(way.side, False, 1)]
-        ratio = median_and_interval([a / b for a, b in zip(ours, apart, strict=True)])
-        told[way.num_devices][str(way.side**2)] = round(statistics.median(ours))
-        print(
-            f"{way.side**2:5}  {way.num_devices:8}  {statistics.median(ours):20.0f}"
-            f"  {statistics.median(apart):8.0f}"
-            f"  {ratio[0]:10.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]  {to_one(way):13.2f}",
-            flush=True,
-        )
-    name = lambda number: "rows_64_on_paths" + (f"_{number}_devices" if number > 1 else "")  # noqa: E731
-    return {name(number): rates for number, rates in sorted(told.items())}
+    engines.clear()
+    jax.clear_caches()  # of all sides they would be more programs than a process may map
+    return rates
 
 
 def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, float]:

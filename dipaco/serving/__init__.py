@@ -16,6 +16,7 @@ for each request and never the whole model. Re-routing chooses the path again ev
     path_admission.py  waiting, in an event loop, until a path is in memory
     event_bridge.py    tokens from the loop's thread into an event loop
     warm_up.py         compiling at the start, program by program
+    memory_maps.py     how many of those there is room for
     engine.py          a path cache and a loop: of this process, or an interface to others
     service.py         one run with its tokenizer, router, releases and engine
     text.py            tokens to text: whole characters, stop strings, offsets

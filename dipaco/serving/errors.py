@@ -53,3 +53,7 @@ class NoReplica(DipacoError):
 
 class ReplicaLost(DipacoError):
     """{tries} replicas were lost in turn while they answered this request. Try again."""
+
+
+class TooManyMaps(DipacoError):
+    """The compiled programs take {used:,} of the {most:,} memory maps that this machine allows a process. Serve with fewer `--devices` or `--rows`, or allow more: `sysctl vm.max_map_count=262144`."""

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dipaco.serving.memory_maps import check_maps
+
 
 class WarmUpProgram(NamedTuple):
     """A compiled program of serving, in the shapes that it is used in."""
@@ -36,10 +38,15 @@ class WarmUp:
         self._is_stopped = True
 
     def run(self, programs: Sequence[WarmUpProgram]) -> None:
-        """Runs them, in order."""
+        """Runs them, in order.
+
+        Raises:
+          TooManyMaps: before a program for which there may be no room.
+        """
         for program in programs:
             if self._is_stopped:
                 return
+            check_maps()
             with self._lock:
                 self._expected = max(self._expected, self._done + 1)
                 self._on_program(f"{program.verb} {program.name}", self._done, self._expected)

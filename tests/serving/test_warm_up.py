@@ -1,9 +1,13 @@
 """Compiling at the start: every program is announced before it runs, and the total is right."""
 
+import functools
+
 import pytest
 
+from dipaco.serving import memory_maps
 from dipaco.serving.decoding import step_times
 from dipaco.serving.decoding.step_times import BlockShape, distinct_copies, measure
+from dipaco.serving.errors import TooManyMaps
 from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 from tests.support.serving_rig import compilations, make_loop, prepared
 
@@ -43,6 +47,23 @@ def test_once_it_is_stopped_no_other_program_begins():
     warm_up = WarmUp(lambda *told: said.append(told))
     warm_up.run([WarmUpProgram("a", warm_up.stop), WarmUpProgram("b", lambda: said.append("b"))])
     assert said == [("compiling a", 0, 1)]
+
+
+def test_a_program_for_which_there_may_be_no_room_is_a_sentence(tmp_path, monkeypatch):
+    """XLA would end the process."""
+    maps, most = tmp_path / "maps", tmp_path / "max_map_count"
+    monkeypatch.setattr(memory_maps, "MAPS", maps)
+    monkeypatch.setattr(memory_maps, "MOST_MAPS", most)
+    ran = []
+    programs = [WarmUpProgram(name, functools.partial(ran.append, name)) for name in "ab"]
+    WarmUp().run(programs)  # where the machine does not say
+    most.write_text("1000\n")
+    maps.write_text("7f00-7f01 r-xp\n" * 900)
+    WarmUp().run(programs)
+    maps.write_text("7f00-7f01 r-xp\n" * 901)
+    with pytest.raises(TooManyMaps, match=r"901 of the 1,000 memory maps.*fewer `--devices`"):
+        WarmUp().run(programs)
+    assert ran == ["a", "b", "a", "b"]
 
 
 def test_the_steps_that_paths_may_share_are_timed_without_a_compiler():

@@ -14,6 +14,7 @@ from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.step_times import BlockShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.path_admission import PathAdmission
@@ -54,6 +55,13 @@ class Load(NamedTuple):
     first_token_seconds: list[float]  # of each request
 
 
+class Together:
+    """Times by which a step for several paths is always the sooner."""
+
+    def of(self, block: BlockShape) -> float:
+        return float(isinstance(block.rows, int))
+
+
 class ManyPaths:
     """An engine in this process over random modules, which lie in a folder.
 
@@ -64,6 +72,8 @@ class ManyPaths:
       shares_steps: whether rows of several paths may share a step.
       cached_paths: how many whole paths fit beside each other; None = all.
       num_devices: over which the paths are spread.
+      always_together: rows of several paths share a step wherever one holds them; else where that
+        is estimated to be sooner.
     """
 
     def __init__(
@@ -74,6 +84,7 @@ class ManyPaths:
         shares_steps: bool = True,
         cached_paths: int | None = None,
         num_devices: int = 1,
+        always_together: bool = False,
     ):
         self._vocab_size, self.num_paths = config.vocab_size, topology.num_paths
         address = Address.of(folder)
@@ -115,8 +126,9 @@ class ManyPaths:
             engines = engine.engines
         self.loop, self.cache = engine.loop, engine.cache
         self._loops = [each.loop for each in engines]
-        for each in engines:
-            each.time_steps(None, None)
+        if always_together:
+            for loop in self._loops:
+                loop.mixer.times = Together()
         self._rng = np.random.default_rng(1)
 
     def request(self, path: int, new_tokens: int, prompt: Sequence[int] | None = None):
