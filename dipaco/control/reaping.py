@@ -74,8 +74,8 @@ class Reaper:
 
     def end_all(self) -> None:
         """Inside a transaction: ends every claim, though its worker may have renewed it since it
-        was seen to be silent. Only for a run where nobody is `active`, and whoever comes back is
-        refused.
+        was seen to be silent. Only for a run where nobody is `active`, and a worker that comes back
+        is refused.
         """
         claims, _, lives, over = self._look()
         for row in self._database.rows("drop_all_claims"):
