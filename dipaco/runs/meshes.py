@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dipaco.config import RunConfig, check_mesh
-from dipaco.errors import SettingsDisagree
+from dipaco.errors import MachineFault, SettingsDisagree
 from dipaco.model.config import MeshConfig
 from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.model.kernels import check_kernel
@@ -44,6 +44,15 @@ def check_devices(config: RunConfig) -> None:
     except SettingsDisagree as error:
         raise DevicesUnfit(**error.values) from error
     check_kernel(config.model)
+
+
+def why_not_trained(config: RunConfig) -> MachineFault | None:
+    """What `check_devices` raises; None: this process can train the run."""
+    try:
+        check_devices(config)
+    except MachineFault as fault:
+        return fault
+    return None
 
 
 def scoring_mesh(config: RunConfig) -> Mesh:

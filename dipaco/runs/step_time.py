@@ -14,11 +14,10 @@ import numpy as np
 import xxhash
 
 from dipaco.config import RunConfig
-from dipaco.errors import MachineFault
 from dipaco.files import write_atomically
 from dipaco.model.config import flops_per_token
 from dipaco.runs.machine import machine
-from dipaco.runs.meshes import check_devices
+from dipaco.runs.meshes import why_not_trained
 from dipaco.runs.programs import Programs
 from dipaco.runs.worker_memory import worker_memory
 
@@ -53,11 +52,9 @@ def why_not_tried(config: RunConfig, platform: str, free_bytes: int | None) -> s
 
 def why_not_trained_here(config: RunConfig) -> str | None:
     """Why the devices of this process cannot take a step of it, as the end of a sentence."""
-    try:
-        check_devices(config)
-    except MachineFault as fault:
-        return f"this machine cannot train it: {str(fault).partition('. ')[0]}"
-    return None
+    if (fault := why_not_trained(config)) is None:
+        return None
+    return f"this machine cannot train it: {str(fault).partition('. ')[0]}"
 
 
 def free_memory() -> int | None:

@@ -26,7 +26,7 @@ from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.machine import machine
-from dipaco.runs.meshes import check_devices
+from dipaco.runs.meshes import why_not_trained
 from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
@@ -184,7 +184,7 @@ def work(
     members, kinds = run.ledger.members, kinds_done_by(hosts, kinds)
     cannot_train = None
     if not OF_TRAINING.isdisjoint(kinds):
-        cannot_train = _why_not_trained(run.config)
+        cannot_train = why_not_trained(run.config)
     if cannot_train is not None:
         kinds = [kind for kind in kinds if kind not in OF_TRAINING]
         print(f"This machine takes no training steps. {cannot_train}", flush=True)
@@ -219,14 +219,6 @@ def work(
         members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished
-
-
-def _why_not_trained(config: RunConfig) -> MachineFault | None:
-    try:
-        check_devices(config)
-    except MachineFault as fault:
-        return fault
-    return None
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
 )
 def test_what_is_written_is_not_a_folder_with_the_name_of_a_bucket(words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for place in ("s3://bucket/x", "s3:/bucket/x", "file:/tmp/x"):
+    for place in ("s3://bucket/x", "s3:/bucket/x", "file:/a/x"):
         with pytest.raises(OutputNotLocal, match=f"{place} is to be written, and it is no place"):
             parser().parse_args([*words.split(), place])
     for place in ("x", "a:b", "C:/x", r"C:\x"):

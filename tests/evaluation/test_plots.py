@@ -12,6 +12,7 @@ from dipaco.evaluation.style import LOOKS
 from dipaco.evaluation.tables import BaseModel, PathShare, Report, ReportRow
 from dipaco.topology import PER_PATH, Level, Topology
 from tests.support.pictures import boxes_of, cut_off, overlapping
+from tests.support.report_costs import COSTS
 
 BASE_STEPS, STEPS = 150, 100
 RESULTS = {
@@ -33,16 +34,8 @@ def row(name, perplexity, steps=BASE_STEPS + STEPS):
         variant=name.removeprefix("modular").removeprefix("_") if name not in ARMS else "",
         seed=0,
         perplexity=perplexity,
-        parameters_per_path=1,
-        parameters_total=1,
         steps=steps,
-        tokens=1,
-        flops=1.0,
-        bytes_sent=0,
-        bytes_per_machine=0,
-        seconds=1.0,
-        machine_seconds=1.0,
-        link_seconds={"20": 1.0},
+        **COSTS,
     )
 
 

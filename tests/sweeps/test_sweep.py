@@ -16,6 +16,7 @@ from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps import sweep
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.sweep import run_sweep
+from tests.support.report_costs import COSTS
 from tests.support.tiny_run import TOY
 
 FLAT = dataclasses.replace(TOY, baselines=(DENSE,))
@@ -32,16 +33,8 @@ def result(name: str, seed: int) -> ReportRow:
         variant="",
         seed=seed,
         perplexity=50.0 + len(name),
-        parameters_per_path=1,
-        parameters_total=1,
         steps=1,
-        tokens=1,
-        flops=1.0,
-        bytes_sent=0,
-        bytes_per_machine=0,
-        seconds=1.0,
-        machine_seconds=1.0,
-        link_seconds={},
+        **COSTS,
     )
 
 

@@ -5,6 +5,7 @@ from support.curves import looks_of
 
 from dipaco.evaluation.style import LOOKS
 from dipaco.sweeps.table import SweepRow
+from tests.support.report_costs import COSTS
 
 
 def row(name, *perplexities):
@@ -13,16 +14,8 @@ def row(name, *perplexities):
         variant="best_path" if name.endswith("_best_path") else "",
         seed=0,
         perplexity=perplexities[0],
-        parameters_per_path=1,
-        parameters_total=1,
         steps=1,
-        tokens=1,
-        flops=1.0,
-        bytes_sent=0,
-        bytes_per_machine=0,
-        seconds=1.0,
-        machine_seconds=1.0,
-        link_seconds={"20": 1.0},
+        **COSTS,
         sweep="races",
         levels=[],
         seeds=list(range(len(perplexities))),

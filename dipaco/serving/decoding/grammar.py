@@ -251,7 +251,7 @@ class GrammarState:
         made_ids: Sequence[int],
         stop_ids: frozenset[int],
     ):
-        self._grammars, self._grammar, self._stop_ids = grammars, grammar, stop_ids
+        self._grammar, self._stop_ids = grammar, stop_ids
         self._read_ids, self._matcher = [*made_ids], grammar.matcher(made_ids)
         self._all_ends = frozenset(grammars.tokenizer.eos_tokens)
         # Where the text may end, the end token may come; if it ends nothing, the text ends there.

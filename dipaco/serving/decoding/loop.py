@@ -250,7 +250,7 @@ class Loop:
             new.append((batch, row, assignment))
             new_rows.append(row)
             token_budget -= self._pool.num_computed(row.tokens, assignment.num_cached)
-            if _is_to_be_scored(stream):
+            if stream.is_to_be_scored:
                 token_budget -= self.config.max_length  # one program for prompts of any length
         self._prefill(new)
         return bool(new_rows)
@@ -304,7 +304,7 @@ class Loop:
 
     def _score_prompt(self, batch: Batch, row: BatchRow) -> None:
         request = row.stream.request
-        if _is_to_be_scored(row.stream):
+        if row.stream.is_to_be_scored:
             row.stream.prompt_logprobs = self._pool.score(
                 batch.prepared, request.prompt_ids, request.num_logprobs or 0
             )
@@ -399,8 +399,3 @@ class Loop:
             for key in empty:
                 self._batches.pop(key).close()
             self._pool.drop_others({release for release, _ in self._batches})
-
-
-def _is_to_be_scored(stream: Stream) -> bool:
-    """Whether log-probabilities of its prompt are asked for, and not there yet."""
-    return stream.request.prompt_logprobs and stream.prompt_logprobs is None

@@ -127,27 +127,28 @@ class Mixer:
 
     def _soonest(self, kind: StepKind, batches: Sequence[Batch]) -> list[DecodeStep]:
         """Of all together, and those together that need as many slots."""
+        slots = [self.slots([batch]) for batch in batches]
+        plan = self._plan(kind, batches, slots)
         by_slots: dict[int, list[Batch]] = {}
-        for batch in batches:
-            by_slots.setdefault(self.slots([batch]), []).append(batch)
-        plan = self._plan(kind, batches)
+        for batch, needed in zip(batches, slots, strict=True):
+            by_slots.setdefault(needed, []).append(batch)
         if 1 < len(by_slots) < len(batches):
-            apart = [self._plan(kind, own) for own in by_slots.values()]
+            apart = [self._plan(kind, own, [needed] * len(own)) for needed, own in by_slots.items()]
             if sum(each.time for each in apart) < plan.time:
                 return [step for each in apart for step in each.steps]
         return plan.steps
 
-    def _plan(self, kind: StepKind, batches: Sequence[Batch]) -> StepPlan:
-        """One step for all, or one for each."""
+    def _plan(self, kind: StepKind, batches: Sequence[Batch], slots: Sequence[int]) -> StepPlan:
+        """One step for all, or one for each; `slots` are those that each batch needs."""
         sizes = [smallest_fitting(self._limits.row_sizes, len(batch.rows)) for batch in batches]
-        blocks = zip(sizes, (self.slots([batch]) for batch in batches), strict=True)
+        blocks = zip(sizes, slots, strict=True)
         in_turn = sum(self.times.of(BlockShape(*block)) for block in blocks)
         shape = self.shape(batches) if len(batches) > 1 else None
         if shape is not None:
-            slots = self.slots(batches)
-            together = self.times.of(BlockShape(shape, slots))
+            most = max(slots)
+            together = self.times.of(BlockShape(shape, most))
             if together < in_turn:
-                step = DecodeStep(list(batches), CommonStep(kind, shape, slots))
+                step = DecodeStep(list(batches), CommonStep(kind, shape, most))
                 return StepPlan([step], together)
         return StepPlan([DecodeStep([batch]) for batch in batches], in_turn)
 

@@ -62,6 +62,11 @@ class Stream:
         self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
         self._on_token = on_token or self._items.put
 
+    @property
+    def is_to_be_scored(self) -> bool:
+        """Whether log-probabilities of its prompt are asked for, and not there yet."""
+        return self.request.prompt_logprobs and self.prompt_logprobs is None
+
     def get(self, timeout_seconds: float | None = None) -> Token | Finish:
         """The next token, or the end. Only for a stream without `on_token`.
 
