@@ -62,7 +62,7 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
     ended, up to a phase that all modules have reached.
     """
     phases = run.config.phases if phases is None else phases
-    replayed = itertools.chain([_first_modules(run)], replay(run))
+    replayed = itertools.chain([first_modules(run)], replay(run))
     return [
         f"{module} at phase {phase}"
         for phase, modules in zip(range(phases + 1), replayed, strict=False)
@@ -71,7 +71,8 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
     ]
 
 
-def _first_modules(run: Run) -> variants.Modules:
+def first_modules(run: Run) -> variants.Modules:
+    """What a run began its first phase with."""
     topology = run.plan.arm(MODULAR).topology
     if run.given("modules") is not None:  # a run that began from the modules of another
         return {module: run.parameters(MODULAR, module, 0) for module in topology.modules}
@@ -141,7 +142,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
 
     yield from variants.train(
         arm.topology,
-        _first_modules(run),
+        first_modules(run),
         train_path,
         documents(0),
         phases=arm.phases,
