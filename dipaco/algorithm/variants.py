@@ -8,6 +8,7 @@ with it bit for bit, since the order of its sums is theirs.
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -246,16 +247,20 @@ def release(
     routed_at: int = 0,
 ) -> list[Any]:
     """The parts of every path with early stopping (section 2.7): those of the phase at which the
-    path did best on its own hold-out. Paths may be released at different phases.
+    path did best on its own hold-out, of equals the first. Paths may be released at different
+    phases.
 
     Args:
       topology: which paths go through which modules.
       history: all modules, at the start of every phase so far.
-      loss: (path, parts) -> loss on the documents that the path's shard holds out.
+      loss: (path, parts) -> loss on the documents that the path's shard holds out. NaN is worse
+        than any number.
       routed_at: the phase since which the shards are as they are; earlier phases do not count.
     """
     released = []
     for path in range(topology.num_paths):
         of_path = [assemble(modules, topology.modules_of(path)) for modules in history[routed_at:]]
-        released.append(min(of_path, key=lambda parts: loss(path, parts)))
+        losses = [loss(path, parts) for parts in of_path]
+        best = min(range(len(losses)), key=lambda at: (math.isnan(losses[at]), losses[at]))
+        released.append(of_path[best])
     return released

@@ -14,6 +14,7 @@ Axes: N documents, n paths of a shortlist, P paths.
 import numpy as np
 
 from dipaco.routing.capacity import balancing_prices, bounds
+from dipaco.routing.shortlist_floors import reachable_floors
 
 
 def prefix_scores(
@@ -65,7 +66,8 @@ def balancing_nats(
       num_paths: P.
       floor, capacity: bounds on a path's documents, over the mean's; as in `RoutingConfig`.
 
-    Exact for these documents unless a path stands in too few shortlists; then as near as possible.
+    Exact for these documents. A path that stands in too few shortlists for its floor has one that
+    can be met; where shortlists leave other paths too many, bounds are met as nearly as possible.
     """
     worst_N1, best_N1 = (choose(score_Nn, axis=1, keepdims=True) for choose in (np.min, np.max))
     # Outside its shortlist a document costs more than a chain of moves through all paths, each of
@@ -73,7 +75,8 @@ def balancing_nats(
     outside_N1 = -worst_N1 + num_paths * (float(np.max(best_N1 - worst_N1)) + 1.0)
     cost_NP = np.repeat(outside_N1, num_paths, axis=1)
     np.put_along_axis(cost_NP, shortlist_Nn, -score_Nn, axis=1)
-    return balancing_prices(cost_NP, *bounds(len(cost_NP), num_paths, floor, capacity))
+    least, most = bounds(len(cost_NP), num_paths, floor, capacity)
+    return balancing_prices(cost_NP, reachable_floors(shortlist_Nn, num_paths, least), most)
 
 
 def balanced(

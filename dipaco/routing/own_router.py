@@ -14,6 +14,9 @@ from dipaco.routing.blocks import in_blocks
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.errors import BadRouterRule
 
+NUMBERS = "fiub"  # kinds of NumPy's types: float, int, unsigned, bool
+MOST_BYTES = 8  # of one number; files of arrays know no wider ones
+
 Values = Mapping[str, np.ndarray]  # what was fitted, by names of its own
 
 
@@ -26,6 +29,8 @@ class RouterFunctions(NamedTuple):
       seed: of every random draw.
       label_N: int [N], the path that predicts each document best, at an alternation; None before
         the paths have trained.
+      It returns arrays of NumPy's own numbers of at most 64 bits, by names that are strings. They
+        are kept in the byte order of the machine.
 
     costs(values, features_BD) -> [B, P]
       what each document would cost on each path, the lowest is taken. It treats every row alone;
@@ -75,8 +80,17 @@ def fit_own(
         raise BadRouterRule(
             problem=f"`fit` returned {type(values).__name__}, and not arrays by their names"
         )
-    arrays = {name: np.asarray(array, order="C") for name, array in values.items()}
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
-            raise BadRouterRule(problem=f"its value `{name}` is no array of numbers")
-    return OwnCosts(functions, arrays)
+    return OwnCosts(functions, {name: _kept(name, array) for name, array in values.items()})
+
+
+def _kept(name: str, value: np.ndarray) -> np.ndarray:
+    """A fitted value as a run can keep it and read the same again. Raises `BadRouterRule`."""
+    if not isinstance(name, str):
+        raise BadRouterRule(problem=f"a value is named {name!r}, and a name is a string")
+    array = np.asarray(value)
+    if array.dtype.kind not in NUMBERS or array.dtype.itemsize > MOST_BYTES:
+        raise BadRouterRule(
+            problem=f"its value `{name}` is no array of numbers that a run can keep (bool, "
+            f"integers or floats of at most 64 bits): its type is {array.dtype}"
+        )
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")

@@ -8,7 +8,7 @@ its bounds say. With overlap, documents have further choices, which nothing boun
 from collections.abc import Sequence
 
 from dipaco.routing.capacity import bounds
-from dipaco.routing.config import RANDOM, RoutingConfig
+from dipaco.routing.config import LIKELIHOOD, RANDOM, RoutingConfig
 
 MOST_NAMED = 8  # paths
 ROUTER_DOCUMENTS = 50  # of each path, with which its share is about right
@@ -40,24 +40,35 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
         return ""
     total, num_paths = sum(documents), len(documents)
     least = config.floor / num_paths
-    most = 1.0 if config.capacity is None else min(1.0, config.capacity / num_paths)
+    most = 1.0 / config.overlap  # a path with every document
+    if config.capacity is not None:
+        most = min(most, config.capacity / num_paths)
     named = ", ".join(f"path {path} {documents[path] / total:.1%}" for path in outside[:MOST_NAMED])
+    of_what = "the training documents"
     if config.overlap == 1:
         reason = (
             "these bounds hold for the documents that the router was fitted to, and about for "
             "others. With more of those (`data.router_fraction`) shards come closer."
         )
     else:
+        of_what = (
+            f"the places in all shards, of which every training document takes {config.overlap:,}"
+        )
         reason = (
             "these bounds hold for first choices, exactly for the documents that the router was "
             "fitted to, and about for others. The further choices that `routing.overlap` adds are "
             "not bounded. With more router documents (`data.router_fraction`) first choices come "
             "closer."
         )
+    if phase and config.rule == LIKELIHOOD and config.num_compared(num_paths) < num_paths:
+        reason += (
+            " A path only gets documents in whose shortlist it is: longer ones "
+            "(`routing.shortlist`) help a path that is in too few."
+        )
     more = f" and {len(outside) - MOST_NAMED} more" if len(outside) > MOST_NAMED else ""
     return (
-        f"{named}{more} of the training documents, where `routing.floor` and `routing.capacity` "
-        f"mean {least:.1%} to {most:.1%}: {reason}"
+        f"{named}{more} of {of_what}, where `routing.floor` and `routing.capacity` mean "
+        f"{least:.1%} to {most:.1%}: {reason}"
     )
 
 

@@ -73,7 +73,8 @@ def shards_outside_bounds(run: Run, documents: Sequence[int], phase: int) -> dic
     if not outside:
         return {}
     fraction = run.config.data.router_fraction
-    wider = wider_router_fraction(fraction, sum(documents), len(documents))
+    num_train = len(run.corpus.documents("train"))  # overlapping shards have more together
+    wider = wider_router_fraction(fraction, num_train, len(documents))
     if wider is not None:
         outside += f" `data.router_fraction` is {fraction:g} here: try {wider:g} in a new run."
     return {"outside_bounds": outside}

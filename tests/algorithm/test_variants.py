@@ -261,6 +261,9 @@ def test_early_stopping_releases_the_best_of_every_path_and_of_equals_the_first(
 
     assert phases() == [1, 0, 3]
     assert phases(routed_at=2) == [2, 2, 3]
+    losses = [[np.nan, 3, 2, 2], [2, np.nan, 1, np.nan], [np.nan] * 4]
+    assert phases() == [2, 2, 0], "a loss that is no number is never better"
+    assert phases(routed_at=1) == [2, 2, 1]
 
 
 # --- delay: modules that paths take late ----------------------------------------------------------

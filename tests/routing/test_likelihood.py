@@ -112,3 +112,22 @@ def test_a_chain_of_moves_within_shortlists_comes_before_one_move_out_of_them(nu
     count_P = np.bincount(balanced(score, shortlist, price)[:, 0], minlength=num_paths)
     least, most = bounds(len(home), num_paths, 0.5, 1.25)
     assert least <= count_P.min() <= count_P.max() <= most
+
+
+@pytest.mark.parametrize(("starved", "capacity"), [(1, 1.25), (2, 1.4), (3, 1.7)])
+def test_paths_that_stand_in_too_few_shortlists_get_what_they_can_and_no_other_gets_too_much(
+    starved, capacity
+):
+    """The last paths all stand in the same 20 shortlists, below the floor of 25."""
+    random = np.random.default_rng(0)
+    rank_NP = random.normal(size=(400, 8))
+    rank_NP[:, 8 - starved :] -= 50
+    rank_NP[:20, 8 - starved :] += 100
+    shortlist = np.argsort(-rank_NP, axis=1)[:, :4]
+    score = -100 + random.normal(0, 4, (400, 4)) + random.normal(0, 3, 8)[shortlist]
+    price = balancing_nats(score, shortlist, 8, floor=0.5, capacity=capacity)
+    count_P = np.bincount(balanced(score, shortlist, price)[:, 0], minlength=8)
+    least, most = bounds(400, 8, 0.5, capacity)
+    assert least <= count_P[:-starved].min() <= count_P[:-starved].max() <= most
+    assert count_P[-starved:].sum() == 20
+    assert count_P[-starved:].min() >= 20 // starved

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import own_router
 import pytest
@@ -127,7 +128,19 @@ def test_the_example_of_an_own_router_is_the_built_in_one(normalise, heaps):
     ("fit", "costs", "problem"),
     [
         (lambda *_: 3, None, "returned int, and not arrays by their names"),
-        (lambda *_: {"words": np.array(["a"])}, None, "`words` is no array of numbers"),
+        (lambda *_: {"words": np.array(["a"])}, None, "`words` is no array of numbers that a run"),
+        pytest.param(
+            lambda *_: {"wide": np.zeros(2, np.longdouble)},
+            None,
+            "`wide` is .* its type is float",
+            marks=pytest.mark.skipif(np.finfo(np.longdouble).bits <= 64, reason="it is float64"),
+        ),
+        (lambda *_: {"half": np.zeros(2, jnp.bfloat16)}, None, "`half` is .* its type is bfloat16"),
+        (
+            lambda *_: {"centre": np.zeros(2), 7: np.zeros(2)},
+            None,
+            "named 7, and a name is a string",
+        ),
         (lambda *_: {}, lambda _, x_BD: x_BD[:, :3], r"\(9, 3\), and there are 9 .* 4 paths"),
         (lambda *_: {}, lambda _, x_BD: x_BD[:, :4] * np.nan, "a cost is not a number"),
     ],
@@ -135,6 +148,22 @@ def test_the_example_of_an_own_router_is_the_built_in_one(normalise, heaps):
 def test_an_own_router_that_gives_no_choice_of_paths_is_refused(fit, costs, problem, heaps):
     with pytest.raises(BadRouterRule, match=problem):
         fit_router(RoutingConfig(), heaps(9), (2, 2), 0, RouterFunctions(fit, costs))
+
+
+@pytest.mark.parametrize(
+    "type_code", ["<f4", ">f4", ">f8", ">f2", ">i2", ">i8", ">u4", "<f2", "<u8", "i1", "?"]
+)
+def test_an_own_router_is_read_as_it_was_fitted_whatever_numbers_it_keeps(type_code, heaps):
+    """Big-endian ones too, as some files hold them: they are kept in the order of the machine."""
+    kept = np.array([0, 1, 1], type_code)
+    rule = RouterFunctions(
+        lambda *_: {"kept": kept}, lambda values, x_BD: x_BD[:, :3] * values["kept"]
+    )
+    fitted = fit_router(RoutingConfig(), heaps(9), (3,), 0, rule)
+    loaded = load(save(fitted), rule)
+    np.testing.assert_array_equal(loaded.own.values["kept"], kept)
+    np.testing.assert_array_equal(loaded.scores(heaps(30)), fitted.scores(heaps(30)))
+    assert loaded.version == fitted.version
 
 
 def test_no_documents_get_no_paths(router):

@@ -47,9 +47,29 @@ def test_the_sentence_has_the_figures_the_reason_and_what_helps():
 def test_with_overlap_the_sentence_says_that_first_choices_are_bounded():
     overlapping = dataclasses.replace(BOUNDED, overlap=2)
     said = sentence_on_bounds(overlapping, [262, 242, 200, 96])
+    assert said.startswith(
+        "path 0 32.8%, path 3 12.0% of the places in all shards, of which every training document "
+        "takes 2, where `routing.floor` and `routing.capacity` mean 12.5% to 31.2%: "
+    )
+    unbounded = dataclasses.replace(overlapping, capacity=None)
+    assert "mean 12.5% to 50.0%" in sentence_on_bounds(unbounded, [400, 200, 104, 96]), (
+        "all of them"
+    )
     assert "these bounds hold for first choices" in said
     assert "`routing.overlap` adds are not bounded" in said
     assert "choices" not in sentence_on_bounds(BOUNDED, [131, 121, 100, 48])
+
+
+def test_where_paths_choose_within_shortlists_the_sentence_names_those():
+    said = "in whose shortlist it is: longer ones (`routing.shortlist`)"
+    settings = {"rule": "likelihood", "alternations": (1,), "shortlist": 2}
+    by_likelihood = dataclasses.replace(BOUNDED, **settings)
+    documents = [131, 121, 100, 48]
+    assert said in sentence_on_bounds(by_likelihood, documents, phase=1)
+    assert said not in sentence_on_bounds(by_likelihood, documents), "by features"
+    of_all = dataclasses.replace(by_likelihood, shortlist=None)
+    assert said not in sentence_on_bounds(of_all, documents, phase=1)
+    assert said not in sentence_on_bounds(BOUNDED, documents, phase=1), "by a classifier"
 
 
 def test_a_wider_router_fraction_is_twice_or_gives_each_path_fifty_documents():

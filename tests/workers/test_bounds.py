@@ -1,11 +1,13 @@
 """Where shards are outside their bounds, `status` and the report say so with figures."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from dipaco.observe.details import details
 from dipaco.runs.status import status_of
+from dipaco.workers.routing_notes import shards_outside_bounds
 from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG
 from tests.workers.test_recovery import finish
@@ -35,3 +37,18 @@ def test_where_all_are_inside_nothing_is_said(begin):
     status = status_of(run)
     assert status["outside_bounds"] == ""
     assert "outside" not in "\n".join([*details(status), *make_report(run).notes])
+
+
+@pytest.mark.parametrize("overlap", [1, 2, 4])
+def test_the_advice_counts_a_document_once_however_many_paths_it_trains(overlap):
+    """Of 1,000 training documents: fifty to each of four paths are a fifth."""
+    routing = dataclasses.replace(CONFIG.routing, capacity=1.0, floor=1.0, overlap=overlap)
+    data = dataclasses.replace(CONFIG.data, router_fraction=0.05)
+    run = SimpleNamespace(
+        rules={},
+        config=dataclasses.replace(CONFIG, routing=routing, data=data),
+        corpus=SimpleNamespace(documents=lambda split: {"train": range(1000)}[split]),
+    )
+    documents = [count * overlap for count in (400, 200, 200, 200)]
+    said = shards_outside_bounds(run, documents, 0)["outside_bounds"]
+    assert said.endswith("`data.router_fraction` is 0.05 here: try 0.2 in a new run.")
