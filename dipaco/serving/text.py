@@ -66,9 +66,10 @@ def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset
     added = json.loads(tokenizer.library.to_str())["added_tokens"]
     specials = frozenset(token["id"] for token in added if token["special"])
     with_space = (n for n, some in enumerate(token_bytes) if some[:1] == b" " and n not in specials)
-    first = next(with_space, None)
-    is_left_out = first is not None and not tokenizer.decode([first]).startswith(" ")
-    return specials if is_left_out else frozenset()
+    if (first := next(with_space, None)) is None:
+        return frozenset()
+    after_another = token_bytes[first].decode(errors="replace")
+    return specials if tokenizer.decode([first]) != after_another else frozenset()
 
 
 def _bytes_of_letters() -> dict[str, int]:

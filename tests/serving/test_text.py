@@ -126,15 +126,15 @@ def written(tokenizer, prompt, made, has_echo=False):
     return text + "".join(writer.add(Token(each)).text for each in made) + writer.end().text
 
 
-def of_spaces_and_bytes():
-    """As Llama 2's: id 2 + n is byte n."""
+def of_spaces_and_bytes(words=("\u2581a", "b")):
+    """As Llama 2's: byte n is the id n after the words."""
     import tokenizers
     from tokenizers import decoders
 
-    tokens = ["\u2581a", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens = [*words, *(f"<0x{byte:02X}>" for byte in range(256))]
     ids = {token: number for number, token in enumerate(tokens)}
     library = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token="b")
+        tokenizers.models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token=words[-1])
     )
     spaces, strip = decoders.Replace("\u2581", " "), decoders.Strip(" ", 1, 0)
     library.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), strip])
@@ -200,6 +200,17 @@ def test_a_text_begins_without_the_space_that_its_tokenizer_leaves_out(kind, tmp
         writer.add(Token(made[0])).text
         == tokenizer.decode(made[:1] * 2)[len(tokenizer.decode(made[:1])) :]
     )
+
+
+@pytest.mark.parametrize("first", ["\u2581\u2581", "\u2581", "\u2581a"])
+def test_the_space_that_a_text_begins_without_is_found_by_any_token(first, tmp_path):
+    """One of two spaces is written with one, after which nothing seems to be left out."""
+    library = of_spaces_and_bytes([first])
+    library.add_special_tokens(["<start>"])
+    tokenizer = loaded(library, tmp_path)
+    assert tokenizer.decode([0]) == first.replace("\u2581", " ")[1:]
+    starts = text_starts(tokenizer, token_bytes(tokenizer, tokenizer.vocab_size))
+    assert starts == {library.token_to_id("<start>")}
 
 
 def test_a_space_that_the_tokenizer_writes_first_is_kept(tokenizer):
