@@ -190,6 +190,10 @@ def _space_after(some: bytes) -> bytes:
     return b" " if isinstance(some, WordEnd) else b""
 
 
+def _num_spaces_before(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))
+
+
 def _last_bytes(token_bytes: Sequence[bytes], ids: Sequence[int]) -> bytes:
     """The last bytes of a text: enough to see the character that it ends within."""
     some = b""
@@ -266,8 +270,8 @@ class TextWriter:
         for some in _bytes_of(self._token_bytes, self._prompt_ids):
             offsets.append(len(whole) + characters.is_broken_by(some))
             whole += characters.add(some)
-        # The tokenizer may leave out the space that a text begins with.
-        num_left_out = int(whole.startswith(" ") and not text.startswith(" "))
+        # The tokenizer may put a space before a text, which it leaves out again.
+        num_left_out = max(0, _num_spaces_before(whole) - _num_spaces_before(text))
         if self._is_within:
             text = whole[num_left_out:]
         for token, offset in zip(tokens, offsets, strict=False):

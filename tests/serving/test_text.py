@@ -156,6 +156,24 @@ def test_an_echoed_prompt_of_lone_bytes_goes_on_within_its_character(before, cha
     assert [token.offset for token in echoed.tokens[-2:]] == [len(text) - 3, len(text) - 2]
 
 
+@pytest.mark.parametrize("text", ["ab a", " ab a", "  ab a", " ", "a "])
+def test_an_echoed_text_may_begin_with_a_space_beside_that_of_its_tokenizer(text, tmp_path):
+    """As Llama 2's, which puts one before every text."""
+    from tokenizers import normalizers
+
+    library = of_spaces_and_bytes(["\u2581", "a", "b"])
+    before, spaces = normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
+    library.normalizer = normalizers.Sequence([before, spaces])
+    tokenizer = loaded(library, tmp_path)
+    (ids,), pieces = tokenizer.encode([text]), token_bytes(tokenizer, tokenizer.vocab_size)
+    assert b"".join(pieces[each] for each in ids).decode() == " " + text
+    writer = TextWriter(pieces, (), ids)
+    echoed, added = writer.echo(text, [Token(each) for each in ids]), writer.add(Token(1))
+    assert echoed.text + added.text == text + "a"
+    offsets = [token.offset for token in echoed.tokens + added.tokens]
+    assert offsets == [0, *range(len(text) + 1)]
+
+
 def test_a_space_follows_the_last_piece_of_a_word_where_a_token_does(tmp_path):
     import tokenizers
 
