@@ -2,7 +2,9 @@
 
 A token is bytes, not text: a character may span several tokens, and so may a stop string. Bytes are
 held until they make a character, and text is held while it may begin a stop string. The pieces,
-joined, equal decoding all tokens at once and cutting there.
+joined, equal decoding all tokens at once and cutting there. One thing differs: where byte tokens
+such as `<0xE2>` make no character, a tokenizer decodes each of those beside each other to U+FFFD,
+also those that make one; here such characters are kept.
 """
 
 import codecs
@@ -262,8 +264,8 @@ class TextWriter:
         """The prompt, which no stop string ends; to be called first.
 
         Args:
-          text: as given, or decoded. Of ids that end within a character it is not shown, but their
-            bytes.
+          text: as given, or decoded. Where ids end within a character, or have another number of
+            U+FFFD as bytes, their bytes are shown instead.
           tokens: of the prompt, all or none.
         """
         characters, whole, offsets = Characters(), "", []
@@ -272,7 +274,7 @@ class TextWriter:
             whole += characters.add(some)
         # The tokenizer may put a space before a text, which it leaves out again.
         num_left_out = max(0, _num_spaces_before(whole) - _num_spaces_before(text))
-        if self._is_within:
+        if self._is_within or 0 < whole.count(REPLACEMENT) != text.count(REPLACEMENT):
             text = whole[num_left_out:]
         for token, offset in zip(tokens, offsets, strict=False):
             self._held.append(self._written(token, max(0, offset - num_left_out)))

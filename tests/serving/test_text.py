@@ -1,4 +1,4 @@
-"""Tokens to text: joined, the pieces equal decoding everything at once."""
+"""Tokens to text: joined, the pieces equal decoding everything at once, as bytes."""
 
 import random
 
@@ -10,6 +10,7 @@ from dipaco.data.config import END_OF_TEXT
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.text import (
+    REPLACEMENT,
     Characters,
     StopStrings,
     TextWriter,
@@ -172,6 +173,34 @@ def test_an_echoed_text_may_begin_with_a_space_beside_that_of_its_tokenizer(text
     assert echoed.text + added.text == text + "a"
     offsets = [token.offset for token in echoed.tokens + added.tokens]
     assert offsets == [0, *range(len(text) + 1)]
+
+
+@pytest.mark.parametrize("invalid", [b"\xff", b"\xc5\xd7\x14", b"\xf0\x9f\x98"])
+def test_an_echoed_prompt_of_bytes_that_are_no_character_is_shown_as_its_answer_is(
+    invalid, tmp_path
+):
+    """The tokenizer decodes each byte of such a run to U+FFFD, those of characters beside too."""
+    tokenizer = loaded(of_spaces_and_bytes(), tmp_path)
+    pieces, some = token_bytes(tokenizer, tokenizer.vocab_size), "€".encode() + invalid
+    ids = [0, *(2 + byte for byte in some), 1, 0]
+    decoded, text = tokenizer.decode(ids), f"a{some.decode(errors='replace')}b a"
+    assert decoded == f"a{REPLACEMENT * len(some)}b a" != text
+    for cut in range(1, len(ids) + 1):
+        tokens, writer = [Token(each) for each in ids], TextWriter(pieces, (), ids[:cut])
+        parts = [writer.echo(tokenizer.decode(ids[:cut]), tokens[:cut])]
+        parts += [*map(writer.add, tokens[cut:]), writer.end()]
+        assert "".join(part.text for part in parts) == text
+        offsets = [token.offset for part in parts for token in part.tokens]
+        assert offsets[-2:] == [len(text) - 3, len(text) - 2]
+
+
+def test_an_echoed_text_is_shown_as_it_was_given(tmp_path):
+    """Even where it has U+FFFD, and its tokenizer spells that or not."""
+    given = f"cat {REPLACEMENT}"
+    for library in (of_spaces_and_bytes(["cat", " "]), of_words("WordLevel")):
+        tokenizer = loaded(library, tmp_path)
+        (ids,), pieces = tokenizer.encode([given]), token_bytes(tokenizer, tokenizer.vocab_size)
+        assert TextWriter(pieces, (), ids).echo(given, ()).text == given
 
 
 def test_a_space_follows_the_last_piece_of_a_word_where_a_token_does(tmp_path):
