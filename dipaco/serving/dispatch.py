@@ -38,9 +38,10 @@ from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.memory import free_bytes
 from dipaco.serving.micro_batcher import MicroBatcher
-from dipaco.serving.path_cache import PathCache, PathStore
+from dipaco.serving.path_cache import Modules, PathCache, PathStore
 from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
 from dipaco.serving.warm_up import WarmUpProgram
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_tree
 
 MAX_CACHED_PREFIXES = 4096  # prompts of one application often share them
@@ -137,7 +138,9 @@ class Dispatcher:
         self._begin_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._begin_uncached)
 
     def programs(self) -> list[WarmUpProgram]:
-        """What is compiled: features for every batch size, and the likelihood under a path."""
+        """What is compiled: features for every batch size, and, for each device, the likelihood
+        under its paths.
+        """
         programs = [
             WarmUpProgram(
                 f"routing of {number} prompt{'s' * (number > 1)}",
@@ -145,9 +148,10 @@ class Dispatcher:
             )
             for number in BATCH_SIZES
         ]
-        if self._scorer is not None:
-            programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing))
-        return programs
+        return programs + [
+            WarmUpProgram("likelihood of a prefix", functools.partial(self._score_nothing, paths))
+            for paths in self._paths_of_memories()
+        ]
 
     def stats(self) -> RoutingStats:
         """What routing has cost so far."""
@@ -231,12 +235,27 @@ class Dispatcher:
         self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
         return begun
 
-    def _score_nothing(self) -> None:
-        """Scores two tokens under the first path. If it cannot be read, its requests say so."""
+    def _paths_of_memories(self) -> list[list[Modules]]:
+        """The paths of the first release that read prefixes, those of a device together."""
+        if self.cache is None:
+            return []
         (release, *_) = self._releases.values()
+        together: dict[int, list[Modules]] = {}
+        for path in range(len(release.paths)):
+            modules = release.modules_of(path)
+            together.setdefault(self.cache.memory_of(modules), []).append(modules)
+        return list(together.values())
+
+    def _score_nothing(self, paths: Sequence[Modules]) -> None:
+        """Scores two tokens under the first path that is whole. Where there is none, or none can be
+        read now, requests say so.
+        """
         assert self._scorer is not None
         with contextlib.suppress(DipacoError):
-            self._scorer.score(np.zeros(2, np.int32), release.modules_of(0))
+            for modules in paths:
+                with contextlib.suppress(ObjectMissing, ObjectDamaged):
+                    self._scorer.score(np.zeros(2, np.int32), modules)
+                    return
 
     def _count(self, **more: float) -> None:
         with self._lock:

@@ -30,7 +30,7 @@ from dipaco.serving.dispatch import (
     without_start,
 )
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
-from dipaco.serving.errors import NoRoomForPath
+from dipaco.serving.errors import NoRoomForPath, TooManyMaps
 from dipaco.serving.models import ServedModels
 from dipaco.serving.path_cache import Modules, PathStore
 from dipaco.serving.prefix_scores import PathComparison
@@ -45,6 +45,7 @@ from dipaco.serving.text import text_starts, token_bytes
 from dipaco.serving.vocabulary import vocabulary_of
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,6 +154,7 @@ class Service:
         self.models.prepare = self._add_router
         # By release digest; empty without re-routing, or when the document router does it.
         self._rerouters: dict[str, Rerouter] = {}
+        self._without_rerouter: set[str] = set()  # releases whose own cannot be used
         self._load_new_rerouter(run)
         self.follower = ReleaseFollower(
             folder,
@@ -290,13 +292,18 @@ class Service:
                 return
 
     def _on_poll(self, run: Run) -> None:
-        self._load_new_rerouter(run)
+        try:
+            self._load_new_rerouter(run)
+        except (ObjectMissing, ObjectDamaged, TooManyMaps) as error:  # releases are followed still
+            self._without_rerouter.add(self.releases.current.digest)
+            self.say(f"texts are re-routed by the document router until a restart: {error}")
         self.models.follow_others(run)
 
     def _load_new_rerouter(self, run: Run) -> None:
         """A re-routing router appears after its release. `run` is opened by this thread."""
         served = self.releases.current
-        if self.settings.reroute_every is None or served.digest in self._rerouters:
+        has_looked = served.digest in self._rerouters or served.digest in self._without_rerouter
+        if self.settings.reroute_every is None or has_looked:
             return
         if rerouter := load_rerouter(run, served.release):
             if self.loop.is_alive:

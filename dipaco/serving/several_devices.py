@@ -5,8 +5,9 @@ programs of its own, and memory for the paths that it has been given; nothing pa
 devices. A module that paths of two devices share is held on both.
 """
 
+import itertools
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
@@ -27,12 +28,15 @@ from dipaco.serving.releases import ServedRelease
 from dipaco.serving.warm_up import WarmUp
 from dipaco.topology import ModuleId
 
+MOST_OTHERS = 64  # models beside the paths of the run, whose devices are remembered
+
 
 class Placement:
     """Which device a path has, in every release: paths with numbers beside each other have the same
     one, since they go through the same modules of the first levels. Other models than the paths of
     the run (`dense`, say) get one when they are first asked for, in turn; modules of one name are
-    the same model while their contents are. Any thread may call it.
+    the same model while their contents are, and those asked for last keep theirs. Any thread may
+    call it.
 
     Args:
       paths: the modules of each path of the run, in any order.
@@ -40,11 +44,13 @@ class Placement:
     """
 
     def __init__(self, paths: Sequence[Collection[ModuleId]], num_devices: int):
-        self._lock, self._num_devices = threading.Lock(), num_devices
+        self._lock = threading.Lock()
         devices = [number * num_devices // len(paths) for number in range(len(paths))]
         # Releases name the modules of a path in another order than its topology does.
         self._device_of = dict(zip(map(frozenset, paths), devices, strict=True))
-        self._others: dict[frozenset[tuple[ModuleId, Receipt]], int] = {}
+        # The one asked for longest ago comes first.
+        self._others: OrderedDict[frozenset[tuple[ModuleId, Receipt]], int] = OrderedDict()
+        self._in_turn = itertools.cycle(range(num_devices))
         self.paths = [
             [number for number, own in enumerate(devices) if own == device]
             for device in range(num_devices)
@@ -58,7 +64,12 @@ class Placement:
             return own
         with self._lock:
             key = frozenset(modules.items())
-            return self._others.setdefault(key, len(self._others) % self._num_devices)
+            if key not in self._others:
+                self._others[key] = next(self._in_turn)
+            self._others.move_to_end(key)
+            if len(self._others) > MOST_OTHERS:  # each newer release is another model
+                self._others.popitem(last=False)
+            return self._others[key]
 
 
 class PathsOfDevices:

@@ -2,7 +2,9 @@
 
 A token is bytes, not text: a character may span several tokens, and so may a stop string. Bytes are
 held until they make a character, and text is held while it may begin a stop string. The pieces,
-joined, equal decoding all tokens at once and cutting there.
+joined, equal decoding all tokens at once and cutting there. One thing differs: where byte tokens
+such as `<0xE2>` make no character, a tokenizer decodes each of those beside each other to U+FFFD,
+also those that make one; here such characters are kept.
 """
 
 import codecs
@@ -66,9 +68,10 @@ def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset
     added = json.loads(tokenizer.library.to_str())["added_tokens"]
     specials = frozenset(token["id"] for token in added if token["special"])
     with_space = (n for n, some in enumerate(token_bytes) if some[:1] == b" " and n not in specials)
-    first = next(with_space, None)
-    is_left_out = first is not None and not tokenizer.decode([first]).startswith(" ")
-    return specials if is_left_out else frozenset()
+    if (first := next(with_space, None)) is None:
+        return frozenset()
+    after_another = token_bytes[first].decode(errors="replace")
+    return specials if tokenizer.decode([first]) != after_another else frozenset()
 
 
 def _bytes_of_letters() -> dict[str, int]:
@@ -189,6 +192,10 @@ def _space_after(some: bytes) -> bytes:
     return b" " if isinstance(some, WordEnd) else b""
 
 
+def _num_spaces_before(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))
+
+
 def _last_bytes(token_bytes: Sequence[bytes], ids: Sequence[int]) -> bytes:
     """The last bytes of a text: enough to see the character that it ends within."""
     some = b""
@@ -257,17 +264,17 @@ class TextWriter:
         """The prompt, which no stop string ends; to be called first.
 
         Args:
-          text: as given, or decoded. Of ids that end within a character it is not shown, but their
-            bytes.
+          text: as given, or decoded. Where ids end within a character, or have another number of
+            U+FFFD as bytes, their bytes are shown instead.
           tokens: of the prompt, all or none.
         """
         characters, whole, offsets = Characters(), "", []
         for some in _bytes_of(self._token_bytes, self._prompt_ids):
             offsets.append(len(whole) + characters.is_broken_by(some))
             whole += characters.add(some)
-        # The tokenizer may leave out the space that a text begins with.
-        num_left_out = int(whole.startswith(" ") and not text.startswith(" "))
-        if self._is_within:
+        # The tokenizer may put a space before a text, which it leaves out again.
+        num_left_out = max(0, _num_spaces_before(whole) - _num_spaces_before(text))
+        if self._is_within or 0 < whole.count(REPLACEMENT) != text.count(REPLACEMENT):
             text = whole[num_left_out:]
         for token, offset in zip(tokens, offsets, strict=False):
             self._held.append(self._written(token, max(0, offset - num_left_out)))

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from dipaco.control.errors import NotAvailable
+from dipaco.serving import service as service_module
+from dipaco.serving import warm_up
+from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
-from dipaco.serving.errors import ReleaseInconsistent
+from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth, ServedReleases, check_consistent
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.store.errors import StoreUnreachable
+from dipaco.serving.warm_up import WarmUpProgram
+from dipaco.store.errors import ObjectMissing, StoreUnreachable
 from dipaco.store.objects import Objects
 from tests.support.serving_rig import route
 
@@ -132,6 +136,45 @@ def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(
         assert service.follower.poll()
         assert service.cache.contains(service.releases.current.modules_of(0))
         assert not service.cache.contains(stale)
+
+
+class Uncompiled:
+    """A re-routing router, for whose programs there is no room."""
+
+    def programs(self):
+        return [WarmUpProgram("re-routing of 64 tokens", pytest.fail)]
+
+
+@pytest.mark.parametrize("problem", [TooManyMaps(used=950, most=1000), ObjectMissing(file="x")])
+def test_a_router_that_cannot_be_used_holds_back_no_newer_release(
+    rewound, limits, notices, monkeypatch, problem
+):
+    """One to re-route by, that appears while the server runs."""
+    tried = []
+
+    def load(run, release):
+        tried.append(release.phase)
+        if isinstance(problem, ObjectMissing):
+            raise problem
+        return Uncompiled() if release.phase == 1 else None
+
+    def check_maps():
+        raise problem
+
+    settings = ServiceSettings(limits=limits, reroute_every=8)
+    with Service(rewound.folder, settings, say=notices.append) as service:
+        monkeypatch.setattr(service_module, "load_rerouter", load)
+        monkeypatch.setattr(warm_up, "check_maps", check_maps)
+        monkeypatch.setattr(Loop, "is_alive", True)
+        for _ in range(2):
+            assert not service.follower.poll()
+        assert (tried, notices) == ([1], [notices[0]]), "it is read, and said, once"
+        assert str(problem) in notices[0]
+        assert "by the document router" in notices[0]
+        assert service.rerouter_of(service.releases.current) is None
+        rewound.publish()
+        assert service.follower.poll()
+        assert service.releases.current.release.phase == 2
 
 
 def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, notices):

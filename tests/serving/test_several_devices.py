@@ -19,7 +19,12 @@ from dipaco.serving.engine import EngineSpec, InProcessEngine, level_shapes
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth
-from dipaco.serving.several_devices import PathsOfDevices, Placement, SeveralDevices
+from dipaco.serving.several_devices import (
+    MOST_OTHERS,
+    PathsOfDevices,
+    Placement,
+    SeveralDevices,
+)
 from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 from dipaco.store.address import Address
 from dipaco.store.tensors import save_tree
@@ -97,6 +102,19 @@ def test_models_that_are_no_path_of_the_run_get_devices_in_turn():
     others = [{ModuleId("all", 0): receipt_of(name)} for name in ("dense", "diloco", "base")]
     assert [placement.device_of(modules) for modules in others] == [0, 1, 0]
     assert [placement.device_of(modules) for modules in reversed(others)] == [0, 1, 0]
+
+
+def test_of_the_newer_releases_of_other_models_only_the_latest_are_remembered():
+    placement = Placement(grid(part_names(CONFIG), (2, 2)).modules_by_path, 2)
+    kept, *others = ({ModuleId("all", 0): receipt_of(str(phase))} for phase in range(1000))
+    device = placement.device_of(kept)
+    devices = []
+    for modules in others:
+        devices.append(placement.device_of(modules))
+        assert placement.device_of(kept) == device, "it is asked for all the time"
+    assert devices == [1, 0] * 499 + [1], "still in turn"
+    assert [placement.device_of(modules) for modules in others[-9:]] == devices[-9:]
+    assert len(placement._others) == MOST_OTHERS
 
 
 def test_devices_compile_at_once_and_steps_are_timed_alone_and_once(spec, monkeypatch):

@@ -1,4 +1,4 @@
-"""Tokens to text: joined, the pieces equal decoding everything at once."""
+"""Tokens to text: joined, the pieces equal decoding everything at once, as bytes."""
 
 import random
 
@@ -10,6 +10,7 @@ from dipaco.data.config import END_OF_TEXT
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.text import (
+    REPLACEMENT,
     Characters,
     StopStrings,
     TextWriter,
@@ -126,15 +127,15 @@ def written(tokenizer, prompt, made, has_echo=False):
     return text + "".join(writer.add(Token(each)).text for each in made) + writer.end().text
 
 
-def of_spaces_and_bytes():
-    """As Llama 2's: id 2 + n is byte n."""
+def of_spaces_and_bytes(words=("\u2581a", "b")):
+    """As Llama 2's: byte n is the id n after the words."""
     import tokenizers
     from tokenizers import decoders
 
-    tokens = ["\u2581a", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens = [*words, *(f"<0x{byte:02X}>" for byte in range(256))]
     ids = {token: number for number, token in enumerate(tokens)}
     library = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token="b")
+        tokenizers.models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token=words[-1])
     )
     spaces, strip = decoders.Replace("\u2581", " "), decoders.Strip(" ", 1, 0)
     library.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), strip])
@@ -154,6 +155,52 @@ def test_an_echoed_prompt_of_lone_bytes_goes_on_within_its_character(before, cha
     echoed = TextWriter(pieces, (), ids).echo(text, [Token(each) for each in ids])
     assert echoed.tokens[0].offset == 0
     assert [token.offset for token in echoed.tokens[-2:]] == [len(text) - 3, len(text) - 2]
+
+
+@pytest.mark.parametrize("text", ["ab a", " ab a", "  ab a", " ", "a "])
+def test_an_echoed_text_may_begin_with_a_space_beside_that_of_its_tokenizer(text, tmp_path):
+    """As Llama 2's, which puts one before every text."""
+    from tokenizers import normalizers
+
+    library = of_spaces_and_bytes(["\u2581", "a", "b"])
+    before, spaces = normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
+    library.normalizer = normalizers.Sequence([before, spaces])
+    tokenizer = loaded(library, tmp_path)
+    (ids,), pieces = tokenizer.encode([text]), token_bytes(tokenizer, tokenizer.vocab_size)
+    assert b"".join(pieces[each] for each in ids).decode() == " " + text
+    writer = TextWriter(pieces, (), ids)
+    echoed, added = writer.echo(text, [Token(each) for each in ids]), writer.add(Token(1))
+    assert echoed.text + added.text == text + "a"
+    offsets = [token.offset for token in echoed.tokens + added.tokens]
+    assert offsets == [0, *range(len(text) + 1)]
+
+
+@pytest.mark.parametrize("invalid", [b"\xff", b"\xc5\xd7\x14", b"\xf0\x9f\x98"])
+def test_an_echoed_prompt_of_bytes_that_are_no_character_is_shown_as_its_answer_is(
+    invalid, tmp_path
+):
+    """The tokenizer decodes each byte of such a run to U+FFFD, those of characters beside too."""
+    tokenizer = loaded(of_spaces_and_bytes(), tmp_path)
+    pieces, some = token_bytes(tokenizer, tokenizer.vocab_size), "€".encode() + invalid
+    ids = [0, *(2 + byte for byte in some), 1, 0]
+    decoded, text = tokenizer.decode(ids), f"a{some.decode(errors='replace')}b a"
+    assert decoded == f"a{REPLACEMENT * len(some)}b a" != text
+    for cut in range(1, len(ids) + 1):
+        tokens, writer = [Token(each) for each in ids], TextWriter(pieces, (), ids[:cut])
+        parts = [writer.echo(tokenizer.decode(ids[:cut]), tokens[:cut])]
+        parts += [*map(writer.add, tokens[cut:]), writer.end()]
+        assert "".join(part.text for part in parts) == text
+        offsets = [token.offset for part in parts for token in part.tokens]
+        assert offsets[-2:] == [len(text) - 3, len(text) - 2]
+
+
+def test_an_echoed_text_is_shown_as_it_was_given(tmp_path):
+    """Even where it has U+FFFD, and its tokenizer spells that or not."""
+    given = f"cat {REPLACEMENT}"
+    for library in (of_spaces_and_bytes(["cat", " "]), of_words("WordLevel")):
+        tokenizer = loaded(library, tmp_path)
+        (ids,), pieces = tokenizer.encode([given]), token_bytes(tokenizer, tokenizer.vocab_size)
+        assert TextWriter(pieces, (), ids).echo(given, ()).text == given
 
 
 def test_a_space_follows_the_last_piece_of_a_word_where_a_token_does(tmp_path):
@@ -200,6 +247,17 @@ def test_a_text_begins_without_the_space_that_its_tokenizer_leaves_out(kind, tmp
         writer.add(Token(made[0])).text
         == tokenizer.decode(made[:1] * 2)[len(tokenizer.decode(made[:1])) :]
     )
+
+
+@pytest.mark.parametrize("first", ["\u2581\u2581", "\u2581", "\u2581a"])
+def test_the_space_that_a_text_begins_without_is_found_by_any_token(first, tmp_path):
+    """One of two spaces is written with one, after which nothing seems to be left out."""
+    library = of_spaces_and_bytes([first])
+    library.add_special_tokens(["<start>"])
+    tokenizer = loaded(library, tmp_path)
+    assert tokenizer.decode([0]) == first.replace("\u2581", " ")[1:]
+    starts = text_starts(tokenizer, token_bytes(tokenizer, tokenizer.vocab_size))
+    assert starts == {library.token_to_id("<start>")}
 
 
 def test_a_space_that_the_tokenizer_writes_first_is_kept(tokenizer):
