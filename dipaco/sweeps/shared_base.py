@@ -26,6 +26,7 @@ from dipaco.errors import DipacoError
 from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.overrides import row_folder
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
+from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import OtherBaseModel
 
@@ -134,9 +135,13 @@ def _link_text(prepared: Path | None, folder: Path) -> None:
 
 
 def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
-    """Begins a run from the one in `shared`, whose base model is trained. Raises `OtherBaseModel`:
-    it is not the row's.
+    """Begins a run from the one in `shared`, whose base model is trained.
+
+    Raises:
+      OtherBaseModel: it is not the row's.
+      BadSetting, SettingsDisagree: a setting would have no effect.
     """
+    check_settings(config, {})
     if base_digest(config) != folder_digest(shared):
         raise OtherBaseModel(folder=shared, row=folder)
     source, target = Layout(shared), Layout(folder)

@@ -71,7 +71,7 @@ def run_sweep(
       max_running: runs at once.
 
     Raises:
-      SweepMismatch, SweepBusy, RowsChanged, NoSuchRow, RunBusy.
+      SweepMismatch, SweepBusy, RowsChanged, RowRefused, NoSuchRow, RunBusy.
     """
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):

@@ -7,7 +7,9 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.data.prepare import prepare
+from dipaco.errors import BadSetting
 from dipaco.evaluation import plots
+from dipaco.overrides import override
 from dipaco.runs.opening import open_run, reading
 from dipaco.runs.programs import Programs
 from dipaco.store.address import Address
@@ -81,4 +83,12 @@ def test_a_row_refuses_a_shared_folder_with_another_base_model(tmp_path):
     begin_shared(shared, CONFIG, tmp_path / "prepared")
     with pytest.raises(OtherBaseModel, match=r"base-1 holds another base model.*Move it away"):
         begin_row(row, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1), shared)
+    assert not row.exists()
+
+
+def test_a_row_does_not_begin_with_a_setting_that_would_have_no_effect(tmp_path):
+    shared, row = tmp_path / "base-1", tmp_path / "row"
+    begin_shared(shared, CONFIG, None)
+    with pytest.raises(BadSetting, match=r"outer\.grace"):
+        begin_row(row, override(CONFIG, ["outer.grace=adaptive"]), shared)
     assert not row.exists()
