@@ -78,7 +78,7 @@ class Little:
 
 @pytest.fixture
 def little(tmp_path, monkeypatch):
-    def begin_all(runs, layout, is_left, first_row):
+    def begin_all(runs, layout, is_left, first_row, tell):
         assert first_row == "flat"
         for run in filter(is_left, runs):
             create_or_open(run.folder, run.config)[0].ledger.close()
