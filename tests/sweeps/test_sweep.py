@@ -149,6 +149,28 @@ def test_rows_that_read_other_text_are_told_apart_in_the_table_of_a_command(litt
     assert json.loads(little.layout.table("json").read_bytes())["apart"] == table.apart
 
 
+def test_a_row_asked_for_alone_goes_on_with_the_unfinished_run_of_an_equal_one(little, capsys):
+    rows = {"flat": FLAT, "equal": FLAT, "third": FLAT}
+    little.command(rows=rows, only=["equal"])
+    begun = {"equal/0": (DENSE,)}
+    assert little.trained == begun
+    little.command(rows=rows, only=["flat", "third"])
+    assert little.trained == begun
+    said = " ".join(capsys.readouterr().err.split())
+    assert "equal, seed 0 is also that of flat, third: trained once" in said
+    finish(little.run("equal"))
+    table = little.command(rows=rows, only=["flat"]).table
+    assert {row.name for row in table.rows} >= {"flat", "flat/dense", "equal"}
+
+
+def test_the_run_of_an_equal_row_that_has_failed_is_not_waited_for(little):
+    rows = {"flat": FLAT, "equal": FLAT}
+    little.command(rows=rows, only=["equal"])
+    fail(little.run("equal"))
+    little.command(rows=rows, only=["flat"])
+    assert little.trained.keys() == {"flat/0", "equal/0"}
+
+
 WITHOUT_EFFECT = ["outer.grace=adaptive"]  # as `outer.quorum` is 1
 
 
