@@ -145,13 +145,14 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
 
 
 def _check_devices(workers: int, config: "RunConfig") -> None:
-    """Raises `TooFewDevices`, and as `check_devices` where workers are told to use the CPU, as this
-    process does. Else they find their devices themselves: not every GPU has a file.
+    """Raises `TooFewDevices`, and as `check_devices` where workers use the CPU, as this process
+    does: they are told to, or can do no other. Else they find their devices themselves.
     """
     from dipaco.launch.devices import is_told_to_use_cpu
+    from dipaco.launch.plugins import is_for_cpu_only
     from dipaco.runs.meshes import check_devices
 
-    if is_told_to_use_cpu():
+    if is_told_to_use_cpu() or is_for_cpu_only():
         check_devices(config)
     _devices_of(workers, config)
 

@@ -2,6 +2,7 @@
 
     process_spec.py  the command line of a process, and the variables it needs on another machine
     devices.py       which devices of a machine belong to which worker
+    plugins.py       whether JAX may find other devices than the CPU
     engine.py        the contract of an engine: start, end, poll and stop workers
     local.py         processes of this machine
     ray.py           actors on a Ray cluster; `parent_death.py` ends their processes with them

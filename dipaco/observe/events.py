@@ -60,6 +60,7 @@ SENTENCES = {
     "the next one starts in {wait_seconds:.0f} s",
     "row_begun": "{row} begins with the base model {shared}",
     "base_begun": "base model {shared} begins, for {row}",
+    "text_left": "the prepared text {folder} is not taken: {problem}",
     "row_goes_on": "{row} continues from {done:.0%}",
     "row_finished": "{row} finished: perplexity {perplexity:.2f}; {finished} of {total} runs",
     "row_failed": "{row} could not be finished: {problem}",

@@ -166,7 +166,8 @@ def plan_runs(
       own: trial -> its folder.
       existing: runs to take results from: finished ones, and those of the trials themselves.
       trains: trial -> digests of arms that its run trains, if it is begun, whatever others do.
-      others: unfinished runs of other trials, which go on when these are asked for.
+      others: unfinished runs of other trials. One that has all that a trial is to train goes on for
+        it; the rest go on when their own are asked for.
     """
     by_folder = {run.folder: run for run in existing}
     trained_by: dict[str, SweepRun] = {}  # digest of an arm -> run
@@ -177,6 +178,10 @@ def plan_runs(
     for trial in trials:
         arms, run, wanted = arms_of(trial.config), by_folder.get(own[trial]), trains.get(trial, ())
         elsewhere = trained_by.keys() - set(wanted)
+        if run is None and not wanted:
+            run = _equal_of(arms, others, elsewhere)
+            if run is not None:
+                trained_by = dict.fromkeys(run.arms.values(), run) | trained_by
         if run is None and not elsewhere >= set(arms.values()):
             left = (each for each in trial.config.baselines if arms[each] not in elsewhere)
             config = dataclasses.replace(trial.config, baselines=tuple(left))
@@ -195,4 +200,18 @@ def plan_runs(
             for arm, digest in arms_of(trial.config).items()
             if arm in own_arms or digest in trained_by
         }
-    return SweepPlan(list(run_of.values()), sources, others)
+    runs = {run.folder: run for run in run_of.values()}
+    return SweepPlan(list(runs.values()), sources, others)
+
+
+def _equal_of(
+    arms: Mapping[str, str], others: Sequence[SweepRun], elsewhere: Collection[str]
+) -> SweepRun | None:
+    """Of unfinished runs of other trials, the one that trains a trial's modules, and all of its
+    arms (arm -> digest) that are not trained elsewhere.
+    """
+    for run in others:
+        lacking = set(arms.values()) - set(run.arms.values())
+        if arms[MODULAR] not in (*lacking, *elsewhere) and lacking <= set(elsewhere):
+            return run
+    return None

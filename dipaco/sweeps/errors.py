@@ -23,5 +23,9 @@ class RowsChanged(DipacoError):
     """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row again and keeps the old run under `replaced`; or give another folder, or undo the change."""
 
 
+class RowRefused(DipacoError):
+    """The row `{row}` cannot begin: {problem} No run was begun or changed."""
+
+
 class OtherBaseModel(DipacoError):
     """{folder} holds another base model than {row} begins with, as one that another version of dipaco trained. Move it away, and the sweep trains that base model again; or give another folder."""

@@ -7,12 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from dipaco.config import MODULAR, ReportSettings, RunConfig
-from dipaco.errors import DipacoError, RunBusy
+from dipaco.errors import BadSetting, DipacoError, RunBusy, SettingsDisagree
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
+from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import (
     Sources,
@@ -21,7 +22,7 @@ from dipaco.sweeps.equal_arms import (
     baselines_to_redo,
     is_of_row,
 )
-from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
+from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.scoring import DocumentScores, document_scores
@@ -158,6 +159,8 @@ def move_changed(
 
     Raises:
       RowsChanged: other rows have changed; nothing is moved.
+      RowRefused: a row that is to begin, anew or for the first time, has settings that no run
+        begins with.
       RunBusy: a process works on a run that is to be moved.
     """
     changed: dict[Trial, str] = {}
@@ -183,6 +186,10 @@ def move_changed(
             difference=f"in `{left[0].row}`, {changed[left[0]]}",
         )
     moved = (*changed, *(trial for trial in lacking if trial in begun))
+    there = {digest for run in (*finished, *unfinished) for digest in run.arms.values()}
+    for trial in trials:
+        if trial in moved or not (trial in begun or arms_of(trial.config)[MODULAR] in there):
+            _check_settings(trial)
     for trial in moved:
         if is_in_use(folders[trial]):
             raise RunBusy(folder=folders[trial])
@@ -191,6 +198,13 @@ def move_changed(
         replaced.parent.mkdir(parents=True, exist_ok=True)
         folders[trial].rename(replaced)
     return lacking
+
+
+def _check_settings(trial: Trial) -> None:
+    try:
+        check_settings(trial.config, {})
+    except (BadSetting, SettingsDisagree) as error:
+        raise RowRefused(row=trial.row, problem=error) from error
 
 
 @contextlib.contextmanager

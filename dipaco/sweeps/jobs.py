@@ -1,8 +1,8 @@
 """A pool of processes, each working on one run.
 
-A process that is killed is restarted. One that ends with an error message for a person fails its
-run and the runs that wait for it; the others go on. A run that another process works on already, as
-after a launcher that was killed, gets no second process.
+A process that is killed is restarted. One that ends with an error message for a person, and a run
+that cannot begin, fail their run and the runs that wait for it; the others go on. A run that
+another process works on already, as after a launcher that was killed, gets no second process.
 """
 
 import time
@@ -116,7 +116,12 @@ class JobPool:
             self._adopted.append(job)
             self._on_event(Event("row_adopted", {"row": job.title}))
             return
-        self._on_event(job.begin())
+        try:
+            begun = job.begin()
+        except DipacoError as error:
+            self._fail(job, str(error))
+            return
+        self._on_event(begun)
         self._started += 1
         name = f"sweep-{self._started}"
         self._running[name] = job

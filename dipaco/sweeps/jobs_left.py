@@ -5,8 +5,10 @@ They wait for it, and where it fails they train all the same: with its text if i
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
+from dipaco.data.errors import CorpusDamaged
 from dipaco.observe.events import Event
 from dipaco.runs.opening import reading
 from dipaco.runs.progress import progress_of
@@ -19,8 +21,10 @@ from dipaco.sweeps.shared_base import (
     begin_row,
     begin_shared,
     corpus_digest,
+    damage_of,
     folder_with_text,
     has_base_model,
+    has_text,
 )
 
 
@@ -29,6 +33,7 @@ def jobs_left(
     layout: SweepLayout,
     is_left: Callable[[SweepRun], bool],
     first_row: str,
+    tell: Callable[[Event], None],
 ) -> list[Job]:
     """The jobs, in the order in which to start them.
 
@@ -37,7 +42,18 @@ def jobs_left(
       layout: its folder.
       is_left: whether a run is not finished.
       first_row: of the sweep, whose text the others take.
+      tell: is called with an event for each text that is damaged.
     """
+
+    @cache  # a text is read whole once, for all base models
+    def remembered_damage(text: Path) -> CorpusDamaged | None:
+        if damage := damage_of(text):
+            tell(Event("text_left", {"folder": str(text), "problem": str(damage)}, "warning"))
+        return damage
+
+    def text_for(run: SweepRun) -> Path | None:
+        return folder_with_text(layout, run.config, first_row, remembered_damage)
+
     jobs: dict[str, Job] = {}
     read_by: dict[str, str | None] = {}  # text -> the job that reads it; None = it is there
     for run in filter(is_left, runs):
@@ -45,24 +61,25 @@ def jobs_left(
         shared, title = layout.shared(digest), f"base model {digest}"
         is_begun = Layout(run.folder).ledger.exists()
         if not is_begun and title not in jobs and not has_base_model(shared):
-            text = corpus_digest(run.config)
-            if text not in read_by:
-                there = folder_with_text(layout, run.config, first_row)
-                read_by[text] = title if there is None else None
+            text, reader = corpus_digest(run.config), None
+            if not has_text(shared):
+                if text not in read_by:
+                    read_by[text] = title if text_for(run) is None else None
+                reader = read_by[text]
             jobs[title] = Job(
                 title,
                 shared,
                 "pretrain",
                 after=None,
-                follows=None if read_by[text] == title else read_by[text],
-                begin=_begin_shared(run, shared, layout, first_row),
+                follows=None if reader == title else reader,
+                begin=_begin_shared(run, shared, partial(text_for, run)),
                 is_done=lambda shared=shared: has_base_model(shared),
             )
         jobs[run.title] = Job(
             run.title,
             run.folder,
             "worker",
-            after=title if title in jobs else None,
+            after=title if title in jobs and not is_begun else None,
             follows=None,
             begin=_begin_row(run, shared),
             is_done=lambda folder=run.folder: is_finished(folder),
@@ -71,10 +88,10 @@ def jobs_left(
 
 
 def _begin_shared(
-    run: SweepRun, shared: Path, layout: SweepLayout, first_row: str
+    run: SweepRun, shared: Path, find_text: Callable[[], Path | None]
 ) -> Callable[[], Event]:
     def begin() -> Event:
-        begin_shared(shared, run.config, folder_with_text(layout, run.config, first_row))
+        begin_shared(shared, run.config, find_text)
         return Event("base_begun", {"shared": shared.name, "row": run.title})
 
     return begin

@@ -31,6 +31,11 @@ class ScoredOn(NamedTuple):
     text: str  # digest of what it is made of, of the length of a document, and of what was read
     num_documents: int | None  # that are scored; None = all, however many
 
+    @property
+    def digest(self) -> str:
+        """Equal for equal ones."""
+        return digest_of(self._asdict())
+
 
 class Measured(NamedTuple):
     """A result under one seed."""

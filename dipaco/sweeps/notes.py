@@ -96,9 +96,13 @@ def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:
 
 
 def _are_of_one_text(one: NamedRow, other: NamedRow) -> bool:
-    """Whether two rows are of the same text under a seed that both have."""
-    seeds = one.by_seed.keys() & other.by_seed.keys()
-    return any(one.by_seed[seed].on.text == other.by_seed[seed].on.text for seed in seeds)
+    """Whether two rows are of the same text under a seed that both have; where they have none in
+    common, under any.
+    """
+    ones, others = ({seed: it.on.text for seed, it in row.by_seed.items()} for row in (one, other))
+    if seeds := ones.keys() & others.keys():
+        return any(ones[seed] == others[seed] for seed in seeds)
+    return not set(ones.values()).isdisjoint(others.values())
 
 
 def _of_programs(rows: Sequence[NamedRow]) -> Iterable[str]:

@@ -8,8 +8,8 @@ deviations of the difference. Two would give 9, of one deviation: they have none
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 LEAST_SEEDS = 3  # for an interval
@@ -19,7 +19,7 @@ class Interval(NamedTuple):
     """A mean over seeds with its 95 % interval."""
 
     mean: float
-    half_width: float | None  # of the 95 % interval; None with fewer than LEAST_SEEDS
+    half_width: float | None  # None with fewer than LEAST_SEEDS, or a mean that is not finite
     seeds: tuple[int, ...]
 
     @property
@@ -44,30 +44,41 @@ def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
     return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
 
 
-def ranked_by_differences(values: Mapping[str, Mapping[int, float]]) -> list[str]:
-    """Rows, the best first: by how many of those that it is compared with each is above.
+def ranked_by_differences(values: Mapping[str, Mapping[Any, float]]) -> list[str]:
+    """Rows, the best first: by how many of those that it is compared with each is above; then each
+    goes above those right above it that it is better than.
 
-    Two rows are compared by their means under the seeds that both have, so a seed that is hard, or
-    under which a third row diverged, turns no two rows round. Where all have the same seeds this is
-    the order of their means.
+    Two rows are compared by their mean difference under the seeds that both have, so a seed that is
+    hard, or under which a third row diverged, turns no two neighbours round. Rows of other seeds
+    may go round in a circle: those that are further apart may be. Where all have the same seeds
+    this is the order of their means.
 
     Args:
-      values: row -> seed -> value, the lower the better; each row has one or more.
+      values: row -> seed, or what else two values of must be equal to be compared -> value, the
+        lower the better; each row has one or more.
     """
 
-    def mean(row: str, seeds: Collection[int]) -> float:
-        return statistics.fmean(values[row][seed] for seed in seeds)
+    def difference(row: str, other: str) -> float | None:
+        shared = values[row].keys() & values[other].keys()
+        if not shared:
+            return None
+        return statistics.fmean(values[row][seed] - values[other][seed] for seed in shared)
 
     def place(row: str) -> tuple[float, float]:
         others = [other for other in values if other != row]
-        shared = {other: values[row].keys() & values[other].keys() for other in others}
-        above = [mean(row, seeds) - mean(other, seeds) for other, seeds in shared.items() if seeds]
+        above = [it for other in others if (it := difference(row, other)) is not None]
         if not above:  # it has no seed in common with any
-            own = mean(row, values[row])
-            above = [own - mean(other, values[other]) for other in others] or [0.0]
+            mean_of = {name: statistics.fmean(of_row.values()) for name, of_row in values.items()}
+            above = [mean_of[row] - mean_of[other] for other in others] or [0.0]
         return sum(it > 0 for it in above) / len(above), statistics.median(above)
 
-    return sorted(values, key=place)
+    order: list[str] = []
+    for row in sorted(values, key=place):
+        at = len(order)
+        while at and (difference(row, order[at - 1]) or 0.0) < 0:
+            at -= 1
+        order.insert(at, row)
+    return order
 
 
 def in_words(seeds: Sequence[int]) -> str:
@@ -76,14 +87,14 @@ def in_words(seeds: Sequence[int]) -> str:
 
 
 def mean_interval(values: Mapping[int, float]) -> Interval:
-    """The mean of values by seed, with its interval where there are LEAST_SEEDS:
+    """The mean of values by seed, with its interval where there are LEAST_SEEDS, all finite:
     t(0.975, n - 1) s / sqrt(n).
     """
     from scipy.special import stdtrit
 
     number, seeds = len(values), tuple(sorted(values))
     mean = statistics.fmean(values.values())
-    if number < LEAST_SEEDS:
+    if number < LEAST_SEEDS or not math.isfinite(mean):
         return Interval(mean, None, seeds)
     quantile = float(stdtrit(number - 1, (1 + CONFIDENCE) / 2))
     deviation = statistics.stdev(values.values())

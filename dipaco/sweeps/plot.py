@@ -15,7 +15,7 @@ from dipaco.config import MODULAR
 from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
 from dipaco.evaluation.tables import BEST_PATH, num_bytes, quantity
 from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, ranked_by_differences
-from dipaco.sweeps.table import SweepRow, SweepTable, by_seed
+from dipaco.sweeps.table import SweepRow, SweepTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,15 +42,16 @@ def ranked(table: SweepTable) -> list[SweepRow]:
     a number.
 
     Where rows have other seeds, they are ranked by their differences under the seeds that they
-    have in common.
+    have in common, where both are of the same text and documents.
     """
     drawn = [row for row in table.rows if row.variant != BEST_PATH]
-    compared = {
-        row.name: {seed: it for seed, it in by_seed(row).items() if seed not in row.unlike_seeds}
-        for row in drawn
-        if math.isfinite(row.perplexity) and row.name not in table.apart
-    }
-    order = ranked_by_differences({name: values for name, values in compared.items() if values})
+    order = ranked_by_differences(
+        {
+            row.name: _by_seed_and_text(row)
+            for row in drawn
+            if math.isfinite(row.perplexity) and row.name not in table.apart
+        }
+    )
 
     def place(row: SweepRow) -> tuple[int, float]:
         if row.name in order:
@@ -58,6 +59,11 @@ def ranked(table: SweepTable) -> list[SweepRow]:
         return (1, row.perplexity) if math.isfinite(row.perplexity) else (2, 0.0)
 
     return sorted(drawn, key=place)
+
+
+def _by_seed_and_text(row: SweepRow) -> dict[tuple[int, str], float]:
+    texts = row.scored_on or [""] * len(row.seeds)
+    return dict(zip(zip(row.seeds, texts, strict=True), row.perplexities, strict=True))
 
 
 def _have_other_seeds(rows: Sequence[SweepRow]) -> bool:

@@ -12,6 +12,7 @@ import json
 import shutil
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from dipaco.data.errors import CorpusDamaged
 from dipaco.errors import DipacoError
 from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.overrides import row_folder
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
+from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import OtherBaseModel
 
@@ -73,13 +76,33 @@ def base_digest(config: RunConfig) -> str:
     )
 
 
-def folder_with_text(layout: SweepLayout, config: RunConfig, first_row: str) -> Path | None:
+def damage_of(text: Path) -> CorpusDamaged | None:
+    """What is damaged of a prepared text, all of which is read; None = nothing."""
+    try:
+        Corpus.open(text).check_tokens()
+    except CorpusDamaged as damage:
+        return damage
+    return None
+
+
+def folder_with_text(
+    layout: SweepLayout,
+    config: RunConfig,
+    first_row: str,
+    damage_of: Callable[[Path], CorpusDamaged | None] = damage_of,
+) -> Path | None:
     """The folder of a run of a sweep that has the prepared text of a config; None if none has.
 
     Text that is read again may have become another one, and the rows of a sweep are of one text.
     Where there are several, it is that of the first row, with which rows are compared, best under
     the same seed; then the one that most runs have; at last that of a replaced run. A damaged one
     is left out: every file of the text that is taken is read.
+
+    Args:
+      layout: the sweep's folder.
+      config: whose text is wanted.
+      first_row: of the sweep.
+      damage_of: finds what is damaged of the text in a folder.
     """
     text = corpus_settings(config.data)
     digests: dict[Path, str] = {}
@@ -96,23 +119,26 @@ def folder_with_text(layout: SweepLayout, config: RunConfig, first_row: str) -> 
         is_of_first = folder.parent == of_first.parent
         return not is_of_first, folder != of_first, -times[digests[folder]]
 
-    for folder in sorted(digests, key=place):
-        with contextlib.suppress(CorpusDamaged):
-            Corpus.open(Layout(folder).corpus).check_tokens()
-            return folder
-    return None
+    ordered = sorted(digests, key=place)
+    return next((each for each in ordered if not damage_of(Layout(each).corpus)), None)
 
 
-def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None:
+def has_text(folder: Path) -> bool:
+    """Whether the run in a folder has its prepared text."""
+    return (Layout(folder).corpus / "manifest.json").exists()
+
+
+def begin_shared(folder: Path, config: RunConfig, find_text: Callable[[], Path | None]) -> None:
     """Begins the run that trains a base model, or has one go on that was begun.
 
     Args:
       folder: of the run.
       config: of a row that begins with this model.
-      prepared: folder of a run with the same text, whose tokens are linked; None = read the text.
+      find_text: finds a folder of a run with the same text, whose tokens are linked; None = read
+        the text. Called only where this run lacks it.
     """
     if not Layout(folder).ledger.exists():
-        _link_text(prepared, folder)
+        _link_text(find_text, folder)
         run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
         run.ledger.close()
         return
@@ -120,27 +146,35 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
         run.ledger.failures.retry()
         has_read = run.ledger.facts.stages() or run.plan.slices > 1
     if not has_read:
-        _link_text(prepared, folder)
+        _link_text(find_text, folder)
 
 
-def _link_text(prepared: Path | None, folder: Path) -> None:
+def _link_text(find_text: Callable[[], Path | None], folder: Path) -> None:
     """Links the prepared text of one run into the folder of another, in place of a part of one."""
-    target = Layout(folder).corpus
-    if prepared is None or (target / "manifest.json").exists():
+    if has_text(folder) or (prepared := find_text()) is None:
         return
+    target = Layout(folder).corpus
     with translate_os_errors(folder):
         shutil.rmtree(target, ignore_errors=True)
         link_folder(Layout(prepared).corpus, target)
 
 
 def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
-    """Begins a run from the one in `shared`, whose base model is trained. Raises `OtherBaseModel`:
-    it is not the row's.
+    """Begins a run from the one in `shared`, whose base model is trained.
+
+    Raises:
+      OtherBaseModel: it is not the row's.
+      BadSetting, SettingsDisagree: a setting would have no effect.
+      TooFewRouterDocuments: the text has too few for its paths.
     """
+    check_settings(config, {})
     if base_digest(config) != folder_digest(shared):
         raise OtherBaseModel(folder=shared, row=folder)
     source, target = Layout(shared), Layout(folder)
     with reading(shared) as run, translate_os_errors(folder):
+        documents = run.stage("prepare").summary["documents"]["router"]
+        if documents < config.num_paths:
+            raise TooFewRouterDocuments(documents=documents, paths=config.num_paths)
         make_folder(folder)
         for name in ("corpus", "objects", "snapshots"):
             link_folder(source.root / name, target.root / name)

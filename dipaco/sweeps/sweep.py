@@ -71,7 +71,7 @@ def run_sweep(
       max_running: runs at once.
 
     Raises:
-      SweepMismatch, SweepBusy, RowsChanged, NoSuchRow, RunBusy.
+      SweepMismatch, SweepBusy, RowsChanged, RowRefused, NoSuchRow, RunBusy.
     """
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
@@ -122,10 +122,12 @@ class _Sweep:
         self._told = {trial for trial in self._trials if self._is_finished(trial)}
 
     def run(self, max_running: int) -> SweepOutcome:
-        jobs = jobs_left(self._plan.runs, self._layout, self._is_left, self._first_row)
         with SweepProgress(self._name, self._plan.runs, self._layout) as progress:
             for sentence in (*self._plan.shared, *self._plan.untrained):
                 progress.say(sentence)
+            jobs = jobs_left(
+                self._plan.runs, self._layout, self._is_left, self._first_row, progress.show
+            )
             if not jobs:
                 progress.say(f"all {len(self._trials)} runs of {self._name} are finished")
             pool = JobPool(

@@ -59,6 +59,8 @@ class SweepRow(ReportRow):
     kind: str = MODULAR  # of model: an arm of a run, or `DiLoCo`
     # Under which it is on other text than the first row, and not in the difference.
     unlike_seeds: list[int] = dataclasses.field(default_factory=list)
+    # What each perplexity is of; those of equal ones are compared. Older tables do not say.
+    scored_on: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,8 +168,8 @@ def _missing(trial: Trial, results: Sequence[ReportRow] | None) -> list[str]:
 
 
 def _diloco_of(row: NamedRow, main: Sequence[NamedRow]) -> NamedRow | None:
-    """The DiLoCo row of as many paths and tokens on the same text; of several, the one with most
-    settings in common.
+    """The DiLoCo row of as many paths and tokens on the same text, under a seed that both have; of
+    several, the one with most settings in common.
     """
     if row.name != row.row or row.config.num_paths == 1:
         return None
@@ -178,7 +180,7 @@ def _diloco_of(row: NamedRow, main: Sequence[NamedRow]) -> NamedRow | None:
         and is_diloco(other.config)
         and other.config.num_paths == row.config.num_paths
         and other.first.tokens == row.first.tokens
-        and not are_apart(row, other)
+        and seeds_alike(row, other)
     ]
     return min(fitting, key=lambda other: num_differing(row.config, other.config), default=None)
 
@@ -209,6 +211,7 @@ def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
         perplexities=[result.perplexity for result in results],
         over_texts=interval_over_texts(reference.drawn, row.drawn, seeds),
         unlike_seeds=seeds_unlike(reference, row),
+        scored_on=[row.by_seed[seed].on.digest for seed in sorted(row.by_seed)],
     )
 
 

@@ -105,8 +105,8 @@ def ordering_lines(table: SweepTable) -> list[str]:
         if not ordering.is_equal and not {ordering.better, ordering.worse} & repeated
     ]
     ranked = sorted(different, key=lambda ordering: -ordering.difference)
-    several = [ordering for ordering in ranked if ordering.spread is not None]
-    few = [ordering for ordering in ranked if ordering.spread is None]
+    several = [ordering for ordering in ranked if len(ordering.seeds) >= LEAST_SEEDS]
+    few = [ordering for ordering in ranked if len(ordering.seeds) < LEAST_SEEDS]
     lines = [f"resolved: {line(o, '<')}" for o in several if o.resolved]
     lines += [f"not resolved: {line(o, 'below')}" for o in several if not o.resolved]
     for ordering in few[:MOST_OF_FEW_SEEDS]:

@@ -10,7 +10,7 @@ import tokenizers
 from dipaco import trees
 from dipaco.cli import train
 from dipaco.config import MODULAR
-from dipaco.launch import devices
+from dipaco.launch import devices, plugins
 from dipaco.model.config import MeshConfig
 from dipaco.model.errors import BadMesh
 from dipaco.runs.errors import NoSuchRun
@@ -71,12 +71,16 @@ def test_too_few_devices_are_said_before_a_run_begins(dipaco, tiny, tmp_path, wo
 
 
 def test_a_process_that_only_starts_workers_does_not_judge_gpus_that_it_cannot_see(monkeypatch):
-    """WSL and ROCm have no /dev/nvidia*."""
+    """WSL and ROCm have no /dev/nvidia*, and a JAX that is not for the CPU only."""
     monkeypatch.setattr(devices, "visible_devices", lambda: devices.VisibleDevices("cpu", ()))
     config = dataclasses.replace(TOY, mesh=MeshConfig(tensor=16))
     with pytest.raises(BadMesh):
         train._check_devices(2, config)
     monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr(plugins, "is_for_cpu_only", lambda: True)
+    with pytest.raises(BadMesh):
+        train._check_devices(2, config)
+    monkeypatch.setattr(plugins, "is_for_cpu_only", lambda: False)
     train._check_devices(2, config)
 
 

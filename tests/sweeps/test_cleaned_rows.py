@@ -7,7 +7,10 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.data.prepare import prepare
+from dipaco.errors import BadSetting
 from dipaco.evaluation import plots
+from dipaco.overrides import override
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import open_run, reading
 from dipaco.runs.programs import Programs
 from dipaco.store.address import Address
@@ -47,7 +50,7 @@ def test_rows_go_on_begin_and_are_in_the_table_after_another_was_cleaned(finish,
     shared, alone = tmp_path / "shared", tmp_path / "alone"
     rows = [tmp_path / f"rows{number}" for number in range(3)]
     prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
-    begin_shared(shared, configs[0], tmp_path / "prepared")
+    begin_shared(shared, configs[0], lambda: tmp_path / "prepared")
     finish(shared, has_base_model)
     for row, config in zip(rows[:2], configs, strict=False):
         begin_row(row, config, shared)
@@ -66,7 +69,7 @@ def test_rows_go_on_begin_and_are_in_the_table_after_another_was_cleaned(finish,
     for row, config in zip(rows[1:], configs[1:], strict=True):
         after = finish(row)
         run_alone = tmp_path / f"alone-{row.name}"
-        begin_shared(run_alone, config, alone)
+        begin_shared(run_alone, config, lambda: alone)
         assert finish(run_alone) == after
         assert is_finished(row)
     with reading(rows[0]) as run:
@@ -78,7 +81,31 @@ def test_a_row_refuses_a_shared_folder_with_another_base_model(tmp_path):
     """As a sweep that an older version began may have under the name of this one."""
     shared, row = tmp_path / "base-1", tmp_path / "row"
     prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
-    begin_shared(shared, CONFIG, tmp_path / "prepared")
+    begin_shared(shared, CONFIG, lambda: tmp_path / "prepared")
     with pytest.raises(OtherBaseModel, match=r"base-1 holds another base model.*Move it away"):
         begin_row(row, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1), shared)
     assert not row.exists()
+
+
+def test_a_row_does_not_begin_with_a_setting_that_would_have_no_effect(tmp_path):
+    shared, row = tmp_path / "base-1", tmp_path / "row"
+    begin_shared(shared, CONFIG, lambda: None)
+    with pytest.raises(BadSetting, match=r"outer\.grace"):
+        begin_row(row, override(CONFIG, ["outer.grace=adaptive"]), shared)
+    assert not row.exists()
+
+
+def test_a_row_with_more_paths_than_documents_for_the_router_does_not_begin(finish, tmp_path):
+    """Nothing is there that it would have to be redone for, once it has fewer paths."""
+    shared, row = tmp_path / "base-1", tmp_path / "row"
+    prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
+    begin_shared(shared, CONFIG, lambda: tmp_path / "prepared")
+    finish(shared, has_read)
+    with pytest.raises(TooFewRouterDocuments, match="4096 paths"):
+        begin_row(row, override(CONFIG, ["topology=4096"]), shared)
+    assert not row.exists()
+
+
+def has_read(folder):
+    with reading(folder) as run:
+        return bool(run.ledger.facts.stages())

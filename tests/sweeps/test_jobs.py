@@ -7,6 +7,7 @@ import pytest
 
 from dipaco.launch.engine import EndedWorker
 from dipaco.observe.events import Event
+from dipaco.sweeps.errors import OtherBaseModel
 from dipaco.sweeps.jobs import MAX_RESTARTS, Job, JobPool
 
 
@@ -39,7 +40,9 @@ class Processes:
 def pool(tmp_path):
     """`pool([(title, after), ...], ends)` -> the pool, its engine, and its events."""
 
-    def make(jobs, ends, max_running=2, is_worked_on=lambda folder: False, follows=None):
+    def make(
+        jobs, ends, max_running=2, is_worked_on=lambda folder: False, follows=None, refused=()
+    ):
         done, events = set(), []
 
         def ended(title):
@@ -49,10 +52,15 @@ def pool(tmp_path):
             return code
 
         def job(title, after):
-            begun = Event("row_goes_on", {"row": title, "done": 0.0})
             folder = tmp_path / title
             before = (follows or {}).get(title)
-            return Job(title, folder, "worker", after, before, lambda: begun, lambda: title in done)
+
+            def begin():
+                if title in refused:
+                    raise OtherBaseModel(folder="base", row=title)
+                return Event("row_goes_on", {"row": title, "done": 0.0})
+
+            return Job(title, folder, "worker", after, before, begin, lambda: title in done)
 
         processes = Processes(ended)
         made = JobPool(
@@ -97,6 +105,16 @@ def test_a_failed_job_fails_the_jobs_that_wait_for_it_and_no_others(pool, tmp_pa
         "base could not be finished: TooFew: the last words",
         "a could not be finished: it waits for base.",
     ]
+
+
+def test_a_job_that_cannot_begin_fails_alone_with_what_waits_for_it(pool):
+    jobs = [("a", None), ("bad", None), ("after bad", "bad"), ("b", None)]
+    made, processes, events = pool(jobs, lambda _: 0, refused={"bad"})
+    assert made.work(lambda: None)
+    assert processes.started == ["a", "b"]
+    assert list(made.failed) == ["bad", "after bad"]
+    assert "holds another base model" in made.failed["bad"]
+    assert [event.level for event in events if event.name == "row_failed"] == ["error"] * 2
 
 
 def test_a_killed_job_is_restarted_a_few_times(pool):

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from dipaco.data.corpus import read_manifest
+from dipaco.data.corpus import Corpus, read_manifest
 from dipaco.data.prepare import prepare
 from dipaco.overrides import override
-from dipaco.runs.opening import reading
+from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.jobs_left import jobs_left
@@ -22,15 +22,12 @@ def layout(tmp_path):
     return SweepLayout(tmp_path / "sweep")
 
 
-def jobs_of(layout, *configs):
+def jobs_of(layout, *configs, tell=lambda event: None):
     runs = [
         SweepRun(f"row {number}", layout.row(str(number), 0), config)
         for number, config in enumerate(configs)
     ]
-    return {
-        job.title: job
-        for job in jobs_left(runs, layout, is_left=lambda run: True, first_row="first")
-    }
+    return {job.title: job for job in jobs_left(runs, layout, lambda run: True, "first", tell)}
 
 
 def test_a_second_base_model_follows_the_first_for_its_text_and_does_not_fail_with_it(layout):
@@ -49,12 +46,12 @@ def test_a_second_base_model_follows_the_first_for_its_text_and_does_not_fail_wi
 def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
     """Also one that was begun by another command, and failed before it had read its text."""
     shared = layout.shared(base_digest(FASTER))
-    begin_shared(shared, FASTER, None)
+    begin_shared(shared, FASTER, lambda: None)
     Layout(shared).corpus.mkdir()
     (Layout(shared).corpus / "tokenizer.json").write_text("half of one")
     assert folder_with_text(layout, FASTER, "first") is None
     row = layout.row("first", 0)
-    begin_shared(row, CONFIG, None)
+    begin_shared(row, CONFIG, lambda: None)
     prepare(CONFIG.data, Layout(row).corpus)
     other = override(CONFIG, ["data.valid_fraction=0.2"])
     assert folder_with_text(layout, other, "first") is None
@@ -71,8 +68,14 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
             assert not run.ledger.facts.stages()
 
 
+def damage(file):
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
 def read_text(folder, config):
-    begin_shared(folder, config, None)
+    begin_shared(folder, config, lambda: None)
     return prepare(config.data, Layout(folder).corpus)
 
 
@@ -85,10 +88,7 @@ def test_a_base_model_takes_the_text_of_another_that_failed_after_it_had_read_it
 @pytest.mark.parametrize("name", ["lengths.npy", "tokenizer.json", "tokens_00000.arrayrecord"])
 def test_a_damaged_text_is_not_taken_and_the_base_model_reads_it_itself(layout, name):
     row = layout.row("first", 0)
-    file = read_text(row, CONFIG).folder / name
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    damage(read_text(row, CONFIG).folder / name)
     assert folder_with_text(layout, FASTER, "first") is None
     (base,) = (job for job in jobs_of(layout, FASTER).values() if job.verb == "pretrain")
     base.begin()
@@ -125,3 +125,52 @@ def test_of_several_texts_a_base_model_takes_that_of_the_first_row(layout, tmp_p
         folder.rename(moved)
     again.rename(layout.replaced("first", 1))
     assert taken("first", 0) == added
+
+
+def test_a_row_that_has_begun_waits_for_no_base_model(layout):
+    """Another row waits for it: the `shared` folder of both was moved away."""
+    create_or_open(layout.row("1", 0), CONFIG)[0].ledger.close()
+    jobs = jobs_of(layout, CONFIG, CONFIG)
+    (base,) = (job for job in jobs.values() if job.verb == "pretrain")
+    assert [jobs[f"row {number}"].after for number in range(2)] == [base.title, None]
+
+
+@pytest.fixture
+def read_whole(monkeypatch):
+    """Folders of the texts that are read whole, once each time."""
+    folders = []
+
+    def check_tokens(corpus):
+        folders.append(corpus.folder)
+        check(corpus)
+
+    check = Corpus.check_tokens
+    monkeypatch.setattr(Corpus, "check_tokens", check_tokens)
+    return folders
+
+
+def test_a_text_is_read_whole_once_for_all_base_models_and_not_where_they_have_it(
+    layout, read_whole
+):
+    row = layout.row("first", 0)
+    read_text(row, CONFIG)
+    configs = [dataclasses.replace(CONFIG, seed=seed) for seed in range(1, 5)]
+    for _ in range(2):
+        bases = [job for job in jobs_of(layout, *configs).values() if job.verb == "pretrain"]
+        for job in bases:
+            job.begin()
+    assert len(bases) == 4
+    assert read_whole == [Layout(row).corpus]
+
+
+def test_a_damaged_text_that_is_passed_over_is_said_once(layout):
+    row = layout.row("first", 0)
+    damage(read_text(row, CONFIG).folder / "tokens_00000.arrayrecord")
+    events = []
+    for job in jobs_of(layout, FASTER, tell=events.append).values():
+        if job.verb == "pretrain":
+            job.begin()
+    (event,) = events
+    assert event.level == "warning"
+    assert f"{Layout(row).corpus} is not taken" in str(event)
+    assert "tokens_00000.arrayrecord is damaged" in str(event)

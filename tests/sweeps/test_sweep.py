@@ -14,6 +14,7 @@ from dipaco.overrides import override
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps import sweep
+from dipaco.sweeps.errors import RowRefused
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.sweep import run_sweep
 from tests.support.report_costs import COSTS
@@ -77,7 +78,7 @@ class Little:
 
 @pytest.fixture
 def little(tmp_path, monkeypatch):
-    def begin_all(runs, layout, is_left, first_row):
+    def begin_all(runs, layout, is_left, first_row, tell):
         assert first_row == "flat"
         for run in filter(is_left, runs):
             create_or_open(run.folder, run.config)[0].ledger.close()
@@ -146,3 +147,58 @@ def test_rows_that_read_other_text_are_told_apart_in_the_table_of_a_command(litt
     table = little.command().table
     assert table.apart == ["other", "third"], "their baseline is that of `flat`"
     assert json.loads(little.layout.table("json").read_bytes())["apart"] == table.apart
+
+
+def test_a_row_asked_for_alone_goes_on_with_the_unfinished_run_of_an_equal_one(little, capsys):
+    rows = {"flat": FLAT, "equal": FLAT, "third": FLAT}
+    little.command(rows=rows, only=["equal"])
+    begun = {"equal/0": (DENSE,)}
+    assert little.trained == begun
+    little.command(rows=rows, only=["flat", "third"])
+    assert little.trained == begun
+    said = " ".join(capsys.readouterr().err.split())
+    assert "equal, seed 0 is also that of flat, third: trained once" in said
+    finish(little.run("equal"))
+    table = little.command(rows=rows, only=["flat"]).table
+    assert {row.name for row in table.rows} >= {"flat", "flat/dense", "equal"}
+
+
+def test_the_run_of_an_equal_row_that_has_failed_is_not_waited_for(little):
+    rows = {"flat": FLAT, "equal": FLAT}
+    little.command(rows=rows, only=["equal"])
+    fail(little.run("equal"))
+    little.command(rows=rows, only=["flat"])
+    assert little.trained.keys() == {"flat/0", "equal/0"}
+
+
+WITHOUT_EFFECT = ["outer.grace=adaptive"]  # as `outer.quorum` is 1
+
+
+@pytest.mark.parametrize("order", [("flat", "bad"), ("bad", "flat")])
+def test_a_row_with_a_setting_without_effect_is_refused_before_any_run_begins(little, order):
+    rows = {"flat": FLAT, "bad": override(FLAT, WITHOUT_EFFECT)}
+    with pytest.raises(
+        RowRefused, match=r"The row `bad` cannot begin: `outer\.grace` is 'adaptive'"
+    ):
+        little.command(rows={name: rows[name] for name in order})
+    assert little.trained == {}
+    little.command(rows=rows, only=["flat"])
+    assert little.trained == {"flat/0": (DENSE,)}
+
+
+def test_a_row_that_is_changed_to_a_setting_without_effect_keeps_its_run(little):
+    little.command()
+    before = little.trained
+    with pytest.raises(RowRefused, match="`other`"):
+        little.command("other", rows=ROWS | {"other": override(FLAT, WITHOUT_EFFECT)})
+    assert little.trained == before
+
+
+def test_a_row_that_began_before_a_setting_was_refused_goes_on(little, monkeypatch):
+    rows = ROWS | {"other": override(FLAT, WITHOUT_EFFECT)}
+    with monkeypatch.context() as before:
+        for room in ("runs.opening", "sweeps.folder"):
+            before.setattr(f"dipaco.{room}.check_settings", lambda *_: None)
+        little.command(rows=rows, only=["other"])
+    little.command(rows=rows | {"equal": rows["other"]})
+    assert "other/0" in little.trained

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 
@@ -101,6 +102,19 @@ def test_an_effect_of_the_seed_on_both_rows_cancels():
     assert ordering.spread == pytest.approx(0.4303, abs=1e-4)
 
 
+@pytest.mark.parametrize("diverged", [math.inf, math.nan])
+def test_a_result_that_is_not_finite_has_no_interval_and_resolves_nothing(monkeypatch, diverged):
+    monkeypatch.setitem(PERPLEXITY, "pair", (95.0, diverged, 85.0))
+    table = table_of()
+    of_pair = [o for o in table.orderings if "pair" in (o.better, o.worse)]
+    assert len(of_pair) == 3
+    assert not any(o.resolved or o.spread is not None for o in of_pair)
+    lines = [line for line in ordering_lines(table) if "pair" in line]
+    assert all(re.match(r"not resolved: .* by (inf|nan)$", line) for line in lines)
+    assert f"| pair | 3 | {diverged:.2f} |" in render_sweep_markdown(table)
+    assert render_sweep_text(table)
+
+
 def test_resolved_orderings_are_listed_first():
     lines = ordering_lines(table_of())
     kinds = [line.partition(":")[0] for line in lines]
@@ -131,6 +145,7 @@ def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
         "over_texts",
         "kind",
         "unlike_seeds",
+        "scored_on",
     }
     rows = {row["name"]: row for row in content["rows"]}
     assert all(set(row) == keys for row in rows.values())
