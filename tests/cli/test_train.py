@@ -70,6 +70,29 @@ def test_too_few_devices_are_said_before_a_run_begins(dipaco, tiny, tmp_path, wo
         open_run(Address(tmp_path / "run"))
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train --metrics-port 99999", "`--metrics-port` is 99999. Expected 0 to 65535"),
+        ("train --metrics-port 0", "pip install 'dipaco[metrics]'"),
+        ("train --wandb", "pip install 'dipaco[wandb]'"),
+        ("train --trackio --workers 2", "pip install 'dipaco[trackio]'"),
+        ("launch --tensorboard --workers 1", "pip install 'dipaco[tensorboard]'"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_said_before_a_run_begins(
+    dipaco, config_file, tmp_path, words, says
+):
+    """Else a run of the wrong line is there, which may refuse the right one."""
+    for package in ("prometheus_client", "tensorboardX", "trackio", "wandb"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError")
+    verb, *options = words.split()
+    run = tmp_path / "run"
+    refused = dipaco(verb, config_file, "--run", run, *options, path=[str(tmp_path)])
+    assert (refused.code in (2, 4), says in refused.err) == (True, True), refused.err
+    assert not run.exists()
+
+
 def test_a_process_that_only_starts_workers_does_not_judge_gpus_that_it_cannot_see(monkeypatch):
     """WSL and ROCm have no /dev/nvidia*."""
     monkeypatch.setattr(devices, "visible_devices", lambda: devices.VisibleDevices("cpu", ()))
