@@ -274,6 +274,8 @@ def test_a_tokenizer_with_other_tokens_than_the_origins_is_refused(tiny, opened,
         ("{tiny}", [], "expected DIR@PHASE or DIR@base"),
         ("{tiny}@last", [], "expected DIR@PHASE or DIR@base"),
         ("{tiny}@²", [], "expected DIR@PHASE or DIR@base"),
+        ("@2", [], "Cannot start from @2: expected DIR@PHASE or DIR@base"),
+        ("s3://x y/z@2", [], "Cannot start from s3://x y/z: `x y` is not a valid name of a bucket"),
         ("{tiny}@9", [], "that run has 2 phases"),
         ("{tiny}@99999999999999999999", [], "that run has 2 phases"),
         ("{tiny}-nowhere@1", [], "holds no run"),
@@ -295,4 +297,11 @@ def test_a_bad_start_is_refused(dipaco, tiny, tmp_path, source, settings, error)
     start = source.format(tiny=tiny.folder)
     ended = dipaco("train", tiny.config, "--run", tmp_path / "new", "--from", start, *settings)
     assert (ended.code, error in ended.err) == (2, True), ended.err
-    assert not (tmp_path / "new" / "ledger.sqlite").exists()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("start", ["runs/x", "@2", "runs/x@last"])
+def test_a_mistyped_start_is_said_of_a_run_that_has_begun(dipaco, tiny, start):
+    ended = dipaco("train", tiny.config, "--run", tiny.folder, "--from", start)
+    says = f"CannotStartFrom: Cannot start from {start}: expected DIR@PHASE"
+    assert (ended.code, says in ended.err) == (2, True), ended.err
