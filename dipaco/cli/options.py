@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 MAX_PROCESSES = 10_000  # a larger number is a typing error
 LAST_PORT = 65535
-EXIT_INTERRUPTED = 130
 TRACKERS = {  # as `observe.trackers` has them
     "tensorboard": "write TensorBoard event files",
     "trackio": "send numbers to trackio",
