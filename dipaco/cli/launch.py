@@ -73,10 +73,12 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.launch.launcher_name import launcher_name
     from dipaco.launch.supervisor import supervise
     from dipaco.library.console import print_results, title_of
+    from dipaco.observe.trackers import check_trackers
     from dipaco.workers.process import begun_run
 
     if options.name is not None:
         check_name(options.name)
+    check_trackers(options.trackers)
     with begun_run(
         options.run,
         config,

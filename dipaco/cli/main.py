@@ -31,7 +31,11 @@ from dipaco.cli import (
     upgrade,
 )
 from dipaco.cli.errors import FileRefused
-from dipaco.cli.options import EXIT_INTERRUPTED
+from dipaco.cli.interrupts import (
+    EXIT_INTERRUPTED,
+    end_at_once_in_imports,
+    interrupted_message,
+)
 from dipaco.cli.parser import Parser
 from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_package
 
@@ -117,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         parser().print_help(sys.stderr)
         return 2
+    if arguments is None:
+        end_at_once_in_imports(words)
     try:
         options = parser().parse_args(words)
         code = VERBS[options.verb].run(options)
@@ -129,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refuse(missing)
     except KeyboardInterrupt:
-        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
+        print(interrupted_message(words), end="", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _forget_output()  # the reader of a pipe has left (`| head`)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 MAX_PROCESSES = 10_000  # a larger number is a typing error
 LAST_PORT = 65535
-EXIT_INTERRUPTED = 130
 TRACKERS = {  # as `observe.trackers` has them
     "tensorboard": "write TensorBoard event files",
     "trackio": "send numbers to trackio",
@@ -136,15 +135,25 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_metrics(options: argparse.Namespace) -> None:
+    """Raises `BadSetting`: `--metrics-port` is no port; `ExtraMissing`."""
+    if options.metrics_port is None:
+        return
+    check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
+    from dipaco.observe.metrics import check_extra
+
+    check_extra()
+
+
 @contextlib.contextmanager
 def with_metrics(run: "Run", options: argparse.Namespace, callbacks: Any) -> Generator[Any]:
     """`callbacks`, joined by metrics if `--metrics-port` is given."""
     if options.metrics_port is None:
         yield callbacks
         return
+    check_metrics(options)
     from dipaco.observe.metrics import CombinedCallbacks, serve_metrics
 
-    check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
     with serve_metrics(options.metrics_port, run.open_ledger, options.metrics_host) as metrics:
         yield CombinedCallbacks(callbacks, metrics)
 

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import EXIT_INTERRUPTED, check_between
+from dipaco.cli.interrupts import EXIT_INTERRUPTED
+from dipaco.cli.options import check_between
 
 if TYPE_CHECKING:
     from dipaco.swarm.roles.lending_times import LendingRule

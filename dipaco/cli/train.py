@@ -35,6 +35,7 @@ from dipaco.cli.options import (
     add_metrics,
     add_run_start,
     check_count,
+    check_metrics,
     name_of,
     with_metrics,
 )
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.launch.devices import use_cpu_only
     from dipaco.library.console import print_results
+    from dipaco.observe.trackers import check_trackers
     from dipaco.runs.meshes import check_devices
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.workers.process import begun_run
@@ -92,6 +94,8 @@ def run(options: argparse.Namespace) -> int:
     if options.dashboard is not None:
         check_count("--dashboard", options.dashboard, 0, LAST_PORT)
         check_extra()
+    check_metrics(options)
+    check_trackers(options.trackers)
     is_alone = options.workers == 1
     if is_alone:
         use_compilation_cache(cache_folder() / "compiled")

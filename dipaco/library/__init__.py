@@ -2,6 +2,7 @@
 
     opened.py      `dipaco.open`: a run's report, release, modules, text and perplexity
     training.py    `dipaco.run`: what `dipaco train` does, in this process
+    arguments.py   what is given to them, checked
     report.py      the report as records, as a table, as a data frame
     picture.py     a picture that a notebook shows
     console.py     what a training run prints: a bar, and a line for every event

@@ -4,7 +4,15 @@ from dipaco.errors import DipacoError
 
 
 class RunUnfinished(DipacoError):
-    """The run in {folder} has no report so far: {unfinished} tasks are to do. Go on with it: `dipaco train`, or `dipaco.run` with the same config. `.release` is what it has already."""
+    """The run in {folder} has no report so far: {unfinished} to do. Go on with it: `dipaco train`, or `dipaco.run` with the same config. `.release` is what it has already."""
+
+
+class RunClosed(DipacoError):
+    """The run in {folder} was closed. Open it again: `dipaco.open("{folder}")`."""
+
+
+class RunOfOtherThread(DipacoError):
+    """The run in {folder} belongs to the thread that opened it. Open it in this one as well: `dipaco.open("{folder}")`."""
 
 
 class NoSuchModule(DipacoError):

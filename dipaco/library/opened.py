@@ -1,7 +1,6 @@
 """An opened run, to be asked from Python: its results, its release, its modules, its text."""
 
-import dataclasses
-import difflib
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,8 +10,14 @@ from dipaco.config import RunConfig
 from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
 from dipaco.control.tasks import Sampled
-from dipaco.errors import BadSetting, UnknownSetting
-from dipaco.library.errors import ModuleNotReleased, NoSuchModule, RunUnfinished
+from dipaco.library.arguments import listed_texts, one_text, sampling_of, whole_number
+from dipaco.library.errors import (
+    ModuleNotReleased,
+    NoSuchModule,
+    RunClosed,
+    RunOfOtherThread,
+    RunUnfinished,
+)
 from dipaco.library.picture import Picture
 from dipaco.library.report import RunReport
 from dipaco.model.config import num_parameters, part_parameters
@@ -42,9 +47,12 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
       phase: the release of this phase; None = the newest, whenever it is asked for.
 
     Raises:
+      BadSetting: `phase` is no whole number.
       NoSuchRun, FolderHoldsSweep, RunOfOtherVersion: there is no run that can be read.
       NoSuchArm: the run has no such arm.
     """
+    if phase is not None:
+        phase = whole_number("phase", phase, 0)
     run = open_run(Address.parse(str(folder)))
     try:
         check_arm(run, arm)
@@ -57,25 +65,36 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
 class OpenedRun:
     """A run that is read; nothing here changes it. Also a context manager, which closes it.
 
-    Its ledger belongs to the thread that opened it.
+    Its ledger belongs to the thread that opened it. In another thread, and once it is closed, all
+    that reads the ledger raises `RunOfOtherThread` or `RunClosed`; the rest is told as before.
 
     Attributes:
       arm, phase: which releases are read; phase None = the newest.
     """
 
     def __init__(self, run: Run, arm: str = "modular", phase: int | None = None):
-        self._run = run
+        self._opened = run
+        self._thread, self._is_closed = threading.get_ident(), False
         self.arm, self.phase = arm, phase
+
+    @property
+    def _run(self) -> Run:
+        """The run, whose ledger may be read. Raises `RunClosed`, `RunOfOtherThread`."""
+        if self._is_closed:
+            raise RunClosed(folder=self.folder)
+        if threading.get_ident() != self._thread:
+            raise RunOfOtherThread(folder=self.folder)
+        return self._opened
 
     @property
     def folder(self) -> str:
         """Its folder or URL."""
-        return str(self._run.address)
+        return str(self._opened.address)
 
     @property
     def config(self) -> RunConfig:
         """All of its settings."""
-        return self._run.config
+        return self._opened.config
 
     @property
     def is_finished(self) -> bool:
@@ -89,7 +108,8 @@ class OpenedRun:
 
         unfinished = self._run.ledger.queue.unfinished()
         if unfinished:
-            raise RunUnfinished(folder=self.folder, unfinished=len(unfinished))
+            to_do = counted(len(unfinished), "task")
+            raise RunUnfinished(folder=self.folder, unfinished=to_do)
         return RunReport(make_report(self._run))
 
     @property
@@ -108,7 +128,7 @@ class OpenedRun:
     @property
     def modules(self) -> tuple[str, ...]:
         """The names of its modules: early/0000, ..."""
-        return tuple(map(str, self._run.plan.arm(self.arm).topology.modules))
+        return tuple(map(str, self.config.plan.arm(self.arm).topology.modules))
 
     def module(self, name: str, *, path: int | None = None) -> dict[str, Any]:
         """The parameters of a module in the release: part -> tree of arrays.
@@ -158,7 +178,7 @@ class OpenedRun:
         from dipaco.serving.continuation import paths_of_texts
 
         self._keep_programs()
-        return paths_of_texts(self._run, self.release, _listed(texts), rule)
+        return paths_of_texts(self._run, self.release, listed_texts(texts), rule)
 
     def generate(
         self,
@@ -178,7 +198,7 @@ class OpenedRun:
           max_tokens: the most tokens to make.
           path: uses this one; None = the router's choice.
           rule: by which it is chosen; None = the run's `routing.rule`.
-          seed: of the draws.
+          seed: of the draws, 0 to 2^63 - 1.
           temperature: as in `dipaco serve`; 0 = greedy.
           sampling: `top_k`, `top_p`, `min_p`, `repetition_penalty`, as `SamplingSettings` has them.
 
@@ -188,13 +208,12 @@ class OpenedRun:
           NoSuchPath, BadSetting, UnknownSetting: a value or a name cannot be used.
         """
         from dipaco.serving.continuation import continue_text
-        from dipaco.serving.decoding.sampling import SamplingSettings
 
-        if max_tokens < 1:
-            raise BadSetting(name="max_tokens", value=max_tokens, expected="1 or more")
-        others = [field.name for field in dataclasses.fields(SamplingSettings)]
-        _check_names(sampling, others, ["max_tokens", "path", "rule", "seed"])
-        settings = SamplingSettings(temperature=temperature, **sampling)  # ty: ignore[invalid-argument-type]
+        prompt = one_text("prompt", prompt)
+        max_tokens = whole_number("max_tokens", max_tokens, 1)
+        seed = whole_number("seed", seed, 0, 2**63)
+        drawn = {"temperature": temperature, **sampling}
+        settings = sampling_of(drawn, ["max_tokens", "path", "rule", "seed"])
         self._keep_programs()
         release = self.release
         check_path(path, release)
@@ -239,7 +258,9 @@ class OpenedRun:
         self._keep_programs()
         release = self.release
         check_path(path, release)
-        return evaluate_texts(self._run, release, _listed(texts), path, rule, beginnings=beginnings)
+        return evaluate_texts(
+            self._run, release, listed_texts(texts), path, rule, beginnings=beginnings
+        )
 
     def plot(self, file: Path | str | None = None) -> Picture:
         """The report's picture: learning curves, and which domain went to which path. A notebook
@@ -254,26 +275,33 @@ class OpenedRun:
         return picture
 
     def close(self) -> None:
-        """Closes its ledger."""
-        self._run.ledger.close()
+        """Closes its ledger, in the thread that opened it."""
+        if not self._is_closed:
+            self._run.ledger.close()
+            self._is_closed = True
 
     def __enter__(self) -> Self:
+        _ = self._run  # raises if it cannot be read
         return self
 
     def __exit__(self, *_) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return "\n".join((self._title(), self._sizes(), self._results()))
-
-    def _title(self) -> str:
-        config, to_do = self.config, len(self._run.ledger.queue.unfinished())
-        state = f"{to_do} {'task' if to_do == 1 else 'tasks'} to do" if to_do else "finished"
+        if self._is_closed:
+            return "\n".join((self._title("closed"), self._sizes()))
+        if threading.get_ident() != self._thread:
+            return "\n".join((self._title("opened by another thread"), self._sizes()))
+        to_do = len(self._run.ledger.queue.unfinished())
+        state = f"{counted(to_do, 'task')} to do" if to_do else "finished"
         rules = f"; {phrase(self._run.rules)}" if self._run.rules else ""
-        return f"{config.name}, seed {config.seed}, in {self.folder}: {state}{rules}"
+        return "\n".join((self._title(state + rules), self._sizes(), self._results()))
+
+    def _title(self, state: str) -> str:
+        return f"{self.config.name}, seed {self.config.seed}, in {self.folder}: {state}"
 
     def _sizes(self) -> str:
-        topology = self._run.plan.arm(self.arm).topology
+        topology = self.config.plan.arm(self.arm).topology
         in_part = part_parameters(self.config.model)
         total = sum(in_part[part] for m in topology.modules for part in topology.parts_of(m))
         return (
@@ -296,25 +324,3 @@ class OpenedRun:
         from dipaco.runs.programs import use_compilation_cache
 
         use_compilation_cache(cache_folder() / "compiled")
-
-
-def _listed(texts: str | Iterable[str]) -> list[str]:
-    """Raises `BadSetting`: they are no texts."""
-    listed = [texts] if isinstance(texts, str) else texts
-    listed = list(listed) if isinstance(listed, Iterable) else [listed]
-    for each in listed:
-        if not isinstance(each, str):
-            raise BadSetting(name="texts", value=each, expected="a text, or several")
-    return listed
-
-
-def _check_names(given: Iterable[str], known: Sequence[str], others: Sequence[str] = ()) -> None:
-    """Raises `UnknownSetting`: a name that is not known. One of `others`, which were taken before,
-    may be meant.
-    """
-    for name in given:
-        if name not in known:
-            known = (*known, *others)
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
-            raise UnknownSetting(name=name, hint=f" {meant}")

@@ -8,11 +8,13 @@ from pathlib import Path
 from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.names import name_of
+from dipaco.errors import BadSetting
 from dipaco.launch.equal_bits import ask_for_equal_bits
 from dipaco.library.console import ConsoleReporter
 from dipaco.library.opened import OpenedRun
 from dipaco.library.opened import open as open_for_reading
 from dipaco.observe.events import Event
+from dipaco.observe.trackers import check_trackers
 from dipaco.overrides import load_config
 from dipaco.runs.meshes import check_devices
 from dipaco.runs.programs import use_compilation_cache
@@ -58,9 +60,14 @@ def run(
       CannotTrainHere: the devices of this process do not fit a new run without `database`.
       BadMesh, DevicesUnfit, KernelUnavailable: nor those of one that has begun, and whose text is
         prepared.
-      ExtraMissing, TrackerRefused: a tracker is not installed, or does not take the run.
+      NoSuchTracker, ExtraMissing: a tracker is not known, or not installed; nothing was begun.
+      TrackerRefused: a tracker does not take the run.
       BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: what `dipaco train` refuses or reports.
     """
+    if isinstance(trackers, str):
+        expected = f"a list of names, as [{trackers!r}]"
+        raise BadSetting(name="trackers", value=trackers, expected=expected)
+    check_trackers(trackers)
     if not isinstance(config, RunConfig):
         config = load_config(Path(config))
     ask_for_equal_bits()

@@ -180,6 +180,12 @@ class CombinedCallbacks:
         return call
 
 
+def check_extra() -> None:
+    """Raises `ExtraMissing` where there is no client of Prometheus."""
+    with needs_extra("metrics", package="prometheus-client", feature="`--metrics-port`"):
+        import prometheus_client  # noqa: F401
+
+
 @contextlib.contextmanager
 def serve_metrics(
     port: int,
@@ -193,8 +199,9 @@ def serve_metrics(
     Raises:
       ExtraMissing, CannotListen.
     """
-    with needs_extra("metrics", package="prometheus-client", feature="`--metrics-port`"):
-        from prometheus_client import CollectorRegistry, start_http_server
+    check_extra()
+    from prometheus_client import CollectorRegistry, start_http_server
+
     registry: Any = CollectorRegistry()
     registry.register(RunMetrics(open_ledger, fresh_seconds))
     work = WorkerMetrics(registry)

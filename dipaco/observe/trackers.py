@@ -12,6 +12,7 @@ TRACKIO_SPACE_ID.
 """
 
 import contextlib
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -21,6 +22,12 @@ from typing import Any, NamedTuple, Self
 from dipaco.errors import needs_extra
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
+
+PACKAGES = {  # of a tracker: the package, and what needs it
+    "tensorboard": ("tensorboardX", "Writing TensorBoard files"),
+    "trackio": ("trackio", "`--trackio`"),
+    "wandb": ("wandb", "`--wandb`"),
+}
 
 
 class TrackedRun(NamedTuple):
@@ -56,6 +63,13 @@ def numbers_of(event: Event) -> Numbers | None:
     )
 
 
+def _library_of(tracker: str) -> Any:
+    """The package of a tracker, which its extra brings. Raises `ExtraMissing`."""
+    package, feature = PACKAGES[tracker]
+    with needs_extra(tracker, package=package, feature=feature):
+        return importlib.import_module(package)
+
+
 class _Tracker:
     """Hands the numbers of events on. A context manager."""
 
@@ -85,11 +99,7 @@ class TensorBoard(_Tracker):
     """
 
     def __init__(self, folder: Path | str):
-        with needs_extra(
-            "tensorboard", package="tensorboardX", feature="Writing TensorBoard files"
-        ):
-            import tensorboardX
-        self._writer = tensorboardX.SummaryWriter(str(folder))
+        self._writer = _library_of("tensorboard").SummaryWriter(str(folder))
 
     def _put(self, numbers: Numbers) -> None:
         for name, value in numbers.values.items():
@@ -108,8 +118,7 @@ class Trackio(_Tracker):
     """
 
     def __init__(self, run: TrackedRun):
-        with needs_extra("trackio", package="trackio", feature="`--trackio`"):
-            import trackio
+        trackio = _library_of("trackio")
         advice = "Its variables TRACKIO_… say where a run is kept."
         # What it has to say is no result of the run.
         with _begins("trackio", "--trackio", advice), contextlib.redirect_stdout(sys.stderr):
@@ -140,8 +149,7 @@ class WeightsAndBiases(_Tracker):
     """
 
     def __init__(self, run: TrackedRun):
-        with needs_extra("wandb", package="wandb", feature="`--wandb`"):
-            import wandb
+        wandb = _library_of("wandb")
         advice = "Log in (`wandb login`), or write to files alone: WANDB_MODE=offline."
         with _begins("Weights & Biases", "--wandb", advice):
             settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True)
@@ -183,6 +191,14 @@ OPENED: dict[str, Callable[[TrackedRun, Path], _Tracker]] = {
 TRACKERS = tuple(OPENED)
 
 
+def check_trackers(names: Iterable[str]) -> None:
+    """Raises `NoSuchTracker`, or `ExtraMissing` where the package of one is not installed."""
+    for name in names:
+        if name not in OPENED:
+            raise NoSuchTracker(tracker=name, known=", ".join(TRACKERS))
+        _library_of(name)
+
+
 class Trackers:
     """Several trackers of one run. A context manager.
 
@@ -203,8 +219,7 @@ class Trackers:
         self._open: dict[str, _Tracker] = {}
         try:
             for name in dict.fromkeys(names):
-                if name not in OPENED:
-                    raise NoSuchTracker(tracker=name, known=", ".join(TRACKERS))
+                check_trackers([name])
                 self._open[name] = OPENED[name](run, board)
         except BaseException:
             self._say = lambda _: None  # the error is what there is to say

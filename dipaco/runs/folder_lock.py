@@ -2,10 +2,13 @@
 
 The first process holds it exclusively while it puts the run in order, then shares it. The system
 releases the lock of a process that dies, so an exclusive lock proves that no other is at work.
+
+A folder that was made for a run which then did not begin is removed again.
 """
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -27,9 +30,11 @@ class FolderLock:
     def __init__(self, stream: Any, *, is_exclusive: bool):
         self._stream = stream
         self.is_exclusive = is_exclusive  # until `share`
+        self.may_be_shared = not is_exclusive
 
     def share(self) -> None:
         """Lets other processes work on the run."""
+        self.may_be_shared = True
         fcntl.flock(self._stream, fcntl.LOCK_SH)
 
 
@@ -45,18 +50,51 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
     check_folder(Address.of(where))
     folder = Address.of(where).folder
     lock = Layout(folder).lock
-    with translate_os_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = lock.open("a")
-    with stream:
-        deadline = time.monotonic() + SETUP_SECONDS
-        while not (is_exclusive := _try_lock(stream, fcntl.LOCK_EX)):
-            if _try_lock(stream, fcntl.LOCK_SH):
-                break
-            if time.monotonic() > deadline:
-                raise RunBusy(folder=where)
-            time.sleep(RETRY_SECONDS)
-        yield FolderLock(stream, is_exclusive=is_exclusive)
+    deadline = time.monotonic() + SETUP_SECONDS
+    while True:
+        is_new = not folder.exists()
+        with translate_os_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            stream = lock.open("a")
+        with stream:
+            is_exclusive = _wait(stream, deadline, where)
+            if not _is_of(stream, lock):
+                continue  # the process that had made the folder has removed it
+            held = FolderLock(stream, is_exclusive=is_exclusive)
+            try:
+                yield held
+            except BaseException:
+                if is_new and not held.may_be_shared:
+                    _remove_unused(folder, lock)
+                raise
+            return
+
+
+def _wait(stream: Any, deadline: float, where: Path | Address) -> bool:
+    """Waits for the lock; whether it is exclusive. Raises `RunBusy`."""
+    while not _try_lock(stream, fcntl.LOCK_EX):
+        if _try_lock(stream, fcntl.LOCK_SH):
+            return False
+        if time.monotonic() > deadline:
+            raise RunBusy(folder=where)
+        time.sleep(RETRY_SECONDS)
+    return True
+
+
+def _is_of(stream: Any, lock: Path) -> bool:
+    """Whether the open file is the one that other processes find there."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), lock.stat())
+    except OSError:
+        return False
+
+
+def _remove_unused(folder: Path, lock: Path) -> None:
+    """Removes a folder that holds nothing but its lock, which is held exclusively."""
+    with contextlib.suppress(OSError):
+        if os.listdir(folder) == [lock.name]:
+            lock.unlink()
+            folder.rmdir()
 
 
 def is_in_use(where: Path | Address) -> bool:

@@ -28,7 +28,7 @@ def check_path(path: int | None, release: "Release") -> None:
     passes.
     """
     last = len(release.paths) - 1
-    if path is not None and not hasattr(path, "__index__"):
+    if path is not None and (isinstance(path, bool) or not hasattr(path, "__index__")):
         raise BadSetting(name="path", value=path, expected=f"a whole number, 0 to {last}")
     if path is not None and not 0 <= path < len(release.paths):
         raise NoSuchPath(path=path, last=last)

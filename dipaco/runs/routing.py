@@ -47,7 +47,7 @@ def routing_by(run: Run, rule: str | None) -> RoutingConfig:
     if rule is None:
         return run.config.routing
     if rule not in RULES:
-        raise BadSetting(name="--rule", value=rule, expected=f"one of {', '.join(RULES)}")
+        raise BadSetting(name="rule", value=rule, expected=f"one of {', '.join(RULES)}")
     return dataclasses.replace(run.config.routing, rule=rule)
 
 

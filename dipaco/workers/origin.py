@@ -30,6 +30,7 @@ from dipaco.runs.progress import base_costs, costs_of_start
 from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
 from dipaco.store.address import Address
+from dipaco.store.errors import BadRun
 from dipaco.store.layout import Layout
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
@@ -52,19 +53,33 @@ def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) 
 
     found, parts = read_checkpoint(checkpoint)
     _check_model(str(checkpoint), found, config.model)
-    objects = Address.of(where).objects()
-    receipt = save_tree(objects, "modules", parts)
     tokenizer_file = checkpoint / "tokenizer.json"
     if not tokenizer_file.is_file():
         raise CannotStartFrom(source=checkpoint, problem="it has no tokenizer.json")
     tokenizer = load_tokenizer(tokenizer_file)
     names = edge_names_of_checkpoint(checkpoint, tokenizer)
+    edges = _edges(config.data, str(checkpoint), tokenizer, names)
+    objects = Address.of(where).objects()  # nothing is copied before all is checked
     return {
         "origin": _origin(checkpoint, None),
-        "base": receipt,
+        "base": save_tree(objects, "modules", parts),
         "tokenizer": _save_tokenizer(objects, tokenizer_file),
-        **_edges(config.data, str(checkpoint), tokenizer, names),
+        **edges,
     }
+
+
+def parse_start(source: str) -> tuple[Address, str]:
+    """The run and the phase, or `base`, of `DIR@PHASE`. Raises `CannotStartFrom`."""
+    name, _, phase = source.rpartition("@")
+    is_number = phase.isascii() and phase.isdecimal()
+    if not name or not (is_number or phase == BASE):
+        problem = "expected DIR@PHASE or DIR@base, for example runs/quickstart@4"
+        raise CannotStartFrom(source=source, problem=problem)
+    try:
+        return Address.parse(name), phase
+    except BadRun as error:  # whose sentence is of `--run`
+        given, problem = error.values["given"], error.values["problem"]
+        raise CannotStartFrom(source=given, problem=problem) from error
 
 
 def from_run(
@@ -79,14 +94,8 @@ def from_run(
         (`sources_of`), their documents are routed by another rule, or, for the base model, the
         text is another one.
     """
-    name, at, phase = source.rpartition("@")
-    is_number = phase.isascii() and phase.isdecimal()
-    if not at or not (is_number or phase == BASE):
-        raise CannotStartFrom(
-            source=source,
-            problem="expected DIR@PHASE or DIR@base, for example runs/quickstart@4",
-        )
-    with reading(Address.parse(name)) as other:
+    address, phase = parse_start(source)
+    with reading(address) as other:
         _check_model(source, other.config.model, config.model)
         if phase == BASE:
             return _from_base(config, Address.of(where), source, other, rules or {})
@@ -107,6 +116,7 @@ def from_run(
         if other.config.num_paths == config.num_paths:
             check_router(source, other, config, rules or {})
         modules = _modules(source, other, there, config.topology)
+        edges = _edges(config.data, source, other.corpus.tokenizer(), other.corpus.edge_names)
         objects = Address.of(where).objects()
         given: dict[str, Any] = {
             "origin": _origin(None, source),
@@ -121,7 +131,7 @@ def from_run(
                 and other.rules == (rules or {}),
             )._asdict(),
             "tokenizer": _save_tokenizer(objects, other.corpus.tokenizer_file),
-            **_edges(config.data, source, other.corpus.tokenizer(), other.corpus.edge_names),
+            **edges,
             "modules": {
                 str(module): save_tree(objects, "modules", parts)
                 for module, parts in modules.items()
@@ -195,6 +205,7 @@ def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> No
 
     Raises:
       OptionTooLate: it is not, and the run would silently go on without it.
+      CannotStartFrom: it is not of its form.
     """
     named, began = _origin(init_from, start_from), run.given("origin")
     if named is not None and named != began:
@@ -208,8 +219,8 @@ def _origin(init_from: Path | None, start_from: str | None) -> str | None:
     if init_from is not None:
         return f"--init-from {init_from.resolve()}"
     if start_from is not None:
-        name, _, phase = start_from.rpartition("@")
-        return f"--from {Address.parse(name).url or Path(name).resolve()}@{phase}"
+        address, phase = parse_start(start_from)
+        return f"--from {address.url or address.folder.resolve()}@{phase}"
     return None
 
 

@@ -70,6 +70,29 @@ def test_too_few_devices_are_said_before_a_run_begins(dipaco, tiny, tmp_path, wo
         open_run(Address(tmp_path / "run"))
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train --metrics-port 99999", "`--metrics-port` is 99999. Expected 0 to 65535"),
+        ("train --metrics-port 0", "pip install 'dipaco[metrics]'"),
+        ("train --wandb", "pip install 'dipaco[wandb]'"),
+        ("train --trackio --workers 2", "pip install 'dipaco[trackio]'"),
+        ("launch --tensorboard --workers 1", "pip install 'dipaco[tensorboard]'"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_said_before_a_run_begins(
+    dipaco, config_file, tmp_path, words, says
+):
+    """Else a run of the wrong line is there, which may refuse the right one."""
+    for package in ("prometheus_client", "tensorboardX", "trackio", "wandb"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError")
+    verb, *options = words.split()
+    run = tmp_path / "run"
+    refused = dipaco(verb, config_file, "--run", run, *options, path=[str(tmp_path)])
+    assert (refused.code in (2, 4), says in refused.err) == (True, True), refused.err
+    assert not run.exists()
+
+
 def test_a_process_that_only_starts_workers_does_not_judge_gpus_that_it_cannot_see(monkeypatch):
     """WSL and ROCm have no /dev/nvidia*, and a JAX that is not for the CPU only."""
     monkeypatch.setattr(devices, "visible_devices", lambda: devices.VisibleDevices("cpu", ()))
@@ -255,6 +278,8 @@ def test_a_tokenizer_with_other_tokens_than_the_origins_is_refused(tiny, opened,
         ("{tiny}", [], "expected DIR@PHASE or DIR@base"),
         ("{tiny}@last", [], "expected DIR@PHASE or DIR@base"),
         ("{tiny}@²", [], "expected DIR@PHASE or DIR@base"),
+        ("@2", [], "Cannot start from @2: expected DIR@PHASE or DIR@base"),
+        ("s3://x y/z@2", [], "Cannot start from s3://x y/z: `x y` is not a valid name of a bucket"),
         ("{tiny}@9", [], "that run has 2 phases"),
         ("{tiny}@99999999999999999999", [], "that run has 2 phases"),
         ("{tiny}-nowhere@1", [], "holds no run"),
@@ -276,4 +301,11 @@ def test_a_bad_start_is_refused(dipaco, tiny, tmp_path, source, settings, error)
     start = source.format(tiny=tiny.folder)
     ended = dipaco("train", tiny.config, "--run", tmp_path / "new", "--from", start, *settings)
     assert (ended.code, error in ended.err) == (2, True), ended.err
-    assert not (tmp_path / "new" / "ledger.sqlite").exists()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("start", ["runs/x", "@2", "runs/x@last"])
+def test_a_mistyped_start_is_said_of_a_run_that_has_begun(dipaco, tiny, start):
+    ended = dipaco("train", tiny.config, "--run", tiny.folder, "--from", start)
+    says = f"CannotStartFrom: Cannot start from {start}: expected DIR@PHASE"
+    assert (ended.code, says in ended.err) == (2, True), ended.err

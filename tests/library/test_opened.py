@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -13,8 +14,16 @@ from dipaco.data.errors import HalfCharacter
 from dipaco.errors import BadSetting, NoSuchPath, NoTexts, UnknownSetting
 from dipaco.evaluation.tables import Report, render_text
 from dipaco.library.console import title_of
-from dipaco.library.errors import ModuleNotReleased, NoSuchModule, PictureUnwritable, RunUnfinished
+from dipaco.library.errors import (
+    ModuleNotReleased,
+    NoSuchModule,
+    PictureUnwritable,
+    RunClosed,
+    RunOfOtherThread,
+    RunUnfinished,
+)
 from dipaco.library.opened import OpenedRun
+from dipaco.plural import counted
 from dipaco.runs.errors import NoSuchArm, NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.serving.continuation import prompt_tokens
@@ -53,8 +62,54 @@ def test_a_run_that_is_half_done_says_what_is_to_do_and_has_no_report(half):
     with library.open(half.folder) as run:
         assert "tasks to do" in repr(run)
         assert not run.is_finished
-        with pytest.raises(RunUnfinished, match="are to do"):
+        with pytest.raises(RunUnfinished, match=r": \d+ tasks to do\. "):
             _ = run.report
+
+
+def test_one_task_that_is_left_is_told_as_one():
+    error = RunUnfinished(folder="runs/x", unfinished=counted(1, "task"))
+    assert "runs/x has no report so far: 1 task to do. " in str(error)
+
+
+READ = {
+    "is_finished": lambda run: run.is_finished,
+    "report": lambda run: run.report,
+    "release": lambda run: run.release,
+    "samples": lambda run: run.samples,
+    "route": lambda run: run.route("ba"),
+    "with": lambda run: run.__enter__(),
+}
+
+
+@pytest.mark.parametrize("read", READ.values(), ids=READ)
+def test_a_closed_run_is_opened_again_and_is_not_damaged(tiny, read):
+    with library.open(tiny.folder) as run:
+        pass
+    run.close()  # once more, which changes nothing
+    with pytest.raises(RunClosed, match=r"was closed\. Open it again: `dipaco\.open"):
+        read(run)
+
+
+def test_what_needs_no_ledger_is_told_of_a_closed_run(tiny):
+    with library.open(tiny.folder) as run:
+        known = (run.folder, run.config, run.modules)
+    assert (run.folder, run.config, run.modules) == known
+    title, sizes = repr(run).splitlines()
+    assert title == f"toy, seed 0, in {tiny.folder}: closed"
+    assert sizes.startswith("modular: 4 paths of ")
+
+
+def test_another_thread_opens_the_run_for_itself(opened, tiny):
+    def elsewhere(run):
+        for read in (*READ.values(), OpenedRun.close):
+            with pytest.raises(RunOfOtherThread, match="Open it in this one as well"):
+                read(run)
+        return repr(run)
+
+    with ThreadPoolExecutor(1) as pool:
+        title = pool.submit(elsewhere, opened).result().splitlines()[0]
+    assert title == f"toy, seed 0, in {tiny.folder}: opened by another thread"
+    assert opened.is_finished
 
 
 def test_the_report_is_that_of_the_file(opened, tiny):
@@ -157,6 +212,45 @@ def test_a_seed_makes_the_same_text_again_and_settings_are_checked(opened):
     for wrong in ({"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 2.0}):
         with pytest.raises(BadSetting):
             opened.generate("da", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prompt": 5}, r"`prompt` is 5\. Expected a text\."),
+        ({"max_tokens": 5.5}, r"`max_tokens` is 5\.5\. Expected a whole number, 1 or more\."),
+        ({"max_tokens": "5"}, r"`max_tokens` is '5'\. Expected a whole number, 1 or more\."),
+        ({"max_tokens": True}, r"`max_tokens` is True\. Expected a whole number"),
+        ({"seed": -1}, r"`seed` is -1\. Expected a whole number, 0 to 9223372036854775807\."),
+        ({"seed": 2**63}, r"`seed` is 9223372036854775808\. Expected a whole number, 0 to 92"),
+        ({"seed": "a"}, r"`seed` is 'a'\. Expected a whole number"),
+        ({"temperature": "hot"}, r"`temperature` is 'hot'\. Expected a number\."),
+        ({"temperature": None}, r"`temperature` is None\. Expected a number\."),
+        ({"temperature": math.nan}, r"`temperature` is nan\. Expected 0 \(greedy\) or more\."),
+        ({"top_k": 2.5}, r"`top_k` is 2\.5\. Expected a whole number, 0 or more\."),
+        ({"logit_bias": "12"}, r"`logit_bias` is '12'\. Expected pairs of a token and a number\."),
+        ({"path": True}, r"`path` is True\. Expected a whole number, 0 to 3\."),
+        ({"rule": "x"}, r"`rule` is 'x'\. Expected one of features, likelihood\."),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_said_before_text_is_made(opened, given, says):
+    with pytest.raises(BadSetting, match=says):
+        opened.generate(**{"prompt": "da", "max_tokens": 2, **given})
+
+
+def test_numbers_of_numpy_are_numbers(opened, tiny):
+    given = {"max_tokens": np.int64(2), "seed": np.uint8(3), "temperature": np.float32(0.5)}
+    assert opened.generate("da", **given) == opened.generate(
+        "da", max_tokens=2, seed=3, temperature=0.5
+    )
+    with library.open(tiny.folder, phase=np.int64(2)) as run:
+        assert run.release.phase == 2
+
+
+@pytest.mark.parametrize("phase", ["2", 2.0, True, -1])
+def test_a_phase_is_a_whole_number(tiny, phase):
+    with pytest.raises(BadSetting, match=f"`phase` is {phase!r}. Expected a whole number, 0 or"):
+        library.open(tiny.folder, phase=phase)
 
 
 def test_a_score_is_what_evaluate_prints(opened, dipaco, tiny, tmp_path):

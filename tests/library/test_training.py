@@ -15,6 +15,7 @@ import dipaco as library
 from dipaco.errors import BadSetting
 from dipaco.library.console import title_of
 from dipaco.model.config import MeshConfig
+from dipaco.observe.errors import NoSuchTracker
 from dipaco.overrides import load_config
 from dipaco.runs.errors import RunOfOtherConfig
 from dipaco.runs.opening import create_or_open, has_begun
@@ -70,6 +71,21 @@ def test_a_value_of_the_wrong_type_is_refused_before_a_folder_is_made(tmp_path, 
     inner = dataclasses.replace(TOY.inner, steps=12 / 4)
     with pytest.raises(BadSetting, match=r"`inner\.steps` is 3\.0\. Expected a whole number"):
         library.run(dataclasses.replace(TOY, inner=inner), tmp_path / "run", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("trackers", "error", "says"),
+    [
+        (["tensorbord"], NoSuchTracker, "`tensorbord` is no tracker"),
+        ("wandb", BadSetting, r"`trackers` is 'wandb'\. Expected a list of names"),
+    ],
+)
+def test_a_mistyped_tracker_is_refused_before_a_folder_is_made(
+    tmp_path, own_cache, trackers, error, says
+):
+    with pytest.raises(error, match=says):
+        library.run(TOY, tmp_path / "run", trackers=trackers, progress=False)
     assert list(tmp_path.iterdir()) == []
 
 

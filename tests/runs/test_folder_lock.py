@@ -1,5 +1,8 @@
 """The lock of a run folder: exclusive, then shared, and released by the death of its process."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,39 @@ def test_a_lock_is_released_when_its_process_dies(dipaco, config_file, tmp_path)
     assert killed.fired == "after claim prepare", killed.err
     with folder_lock(tmp_path) as lock:
         assert lock.is_exclusive
+
+
+def test_a_folder_that_was_made_for_nothing_is_removed_again(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(KeyError):
+        fail_in(tmp_path / "there", lambda lock: None)
+    with pytest.raises(KeyError):
+        fail_in(tmp_path / "new", lambda lock: None)
+    with pytest.raises(KeyError):
+        fail_in(tmp_path / "begun", lambda lock: (tmp_path / "begun" / "ledger.sqlite").touch())
+    with pytest.raises(KeyError):
+        fail_in(tmp_path / "shared", lambda lock: lock.share())  # others may hold it now
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["begun", "shared", "there"]
+
+
+def test_who_waited_for_a_folder_that_is_removed_makes_it_again(tmp_path, monkeypatch):
+    """A lock on a file that is no longer there would keep nobody out."""
+    folder, waits, sleep = tmp_path / "new", threading.Event(), time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: (waits.set(), sleep(seconds)))
+
+    def wait_for_it():
+        with folder_lock(folder) as lock:
+            return lock.is_exclusive and (folder / "run.lock").exists()
+
+    def wait_for_who_waits(_):
+        waiting.append(pool.submit(wait_for_it))
+        assert waits.wait(timeout=60)
+
+    waiting = []
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(KeyError):
+            fail_in(folder, wait_for_who_waits)
+        assert waiting[0].result(timeout=60)
 
 
 def test_a_folder_that_cannot_hold_a_run(tmp_path):
@@ -69,3 +105,9 @@ def test_a_run_that_has_begun_is_opened_whatever_lies_beside_it(tmp_path):
 def enter(folder):
     with folder_lock(folder):
         pass
+
+
+def fail_in(folder, before):
+    with folder_lock(folder) as lock:
+        before(lock)
+        raise KeyError

@@ -1,0 +1,94 @@
+"""Ctrl-C: at any moment a sentence, and one that is true of the verb."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dipaco.cli import main as command_line
+from dipaco.cli.main import main
+
+HOME = Path(__file__).parents[2]
+SWALLOWS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    pass  # it is raised here
+except BaseException:
+    pass
+"""
+
+
+def show(config, *, ignored=False):
+    """`dipaco config show`, in a process that is interrupted by what it loads."""
+    command = [sys.executable, "-m", "dipaco.cli.main", "config", "show", config]
+    handler = signal.SIG_IGN if ignored else signal.default_int_handler
+    return subprocess.run(
+        command,
+        cwd=config.parent,
+        env=os.environ | {"PYTHONPATH": str(HOME)},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
+
+
+@pytest.fixture
+def config(tmp_path, config_file):
+    """A config whose first line imports a library that swallows an interrupt, as those do that
+    call back from C.
+    """
+    (tmp_path / "library.py").write_text(SWALLOWS)
+    file = tmp_path / "config.py"
+    file.write_text(f"import library\n{config_file.read_text()}")
+    return file
+
+
+def test_in_the_middle_of_an_import_it_ends_the_process(config):
+    ended = show(config)
+    assert (ended.returncode, ended.stderr) == (130, "\nInterrupted.\n"), ended.stdout
+
+
+def test_where_it_is_ignored_it_stays_so(config):
+    ended = show(config, ignored=True)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+
+
+def test_outside_of_imports_what_was_begun_is_put_in_order(tmp_path, config_file):
+    config = tmp_path / "config.py"
+    end = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nfinally:\n    print('in order')\n"
+    config.write_text(f"import os, signal\n{end}{config_file.read_text()}")
+    ended = show(config)
+    assert (ended.returncode, ended.stderr) == (130, "\nInterrupted.\n")
+    assert ended.stdout == "in order\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "goes_on"),
+    [
+        ("train toy --run r", True),
+        ("worker --run r", True),
+        ("export --run r --all --out o", True),
+        ("evaluate --run r --documents d", False),
+        ("dashboard --run r", False),
+        ("status --run r --watch", False),
+        ("swarm start toy --run r", True),
+        ("swarm watch r --token t", False),
+    ],
+)
+def test_only_a_verb_that_continues_says_so(words, goes_on, monkeypatch, capsys):
+    class Interrupted:
+        @staticmethod
+        def run(options):
+            raise KeyboardInterrupt
+
+    known = dict.fromkeys(command_line.VERBS, Interrupted)
+    top = command_line.parser()
+    monkeypatch.setattr(command_line, "parser", lambda: top)
+    monkeypatch.setattr(command_line, "VERBS", known)
+    assert main(words.split()) == 130
+    says = "Interrupted. The same command goes on from here." if goes_on else "Interrupted."
+    assert capsys.readouterr().err == f"\n{says}\n"
