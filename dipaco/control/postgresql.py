@@ -120,6 +120,7 @@ class PostgreSQL:
         )
 
     def once(self, query: str, **values: Any) -> list[tuple]:
+        self._connection.give_back()  # what an interrupt has left: it would not be committed
         return self._execute(query, values).fetchall()
 
     def one(self, query: str, **values: Any) -> tuple | None:

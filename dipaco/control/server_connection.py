@@ -63,6 +63,8 @@ class ServerConnection:
         self._turn: _Turn = _Turn() if beside is None else beside._turn
         self._is_owner = beside is None
         self._held: Any = None  # while it is our turn
+        self._single: Any = None  # opened for a single use
+        self._user: object | None = None  # of the turn
         if beside is None:
             self._check_url()
 
@@ -73,34 +75,53 @@ class ServerConnection:
         """
         if self._held is not None:
             yield self._held
-        elif self._turn.lock.acquire(timeout=self._patience_seconds):
-            try:
+            return
+        with self._own_turn():
+            yield self._held
+
+    @contextlib.contextmanager
+    def _own_turn(self) -> Generator[object]:
+        """A turn, and no part of another. An interrupt may come where no `finally` runs as long as
+        its traceback is kept: what it has left is given back here, or by `close`.
+
+        Yields:
+          What `_user` is as long as it is this turn.
+        """
+        this = object()
+        try:
+            self.give_back()
+            self._user = this
+            if self._turn.take(self, self._patience_seconds):
                 if self._turn.raw is None or not _is_usable(self._turn.raw):
                     self._turn.close()
                     self._turn.raw = self._open()
                 self._held = self._turn.raw
-                yield self._held
-            finally:
-                self._held = None
-                self._turn.lock.release()
-        else:
-            with contextlib.closing(self._open()) as self._held:
-                try:
-                    yield self._held
-                finally:
-                    self._held = None
+            else:
+                self._held = self._single = self._open()
+            yield this
+            self.give_back()
+        except BaseException:
+            if self._user is this:
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """It is not our turn any more; once more changes nothing."""
+        self._held = None
+        if self._single is not None:
+            self._single.close()
+            self._single = None
+        self._turn.give_back(self)
+        self._user = None
 
     @contextlib.contextmanager
     def transaction(self, mode: str = "") -> Generator[None]:
-        """All statements inside take effect together or not at all; see `flush` for when.
+        """All statements inside take effect together or not at all; see `flush` for when. It is
+        part of no other transaction.
 
         Args:
           mode: of the transaction, as SQL has it.
         """
-        if self._held is not None:  # part of the transaction that we are in
-            with self.translated_errors(), self._held.transaction():
-                yield
-            return
         settings = {
             "synchronous_commit": "off",
             "idle_in_transaction_session_timeout": IDLE_MILLISECONDS,
@@ -110,14 +131,17 @@ class ServerConnection:
         begin = "; ".join(
             [f"BEGIN {mode}", *(f"SET LOCAL {name} = {value}" for name, value in settings.items())]
         )
-        with self.turn() as raw, self.translated_errors():
+        with self._own_turn() as this, self.translated_errors():
+            raw = self._held
             raw.execute(begin)
             try:
                 yield
             except BaseException:
-                with contextlib.suppress(self._psycopg.Error):
-                    raw.execute("ROLLBACK")
+                if self._user is this:
+                    with contextlib.suppress(self._psycopg.Error):
+                        raw.execute("ROLLBACK")
                 raise
+            assert self._user is this, "a transaction was begun inside another"
             raw.execute("COMMIT")
 
     @property
@@ -136,6 +160,7 @@ class ServerConnection:
             raw.execute(script)
 
     def close(self) -> None:
+        self.give_back()
         if self._is_owner:
             self._turn.close()
 
@@ -208,11 +233,36 @@ class ServerConnection:
 
 
 class _Turn:
-    """What the threads of a process share: the connection, and whose turn it is."""
+    """What the threads of a process share: the connection, and whose turn it is.
+
+    The lock knows which thread has it: an interrupt may come as it is taken, before anything is
+    noted of it.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._holder: ServerConnection | None = None
         self.raw: Any = None  # psycopg's
+
+    def take(self, by: ServerConnection, patience_seconds: float) -> bool:
+        """From here to `give_back` it is their turn; False: another's, for all this time."""
+        if not self._lock.acquire(timeout=patience_seconds):
+            return False
+        if self._holder is not None:  # in this very thread
+            self._lock.release()
+            return False
+        self._holder = by
+        return True
+
+    def give_back(self, by: ServerConnection) -> None:
+        """Whether or not it is their turn; what an interrupt has left counts as theirs."""
+        if self._holder is by:
+            self._holder = None
+        elif self._holder is not None:
+            return
+        with contextlib.suppress(RuntimeError):  # it is not, or not any more, this thread's
+            while True:
+                self._lock.release()
 
     def close(self) -> None:
         if self.raw is not None:

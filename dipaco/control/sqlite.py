@@ -52,6 +52,7 @@ class SQLite:
         self._allows_older = allows_older
         self._turn: Turn | None = None
         self._turn_seconds = TURN_SECONDS if turn_seconds is None else turn_seconds
+        self._inside: object | None = None  # the transaction that we are in
         self._log: int | None = None  # write-ahead log; SQLite keeps it open as long as we do
         self.epoch = clock.epoch()
         self._host: HostMark | None = None
@@ -83,18 +84,42 @@ class SQLite:
         if self._host is not None:
             with translate_os_errors(self._file):
                 self._host.renew()
+        with self._begun("BEGIN IMMEDIATE", "COMMIT", self._turn):
+            yield
+        if is_durable:
+            self.flush()
+
+    @contextlib.contextmanager
+    def _begun(self, begin: str, end: str, turn: Turn | None) -> Generator[None]:
+        """A transaction, and no part of another. An interrupt may come where no `finally` runs as
+        long as its traceback is kept: what it has left is ended here, or by `close`.
+        """
+        this = object()
         with self._translate_errors():
-            with contextlib.nullcontext() if self._turn is None else self._turn.taken():
-                try:
-                    self._connection.execute("BEGIN IMMEDIATE")
-                    yield
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    if self._connection.in_transaction:  # a full disk has rolled it back by itself
-                        self._connection.execute("ROLLBACK")
-                    raise
-            if is_durable:
-                self.flush()
+            try:
+                self._leave()
+                self._inside = this
+                if turn is not None:
+                    turn.take()
+                self._connection.execute(begin)
+                yield
+                assert self._inside is this, "a transaction was begun inside another"
+                self._connection.execute(end)
+                self._leave()
+            except BaseException:
+                if self._inside is this:
+                    self._leave()
+                raise
+
+    def _leave(self) -> None:
+        """Undoes what is not committed, and gives back the turn; once more changes nothing."""
+        try:
+            if self._connection.in_transaction:  # a full disk has rolled it back by itself
+                self._connection.execute("ROLLBACK")
+        finally:
+            if self._turn is not None:
+                self._turn.give_back()
+        self._inside = None
 
     @property
     def is_inside(self) -> bool:
@@ -108,12 +133,8 @@ class SQLite:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
-        with self._translate_errors():
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.execute("ROLLBACK")
+        with self._begun("BEGIN", "ROLLBACK", None):
+            yield
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
         """Fetches all: a cursor left open would hold the write lock."""
@@ -170,6 +191,7 @@ class SQLite:
         raise AssertionError("a file is put in place only when its run has begun")
 
     def close(self) -> None:
+        self._inside = None
         if self._log is not None:
             os.close(self._log)
         self._connection.close()
@@ -215,7 +237,8 @@ class SQLite:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.IntegrityError):
+            # A connection that is closed is a defect of this program, and no damage.
+            if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
                 raise
             # The low byte is the kind of error, the rest its detail.
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -4,12 +4,12 @@ A process that is stopped, or hangs, inside a transaction keeps its turn, and ev
 wait without end. So waiting has a limit, and the file says whose turn it is.
 """
 
+import _thread
 import contextlib
 import fcntl
 import os
 import socket
 import threading
-from collections.abc import Generator
 from pathlib import Path
 
 from dipaco.control.life import Life
@@ -23,7 +23,8 @@ class TurnHeld(ConnectionLost):
 
 
 class Turn:
-    """The turns of one process.
+    """The turns of one process. An interrupt may come anywhere: then `give_back` is to be called,
+    though `take` has not returned or `give_back` has been called.
 
     Args:
       file: beside the ledger.
@@ -33,39 +34,32 @@ class Turn:
     def __init__(self, file: Path, wait_seconds: float):
         self._file, self._wait_seconds = file, wait_seconds
         self._descriptor = _open(file)
+        self._waiter: _Waiter | None = None  # whose file has the lock, or will have
         name = f"process {os.getpid()} on {socket.gethostname()}\n{Life.here()}"
         self._name = name.encode()[:MOST_BYTES]
 
-    @contextlib.contextmanager
-    def taken(self) -> Generator[None]:
-        """Inside, it is our turn. Raises `TurnHeld`."""
-        waiter = None
-        try:  # an interrupt may come anywhere
-            try:
-                try:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    waiter = _Waiter(self._file)
-                    waiter.begin()
-                    if not waiter.is_granted.wait(self._wait_seconds):
-                        raise TurnHeld(place=self._file, problem=self._problem()) from None
-                with contextlib.suppress(OSError):  # a full disk: it is only a name
-                    os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
-                yield
-            finally:
-                self._give_back(waiter)
-        except BaseException:
-            self._give_back(waiter)  # it may have come just then
-            raise
+    def take(self) -> None:
+        """From here to `give_back` it is our turn. Raises `TurnHeld`."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._waiter = _Waiter(self._file)
+            self._waiter.begin()
+            if not self._waiter.is_granted_within(self._wait_seconds):
+                self.give_back()
+                raise TurnHeld(place=self._file, problem=self._problem()) from None
+        with contextlib.suppress(OSError):  # a full disk: it is only a name
+            os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
 
-    def _give_back(self, waiter: "_Waiter | None") -> None:
-        """Once, or once more."""
-        if waiter is None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        else:
-            waiter.end()
+    def give_back(self) -> None:
+        """It is not our turn any more, and we wait for none; once more changes nothing."""
+        if self._waiter is not None:
+            self._waiter.end()
+            self._waiter = None
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        self.give_back()
         os.close(self._descriptor)
 
     def _problem(self) -> str:
@@ -101,25 +95,34 @@ class _Waiter:
 
     Both threads first say where they are and then look at the other, so that one of them lets go;
     a lock between them might be kept by the one that is interrupted.
+
+    No `Event`, nor a `Thread`, whose start waits for one: they are written in Python, and may turn
+    an interrupt into an error of their own.
     """
 
     def __init__(self, file: Path):
         self._opened = os.fdopen(_open(file), "r+b", buffering=0)
-        self._has_given_up = False
-        self.is_granted = threading.Event()
+        self._has_given_up = self._is_granted = False
+        self._until_granted = threading.Lock()
+        self._until_granted.acquire()
 
     def begin(self) -> None:
-        threading.Thread(target=self._run, name="turn", daemon=True).start()
+        _thread.start_new_thread(self._run, ())
+
+    def is_granted_within(self, seconds: float) -> bool:
+        """Waits; to be asked once."""
+        return self._until_granted.acquire(timeout=seconds)
 
     def end(self) -> None:
         """Lets go of the turn, or waits for it no more; once more changes nothing."""
         self._has_given_up = True
-        if self.is_granted.is_set():
+        if self._is_granted:
             self._opened.close()
 
     def _run(self) -> None:
         fcntl.flock(self._opened, fcntl.LOCK_EX)
-        self.is_granted.set()
+        self._is_granted = True
+        self._until_granted.release()
         if self._has_given_up:
             self._opened.close()
 

@@ -22,7 +22,7 @@ TPU_BOUNDS = {
 # JAX's variable for it, by its name of today and its older one; both at once are an error.
 MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 FAKE_DEVICES = "--xla_force_host_platform_device_count"
-JAX_DEVICES = "JAX_NUM_CPU_DEVICES"
+JAX_DEVICES = "JAX_NUM_CPU_DEVICES"  # the same in a variable of its own
 
 
 class VisibleDevices(NamedTuple):
@@ -126,7 +126,10 @@ def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[s
     """Makes `count` CPU devices in one process; replaces a count that the environment gives."""
     flags = environment.get("XLA_FLAGS", "").split()
     flags = [flag for flag in flags if not flag.startswith(FAKE_DEVICES)]
-    return {"XLA_FLAGS": " ".join([*flags, f"{FAKE_DEVICES}={count}"])}
+    made = {"XLA_FLAGS": " ".join([*flags, f"{FAKE_DEVICES}={count}"])}
+    if JAX_DEVICES in environment:  # JAX heeds it before the flag
+        made[JAX_DEVICES] = str(count)
+    return made
 
 
 def make_cpu_devices(count: int) -> None:

@@ -1,6 +1,6 @@
 """Errors of this room: runs that cannot be begun, opened or continued. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
 class DatabaseNeeded(DipacoError):
@@ -17,6 +17,10 @@ class RunTooOld(DipacoError):
 
 class NoSuchArm(DipacoError):
     """This run has no arm `{arm}`. It has: {known}."""
+
+
+class LeftDraining(MachineFault):
+    """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on: `dipaco resume --run {folder}`."""
 
 
 class ReleaseOfOtherRouter(DipacoError):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from dipaco import overrides
 from dipaco.control.ledger import Ledger
-from dipaco.errors import LedgerDamaged, WorkersActive
-from dipaco.runs.errors import RunTooOld
+from dipaco.errors import DipacoError, LedgerDamaged, MachineFault, WorkersActive
+from dipaco.runs.errors import LeftDraining, RunTooOld
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.store.address import Address
@@ -37,6 +37,8 @@ def upgrade(
     Raises:
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
+      DiskFull, NotWritable, DatabaseUnreachable: the workers may go on.
+      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`.
       RunTooOld: no script leads from its tables to these.
       BadSetting, SettingsDisagree: this version does not take its config.
       NoSuchRun, LedgerVersion.
@@ -54,15 +56,24 @@ def upgrade(
         ledger.meta.begin_drain()
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
-        except BaseException:
-            ledger.meta.end_drain()
+            # Only on the new tables: those of before the history cannot be told of an end.
+            tables = ledger.meta.upgrade(described_version(), ledger.reaper.end_all)
+        except BaseException as error:
+            _end_drain(ledger, where, error)
             raise
-        # Only on the new tables: those of before the history cannot be told of an end.
-        tables = ledger.meta.upgrade(described_version(), ledger.reaper.end_all)
         ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()
+
+
+def _end_drain(ledger: Ledger, where: Address, error: BaseException) -> None:
+    """After `error`. Raises `LeftDraining`."""
+    try:
+        ledger.meta.end_drain()
+    except MachineFault as fault:  # a full disk, say, which was `error` too
+        problem = error if isinstance(error, DipacoError) else fault
+        raise LeftDraining(folder=where, problem=problem) from error
 
 
 def _numbers(version: str) -> tuple[int, ...]:

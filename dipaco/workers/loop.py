@@ -168,12 +168,17 @@ class Worker:
 
         Args:
           glance: of just now; what it does not show is not looked for. None = look for everything.
+
+        Raises:
+          RunOfOtherVersion, NameLost: the run goes on without this process; nothing was done.
         """
         claims = self._claimer.claim(glance)
         if not claims:
             return False
         self._renewer.hold(*claims)
         try:
+            # An upgrade ends the claims that it finds; one that came before ours counts us as gone.
+            self._renewer.receive(self._run.ledger.meta.command())
             stacks = stacks_of(self._run, claims) if len(claims) > 1 else [claims]
             for stack in stacks:
                 if stack is not stacks[0] and self._should_stop:

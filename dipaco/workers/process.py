@@ -167,9 +167,9 @@ def work(
     """Works until the run is finished (True) or the process is asked to stop (False).
 
     SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C; the phase
-    in progress is saved first. The other hosts of this worker then end as well. A process whose
-    devices cannot train the run takes no steps, and ends when the text is prepared and nothing else
-    is due.
+    in progress is saved first. The other hosts of this worker then end as well. A process alone
+    whose devices cannot train the run takes no steps, and ends when the text is prepared and
+    nothing else is due; a worker of several hosts is refused before it registers.
 
     Raises:
       NameTaken: another worker of this name is working on the run.
@@ -186,6 +186,8 @@ def work(
     if not OF_TRAINING.isdisjoint(kinds):
         cannot_train = why_not_trained(run.config)
     if cannot_train is not None:
+        if hosts.count > 1:  # a smaller mesh, to score on, leaves a host without devices
+            raise cannot_train
         kinds = [kind for kind in kinds if kind not in OF_TRAINING]
         print(f"This machine takes no training steps. {cannot_train}", flush=True)
     register(members, name, machine(), functools.partial(print, flush=True), kinds)

@@ -1,5 +1,6 @@
 """A small plan, and the facts that its tasks record when their bytes are made up."""
 
+import contextlib
 import sqlite3
 
 import psycopg
@@ -75,6 +76,20 @@ def ledger(place):
     ledger.start({"config": "{}"})
     yield ledger
     ledger.close()
+
+
+@contextlib.contextmanager
+def inside_of_this(database):
+    """On a server: what would be a transaction by itself is a part of the one that it is in."""
+    connection = database._connection
+
+    def part(mode=""):
+        return connection._held.transaction()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "transaction", part)
+        patch.setattr(connection, "give_back", lambda: None)
+        yield
 
 
 def receipt(*what) -> Receipt:

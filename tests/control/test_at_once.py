@@ -14,7 +14,7 @@ from dipaco.control.commit import Commit
 from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
-from tests.control.conftest import do_one, do_until, facts_of
+from tests.control.conftest import do_one, do_until, facts_of, inside_of_this
 from tests.control.test_rollback import TRAIN
 
 DEADLINE_SECONDS = 60.0
@@ -37,7 +37,8 @@ def at_once(ledger, place, first, second):
 
     with ThreadPoolExecutor(1) as thread, psycopg.connect(place[0], autocommit=True) as looking:
         with ledger._database.transaction():
-            of_first = first(ledger)
+            with inside_of_this(ledger._database):
+                of_first = first(ledger)
             later = thread.submit(beside)
             deadline = time.monotonic() + DEADLINE_SECONDS
             while not later.done() and not is_waiting(looking):

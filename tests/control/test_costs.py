@@ -13,7 +13,7 @@ from dipaco.control.plan import BASE, Plan, one_path
 from dipaco.control.swarms import GroupStep
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, arm, facts_of
+from tests.control.conftest import GRID, arm, facts_of, inside_of_this
 from tests.control.test_totals import SUMS
 
 PATHS, MODULES = 16, 8
@@ -258,7 +258,7 @@ def cost_of_change(ledger, change):
         )
         return int(read)
 
-    with database.transaction():
+    with database.transaction(), inside_of_this(database):
         before = rows_read()
         change(ledger)
         return rows_read() - before

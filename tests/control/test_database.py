@@ -160,6 +160,13 @@ def test_a_transaction_that_fails_leaves_nothing_and_the_next_one_works(tmp_path
     database.close()
 
 
+def test_a_ledger_that_was_closed_is_not_said_to_be_damaged(tmp_path):
+    database = SQLite(tmp_path / "ledger.sqlite")
+    database.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.rows("get_meta", key="a")
+
+
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_every_query_has_a_name_a_purpose_and_one_statement(dialect):
     assert len(queries(dialect)) > 50

@@ -111,6 +111,51 @@ def test_a_renewal_does_not_wait_for_a_long_statement_and_keeps_no_connection(
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
+class InterruptedLock:
+    """A lock; Ctrl-C comes as it is taken."""
+
+    def __init__(self, lock):
+        self._lock, self._interrupts = lock, [KeyboardInterrupt()]
+        self.release = lock.release
+
+    def acquire(self, timeout):
+        is_taken = self._lock.acquire(timeout=timeout)
+        if self._interrupts:
+            raise self._interrupts.pop()
+        return is_taken
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_who_is_interrupted_as_its_turn_comes_is_not_held_up_by_itself(
+    ledger, connections, monkeypatch, times
+):
+    """The heartbeat would renew the claim of a worker that waits for itself."""
+    claim = ledger.queue.claim("w")
+    other = ledger.for_thread()
+    turn = ledger._database._connection._turn
+    turn._lock = InterruptedLock(turn._lock)
+    with monkeypatch.context() as patch:
+        if times == 2:  # as it is given back too
+            patch.setattr(turn, "give_back", lambda by: None)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.queue.renew(claim)
+    assert beside(lambda: other.queue.renew(claim))()
+    ledger.queue.give_back(claim)
+    assert beside(lambda: other.queue.renew(claim))() is False
+    assert connections[0].closed is False
+    assert ledger.queue.held() == []
+
+
+def test_two_connections_of_one_thread_are_not_in_one_transaction(ledger):
+    other = ledger.for_thread()
+    with ledger._database.transaction():
+        ledger._database.change("put_meta", key="a", value="1")
+        assert other.meta.get("a") is None
+    assert other.meta.get("a") == "1"
+    other.close()
+    assert ledger.meta.get("a") == "1"
+
+
 @pytest.fixture
 def taken(small_server):
     """Connections that others than the run have taken; given back in the end."""

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -79,19 +78,19 @@ def test_others_go_on_when_it_goes_on_or_is_gone(file, stopped, number):
     database.close()
 
 
-@pytest.mark.parametrize("at_start", [False, True], ids=["while it waits", "as it begins to wait"])
-def test_who_is_interrupted_while_it_waits_leaves_the_turn_to_others(file, monkeypatch, at_start):
+@pytest.mark.parametrize("when", ["begin", "is_granted_within"])
+def test_who_is_interrupted_while_it_waits_leaves_the_turn_to_others(file, monkeypatch, when):
     first, second, third = (SQLite(file, turn_seconds=seconds) for seconds in (0.0, 60.0, 5.0))
-    wait = threading.Event.wait
+    done = getattr(_Waiter, when)
 
-    def interrupt(event, timeout=None):
-        """As Ctrl-C does, wherever the process is; a thread's start waits without a limit."""
-        if (timeout is None) == at_start:
-            raise KeyboardInterrupt
-        return wait(event, timeout)
+    def interrupt(waiter, *seconds):
+        """As Ctrl-C does, wherever the process is."""
+        if not seconds:
+            done(waiter)
+        raise KeyboardInterrupt
 
     with first.transaction(), monkeypatch.context() as patch:
-        patch.setattr(threading.Event, "wait", interrupt)
+        patch.setattr(_Waiter, when, interrupt)
         with pytest.raises(KeyboardInterrupt), second.transaction():
             raise AssertionError("it is another's turn")
     for database in (third, second):
@@ -103,10 +102,10 @@ def test_who_is_interrupted_while_it_waits_leaves_the_turn_to_others(file, monke
 
 @pytest.mark.parametrize("has_waited", [False, True], ids=["it was free", "it was waited for"])
 def test_who_is_interrupted_as_the_turn_is_given_back_has_given_it_back(
-    tmp_path, monkeypatch, has_waited
+    file, monkeypatch, has_waited
 ):
     """As by Ctrl-C in a notebook, whose process goes on."""
-    first, second, third = (Turn(tmp_path / "turn", seconds) for seconds in (60.0, 60.0, 5.0))
+    first, second, third = (SQLite(file, turn_seconds=seconds) for seconds in (60.0, 60.0, 5.0))
     flock, begin, end = fcntl.flock, _Waiter.begin, _Waiter.end
     interrupts, held = [], contextlib.ExitStack()
 
@@ -128,13 +127,28 @@ def test_who_is_interrupted_as_the_turn_is_given_back_has_given_it_back(
     monkeypatch.setattr(_Waiter, "begin", begun)
     monkeypatch.setattr(_Waiter, "end", end_or_interrupt)
     if has_waited:
-        held.enter_context(first.taken())
-    with pytest.raises(KeyboardInterrupt), second.taken():
+        held.enter_context(first.transaction())
+    with pytest.raises(KeyboardInterrupt), second.transaction():
         interrupts.append(KeyboardInterrupt())
     assert not interrupts
-    with third.taken():
+    with third.transaction():
         pass
     for each in (first, second, third):
+        each.close()
+
+
+@pytest.mark.parametrize("how", ["give_back", "close"])
+def test_a_turn_that_was_waited_for_and_never_begun_with_is_left_to_others(
+    tmp_path, monkeypatch, how
+):
+    first, second, third = (Turn(tmp_path / "turn", seconds) for seconds in (60.0, 60.0, 5.0))
+    begin = _Waiter.begin
+    monkeypatch.setattr(_Waiter, "begin", lambda waiter: (begin(waiter), first.give_back()))
+    first.take()
+    second.take()
+    getattr(second, how)()
+    third.take()
+    for each in (first, third) if how == "close" else (first, second, third):
         each.close()
 
 
@@ -160,8 +174,8 @@ def test_nobody_is_told_to_end_this_process_or_one_that_has_certainly_ended(
             patch.setattr(Life, "here", lambda: holder)
             patch.setattr("os.getpid", lambda: holder.pid)
             written = Turn(file.with_name("elsewhere"), 0.0)
-            with written.taken():
-                text = file.with_name("elsewhere").read_bytes()
+            written.take()
+            text = file.with_name("elsewhere").read_bytes()
             written.close()
         file.with_name(f"{file.name}-turn").write_bytes(text)
         with pytest.raises(TurnHeld) as held:

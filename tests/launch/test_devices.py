@@ -8,6 +8,7 @@ import pytest
 
 from dipaco.launch.devices import (
     FAKE_DEVICES,
+    JAX_DEVICES,
     MEMORY_FRACTIONS,
     VisibleDevices,
     devices_of,
@@ -104,6 +105,11 @@ def test_on_cpu_each_worker_gets_the_wanted_number_of_devices_and_keeps_other_fl
     flags = {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=8"}
     of = devices_of(VisibleDevices("cpu", ()), 2, 3, None, flags)
     assert of(1) == {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=2"}
+
+
+def test_a_count_of_devices_in_jaxs_own_variable_does_not_overrule_that_of_the_launcher():
+    of = devices_of(VisibleDevices("cpu", ()), 4, 1, None, {JAX_DEVICES: "2", "XLA_FLAGS": "--a=1"})
+    assert of(0) == {JAX_DEVICES: "4", "XLA_FLAGS": f"--a=1 {FAKE_DEVICES}=4"}
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.control.life import Life
-from dipaco.control.queue import LEASE_SECONDS
+from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.reaping import ENDED_SECONDS
-from dipaco.errors import ClaimLost
+from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
@@ -82,6 +82,18 @@ def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
     slow = list(iter(lambda: run.ledger.queue.claim("slow"), None))
     assert worker.run_once(), "it left the late ones alone"
     assert told.finished[-1] in [claim.task for claim in slow]
+
+
+def test_a_run_that_is_upgraded_between_look_and_claim_gets_its_task_back(begin):
+    """A worker that was held up between the two is of the old program."""
+    run, told = begin(CONFIG), Told()
+    worker = worker_of(run, callbacks=told)
+    glance = run.ledger.glances.look(ALL_KINDS)
+    run.ledger.meta.upgrade("0.9.0+another", run.ledger.reaper.end_all)
+    with pytest.raises(RunOfOtherVersion):
+        worker.run_once(glance)
+    assert run.ledger.queue.held() == []
+    assert told.finished == []
 
 
 def test_a_worker_that_has_lost_its_task_stops_at_the_next_step(begin, monkeypatch):

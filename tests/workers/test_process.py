@@ -97,6 +97,16 @@ def test_a_machine_without_the_devices_prepares_the_text_and_ends(
     assert set(kinds) - set(member.kinds) == {"pretrain", "train"} & set(kinds)
 
 
+def test_several_hosts_without_the_devices_are_refused_before_they_join(begin, monkeypatch, capsys):
+    """The devices of a smaller mesh are those of the first host: they cannot score either."""
+    run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
+    monkeypatch.setattr(Worker, "run_until_finished", lambda worker: True)
+    with pytest.raises(BadMesh):
+        work(run, "w", Told(), hosts=SimpleNamespace(count=2, broadcast=lambda what: None))
+    assert run.ledger.members.list() == []
+    assert "training steps" not in capsys.readouterr().out
+
+
 def test_what_only_reads_a_run_needs_no_devices(begin, monkeypatch, capsys):
     run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
     monkeypatch.setattr(Worker, "run_until_finished", lambda _: False)

@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         name="commit-not-flushed",
         file="dipaco/control/sqlite.py",
-        old="            if is_durable:\n                self.flush()\n",
+        old="        if is_durable:\n            self.flush()\n",
         new="",
         breaks="a recorded fact outlives a power cut",
         tests=("tests/control/test_database.py",),

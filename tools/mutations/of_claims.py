@@ -193,8 +193,8 @@ MUTANTS = (
     Mutant(
         name="half-a-commit",
         file="dipaco/control/sqlite.py",
-        old='execute("ROLLBACK")\n                    raise\n',
-        new='execute("COMMIT")\n                    raise\n',
+        old='execute("ROLLBACK")\n        finally:\n',
+        new='execute("COMMIT")\n        finally:\n',
         breaks="the facts of a task are recorded all or not at all",
         tests=(COMMIT,),
     ),
