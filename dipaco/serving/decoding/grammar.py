@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dipaco.serving.decoding.multiples import problem_of_multiples
 from dipaco.serving.decoding.token_ids import WORD_BITS, add_missing, ids_of, mask_of
 from dipaco.serving.errors import GrammarFailed, NoGrammar
 
@@ -68,9 +69,11 @@ class Grammar:
         self.problem: str | None = None
         started_seconds = time.thread_time()
         try:
-            self._matcher = self._compiled()
-            self.problem = self._matcher.get_error() or self._problem_of_beginning()
-        except ValueError as error:
+            self.problem = problem_of_multiples(schema)
+            if self.problem is None:
+                self._matcher = self._compiled()
+                self.problem = self._matcher.get_error() or self._problem_of_beginning()
+        except (ValueError, RecursionError) as error:
             self.problem = str(error)
         self.compile_seconds = time.thread_time() - started_seconds
         self.num_masks = 0
