@@ -54,68 +54,88 @@ def all_allowed(num_rows: int, vocab_size: int) -> np.ndarray:
     return np.full((num_rows, -(-vocab_size // WORD_BITS)), ALL, np.uint32)
 
 
+class Compiled:
+    """A grammar, compiled once, with the states that the masks of its texts have needed.
+
+    Attributes:
+      num_masks: that were made of it.
+      is_full: one of its texts has reached the limit of states.
+    """
+
+    def __init__(self, matcher: "LLMatcher", tokenizer: "LLTokenizer"):
+        self._matcher, self._vocab_size = matcher, tokenizer.vocab_size
+        self.num_masks, self.is_full = 0, False
+
+    @property
+    def is_worn(self) -> bool:
+        """The next request has it compiled again."""
+        return self.is_full or self.num_masks >= MASKS
+
+    def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
+        """After these tokens of a text. It may have an error.
+
+        The masks between them are made again: each allows the work of one step, and what is read
+        without them may run out of it, for good and for all its texts.
+        """
+        matcher = self._matcher.deep_copy()
+        allowed_1W = all_allowed(1, self._vocab_size)
+        for token in made_ids:
+            if not matcher.is_stopped():
+                _fill_mask(matcher, allowed_1W)
+                self.num_masks += 1
+                matcher.consume_token(token)
+        return matcher
+
+
 class Grammar:
     """A JSON schema, compiled.
 
     Attributes:
       problem: why it cannot be used; None = it can.
       compile_seconds: processor time that it took.
-      num_masks: that were made of it.
+      latest: as it was last compiled; only without a problem.
     """
+
+    latest: Compiled
 
     def __init__(self, schema: str, tokenizer: "LLTokenizer"):
         self.schema, self._tokenizer = schema, tokenizer
         self._renewing = threading.Lock()
-        self.problem: str | None = None
         started_seconds = time.thread_time()
         try:
             self.problem = problem_of_multiples(schema)
             if self.problem is None:
-                self._matcher = self._compiled()
-                self.problem = self._matcher.get_error() or self._problem_of_beginning()
+                self.latest = self.compiled()
+                self.problem = self._problem_of_beginning()
         except (ValueError, RecursionError) as error:
             self.problem = str(error)
+        if self.problem is not None:
+            self.__dict__.pop("latest", None)  # which may hold 60 MB
         self.compile_seconds = time.thread_time() - started_seconds
-        self.num_masks = 0
 
-    def _compiled(self) -> "LLMatcher":
+    def compiled(self) -> Compiled:
+        """Compiles it, beside what there is already."""
         from llguidance import LLMatcher
 
         written = LLMatcher.grammar_from_json_schema(
             self.schema, overrides={"whitespace_flexible": False}
         )
         # Silent: else each text that fails would write a line to standard error.
-        return LLMatcher(self._tokenizer, written, log_level=0)
+        return Compiled(LLMatcher(self._tokenizer, written, log_level=0), self._tokenizer)
 
     def _problem_of_beginning(self) -> str | None:
         """Where no text obeys it, as of `{"$ref": "#"}`, the first mask has an error."""
-        matcher = self._matcher.deep_copy()
-        _forced(matcher, frozenset(self._tokenizer.eos_tokens))
-        _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
+        matcher = self.latest.matcher()
+        if not matcher.is_error():
+            _forced(matcher, frozenset(self._tokenizer.eos_tokens))
+            _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
         return _problem_of(matcher)
-
-    def wear_out(self) -> None:
-        """A text has reached the limit: the next request has it compiled again."""
-        self.num_masks = MASKS
 
     def renew(self) -> None:
         """Compiles it again if it is worn. Texts that have begun go on with what they have."""
         with self._renewing:
-            if self.num_masks >= MASKS:
-                self._matcher = self._compiled()
-                self.num_masks = 0
-
-    def alone(self) -> "Grammar":
-        """Compiled again, for one text."""
-        return Grammar(self.schema, self._tokenizer)
-
-    def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
-        """After these tokens of a text; only without a problem. It may have an error."""
-        matcher = self._matcher.deep_copy()
-        for token in made_ids:
-            if not matcher.is_stopped():
-                matcher.consume_token(token)
-        return matcher
+            if self.problem is None and self.latest.is_worn:
+                self.latest = self.compiled()
 
 
 def _forced(matcher: "LLMatcher", ends: frozenset[int]) -> list[int]:
@@ -255,7 +275,8 @@ class GrammarState:
         stop_ids: frozenset[int],
     ):
         self._grammar, self._stop_ids = grammar, stop_ids
-        self._read_ids, self._matcher = [*made_ids], grammar.matcher(made_ids)
+        self._compiled, self._is_alone = grammar.latest, False
+        self._read_ids, self._matcher = [*made_ids], self._compiled.matcher(made_ids)
         self._all_ends = frozenset(grammars.tokenizer.eos_tokens)
         # Where the text may end, the end token may come; if it ends nothing, the text ends there.
         self._ends = self._all_ends - stop_ids
@@ -303,11 +324,9 @@ class GrammarState:
         before_W = self.allowed_W.copy()
         self._read_on()
         if _may_do_alone(self._matcher):
-            self._grammar.wear_out()
-            if self._grammar.compile_seconds <= ALONE_SECONDS:
-                self._grammar = self._grammar.alone()
-                self._matcher = self._grammar.matcher(self._read_ids)
-                self._read_on()
+            self._compiled.is_full = True
+            if self._grammar.compile_seconds <= ALONE_SECONDS and not self._is_alone:
+                self._go_on_alone()
         if problem := _problem_of(self._matcher):
             raise GrammarFailed(problem=problem)
         if self._matcher.is_stopped():
@@ -319,9 +338,19 @@ class GrammarState:
         self.is_steady = np.array_equal(before_W, self.allowed_W)
         self.mask_number += not self.is_steady
 
+    def _go_on_alone(self) -> None:
+        """With a grammar that no other text has."""
+        problem = _problem_of(self._matcher)
+        self._compiled, self._is_alone = self._grammar.compiled(), True
+        self._matcher = self._compiled.matcher(self._read_ids)
+        if self._matcher.is_error():
+            assert problem is not None, "it is alone as its matcher had an error"
+            raise GrammarFailed(problem=problem)
+        self._read_on()
+
     def _read_on(self) -> None:
         forced = _forced(self._matcher, self._all_ends)
         self.forced += forced
         self._read_ids += forced
         _fill_mask(self._matcher, self._allowed_1W)
-        self._grammar.num_masks += 1
+        self._compiled.num_masks += 1
