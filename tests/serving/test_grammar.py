@@ -253,6 +253,41 @@ def test_schemas_are_kept_for_later_requests_up_to_their_bytes(grammars, monkeyp
     assert list(grammars._recent) == [schemas[1]], "one that is larger than all takes no room"
 
 
+def test_schemas_are_kept_up_to_the_time_that_they_took_and_the_latest_in_any_case(
+    grammars, monkeypatch
+):
+    """Some small ones take seconds, and hundreds of megabytes."""
+    seconds = dict.fromkeys(('{"const": 1}', '{"const": 2}', '{"const": 3}'), 0.08)
+    seconds['{"const": "slow"}'] = 5.0
+    make = grammar.Grammar.__init__
+
+    def making(self, schema, tokenizer):
+        make(self, schema, tokenizer)
+        self.compile_seconds = seconds[schema]
+
+    monkeypatch.setattr(grammar.Grammar, "__init__", making)
+    kept = []
+    grammars._recent.clear()
+    for schema in (*seconds, '{"const": 1}'):
+        grammars.compiled(schema)
+        kept.append([json.loads(each)["const"] for each in grammars._recent])
+    assert kept == [[1], [1, 2], [2, 3], ["slow"], [1]]
+
+
+def test_what_has_a_problem_takes_no_memory(grammars, monkeypatch):
+    made, make = [], grammar.Grammar.compiled
+
+    def making(self):
+        compiled = make(self)
+        made.append(weakref.ref(compiled))
+        return compiled
+
+    monkeypatch.setattr(grammar.Grammar, "compiled", making)
+    kept = grammars.compiled('{"type": "nope"}')
+    assert kept.problem
+    assert made[0]() is None
+
+
 def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, monkeypatch):
     together, make = threading.Barrier(2), grammar.Grammar.__init__
 
@@ -483,3 +518,57 @@ def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, com
 )
 def test_a_schema_that_no_text_obeys_has_a_problem(grammars, schema):
     assert grammars.compiled(json.dumps(schema)).problem
+
+
+# --- one that is worn ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def renewing(grammars, monkeypatch):
+    """A grammar that another thread compiles again, until the event is set."""
+    begun, may_end, make = threading.Event(), threading.Event(), grammar.Grammar.compiled
+    worn = grammars.compiled(STRING)
+
+    def slowly(self):
+        begun.set()
+        assert may_end.wait(30)
+        return make(self)
+
+    monkeypatch.setattr(grammar.Grammar, "compiled", slowly)
+
+    def renew(*, is_full):
+        worn.latest.is_full, worn.latest.num_masks = is_full, grammar.MASKS
+        assert not worn.is_ready
+        first = threads.submit(grammars.compiled, STRING)
+        assert begun.wait(30)
+        return worn, first, threads
+
+    with ThreadPoolExecutor(2) as threads:
+        renew.may_end = may_end
+        yield renew
+        may_end.set()
+
+
+def test_while_a_worn_grammar_is_compiled_again_others_go_on_with_what_there_is(grammars, renewing):
+    worn, first, _ = renewing(is_full=False)
+    before = worn.latest
+    assert worn.is_ready
+    assert grammars.compiled(STRING) is worn
+    assert worn.latest is before
+    state = grammars.begin(STRING, [], frozenset())
+    renewing.may_end.set()
+    assert first.result() is worn
+    assert worn.latest is not before
+    # What began earlier wears out the first only.
+    drawn(state, np.random.default_rng(0), 60)
+    assert worn.latest.num_masks == 0
+
+
+def test_others_wait_for_a_grammar_that_is_full(grammars, renewing):
+    worn, first, threads = renewing(is_full=True)
+    before = worn.latest
+    assert not worn.is_ready
+    second = threads.submit(lambda: grammars.compiled(STRING).latest)
+    renewing.may_end.set()
+    assert first.result() is worn
+    assert second.result() is worn.latest is not before

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 ALL = np.uint32(0xFFFFFFFF)
-# Schemas kept for later requests; compiled, one takes 40 times its bytes, and a small one 30 to
-# 130 KB.
-RECENT, RECENT_BYTES = 64, 1 << 20
+# Schemas kept for later requests, and what they have at most together. Compiled, most take 40 times
+# their bytes, and small ones 30 to 130 KB; some take more, up to 300 MB for a second of compiling.
+RECENT, RECENT_BYTES, RECENT_SECONDS = 64, 1 << 20, 0.2
 # What the masks of a grammar have needed stays with it, and is limited: a few states of 0.5 KB for
 # the mask of a string's pattern. After so many masks the next request has it compiled again.
 MASKS = 10_000
@@ -131,11 +131,24 @@ class Grammar:
             _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
         return _problem_of(matcher)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `renew` returns at once."""
+        if self.problem is not None or not self.latest.is_worn:
+            return True
+        return self._renewing.locked() and not self.latest.is_full
+
     def renew(self) -> None:
-        """Compiles it again if it is worn. Texts that have begun go on with what they have."""
-        with self._renewing:
-            if self.problem is None and self.latest.is_worn:
+        """Compiles it again if it is worn. Texts that have begun go on with what they have, and so
+        do those that begin meanwhile, unless it is full: they wait.
+        """
+        if self.is_ready or not self._renewing.acquire(blocking=self.latest.is_full):
+            return
+        try:
+            if self.latest.is_worn:
                 self.latest = self.compiled()
+        finally:
+            self._renewing.release()
 
 
 def _forced(matcher: "LLMatcher", ends: frozenset[int]) -> list[int]:
@@ -196,9 +209,14 @@ class Grammars:
             if len(schema) <= RECENT_BYTES:
                 self._recent[schema] = grammar
                 self._recent.move_to_end(schema)
-            while len(self._recent) > RECENT or sum(map(len, self._recent)) > RECENT_BYTES:
+            while len(self._recent) > 1 and self._keeps_too_much():
                 self._recent.popitem(last=False)
         return grammar
+
+    def _keeps_too_much(self) -> bool:
+        num_bytes = sum(map(len, self._recent))
+        seconds = sum(grammar.compile_seconds for grammar in self._recent.values())
+        return len(self._recent) > RECENT or num_bytes > RECENT_BYTES or seconds > RECENT_SECONDS
 
     def _live_one(self, schema: str) -> Grammar:
         with self._lock:
