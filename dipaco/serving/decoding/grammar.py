@@ -197,7 +197,7 @@ class Grammars:
         self._recent: collections.OrderedDict[str, Grammar] = collections.OrderedDict()
 
     def compiled(self, schema: str) -> Grammar:
-        """A JSON schema, which may have a problem; it takes a millisecond, some take seconds.
+        """A JSON schema, which may have a problem; it takes a millisecond, a large one seconds.
 
         Raises:
           ImportError: `llguidance` is not installed.
@@ -205,13 +205,25 @@ class Grammars:
         """
         grammar = self._live_one(schema)
         grammar.renew()
+        self._keep(schema, grammar)
+        return grammar
+
+    def ready(self, schema: str) -> Grammar | None:
+        """The same, if that takes no time; None = it has to be compiled."""
+        with self._lock:
+            grammar = self._live.get(schema)
+        if grammar is None or not grammar.is_ready:
+            return None
+        self._keep(schema, grammar)
+        return grammar
+
+    def _keep(self, schema: str, grammar: Grammar) -> None:
         with self._lock:
             if len(schema) <= RECENT_BYTES:
                 self._recent[schema] = grammar
                 self._recent.move_to_end(schema)
             while len(self._recent) > 1 and self._keeps_too_much():
                 self._recent.popitem(last=False)
-        return grammar
 
     def _keeps_too_much(self) -> bool:
         num_bytes = sum(map(len, self._recent))
