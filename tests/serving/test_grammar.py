@@ -258,7 +258,8 @@ def test_schemas_are_kept_up_to_the_time_that_they_took_and_the_latest_in_any_ca
 ):
     """Some small ones take seconds, and hundreds of megabytes."""
     seconds = dict.fromkeys(('{"const": 1}', '{"const": 2}', '{"const": 3}'), 0.08)
-    seconds['{"const": "slow"}'] = 5.0
+    refused = '{"const": 1, "type": "nope"}'  # keeps nothing that is compiled
+    seconds |= {'{"const": "slow"}': 5.0, refused: 5.0}
     make = grammar.Grammar.__init__
 
     def making(self, schema, tokenizer):
@@ -268,10 +269,10 @@ def test_schemas_are_kept_up_to_the_time_that_they_took_and_the_latest_in_any_ca
     monkeypatch.setattr(grammar.Grammar, "__init__", making)
     kept = []
     grammars._recent.clear()
-    for schema in (*seconds, '{"const": 1}'):
+    for schema in (*seconds, '{"const": 2}'):
         grammars.compiled(schema)
         kept.append([json.loads(each)["const"] for each in grammars._recent])
-    assert kept == [[1], [1, 2], [2, 3], ["slow"], [1]]
+    assert kept == [[1], [1, 2], [2, 3], ["slow"], [1], [1, 2]]
 
 
 def test_what_has_a_problem_takes_no_memory(grammars, monkeypatch):
@@ -286,6 +287,8 @@ def test_what_has_a_problem_takes_no_memory(grammars, monkeypatch):
     kept = grammars.compiled('{"type": "nope"}')
     assert kept.problem
     assert made[0]() is None
+    with pytest.raises(GrammarFailed, match="nope"):
+        grammars.begin('{"type": "nope"}', [], frozenset())
 
 
 def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, monkeypatch):

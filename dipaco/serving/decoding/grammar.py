@@ -227,7 +227,8 @@ class Grammars:
 
     def _keeps_too_much(self) -> bool:
         num_bytes = sum(map(len, self._recent))
-        seconds = sum(grammar.compile_seconds for grammar in self._recent.values())
+        usable = [grammar for grammar in self._recent.values() if grammar.problem is None]
+        seconds = sum(grammar.compile_seconds for grammar in usable)
         return len(self._recent) > RECENT or num_bytes > RECENT_BYTES or seconds > RECENT_SECONDS
 
     def _live_one(self, schema: str) -> Grammar:
@@ -245,14 +246,17 @@ class Grammars:
         """The state of a text that may have begun.
 
         Args:
-          schema: JSON, without a problem; compiled already, or it takes as long as `compiled`.
+          schema: JSON; compiled already, or it takes as long as `compiled`.
           made_ids: its tokens so far.
           stop_ids: tokens that end it.
 
         Raises:
-          GrammarFailed: as `GrammarState.add`.
+          GrammarFailed: the schema has a problem, or as `GrammarState.add`.
         """
-        return GrammarState(self, self._live_one(schema), made_ids, stop_ids)
+        grammar = self._live_one(schema)
+        if grammar.problem is not None:
+            raise GrammarFailed(problem=grammar.problem)
+        return GrammarState(self, grammar, made_ids, stop_ids)
 
     @functools.cached_property
     def tokens_W(self) -> np.ndarray:
