@@ -41,7 +41,7 @@ def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
     rng, num_forced = np.random.default_rng(0), 0
     for _ in range(10):
         state, tokens = grammars.begin(SCHEMA, [], frozenset()), []
-        matcher = grammars.compiled(SCHEMA).matcher()
+        matcher = grammars.compiled(SCHEMA).latest.matcher()
         while not state.is_complete:
             allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
             fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
@@ -253,6 +253,44 @@ def test_schemas_are_kept_for_later_requests_up_to_their_bytes(grammars, monkeyp
     assert list(grammars._recent) == [schemas[1]], "one that is larger than all takes no room"
 
 
+def test_schemas_are_kept_up_to_the_time_that_they_took_and_the_latest_in_any_case(
+    grammars, monkeypatch
+):
+    """Some small ones take seconds, and hundreds of megabytes."""
+    seconds = dict.fromkeys(('{"const": 1}', '{"const": 2}', '{"const": 3}'), 0.08)
+    refused = '{"const": 1, "type": "nope"}'  # keeps nothing that is compiled
+    seconds |= {'{"const": "slow"}': 5.0, refused: 5.0}
+    make = grammar.Grammar.__init__
+
+    def making(self, schema, tokenizer):
+        make(self, schema, tokenizer)
+        self.compile_seconds = seconds[schema]
+
+    monkeypatch.setattr(grammar.Grammar, "__init__", making)
+    kept = []
+    grammars._recent.clear()
+    for schema in (*seconds, '{"const": 2}'):
+        grammars.compiled(schema)
+        kept.append([json.loads(each)["const"] for each in grammars._recent])
+    assert kept == [[1], [1, 2], [2, 3], ["slow"], [1], [1, 2]]
+
+
+def test_what_has_a_problem_takes_no_memory(grammars, monkeypatch):
+    made, make = [], grammar.Grammar.compiled
+
+    def making(self):
+        compiled = make(self)
+        made.append(weakref.ref(compiled))
+        return compiled
+
+    monkeypatch.setattr(grammar.Grammar, "compiled", making)
+    kept = grammars.compiled('{"type": "nope"}')
+    assert kept.problem
+    assert made[0]() is None
+    with pytest.raises(GrammarFailed, match="nope"):
+        grammars.begin('{"type": "nope"}', [], frozenset())
+
+
 def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, monkeypatch):
     together, make = threading.Barrier(2), grammar.Grammar.__init__
 
@@ -274,14 +312,18 @@ TWO_DEFS = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
 
 @pytest.fixture
 def limited(monkeypatch):
-    """Sets the most states that what is compiled has, for all its texts together."""
+    """Sets the most states that what is compiled has, for all its texts together, and the work of
+    a step.
+    """
 
-    def limit(most):
+    def limit(most_states=250_000, step_work=200_000):
         class Limited:
             grammar_from_json_schema = staticmethod(make.grammar_from_json_schema)
 
             def __new__(cls, *args, **more):
-                limits = llguidance.LLParserLimits(max_lexer_states=most)
+                limits = llguidance.LLParserLimits(
+                    max_lexer_states=most_states, step_lexer_fuel=step_work
+                )
                 return make(*args, limits=limits, **more)
 
         monkeypatch.setattr(llguidance, "LLMatcher", Limited)
@@ -310,16 +352,30 @@ def test_a_text_that_outgrows_the_limits_in_a_mask_fails_and_is_not_taken_for_co
     assert not state.is_complete
     assert capfd.readouterr().err == "", "else a client could fill the log"
     # It leaves nothing behind.
-    limited(300)
+    limited(600)
     drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
+
+
+LESS_WIDE = WIDE.replace("60", "30")
+
+
+def test_a_text_that_could_be_made_can_be_taken_up_by_another_process(grammars, limited):
+    limited(step_work=20_000)
+    tokens = drawn(grammars.begin(LESS_WIDE, [], frozenset()), np.random.default_rng(0), 140)
+    for number in (len(tokens) - 1, len(tokens) // 2):
+        other = Grammars(grammars.vocabulary)  # which has compiled nothing yet
+        kept = other.compiled(LESS_WIDE)
+        state = other.begin(LESS_WIDE, tokens[:number], frozenset())
+        assert drawn(state, np.random.default_rng(0), 1)
+        assert kept.latest.num_masks > number
 
 
 @pytest.fixture
 def compiled(monkeypatch):
     """The schemas that are compiled from now on, in order."""
-    schemas, make = [], grammar.Grammar._compiled
+    schemas, make = [], grammar.Grammar.compiled
     monkeypatch.setattr(
-        grammar.Grammar, "_compiled", lambda its: schemas.append(its.schema) or make(its)
+        grammar.Grammar, "compiled", lambda its: schemas.append(its.schema) or make(its)
     )
     return schemas
 
@@ -339,16 +395,17 @@ def test_what_other_texts_have_needed_neither_fails_nor_changes_a_text(
     grammars, limited, monkeypatch, compiled
 ):
     monkeypatch.setattr(grammar, "ALONE_SECONDS", 10.0)
-    schema = WIDE.replace("10", "9")
+    schema = LESS_WIDE.replace("10", "9")
     kept = grammars.compiled(schema)
     alike = drawn_side_by_side(grammars, schema, 12)
     assert len(compiled) == 1
     del kept
     grammars._recent.clear()
-    limited(300)
+    limited(600, step_work=20_000)
     kept = grammars.compiled(schema)
+    compiled.clear()
     assert drawn_side_by_side(grammars, schema, 12) == alike
-    assert len(compiled) > 12
+    assert 1 < len(compiled) <= 12, "once for a text"
     for tokens in alike:
         assert len(tokens) == 120 or json.loads(grammars.text(tokens))
     # The next request begins with one that is not worn.
@@ -356,6 +413,32 @@ def test_what_other_texts_have_needed_neither_fails_nor_changes_a_text(
     assert grammars.compiled(schema) is kept
     assert grammars.compiled(schema) is kept
     assert len(compiled) == 1
+
+
+def test_a_text_that_outgrows_the_limits_alone_is_compiled_once_and_fails_with_what_was_wrong(
+    grammars, limited, monkeypatch, compiled
+):
+    monkeypatch.setattr(grammar, "ALONE_SECONDS", 10.0)
+    limited(300)
+    grammars.compiled(WIDE)
+    compiled.clear()
+    state = grammars.begin(WIDE, [], frozenset())
+    with pytest.raises(GrammarFailed, match="too many states"):
+        drawn(state, np.random.default_rng(0), 120)
+    assert len(compiled) == 1
+
+
+def test_where_a_text_cannot_be_read_again_alone_the_first_problem_is_told(
+    grammars, limited, monkeypatch
+):
+    monkeypatch.setattr(grammar, "ALONE_SECONDS", 10.0)
+    limited(100)
+    kept = grammars.compiled(WIDE)
+    state = grammars.begin(WIDE, [], frozenset())
+    limited(step_work=1)
+    with pytest.raises(GrammarFailed, match="too many states"):
+        drawn(state, np.random.default_rng(0), 120)
+    assert kept.latest.is_full
 
 
 def test_a_text_is_not_tried_alone_where_compiling_takes_long(
@@ -398,14 +481,14 @@ def test_a_request_keeps_its_schema_compiled_while_others_come_and_go(
     monkeypatch.setattr(grammar, "RECENT", 1)
     schema = '{"const": "kept"}'
     kept = grammars.compiled(schema)
-    kept.wear_out()
+    kept.latest.is_full = True
     grammars.compiled(schema)  # another request, which has it compiled again
     grammars.compiled('{"const": "other"}')
     gc.collect()
     compiled.clear()
     grammars.begin(schema, [], frozenset())  # as after a pause
     assert not compiled
-    assert kept.num_masks == 1
+    assert kept.latest.num_masks == 1
 
 
 def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, compiled):
@@ -415,10 +498,10 @@ def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, com
     assert grammars.compiled(STRING) is first
     for seed in range(4):
         drawn(grammars.begin(STRING, [], frozenset()), np.random.default_rng(seed), 60)
-    assert first.num_masks > 50
+    assert first.latest.num_masks > 50
     assert grammars.compiled(STRING) is first
     assert len(compiled) == 2
-    assert first.num_masks == 0
+    assert first.latest.num_masks == 0
     # A text that has begun goes on with the first.
     assert json.loads(grammars.text(drawn(used, np.random.default_rng(0), 60)))["on"] == 1
 
@@ -438,3 +521,57 @@ def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, com
 )
 def test_a_schema_that_no_text_obeys_has_a_problem(grammars, schema):
     assert grammars.compiled(json.dumps(schema)).problem
+
+
+# --- one that is worn ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def renewing(grammars, monkeypatch):
+    """A grammar that another thread compiles again, until the event is set."""
+    begun, may_end, make = threading.Event(), threading.Event(), grammar.Grammar.compiled
+    worn = grammars.compiled(STRING)
+
+    def slowly(self):
+        begun.set()
+        assert may_end.wait(30)
+        return make(self)
+
+    monkeypatch.setattr(grammar.Grammar, "compiled", slowly)
+
+    def renew(*, is_full):
+        worn.latest.is_full, worn.latest.num_masks = is_full, grammar.MASKS
+        assert not worn.is_ready
+        first = threads.submit(grammars.compiled, STRING)
+        assert begun.wait(30)
+        return worn, first, threads
+
+    with ThreadPoolExecutor(2) as threads:
+        renew.may_end = may_end
+        yield renew
+        may_end.set()
+
+
+def test_while_a_worn_grammar_is_compiled_again_others_go_on_with_what_there_is(grammars, renewing):
+    worn, first, _ = renewing(is_full=False)
+    before = worn.latest
+    assert worn.is_ready
+    assert grammars.compiled(STRING) is worn
+    assert worn.latest is before
+    state = grammars.begin(STRING, [], frozenset())
+    renewing.may_end.set()
+    assert first.result() is worn
+    assert worn.latest is not before
+    # What began earlier wears out the first only.
+    drawn(state, np.random.default_rng(0), 60)
+    assert worn.latest.num_masks == 0
+
+
+def test_others_wait_for_a_grammar_that_is_full(grammars, renewing):
+    worn, first, threads = renewing(is_full=True)
+    before = worn.latest
+    assert not worn.is_ready
+    second = threads.submit(lambda: grammars.compiled(STRING).latest)
+    renewing.may_end.set()
+    assert first.result() is worn
+    assert second.result() is worn.latest is not before

@@ -1,10 +1,12 @@
 """Structured output: every text obeys its schema, drawn or greedy, streamed or whole."""
 
+import asyncio
 import gc
 import json
 import threading
 import time
 
+import httpx
 import jax
 import numpy as np
 import pytest
@@ -25,7 +27,8 @@ from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocab
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import GrammarFailed
-from dipaco.serving.http.app import HttpSettings, make_app
+from dipaco.serving.http import structured
+from dipaco.serving.http.app import REQUEST_THREADS, HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate
 from tests.support.serving_rig import error_of
 
@@ -198,6 +201,7 @@ def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypa
         ({"not": {"type": "string"}}, "not"),
         ({"enum": []}, ""),
         ({"$ref": "#"}, "leads back to itself"),
+        ({"type": "integer", "multipleOf": 9999991}, "`multipleOf` 9999991"),
     ],
     ids=str,
 )
@@ -279,6 +283,51 @@ def test_a_schema_is_compiled_once_and_not_by_the_loop_however_large_it_is(
         assert time.monotonic() < until
         gc.collect()
         time.sleep(0.01)
+
+
+def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
+    begun, may_end, make = threading.Semaphore(0), threading.Event(), grammar.Grammar.compiled
+
+    def compiled(self):
+        if "slow" in self.schema:
+            begun.release()
+            assert may_end.wait(60)
+        return make(self)
+
+    monkeypatch.setattr(grammar.Grammar, "compiled", compiled)
+
+    async def all_at_once():
+        transport = httpx.ASGITransport(make_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+
+            async def answer(**more):
+                body = BODY | {"max_tokens": 2} | more
+                return await client.post("/v1/completions", json=body, timeout=60)
+
+            known = format_of({"const": "known"})
+            assert (await answer(response_format=known)).status_code == 200
+            slow = [
+                asyncio.ensure_future(answer(response_format=format_of({"const": f"slow {n}"})))
+                for n in range(REQUEST_THREADS)
+            ]
+            for _ in range(structured.COMPILING):
+                await asyncio.to_thread(begun.acquire)
+            async with asyncio.timeout(30):
+                assert (await answer()).status_code == 200
+                assert (await answer(response_format=known)).status_code == 200
+            monkeypatch.setattr(structured, "COMPILE_SECONDS", 0.01)
+            late = await answer(response_format=format_of({"const": "its turn does not come"}))
+            may_end.set()
+            return late, await asyncio.gather(*slow)
+
+    try:
+        late, slow = asyncio.run(all_at_once())
+    finally:
+        may_end.set()
+    message = error_of(late, 503, "response_format.json_schema.schema")
+    assert "not compiled within" in message
+    assert late.headers["Retry-After"]
+    assert {answer.status_code for answer in slow} == {200}
 
 
 def test_a_vocabulary_without_an_end_ends_with_the_grammar(service):

@@ -17,6 +17,7 @@
     cache_pool.py        the cache of all requests, and the programs in fixed shapes
     decode.py            the compiled programs: prefill, decode a block, score a prompt
     grammar.py           which tokens may come next, where a schema says so
+    multiples.py         how large the `multipleOf` of a schema may be
     sampling.py          the next token from its logits
     generate.py          one prompt on one path, without a server
 

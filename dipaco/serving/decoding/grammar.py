@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dipaco.serving.decoding.multiples import problem_of_multiples
 from dipaco.serving.decoding.token_ids import WORD_BITS, add_missing, ids_of, mask_of
 from dipaco.serving.errors import GrammarFailed, NoGrammar
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 ALL = np.uint32(0xFFFFFFFF)
-# Schemas kept for later requests; compiled, one takes 40 times its bytes, and a small one 30 to
-# 130 KB.
-RECENT, RECENT_BYTES = 64, 1 << 20
+# Schemas kept for later requests, and what they have at most together. Compiled, most take 40 times
+# their bytes, and small ones 30 to 130 KB; some take more, up to 300 MB for a second of compiling.
+RECENT, RECENT_BYTES, RECENT_SECONDS = 64, 1 << 20, 0.2
 # What the masks of a grammar have needed stays with it, and is limited: a few states of 0.5 KB for
 # the mask of a string's pattern. After so many masks the next request has it compiled again.
 MASKS = 10_000
@@ -53,66 +54,101 @@ def all_allowed(num_rows: int, vocab_size: int) -> np.ndarray:
     return np.full((num_rows, -(-vocab_size // WORD_BITS)), ALL, np.uint32)
 
 
+class Compiled:
+    """A grammar, compiled once, with the states that the masks of its texts have needed.
+
+    Attributes:
+      num_masks: that were made of it.
+      is_full: one of its texts has reached the limit of states.
+    """
+
+    def __init__(self, matcher: "LLMatcher", tokenizer: "LLTokenizer"):
+        self._matcher, self._vocab_size = matcher, tokenizer.vocab_size
+        self.num_masks, self.is_full = 0, False
+
+    @property
+    def is_worn(self) -> bool:
+        """The next request has it compiled again."""
+        return self.is_full or self.num_masks >= MASKS
+
+    def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
+        """After these tokens of a text. It may have an error.
+
+        The masks between them are made again: each allows the work of one step, and what is read
+        without them may run out of it, for good and for all its texts.
+        """
+        matcher = self._matcher.deep_copy()
+        allowed_1W = all_allowed(1, self._vocab_size)
+        for token in made_ids:
+            if not matcher.is_stopped():
+                _fill_mask(matcher, allowed_1W)
+                self.num_masks += 1
+                matcher.consume_token(token)
+        return matcher
+
+
 class Grammar:
     """A JSON schema, compiled.
 
     Attributes:
       problem: why it cannot be used; None = it can.
       compile_seconds: processor time that it took.
-      num_masks: that were made of it.
+      latest: as it was last compiled; only without a problem.
     """
+
+    latest: Compiled
 
     def __init__(self, schema: str, tokenizer: "LLTokenizer"):
         self.schema, self._tokenizer = schema, tokenizer
         self._renewing = threading.Lock()
-        self.problem: str | None = None
         started_seconds = time.thread_time()
         try:
-            self._matcher = self._compiled()
-            self.problem = self._matcher.get_error() or self._problem_of_beginning()
-        except ValueError as error:
+            self.problem = problem_of_multiples(schema)
+            if self.problem is None:
+                self.latest = self.compiled()
+                self.problem = self._problem_of_beginning()
+        except (ValueError, RecursionError) as error:
             self.problem = str(error)
+        if self.problem is not None:
+            self.__dict__.pop("latest", None)  # which may hold 60 MB
         self.compile_seconds = time.thread_time() - started_seconds
-        self.num_masks = 0
 
-    def _compiled(self) -> "LLMatcher":
+    def compiled(self) -> Compiled:
+        """Compiles it, beside what there is already."""
         from llguidance import LLMatcher
 
         written = LLMatcher.grammar_from_json_schema(
             self.schema, overrides={"whitespace_flexible": False}
         )
         # Silent: else each text that fails would write a line to standard error.
-        return LLMatcher(self._tokenizer, written, log_level=0)
+        return Compiled(LLMatcher(self._tokenizer, written, log_level=0), self._tokenizer)
 
     def _problem_of_beginning(self) -> str | None:
         """Where no text obeys it, as of `{"$ref": "#"}`, the first mask has an error."""
-        matcher = self._matcher.deep_copy()
-        _forced(matcher, frozenset(self._tokenizer.eos_tokens))
-        _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
+        matcher = self.latest.matcher()
+        if not matcher.is_error():
+            _forced(matcher, frozenset(self._tokenizer.eos_tokens))
+            _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
         return _problem_of(matcher)
 
-    def wear_out(self) -> None:
-        """A text has reached the limit: the next request has it compiled again."""
-        self.num_masks = MASKS
+    @property
+    def is_ready(self) -> bool:
+        """Whether `renew` returns at once."""
+        if self.problem is not None or not self.latest.is_worn:
+            return True
+        return self._renewing.locked() and not self.latest.is_full
 
     def renew(self) -> None:
-        """Compiles it again if it is worn. Texts that have begun go on with what they have."""
-        with self._renewing:
-            if self.num_masks >= MASKS:
-                self._matcher = self._compiled()
-                self.num_masks = 0
-
-    def alone(self) -> "Grammar":
-        """Compiled again, for one text."""
-        return Grammar(self.schema, self._tokenizer)
-
-    def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
-        """After these tokens of a text; only without a problem. It may have an error."""
-        matcher = self._matcher.deep_copy()
-        for token in made_ids:
-            if not matcher.is_stopped():
-                matcher.consume_token(token)
-        return matcher
+        """Compiles it again if it is worn. Texts that have begun go on with what they have, and so
+        do those that begin meanwhile, unless it is full: they wait.
+        """
+        if self.is_ready or not self._renewing.acquire(blocking=self.latest.is_full):
+            return
+        try:
+            if self.latest.is_worn:
+                self.latest = self.compiled()
+        finally:
+            self._renewing.release()
 
 
 def _forced(matcher: "LLMatcher", ends: frozenset[int]) -> list[int]:
@@ -161,7 +197,7 @@ class Grammars:
         self._recent: collections.OrderedDict[str, Grammar] = collections.OrderedDict()
 
     def compiled(self, schema: str) -> Grammar:
-        """A JSON schema, which may have a problem; it takes a millisecond, some take seconds.
+        """A JSON schema, which may have a problem; it takes a millisecond, a large one seconds.
 
         Raises:
           ImportError: `llguidance` is not installed.
@@ -169,13 +205,31 @@ class Grammars:
         """
         grammar = self._live_one(schema)
         grammar.renew()
+        self._keep(schema, grammar)
+        return grammar
+
+    def ready(self, schema: str) -> Grammar | None:
+        """The same, if that takes no time; None = it has to be compiled."""
+        with self._lock:
+            grammar = self._live.get(schema)
+        if grammar is None or not grammar.is_ready:
+            return None
+        self._keep(schema, grammar)
+        return grammar
+
+    def _keep(self, schema: str, grammar: Grammar) -> None:
         with self._lock:
             if len(schema) <= RECENT_BYTES:
                 self._recent[schema] = grammar
                 self._recent.move_to_end(schema)
-            while len(self._recent) > RECENT or sum(map(len, self._recent)) > RECENT_BYTES:
+            while len(self._recent) > 1 and self._keeps_too_much():
                 self._recent.popitem(last=False)
-        return grammar
+
+    def _keeps_too_much(self) -> bool:
+        num_bytes = sum(map(len, self._recent))
+        usable = [grammar for grammar in self._recent.values() if grammar.problem is None]
+        seconds = sum(grammar.compile_seconds for grammar in usable)
+        return len(self._recent) > RECENT or num_bytes > RECENT_BYTES or seconds > RECENT_SECONDS
 
     def _live_one(self, schema: str) -> Grammar:
         with self._lock:
@@ -192,14 +246,17 @@ class Grammars:
         """The state of a text that may have begun.
 
         Args:
-          schema: JSON, without a problem; compiled already, or it takes as long as `compiled`.
+          schema: JSON; compiled already, or it takes as long as `compiled`.
           made_ids: its tokens so far.
           stop_ids: tokens that end it.
 
         Raises:
-          GrammarFailed: as `GrammarState.add`.
+          GrammarFailed: the schema has a problem, or as `GrammarState.add`.
         """
-        return GrammarState(self, self._live_one(schema), made_ids, stop_ids)
+        grammar = self._live_one(schema)
+        if grammar.problem is not None:
+            raise GrammarFailed(problem=grammar.problem)
+        return GrammarState(self, grammar, made_ids, stop_ids)
 
     @functools.cached_property
     def tokens_W(self) -> np.ndarray:
@@ -252,7 +309,8 @@ class GrammarState:
         stop_ids: frozenset[int],
     ):
         self._grammar, self._stop_ids = grammar, stop_ids
-        self._read_ids, self._matcher = [*made_ids], grammar.matcher(made_ids)
+        self._compiled, self._is_alone = grammar.latest, False
+        self._read_ids, self._matcher = [*made_ids], self._compiled.matcher(made_ids)
         self._all_ends = frozenset(grammars.tokenizer.eos_tokens)
         # Where the text may end, the end token may come; if it ends nothing, the text ends there.
         self._ends = self._all_ends - stop_ids
@@ -300,11 +358,9 @@ class GrammarState:
         before_W = self.allowed_W.copy()
         self._read_on()
         if _may_do_alone(self._matcher):
-            self._grammar.wear_out()
-            if self._grammar.compile_seconds <= ALONE_SECONDS:
-                self._grammar = self._grammar.alone()
-                self._matcher = self._grammar.matcher(self._read_ids)
-                self._read_on()
+            self._compiled.is_full = True
+            if self._grammar.compile_seconds <= ALONE_SECONDS and not self._is_alone:
+                self._go_on_alone()
         if problem := _problem_of(self._matcher):
             raise GrammarFailed(problem=problem)
         if self._matcher.is_stopped():
@@ -316,9 +372,19 @@ class GrammarState:
         self.is_steady = np.array_equal(before_W, self.allowed_W)
         self.mask_number += not self.is_steady
 
+    def _go_on_alone(self) -> None:
+        """With a grammar that no other text has."""
+        problem = _problem_of(self._matcher)
+        self._compiled, self._is_alone = self._grammar.compiled(), True
+        self._matcher = self._compiled.matcher(self._read_ids)
+        if self._matcher.is_error():
+            assert problem is not None, "it is alone as its matcher had an error"
+            raise GrammarFailed(problem=problem)
+        self._read_on()
+
     def _read_on(self) -> None:
         forced = _forced(self._matcher, self._all_ends)
         self.forced += forced
         self._read_ids += forced
         _fill_mask(self._matcher, self._allowed_1W)
-        self._grammar.num_masks += 1
+        self._compiled.num_masks += 1

@@ -5,7 +5,7 @@
     conversation.py   messages -> what the template gets, and what the router reads
     chat_template.py  messages -> a prompt, by the tokenizer's template
     response_format.py  what an answer looks like, as types
-    structured.py     `response_format` -> the schema that the answer obeys, or an error
+    structured.py     `response_format` -> the schema that the answer obeys, compiled, or an error
     embeddings.py     texts -> what the router reads of them
     tokenizing.py     texts and token ids
     cards.py          what the server has: models, levels, paths

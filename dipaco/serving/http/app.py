@@ -44,6 +44,7 @@ from dipaco.serving.http.requests import (
 )
 from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
 from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole, while_connected
+from dipaco.serving.http.structured import SchemaCompiler
 from dipaco.serving.http.tokenizing import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -85,6 +86,7 @@ class _Application:
         self._threads = FairThreads(REQUEST_THREADS, "requests")
         self._router = PromptRouter(service, self._admission.paths, self._threads)
         self._embedder = Embedder(service)
+        self._schemas = SchemaCompiler(service.grammars)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
         self._started_seconds = int(time.time())
@@ -185,8 +187,14 @@ class _Application:
     async def _parsed(
         self, request: Request, parse: Callable[..., ParsedRequest], *args: object
     ) -> ParsedRequest:
+        client = _client_of(request)
         with self._metrics.parsing.time():
-            return await self._threads.run(_client_of(request), parse, *args)
+            parsed = await self._threads.run(client, parse, *args)
+            if parsed.schema is None:
+                return parsed
+            compiled = self._schemas.compiled(parsed.schema, client)
+            grammar = await while_connected(request, compiled)
+        return parsed._replace(params=dataclasses.replace(parsed.params, grammar=grammar))
 
     async def _routed(self, parsed: ParsedRequest, client: str) -> list[Prompt]:
         """Routes the prompts of a request, which has its places."""

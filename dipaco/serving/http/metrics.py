@@ -40,7 +40,9 @@ class Metrics:
         self.reroute_choices = counter("reroute_choices", "Times a path was chosen again.")
         self.reroute_router_tokens = counter("reroute_router_tokens", "Tokens read to choose it.")
         self.first_token = histogram("first_token", "From a request to its first token.")
-        self.parsing = histogram("parsing", "Checking one request and tokenizing its prompts.")
+        self.parsing = histogram(
+            "parsing", "Checking one request, tokenizing its prompts, compiling its schema."
+        )
         self.routing = histogram("routing", "Routing the prompts of one request.")
         self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")
         self.requests = VllmMetrics(registry)

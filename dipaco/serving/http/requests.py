@@ -26,7 +26,7 @@ from dipaco.serving.http.protocol import (
     CommonRequest,
     CompletionRequest,
 )
-from dipaco.serving.http.structured import wanted_grammar
+from dipaco.serving.http.structured import WantedSchema, wanted_schema
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
@@ -49,7 +49,8 @@ class ParsedRequest(NamedTuple):
     model: str
     served: ServedRelease
     prompts: list[UnroutedPrompt]
-    params: GenerationParams
+    params: GenerationParams  # without the grammar
+    schema: WantedSchema | None  # of which that is compiled
 
     @property
     def num_choices(self) -> int:
@@ -77,7 +78,8 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
     )
     _check_path(served, body.path)
     encoded = [_prompt(service, prompt, body.path) for prompt in prompts]
-    return ParsedRequest(body.model, served, encoded, params)
+    schema = wanted_schema(body.response_format)
+    return ParsedRequest(body.model, served, encoded, params, schema)
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
@@ -116,7 +118,8 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     _check_fits(service, len(ids), str)
     _check_path(served, body.path)
     prompt = UnroutedPrompt(text, ids, asked_ids if len(asked_ids) else ids, body.path)
-    return ParsedRequest(body.model, served, [prompt], params)
+    schema = wanted_schema(body.response_format)
+    return ParsedRequest(body.model, served, [prompt], params, schema)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
@@ -175,7 +178,6 @@ def _common_params(
         "stop_ids": frozenset(body.stop_token_ids or ())
         | (frozenset() if body.ignore_eos else stop_ids),
         "min_new_tokens": min_tokens,
-        "grammar": wanted_grammar(service.grammars, body.response_format),
     }
 
 

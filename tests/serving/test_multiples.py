@@ -1,0 +1,64 @@
+"""Schemas whose `multipleOf` would take seconds and 400 MB to compile are refused."""
+
+import json
+
+import pytest
+
+from dipaco.serving.decoding.multiples import MOST, problem_of_multiples
+
+
+def problem_of(schema):
+    return problem_of_multiples(json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": "integer", "multipleOf": MOST},
+        {"multipleOf": 0.01},
+        {"multipleOf": 1e-8},
+        {"multipleOf": 0},  # which the compiler refuses
+        {"multipleOf": "5"},  # as this
+        {"properties": {"multipleOf": {"type": "string"}, "steps": {"multipleOf": 15}}},
+        {"anyOf": [{"multipleOf": 3600}, {"multipleOf": 0.01}, {"multipleOf": 100.0}]},
+        {"anyOf": [{"multipleOf": 60}, {"multipleOf": 0.25}]},
+        {"allOf": [{"multipleOf": 97}, {"multipleOf": 101}]},
+    ],
+    ids=str,
+)
+def test_small_multiples_are_no_problem(schema):
+    assert problem_of(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"type": "integer", "multipleOf": 9999991}, "9999991"),
+        ({"type": "integer", "multipleOf": 499.979}, "499.979"),
+        ({"multipleOf": -9999991}, "-9999991"),
+        ({"multipleOf": 1e300}, "1e+300"),
+        ({"multipleOf": 1e-300}, "1e-300"),
+        ({"items": {"properties": {"a": {"multipleOf": MOST + 1}}}}, str(MOST + 1)),
+        # Together, as where both hold for one number.
+        ({"allOf": [{"multipleOf": 101}, {"multipleOf": 103}]}, "103"),
+        ({"$ref": "#/$defs/a", "multipleOf": 997, "$defs": {"a": {"multipleOf": 99.1}}}, "997"),
+    ],
+    ids=str,
+)
+def test_large_multiples_are_named(schema, named):
+    problem = problem_of(schema)
+    assert f"`multipleOf` {named} " in problem
+    assert "10,000" in problem
+
+
+def test_a_key_may_be_written_with_escapes_or_twice():
+    for written in ('{"multiple\\u004ff": 9999991}', '{"multipleOf": 9999991, "multipleOf": 1}'):
+        assert problem_of_multiples(written)
+
+
+def test_numbers_of_many_digits_take_no_time():
+    assert problem_of_multiples('{"multipleOf": 1e999999999}')
+    assert problem_of_multiples('{"multipleOf": 1e-999999999}')
+    assert problem_of_multiples('{"multipleOf": 1' + "0" * 100_000 + "}")
+    assert problem_of_multiples('{"multipleOf": 0.' + "1" * 100_000 + "}")
