@@ -18,6 +18,7 @@ from dipaco.dashboard.texts import to_json as texts_to_json
 from dipaco.errors import DipacoError
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
+from dipaco.store.layout import Layout
 
 RESULTS = frozenset(("report", "evaluate", "route"))  # tasks whose facts the status shows first
 OLD_SECONDS = 5.0  # a page that begins is given no older status of a run that is not finished
@@ -67,6 +68,18 @@ class Freshness:
         self._is_finished = is_finished
 
 
+def mark_of(address: Address) -> tuple[int, int] | None:
+    """Which file (device, number) makes a folder a run's: its ledger, or what says which server has
+    its facts. None where there is neither, and for a run in a bucket, which no look asks about.
+    """
+    layout = Layout(address.folder)
+    for file in (layout.database, layout.ledger) if address.url is None else ():
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            return found.st_dev, found.st_ino
+    return None
+
+
 class Watcher:
     """Reads in a thread of its own, which `start` begins and `stop` ends.
 
@@ -92,7 +105,8 @@ class Watcher:
         self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
         self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
         self._table: bytes | None = None
-        self._texts_version = (0, 0, 0)
+        self._texts_version = (0, 0, 0, 0)
+        self._openings = 0  # of a run: another may have begun in its place
 
     def start(self) -> None:
         self._thread.start()
@@ -181,9 +195,11 @@ class Watcher:
     def _work(self) -> None:
         while not self._is_stopping:
             try:
+                mark = mark_of(self._address)
                 with reading(self._address) as run:
+                    self._openings += 1
                     pace = self._pace or Pace(is_server=run.database_location.is_server)
-                    self._follow(Reader(run), pace)
+                    self._follow(Reader(run), pace, mark)
             except DipacoError as error:
                 self._report(error)
             except Exception as error:  # a defect: the page says so, and is not left waiting
@@ -193,19 +209,25 @@ class Watcher:
         """Tells all that wait for a read, and waits until it is to be tried again."""
         with self._changed:
             self._problem, self._answered = problem, self._asked
+        self._begin_again()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or self._is_asked)
+            self._problem = None
+
+    def _begin_again(self) -> None:
+        """Has all pages fetch the recording."""
+        with self._changed:
             self._differences.clear()
             self._number += 1
             self._changed.notify_all()
         self._tell()
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or self._is_asked)
-            self._problem = None
 
     @property
     def _is_asked(self) -> bool:
         return self._asked > self._answered
 
-    def _follow(self, reader: Reader, pace: Pace) -> None:
+    def _follow(self, reader: Reader, pace: Pace, mark: tuple[int, int] | None) -> None:
+        """Until it is to stop, or the run is not there any more."""
         freshness = self._freshness = Freshness(pace)
         state = {}
         while True:
@@ -216,6 +238,8 @@ class Watcher:
                 if self._is_stopping:
                     return
                 asked, is_asked = self._asked, self._is_asked
+            if state and mark_of(self._address) != mark:  # what is open stays readable
+                return self._begin_again()
             names = {kind: len(each) for kind, each in reader.facts.names().items()}
             change = reader.read()
             freshness.note(change)
@@ -247,7 +271,8 @@ class Watcher:
             if fresh:
                 status, points = fresh["status"], sum(map(len, fresh["curves"].values()))
                 routed = sum("route" in stage for stage in status["stages"])
-                self._texts_version = (routed, points, len(status["rollbacks"]))
+                back = len(status["rollbacks"])
+                self._texts_version = (self._openings, routed, points, back)
         self._tell()
 
     def _tell(self) -> None:

@@ -292,6 +292,28 @@ def test_without_a_run_the_page_says_why(opened, tmp_path):
         assert page.locator("#content").is_hidden()
 
 
+def test_a_smaller_run_in_the_place_of_one_that_was_removed_is_shown(
+    opened, tiny, copy_of, tmp_path
+):
+    make_run(tmp_path / "run", phases=1)
+    other, pace = copy_of(tiny).folder, Pace(is_server=False)
+    pace.look_seconds = 0.05
+    with served(tmp_path / "run", pace) as (url, _):
+        page = opened(url)
+        page.locator(".cell").last.click()
+        page.evaluate("fall.from = 1e6; fall.until = 2e6; goTo(run.end / 2)")
+        (tmp_path / "run").rename(tmp_path / "gone")
+        page.locator("#problem", has_text="NoSuchRun").wait_for()
+        other.rename(tmp_path / "run")
+        page.locator("#name", has_text="toy").wait_for()
+        until(page, "document.querySelector('#problem').textContent === ''")
+        with reading(tmp_path / "run") as run:
+            status = status_of(run, with_sizes=False)
+        assert set(cells(page, "phase")) == set(status["modules"])
+        assert page.evaluate("run.time <= run.end && fall.from < run.end")
+        page.close()
+
+
 def test_256_paths_with_private_parts_fit_wide_and_on_a_phone(opened, tmp_path):
     make_run(tmp_path / "big", phases=3)
     with served(tmp_path / "big") as (url, _):

@@ -14,6 +14,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 from dipaco.dashboard import watcher as watcher_module
 from dipaco.dashboard.reader import Change
 from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher
+from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
 from tests.dashboard.conftest import served
@@ -171,6 +172,41 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
             after = json.loads(watcher.recording())
         assert after["status"]["workers"]["w"]["state"] == "silent"
         assert len(after["events"]["ended"]) == len(before["events"]["ended"])
+    finally:
+        watcher.stop()
+
+
+def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy_of, tmp_path):
+    """A file that is removed stays readable for those who have it open."""
+    place, pace = tmp_path / "run", Pace(is_server=False)
+    pace.look_seconds = 0.01
+    copy_of(tiny).folder.rename(place)
+    other = copy_of(tiny).folder  # as much is routed and evaluated in it
+    with reading(place) as run:
+        run.ledger.meta.set_command("drain")
+    watcher, heard = Watcher(Address.of(place), pace), threading.Event()
+    watcher.start()
+    try:
+        before, texts = json.loads(watcher.recording()), watcher.texts()
+        assert before["status"]["command"] == "drain"
+        with watcher.opened(heard.set):
+            place.rename(tmp_path / "gone")
+            while watcher.after(before["number"]) is not None:  # the page is to begin again
+                assert heard.wait(60)
+                heard.clear()
+            with pytest.raises(NoSuchRun):
+                watcher.recording()
+        with pytest.raises(NoSuchRun):
+            watcher.recording()
+        other.rename(place)
+        assert json.loads(watcher.recording())["status"]["command"] == "run"
+        assert watcher.texts() is not texts
+        (tmp_path / "gone").rename(other)
+        place.rename(tmp_path / "gone")
+        other.rename(place)  # nobody has looked in between
+        after = json.loads(watcher.recording())
+        assert after["status"]["command"] == "drain"
+        assert after["number"] > before["number"]
     finally:
         watcher.stop()
 

@@ -5,6 +5,8 @@ const grid = {cells: [], lines: [], chosen: null, hovered: null};
 function buildGrid() {
   const arm = run.arms[MODULAR], holder = at("grid");
   grid.cells = [];
+  grid.hovered = null;
+  if (grid.chosen && !(grid.chosen.module < arm.modules.length || grid.chosen.path < arm.num_paths)) grid.chosen = null; // of a run that was here before
   const levels = arm.levels.map(level => {
     const cells = make("div", {className: "cells"});
     for (const id of level.modules) {

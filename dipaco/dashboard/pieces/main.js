@@ -6,7 +6,8 @@ function begin(document) {
   at("content").hidden = at("clock").hidden = false;
   at("name").textContent = document.name;
   window.document.title = `${document.name} · dipaco dashboard`;
-  if (run.isNewest) run.time = run.end;
+  run.time = run.isNewest ? run.end : Math.min(run.time, run.end);
+  if (fall.from >= run.end) Object.assign(fall, {from: 0, until: null});
   drawHead();
   buildGrid();
   drawGrid();

@@ -41,9 +41,9 @@ function drawCompletions() { // facts of the task `sample`, where there are some
   at("completion-list").replaceChildren(...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
 }
 
-function textsVersion() { // changes when more has been routed or evaluated, or the run went back
-  const {status: {stages, rollbacks}, curves} = run.document;
-  return JSON.stringify([rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
+function textsVersion() { // changes when more has been routed or evaluated, the run went back, or another is here
+  const {origin, status: {stages, rollbacks}, curves} = run.document;
+  return JSON.stringify([origin, rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
 }
 
 async function getTexts() { // again when there is more, or where there was nothing
