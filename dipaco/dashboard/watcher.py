@@ -239,7 +239,8 @@ class Watcher:
                     return
                 asked, is_asked = self._asked, self._is_asked
             if state and mark_of(self._address) != mark:  # what is open stays readable
-                return self._begin_again()
+                self._begin_again()
+                return
             names = {kind: len(each) for kind, each in reader.facts.names().items()}
             change = reader.read()
             freshness.note(change)
