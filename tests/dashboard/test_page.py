@@ -154,6 +154,68 @@ def test_a_module_and_a_path_open_and_light_up(opened, file, recording):
             assert named.strip() or each.get_attribute("id") == "words", each
 
 
+def press(page, selector):
+    """As a finger does: the page is drawn some times before it is lifted again."""
+    where = """e => {
+      e.scrollIntoView({block: 'center'});
+      const box = e.getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2] }"""
+    page.mouse.move(*page.locator(selector).first.evaluate(where))
+    page.mouse.down()
+    page.wait_for_timeout(80)
+    page.mouse.up()
+
+
+def test_what_is_pressed_while_it_plays_takes_and_keeps_the_focus(opened, file):
+    page = opened(file.as_uri())
+    page.locator("#paths button").first.wait_for()
+    page.select_option("#speed", "120")
+    page.locator("#play").click()
+    for name in ("losses", "speed", "bytes", "rates", "perplexity"):
+        press(page, f"#figures button[data-name={name}]")
+        until(page, f"curves.figure === '{name}'")
+    press(page, "#against button[data-name=tokens]")
+    until(page, "curves.against === 'tokens'")
+    press(page, "#lines button")
+    until(page, "curves.hidden.size === 1")
+    for _ in range(3):
+        page.evaluate("grid.chosen = null; drawGrid()")
+        press(page, "#paths button")
+        until(page, "grid.chosen?.path === 0")
+
+    focused = "document.activeElement.dataset.name"
+    page.locator("#figures button[data-name=speed]").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("curves.figure") == "speed"
+    page.wait_for_timeout(100)
+    assert page.evaluate("clock.playing !== null")
+    assert page.evaluate(focused) == "speed"
+    page.locator("#now").click()
+    page.locator("#figures button[data-name=rates]").focus()
+    page.keyboard.press("Space")
+    assert page.evaluate(focused) == "rates"
+    assert page.evaluate("curves.figure") == "rates"
+
+
+def test_what_is_drawn_again_in_another_order_keeps_its_elements(opened, file):
+    page = opened(file.as_uri())
+    page.locator(".cell").first.wait_for()
+    drawn = """([orders, focused]) => {
+      const holder = make("div"), row = names => names.map(name => make("button", {
+        textContent: name, data: name.length === 1 ? {key: name} : {}}));
+      document.body.append(holder);
+      fill(holder, ...row(orders[0]));
+      const first = holder.querySelector(`[data-key=${focused}]`);
+      first.focus();
+      return orders.map(names => {
+        fill(holder, ...row(names), null, "end");
+        return [[...holder.childNodes].map(node => node.textContent).join(" "),
+          document.activeElement === first && first.textContent] }) }"""
+    orders = ["abc", "cab", "bca", "xbca", "bx", "ybzxq", ["one", "b", "two"], "b"]
+    shown = page.evaluate(drawn, [[list(names) for names in orders], "b"])
+    assert shown == [[" ".join([*names, "end"]), "b"] for names in orders]
+
+
 def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipaco):
     copy, pace = copy_of(half), Pace(is_server=False)
     pace.look_seconds = pace.status_seconds = pace.fault_seconds = 0.05
