@@ -5,3 +5,7 @@ from dipaco.errors import DipacoError
 
 class RunNotReadable(DipacoError):
     """`{run}` could not be read: {problem}. This is a defect of the dashboard; the run goes on. Start `dipaco dashboard` again."""
+
+
+class PageIsFolder(DipacoError):
+    """{file} is a folder. The page is one file: give it a name, as in {inside}."""

@@ -24,6 +24,16 @@ def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
     assert file.read_text("utf-8") == content
 
 
+@pytest.mark.parametrize("name", [".", "/", "folder"])
+def test_a_folder_is_no_name_of_a_page(tiny, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert main(["dashboard", "--run", str(tiny.folder), "--export", name]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"PageIsFolder: {name} is a folder.")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "folder"]
+
+
 def test_a_wrong_port_or_key_file_is_said_before_anything_is_served(tiny, tmp_path, capsys):
     pytest.importorskip("starlette", reason="the server needs the `serve` extra")
     run = ["dashboard", "--run", str(tiny.folder)]
