@@ -354,6 +354,18 @@ def test_without_a_run_the_page_says_why(opened, tmp_path):
         assert page.locator("#content").is_hidden()
 
 
+def test_a_key_of_any_letters_is_asked_for_and_sent(browser, tiny):
+    with served(tiny.folder, keys=("ключ-é",)) as (url, _):
+        page = browser.new_page()
+        page.goto(url)
+        for key in ("wrong", "ключ-é"):
+            page.locator("#problem", has_text="needs an API key").wait_for()
+            page.fill("#key", key)
+            page.locator("#key-label button").click()
+        page.locator("#name", has_text="toy").wait_for()
+        page.close()
+
+
 def test_a_smaller_run_in_the_place_of_one_that_was_removed_is_shown(
     opened, tiny, copy_of, tmp_path
 ):

@@ -45,6 +45,14 @@ def test_the_page_is_open_and_the_run_needs_a_key(tiny):
         assert json.loads(content)["name"] == "toy"
 
 
+def test_a_key_of_any_letters_is_sent_as_its_bytes(tiny):
+    """As `dipaco serve` takes it."""
+    with served(tiny.folder, keys=("ключ",)) as (url, _):
+        assert get(url + "recording", "ключ".encode().decode("latin-1"))[0] == 200
+        assert get(url + "recording", "ключ ".encode().decode("latin-1"))[0] == 200
+        assert get(url + "recording", "клю".encode().decode("latin-1"))[0] == 401
+
+
 def test_documents_are_answered_by_number_and_by_words(tiny):
     with served(tiny.folder) as (url, _):
         fate = json.loads(get(url + "document/3")[1])
