@@ -9,3 +9,7 @@ class RunNotReadable(DipacoError):
 
 class PageIsFolder(DipacoError):
     """{file} is a folder. The page is one file: give it a name, as in {inside}."""
+
+
+class TextsNotReadable(DipacoError):
+    """Where the text of `{run}` went could not be read: {problem}. It is read when it is asked for again."""

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dipaco.dashboard.errors import RunNotReadable
+from dipaco.control.errors import NotAvailable
+from dipaco.dashboard.errors import RunNotReadable, TextsNotReadable
 from dipaco.dashboard.reader import FAULTS, Change, Reader
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
 from dipaco.dashboard.texts import Texts
@@ -171,8 +172,8 @@ class Watcher:
             return kept if number + len(kept) == self._number else None
 
     def table(self) -> bytes:
-        """The texts; read again when more has been routed or evaluated, or the run went back.
-        Called in any thread.
+        """The texts; read again when more has been routed or evaluated, the run went back, or the
+        last read failed. Called in any thread. Raises as `texts`.
         """
         self.texts()
         with self._texts_lock:
@@ -181,15 +182,20 @@ class Watcher:
             return self._table
 
     def texts(self) -> Texts | None:
-        """Where text went; None where nothing has been routed."""
+        """Where text went; None where nothing has been routed. Raises what reading the run or its
+        text raised, or `TextsNotReadable`; the next call tries again.
+        """
         with self._texts_lock:
             if self._texts_key != self._texts_version:
-                self._texts_key, self._table = self._texts_version, None
+                version, self._texts_key, self._table = self._texts_version, None, None
                 try:
                     with reading(self._address) as run:
                         self._texts = Texts(run)
-                except (DipacoError, OSError):
+                except NotAvailable:
                     self._texts = None
+                except OSError as error:
+                    raise TextsNotReadable(run=self._address, problem=error) from error
+                self._texts_key = version
             return self._texts
 
     def _work(self) -> None:

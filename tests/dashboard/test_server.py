@@ -1,6 +1,7 @@
 """The server: what it sends, to whom; a hundred pages are one reader; it writes nothing."""
 
 import contextlib
+import errno
 import json
 import threading
 import urllib.error
@@ -17,6 +18,7 @@ from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher
 from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
+from dipaco.store.errors import ObjectMissing
 from tests.dashboard.conftest import served
 
 
@@ -229,6 +231,40 @@ def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, mo
         watcher._publish(None, change, state, {})
         watcher.texts()
         assert len(made) == times
+
+
+FAULTS = {
+    "TextsNotReadable": OSError(errno.EIO, "Input/output error"),
+    "ObjectMissing": ObjectMissing(file="a shard"),
+}
+
+
+@pytest.mark.parametrize(("name", "fault"), FAULTS.items())
+def test_texts_that_could_not_be_read_are_asked_for_again(tiny, monkeypatch, name, fault):
+    made = watcher_module.Texts
+
+    def failing(run):
+        raise fault
+
+    with served(tiny.folder) as (url, _):
+        for place in ("texts", "document/0", "documents?text=a"):
+            monkeypatch.setattr(watcher_module, "Texts", failing)
+            status, content = get(url + place)
+            assert status == 503
+            assert json.loads(content)["error"]["message"].startswith(f"{name}: ")
+        monkeypatch.setattr(watcher_module, "Texts", made)
+        assert json.loads(get(url + "texts")[1])["domains"]
+        assert get(url + "document/0")[0] == 200
+
+
+def test_before_the_first_routing_there_are_no_texts_and_nothing_is_wrong(tiny, copy_of):
+    copy = copy_of(tiny)
+    with reading(copy.folder) as run, run.ledger._database.transaction():
+        run.ledger._database._connection.execute("DELETE FROM stages")
+    (copy.folder / "corpus" / "manifest.json").unlink()
+    with served(copy.folder) as (url, _):
+        assert get(url + "texts") == (200, b"null")
+        assert get(url + "document/0")[0] == 404
 
 
 def test_a_page_that_begins_gets_the_status_of_now_and_others_are_not_held_up(
