@@ -230,9 +230,14 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
         return ()
     try:
         text = file.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
-        keys = tuple(line.strip() for line in text.splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeyFile(file=file, problem=error) from error
+    lines = [line.strip() for line in text.splitlines()]
+    for number, line in enumerate(lines, start=1):
+        if not line.isprintable():
+            problem = f"the key in line {number} holds a character that cannot be seen or sent"
+            raise BadKeyFile(file=file, problem=problem)
+    keys = tuple(line for line in lines if line)
     if not keys:
         raise BadKeyFile(file=file, problem="there is no key in it")
     return keys

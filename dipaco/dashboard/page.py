@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.dashboard import texts as of_texts
+from dipaco.dashboard.errors import PageIsFolder
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import recording_of, state_of, to_json
 from dipaco.dashboard.texts import Texts
@@ -37,7 +38,11 @@ def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
 
 
 def export(run: Run, file: Path) -> int:
-    """Writes a run's page with everything in it to one file; its size in bytes."""
+    """Writes a run's page with everything in it to one file; its size in bytes. Raises
+    `PageIsFolder`, and as `write_atomically`.
+    """
+    if not file.name or file.is_dir():
+        raise PageIsFolder(file=file, inside=file / "page.html")
     content = page(*recording_and_texts(run))
     with translate_os_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -57,8 +57,9 @@ class _Dashboard:
         self, answer: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
-            scheme, _, given = request.headers.get("authorization", "").partition(" ")
-            known = [hmac.compare_digest(given.encode(), key) for key in self._keys]
+            scheme, _, key = request.headers.get("authorization", "").partition(" ")
+            given = key.strip(" \t").encode("latin-1")  # the header's bytes
+            known = [hmac.compare_digest(given, each) for each in self._keys]
             if self._keys and not (scheme.lower() == "bearer" and any(known)):
                 return _problem("This dashboard needs an API key.", 401)
             try:

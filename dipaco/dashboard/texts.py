@@ -39,8 +39,8 @@ class Texts:
     """The documents of a run that has been routed. Raises `NotAvailable` where it has not been."""
 
     def __init__(self, run: Run):
+        run.stage("route")  # before that there may be no corpus either
         self._run, self._corpus = run, run.corpus
-        run.stage("route")
         stages = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
         self._routings = sorted(stages, key=lambda stage: stage.phase)
         self._paths = [self._paths_of(routing) for routing in self._routings]

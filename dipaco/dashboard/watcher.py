@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dipaco.dashboard.errors import RunNotReadable
+from dipaco.control.errors import NotAvailable
+from dipaco.dashboard.errors import RunNotReadable, TextsNotReadable
 from dipaco.dashboard.reader import FAULTS, Change, Reader
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
 from dipaco.dashboard.texts import Texts
@@ -18,6 +19,7 @@ from dipaco.dashboard.texts import to_json as texts_to_json
 from dipaco.errors import DipacoError
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
+from dipaco.store.layout import Layout
 
 RESULTS = frozenset(("report", "evaluate", "route"))  # tasks whose facts the status shows first
 OLD_SECONDS = 5.0  # a page that begins is given no older status of a run that is not finished
@@ -67,6 +69,18 @@ class Freshness:
         self._is_finished = is_finished
 
 
+def mark_of(address: Address) -> tuple[int, int] | None:
+    """Which file (device, number) makes a folder a run's: its ledger, or what says which server has
+    its facts. None where there is neither, and for a run in a bucket, which no look asks about.
+    """
+    layout = Layout(address.folder)
+    for file in (layout.database, layout.ledger) if address.url is None else ():
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            return found.st_dev, found.st_ino
+    return None
+
+
 class Watcher:
     """Reads in a thread of its own, which `start` begins and `stop` ends.
 
@@ -92,7 +106,8 @@ class Watcher:
         self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
         self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
         self._table: bytes | None = None
-        self._texts_version = (0, 0, 0)
+        self._texts_version = (0, 0, 0, 0)
+        self._openings = 0  # of a run: another may have begun in its place
 
     def start(self) -> None:
         self._thread.start()
@@ -157,8 +172,8 @@ class Watcher:
             return kept if number + len(kept) == self._number else None
 
     def table(self) -> bytes:
-        """The texts; read again when more has been routed or evaluated, or the run went back.
-        Called in any thread.
+        """The texts; read again when more has been routed or evaluated, the run went back, or the
+        last read failed. Called in any thread. Raises as `texts`.
         """
         self.texts()
         with self._texts_lock:
@@ -167,23 +182,30 @@ class Watcher:
             return self._table
 
     def texts(self) -> Texts | None:
-        """Where text went; None where nothing has been routed."""
+        """Where text went; None where nothing has been routed. Raises what reading the run or its
+        text raised, or `TextsNotReadable`; the next call tries again.
+        """
         with self._texts_lock:
             if self._texts_key != self._texts_version:
-                self._texts_key, self._table = self._texts_version, None
+                version, self._texts_key, self._table = self._texts_version, None, None
                 try:
                     with reading(self._address) as run:
                         self._texts = Texts(run)
-                except (DipacoError, OSError):
+                except NotAvailable:
                     self._texts = None
+                except OSError as error:
+                    raise TextsNotReadable(run=self._address, problem=error) from error
+                self._texts_key = version
             return self._texts
 
     def _work(self) -> None:
         while not self._is_stopping:
             try:
+                mark = mark_of(self._address)
                 with reading(self._address) as run:
+                    self._openings += 1
                     pace = self._pace or Pace(is_server=run.database_location.is_server)
-                    self._follow(Reader(run), pace)
+                    self._follow(Reader(run), pace, mark)
             except DipacoError as error:
                 self._report(error)
             except Exception as error:  # a defect: the page says so, and is not left waiting
@@ -193,19 +215,25 @@ class Watcher:
         """Tells all that wait for a read, and waits until it is to be tried again."""
         with self._changed:
             self._problem, self._answered = problem, self._asked
+        self._begin_again()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or self._is_asked)
+            self._problem = None
+
+    def _begin_again(self) -> None:
+        """Has all pages fetch the recording."""
+        with self._changed:
             self._differences.clear()
             self._number += 1
             self._changed.notify_all()
         self._tell()
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or self._is_asked)
-            self._problem = None
 
     @property
     def _is_asked(self) -> bool:
         return self._asked > self._answered
 
-    def _follow(self, reader: Reader, pace: Pace) -> None:
+    def _follow(self, reader: Reader, pace: Pace, mark: tuple[int, int] | None) -> None:
+        """Until it is to stop, or the run is not there any more."""
         freshness = self._freshness = Freshness(pace)
         state = {}
         while True:
@@ -216,6 +244,9 @@ class Watcher:
                 if self._is_stopping:
                     return
                 asked, is_asked = self._asked, self._is_asked
+            if state and mark_of(self._address) != mark:  # what is open stays readable
+                self._begin_again()
+                return
             names = {kind: len(each) for kind, each in reader.facts.names().items()}
             change = reader.read()
             freshness.note(change)
@@ -247,7 +278,8 @@ class Watcher:
             if fresh:
                 status, points = fresh["status"], sum(map(len, fresh["curves"].values()))
                 routed = sum("route" in stage for stage in status["stages"])
-                self._texts_version = (routed, points, len(status["rollbacks"]))
+                back = len(status["rollbacks"])
+                self._texts_version = (self._openings, routed, points, back)
         self._tell()
 
     def _tell(self) -> None:

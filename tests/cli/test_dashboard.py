@@ -8,7 +8,9 @@ import urllib.request
 import pytest
 
 from dipaco.cli.dashboard import beside
+from dipaco.cli.errors import BadKeyFile
 from dipaco.cli.main import main
+from dipaco.cli.options import read_keys
 
 
 def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
@@ -22,6 +24,27 @@ def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
     assert main(["dashboard", "--run", str(tmp_path / "nowhere"), "--export", str(file)]) == 2
     assert "NoSuchRun" in capsys.readouterr().err
     assert file.read_text("utf-8") == content
+
+
+@pytest.mark.parametrize("name", [".", "/", "folder"])
+def test_a_folder_is_no_name_of_a_page(tiny, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert main(["dashboard", "--run", str(tiny.folder), "--export", name]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"PageIsFolder: {name} is a folder.")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "folder"]
+
+
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(tmp_path):
+    file = tmp_path / "keys"
+    for bad in ("se\tcret", "se\0cret", "se\x7fcret", "se\u00a0cret", "se\u200bcret"):
+        file.write_text(f"good\n{bad}\n", encoding="utf-8")
+        with pytest.raises(BadKeyFile, match="line 2") as caught:
+            read_keys(file)
+        assert "cret" not in str(caught.value)
+    file.write_text("\ufeffgood\n\n two words \nключ\n", encoding="utf-8")
+    assert read_keys(file) == ("good", "two words", "ключ")
 
 
 def test_a_wrong_port_or_key_file_is_said_before_anything_is_served(tiny, tmp_path, capsys):

@@ -154,6 +154,68 @@ def test_a_module_and_a_path_open_and_light_up(opened, file, recording):
             assert named.strip() or each.get_attribute("id") == "words", each
 
 
+def press(page, selector):
+    """As a finger does: the page is drawn some times before it is lifted again."""
+    where = """e => {
+      e.scrollIntoView({block: 'center'});
+      const box = e.getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2] }"""
+    page.mouse.move(*page.locator(selector).first.evaluate(where))
+    page.mouse.down()
+    page.wait_for_timeout(80)
+    page.mouse.up()
+
+
+def test_what_is_pressed_while_it_plays_takes_and_keeps_the_focus(opened, file):
+    page = opened(file.as_uri())
+    page.locator("#paths button").first.wait_for()
+    page.select_option("#speed", "120")
+    page.locator("#play").click()
+    for name in ("losses", "speed", "bytes", "rates", "perplexity"):
+        press(page, f"#figures button[data-name={name}]")
+        until(page, f"curves.figure === '{name}'")
+    press(page, "#against button[data-name=tokens]")
+    until(page, "curves.against === 'tokens'")
+    press(page, "#lines button")
+    until(page, "curves.hidden.size === 1")
+    for _ in range(3):
+        page.evaluate("grid.chosen = null; drawGrid()")
+        press(page, "#paths button")
+        until(page, "grid.chosen?.path === 0")
+
+    focused = "document.activeElement.dataset.name"
+    page.locator("#figures button[data-name=speed]").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("curves.figure") == "speed"
+    page.wait_for_timeout(100)
+    assert page.evaluate("clock.playing !== null")
+    assert page.evaluate(focused) == "speed"
+    page.locator("#now").click()
+    page.locator("#figures button[data-name=rates]").focus()
+    page.keyboard.press("Space")
+    assert page.evaluate(focused) == "rates"
+    assert page.evaluate("curves.figure") == "rates"
+
+
+def test_what_is_drawn_again_in_another_order_keeps_its_elements(opened, file):
+    page = opened(file.as_uri())
+    page.locator(".cell").first.wait_for()
+    drawn = """([orders, focused]) => {
+      const holder = make("div"), row = names => names.map(name => make("button", {
+        textContent: name, data: name.length === 1 ? {key: name} : {}}));
+      document.body.append(holder);
+      fill(holder, ...row(orders[0]));
+      const first = holder.querySelector(`[data-key=${focused}]`);
+      first.focus();
+      return orders.map(names => {
+        fill(holder, ...row(names), null, "end");
+        return [[...holder.childNodes].map(node => node.textContent).join(" "),
+          document.activeElement === first && first.textContent] }) }"""
+    orders = ["abc", "cab", "bca", "xbca", "bx", "ybzxq", ["one", "b", "two"], "b"]
+    shown = page.evaluate(drawn, [[list(names) for names in orders], "b"])
+    assert shown == [[" ".join([*names, "end"]), "b"] for names in orders]
+
+
 def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipaco):
     copy, pace = copy_of(half), Pace(is_server=False)
     pace.look_seconds = pace.status_seconds = pace.fault_seconds = 0.05
@@ -290,6 +352,40 @@ def test_without_a_run_the_page_says_why(opened, tmp_path):
         page = opened(url)
         page.locator("#problem", has_text="NoSuchRun").wait_for()
         assert page.locator("#content").is_hidden()
+
+
+def test_a_key_of_any_letters_is_asked_for_and_sent(browser, tiny):
+    with served(tiny.folder, keys=("ключ-é",)) as (url, _):
+        page = browser.new_page()
+        page.goto(url)
+        for key in ("wrong", "ключ-é"):
+            page.locator("#problem", has_text="needs an API key").wait_for()
+            page.fill("#key", key)
+            page.locator("#key-label button").click()
+        page.locator("#name", has_text="toy").wait_for()
+        page.close()
+
+
+def test_a_smaller_run_in_the_place_of_one_that_was_removed_is_shown(
+    opened, tiny, copy_of, tmp_path
+):
+    make_run(tmp_path / "run", phases=1)
+    other, pace = copy_of(tiny).folder, Pace(is_server=False)
+    pace.look_seconds = 0.05
+    with served(tmp_path / "run", pace) as (url, _):
+        page = opened(url)
+        page.locator(".cell").last.click()
+        page.evaluate("fall.from = 1e6; fall.until = 2e6; goTo(run.end / 2)")
+        (tmp_path / "run").rename(tmp_path / "gone")
+        page.locator("#problem", has_text="NoSuchRun").wait_for()
+        other.rename(tmp_path / "run")
+        page.locator("#name", has_text="toy").wait_for()
+        until(page, "document.querySelector('#problem').textContent === ''")
+        with reading(tmp_path / "run") as run:
+            status = status_of(run, with_sizes=False)
+        assert set(cells(page, "phase")) == set(status["modules"])
+        assert page.evaluate("run.time <= run.end && fall.from < run.end")
+        page.close()
 
 
 def test_256_paths_with_private_parts_fit_wide_and_on_a_phone(opened, tmp_path):

@@ -1,6 +1,7 @@
 """The server: what it sends, to whom; a hundred pages are one reader; it writes nothing."""
 
 import contextlib
+import errno
 import json
 import threading
 import urllib.error
@@ -14,8 +15,10 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 from dipaco.dashboard import watcher as watcher_module
 from dipaco.dashboard.reader import Change
 from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher
+from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
+from dipaco.store.errors import ObjectMissing
 from tests.dashboard.conftest import served
 
 
@@ -42,6 +45,14 @@ def test_the_page_is_open_and_the_run_needs_a_key(tiny):
                 assert "needs an API key" in json.loads(content)["error"]["message"]
         status, content = get(url + "recording", "secret")
         assert json.loads(content)["name"] == "toy"
+
+
+def test_a_key_of_any_letters_is_sent_as_its_bytes(tiny):
+    """As `dipaco serve` takes it."""
+    with served(tiny.folder, keys=("ключ",)) as (url, _):
+        assert get(url + "recording", "ключ".encode().decode("latin-1"))[0] == 200
+        assert get(url + "recording", "ключ ".encode().decode("latin-1"))[0] == 200
+        assert get(url + "recording", "клю".encode().decode("latin-1"))[0] == 401
 
 
 def test_documents_are_answered_by_number_and_by_words(tiny):
@@ -175,6 +186,41 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
         watcher.stop()
 
 
+def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy_of, tmp_path):
+    """A file that is removed stays readable for those who have it open."""
+    place, pace = tmp_path / "run", Pace(is_server=False)
+    pace.look_seconds = 0.01
+    copy_of(tiny).folder.rename(place)
+    other = copy_of(tiny).folder  # as much is routed and evaluated in it
+    with reading(place) as run:
+        run.ledger.meta.set_command("drain")
+    watcher, heard = Watcher(Address.of(place), pace), threading.Event()
+    watcher.start()
+    try:
+        before, texts = json.loads(watcher.recording()), watcher.texts()
+        assert before["status"]["command"] == "drain"
+        with watcher.opened(heard.set):
+            place.rename(tmp_path / "gone")
+            while watcher.after(before["number"]) is not None:  # the page is to begin again
+                assert heard.wait(60)
+                heard.clear()
+            with pytest.raises(NoSuchRun):
+                watcher.recording()
+        with pytest.raises(NoSuchRun):
+            watcher.recording()
+        other.rename(place)
+        assert json.loads(watcher.recording())["status"]["command"] == "run"
+        assert watcher.texts() is not texts
+        (tmp_path / "gone").rename(other)
+        place.rename(tmp_path / "gone")
+        other.rename(place)  # nobody has looked in between
+        after = json.loads(watcher.recording())
+        assert after["status"]["command"] == "drain"
+        assert after["number"] > before["number"]
+    finally:
+        watcher.stop()
+
+
 def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
     made, change = [], Change(0, set(), {}, set(), set(), False, True)
     monkeypatch.setattr(watcher_module, "Texts", made.append)
@@ -185,6 +231,40 @@ def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, mo
         watcher._publish(None, change, state, {})
         watcher.texts()
         assert len(made) == times
+
+
+FAULTS = {
+    "TextsNotReadable": OSError(errno.EIO, "Input/output error"),
+    "ObjectMissing": ObjectMissing(file="a shard"),
+}
+
+
+@pytest.mark.parametrize(("name", "fault"), FAULTS.items())
+def test_texts_that_could_not_be_read_are_asked_for_again(tiny, monkeypatch, name, fault):
+    made = watcher_module.Texts
+
+    def failing(run):
+        raise fault
+
+    with served(tiny.folder) as (url, _):
+        for place in ("texts", "document/0", "documents?text=a"):
+            monkeypatch.setattr(watcher_module, "Texts", failing)
+            status, content = get(url + place)
+            assert status == 503
+            assert json.loads(content)["error"]["message"].startswith(f"{name}: ")
+        monkeypatch.setattr(watcher_module, "Texts", made)
+        assert json.loads(get(url + "texts")[1])["domains"]
+        assert get(url + "document/0")[0] == 200
+
+
+def test_before_the_first_routing_there_are_no_texts_and_nothing_is_wrong(tiny, copy_of):
+    copy = copy_of(tiny)
+    with reading(copy.folder) as run, run.ledger._database.transaction():
+        run.ledger._database._connection.execute("DELETE FROM stages")
+    (copy.folder / "corpus" / "manifest.json").unlink()
+    with served(copy.folder) as (url, _):
+        assert get(url + "texts") == (200, b"null")
+        assert get(url + "document/0")[0] == 404
 
 
 def test_a_page_that_begins_gets_the_status_of_now_and_others_are_not_held_up(

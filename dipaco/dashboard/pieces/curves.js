@@ -53,7 +53,7 @@ function drawCurves() {
   const {x: nameX, y: nameY, lines, isTime, note} = linesOf(), {context, width, height} = canvasIn(at("plot"), Math.min(340, Math.max(220, at("plot").clientWidth * .42)));
   const visible = lines.filter(({name}) => !curves.hidden.has(name)), all = visible.flatMap(({points}) => points);
   const left = 56, bottom = height - 34, right = width - 14, top = 16;
-  at("lines").replaceChildren(...lines.map(({name}, i) => make("button", {
+  fill(at("lines"), ...lines.map(({name}, i) => make("button", {
     type: "button", "aria-pressed": String(!curves.hidden.has(name)), onclick: () => { curves.hidden.has(name) ? curves.hidden.delete(name) : curves.hidden.add(name); drawCurves(); },
   }, make("i", {style: `background:${series(i)}`}), name)), ...(note ? [make("span", {textContent: note})] : []));
   context.fillStyle = colour("--soft");
@@ -100,7 +100,7 @@ function drawRows() {
   const rows = report?.rows ?? Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, perplexity: points.at(-1)?.perplexity, steps: points.at(-1)?.steps, tokens: points.at(-1)?.tokens, bytes_per_machine: points.at(-1)?.bytes, machine_seconds: points.at(-1)?.seconds}));
   const columns = [["row", row => row.name], ["perplexity", row => fixed(row.perplexity, 2)], ["steps", row => row.steps?.toLocaleString("en")], ["tokens", row => short(row.tokens)], ["bytes per machine", row => short(row.bytes_per_machine)], ["machine time", row => duration(row.machine_seconds)]];
   const best = Math.min(...rows.map(({perplexity}) => perplexity));
-  table.replaceChildren(make("tr", {}, ...columns.map(([name], i) => make("th", {textContent: name, scope: "col", className: i ? "number" : ""}))), ...rows.map(row => make("tr", {className: row.perplexity === best && rows.length > 1 ? "hot" : "", data: {row: row.name}}, ...columns.map(([, value], i) => make("td", {className: i ? "number" : "", textContent: value(row)})))));
+  fill(table, make("tr", {}, ...columns.map(([name], i) => make("th", {textContent: name, scope: "col", className: i ? "number" : ""}))), ...rows.map(row => make("tr", {className: row.perplexity === best && rows.length > 1 ? "hot" : "", data: {row: row.name}}, ...columns.map(([, value], i) => make("td", {className: i ? "number" : "", textContent: value(row)})))));
   table.hidden = !rows.length;
 }
 

@@ -11,6 +11,38 @@ function make(tag, properties = {}, ...children) { // an element; texts are neve
   return element;
 }
 
+// What is drawn again keeps its elements, so that a press, the focus or a selection outlives it. One
+// is known by its `data-key`, or by its place among those of its kind that have none.
+function fill(holder, ...children) {
+  const fresh = children.filter(child => child !== null && child !== undefined).map(child => child instanceof Node ? child : new Text(child));
+  const there = [...holder.childNodes], keys = keysOf(there), known = new Map(there.map((node, i) => [keys[i], node]));
+  const wanted = keysOf(fresh).map((key, i) => {
+    const old = known.get(key);
+    known.delete(key);
+    if (old) become(old, fresh[i]);
+    return old ?? fresh[i];
+  });
+  const kept = new Set(wanted), held = wanted.find(node => node.contains(document.activeElement));
+  for (const node of there) if (!kept.has(node)) node.remove();
+  wanted.forEach((node, i) => {
+    if (node === held) while (holder.childNodes[i] !== node) holder.append(holder.childNodes[i]); // one that is moved loses the focus
+    else if (holder.childNodes[i] !== node) holder.insertBefore(node, holder.childNodes[i] ?? null);
+  });
+}
+
+function keysOf(nodes) {
+  const counts = {};
+  return nodes.map(({nodeName, dataset}) => `${nodeName} ${dataset?.key ?? `at ${counts[nodeName] = (counts[nodeName] ?? 0) + 1}`}`);
+}
+
+function become(old, fresh) { // of all handlers, what is drawn again has `onclick` only
+  if (old instanceof Text) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const name of fresh.getAttributeNames()) if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
+  if (old.onclick !== fresh.onclick) old.onclick = fresh.onclick;
+  fill(old, ...fresh.childNodes);
+}
+
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const SERIES = 8;
 const series = i => colour(`--c${i % SERIES}`);
@@ -117,5 +149,5 @@ function figure(value, name) { return make("div", {}, make("b", {textContent: va
 
 function chosen(holder, choices, current, choose, role = "radio") { // a row of buttons, one of which is on
   const mark = role === "tab" ? "aria-selected" : "aria-checked";
-  holder.replaceChildren(...choices.map(([name, label]) => make("button", {type: "button", role, [mark]: String(name === current), textContent: label, data: {name}, onclick: () => choose(name)})));
+  fill(holder, ...choices.map(([name, label]) => make("button", {type: "button", role, [mark]: String(name === current), textContent: label, data: {name}, onclick: () => choose(name)})));
 }

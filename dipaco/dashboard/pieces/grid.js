@@ -5,6 +5,8 @@ const grid = {cells: [], lines: [], chosen: null, hovered: null};
 function buildGrid() {
   const arm = run.arms[MODULAR], holder = at("grid");
   grid.cells = [];
+  grid.hovered = null;
+  if (grid.chosen && !(grid.chosen.module < arm.modules.length || grid.chosen.path < arm.num_paths)) grid.chosen = null; // of a run that was here before
   const levels = arm.levels.map(level => {
     const cells = make("div", {className: "cells"});
     for (const id of level.modules) {
@@ -77,9 +79,9 @@ function drawGrid() {
   at("grid-when").textContent = `phase ${lowest === highest ? lowest : `${lowest} to ${highest}`} of ${arm.phases}, ${arm.num_paths} path${arm.num_paths === 1 ? "" : "s"}`;
   lightPaths(grid.hovered);
   const detail = at("detail");
-  if (grid.chosen?.module != null) detail.replaceChildren(...moduleDetail(grid.chosen.module));
-  else if (grid.chosen?.path != null) detail.replaceChildren(...pathDetail(grid.chosen.path, busyPaths));
-  else detail.replaceChildren(...overview(busyPaths));
+  if (grid.chosen?.module != null) fill(detail, ...moduleDetail(grid.chosen.module));
+  else if (grid.chosen?.path != null) fill(detail, ...pathDetail(grid.chosen.path, busyPaths));
+  else fill(detail, ...overview(busyPaths));
 }
 
 function column(values, width, at, count) { return Array.from({length: count}, (_, phase) => values[phase * width + at]); }
@@ -123,7 +125,7 @@ function overview(busy) {
   const children = [];
   if (cosines.length) {
     const list = make("ul", {className: "bars", id: "disagree"});
-    for (const {id, module, cosine} of cosines.slice(0, 4)) list.append(make("li", {}, make("button", {type: "button", textContent: id, onclick: () => { grid.chosen = {module}; drawGrid(); }}), make("i", {style: `width:${100 * Math.max(0, cosine)}%`}), make("span", {textContent: fixed(cosine)})));
+    for (const {id, module, cosine} of cosines.slice(0, 4)) list.append(make("li", {data: {key: id}}, make("button", {type: "button", textContent: id, onclick: () => { grid.chosen = {module}; drawGrid(); }}), make("i", {style: `width:${100 * Math.max(0, cosine)}%`}), make("span", {textContent: fixed(cosine)})));
     children.push(make("h3", {textContent: "Paths agree least in"}), list);
   }
   const list = make("ul", {className: "bars", id: "paths"}), highest = Math.max(...paths.map(({loss}) => Number.isFinite(loss) ? loss : 0), 1e-9);

@@ -4,7 +4,7 @@ const AGAIN_SECONDS = 3;
 
 async function ask(url) {
   const headers = {}, key = at("key").value;
-  if (key) headers.Authorization = `Bearer ${key}`;
+  if (key) headers.Authorization = `Bearer ${String.fromCharCode(...new TextEncoder().encode(key))}`; // a header is bytes
   const answer = await fetch(url, {headers});
   if (answer.ok) return answer;
   if (answer.status === 401) at("key-label").hidden = false;

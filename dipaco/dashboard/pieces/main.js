@@ -6,7 +6,8 @@ function begin(document) {
   at("content").hidden = at("clock").hidden = false;
   at("name").textContent = document.name;
   window.document.title = `${document.name} · dipaco dashboard`;
-  if (run.isNewest) run.time = run.end;
+  run.time = run.isNewest ? run.end : Math.min(run.time, run.end);
+  if (fall.from >= run.end) Object.assign(fall, {from: 0, until: null});
   drawHead();
   buildGrid();
   drawGrid();
@@ -28,7 +29,7 @@ function drawHead() {
   const {status, alarms, seed} = run.document, progress = status.progress;
   const share = status.finished ? 100 : Math.min(99, Math.floor(100 * progress.steps / Math.max(1, progress.total_steps)));
   at("headline").textContent = `seed ${seed} · ${share} % of ${progress.total_steps.toLocaleString("en")} steps · ${status.why.sentence}`;
-  at("alarms").replaceChildren(...(alarms.length ? alarms.map(({level, sentence}) => make("div", {className: `alarm ${level}`, role: level === "error" ? "alert" : "status"}, make("b", {textContent: level === "error" ? "Error" : "Look"}), make("span", {textContent: sentence}))) : [make("div", {className: "alarm good"}, make("b", {textContent: "✓"}), "Nothing needs a person.")]));
+  fill(at("alarms"), ...(alarms.length ? alarms.map(({level, sentence}) => make("div", {className: `alarm ${level}`, role: level === "error" ? "alert" : "status"}, make("b", {textContent: level === "error" ? "Error" : "Look"}), make("span", {textContent: sentence}))) : [make("div", {className: "alarm good"}, make("b", {textContent: "✓"}), "Nothing needs a person.")]));
   at("foot").textContent = `Results: ${status.bits}. ${run.isLive ? "This page follows the run." : `As it was ${clockTime(run.end)}; this file is all there is.`} Times are those of the run's ${run.document.origin === null ? "machine" : "ledger"}.`;
 }
 

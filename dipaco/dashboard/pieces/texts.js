@@ -13,7 +13,7 @@ function drawTexts() {
     const names = [...totals].sort((a, b) => b[1] - a[1]).map(([name]) => name);
     const wide = stage.domains.length <= MOST_COLUMNS;
     const head = wide ? stage.domains.map((_, path) => make("th", {className: "path", scope: "col"}, pathButton(path))) : [make("th", {textContent: "paths with most of it", scope: "col"})];
-    table.replaceChildren(make("tr", {}, make("th", {textContent: "domain", scope: "col"}), ...head, make("th", {className: "number", textContent: "documents", scope: "col"})), ...names.map(name => {
+    fill(table, make("tr", {}, make("th", {textContent: "domain", scope: "col"}), ...head, make("th", {className: "number", textContent: "documents", scope: "col"})), ...names.map(name => {
       const cells = wide ? stage.domains.map((of, path) => heat(name, path, of[name] ?? 0, totals.get(name))) : [make("td", {className: "long"}, ...stage.domains.map((of, path) => [path, of[name] ?? 0]).sort((a, b) => b[1] - a[1]).slice(0, 6).filter(([, count]) => count).flatMap(([path, count]) => [pathButton(path), ` ${percent(count / totals.get(name))}  `]))];
       return make("tr", {data: {domain: name}}, make("th", {textContent: name, scope: "row"}), ...cells, make("td", {className: "number", textContent: totals.get(name).toLocaleString("en")}));
     }), make("tr", {}, make("th", {textContent: "all", scope: "row"}), ...(wide ? stage.documents.map(count => make("td", {className: "heat", textContent: count.toLocaleString("en")})) : [make("td", {textContent: `${Math.min(...stage.documents).toLocaleString("en")} to ${Math.max(...stage.documents).toLocaleString("en")} a path`})]), make("td", {className: "number", textContent: stage.documents.reduce((a, b) => a + b, 0).toLocaleString("en")})));
@@ -29,7 +29,7 @@ function heat(name, path, count, total) {
 
 function drawMoves() {
   const moves = (run.texts?.moves ?? []).filter(({phase}) => phase <= (routingAt(run.time) ?? -1));
-  at("moves").replaceChildren(...moves.map(({phase, documents, stayed, table}) => {
+  fill(at("moves"), ...moves.map(({phase, documents, stayed, table}) => {
     const pairs = (table ?? []).flatMap((row, from) => row.map((count, to) => [count, from, to])).filter(([count, from, to]) => count && from !== to).sort((a, b) => b[0] - a[0]).slice(0, 6);
     return make("p", {className: "soft"}, make("b", {textContent: `At phase ${phase} `}), `${percent(stayed / Math.max(documents, 1))} of ${documents.toLocaleString("en")} documents stayed with their path. `, pairs.length ? `Most moved: ${pairs.map(([count, from, to]) => `path ${from} → ${to}: ${count.toLocaleString("en")}`).join(", ")}.` : "");
   }));
@@ -38,12 +38,12 @@ function drawMoves() {
 function drawCompletions() { // facts of the task `sample`, where there are some
   const all = (run.document.completions ?? []).filter(({seconds}) => (seconds ?? 0) <= run.time);
   at("completions").hidden = !all.length;
-  at("completion-list").replaceChildren(...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
+  fill(at("completion-list"), ...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
 }
 
-function textsVersion() { // changes when more has been routed or evaluated, or the run went back
-  const {status: {stages, rollbacks}, curves} = run.document;
-  return JSON.stringify([rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
+function textsVersion() { // changes when more has been routed or evaluated, the run went back, or another is here
+  const {origin, status: {stages, rollbacks}, curves} = run.document;
+  return JSON.stringify([origin, rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
 }
 
 async function getTexts() { // again when there is more, or where there was nothing

@@ -42,7 +42,7 @@ function drawWorkers() {
   context.fillStyle = colour("--hot");
   if (run.time >= from && run.time <= until) context.fillRect(now - .75, TOP - 6, 1.5, height);
   const used = [...new Set([...names.kinds, ...claims.map(([kind]) => kind)])].filter(Boolean);
-  at("kinds").replaceChildren(...used.map(kind => make("span", {}, make("i", {style: `background:${kindColour(kind)}`}), kind)),
+  fill(at("kinds"), ...used.map(kind => make("span", {}, make("i", {style: `background:${kindColour(kind)}`}), kind)),
     make("span", {}, make("i", {style: `background:${colour("--bad")}`}), "went wrong"), make("span", {textContent: "pale: given back, saved or superseded · ↻ done again · ✕ died or lost · ◌ silent · ◂ came · ▸ left"}));
   drawFigures(status);
   drawFaults();
@@ -104,10 +104,10 @@ function drawFigures(status) {
   let wasted = 0, count = 0;
   for (const i of run.faults) if (run.isNewest || run.events.ended[i] <= run.time) { count++; wasted += run.events.ended[i] - run.events.begun[i]; }
   figures.push(figure(String(count), "things went wrong"), figure(duration(wasted), "lost by them"));
-  at("work-figures").replaceChildren(...figures);
+  fill(at("work-figures"), ...figures);
   at("workers-when").textContent = status.why.state === "working" && run.isNewest ? status.why.sentence : "";
   const table = at("worker-table"), head = ["worker", "state", "machine", "doing", "participation", "tasks", "lost", "last words"];
-  table.replaceChildren(make("tr", {}, ...head.map(name => make("th", {textContent: name, scope: "col"}))), ...Object.entries(status.workers).slice(0, 500).map(([name, is]) => make("tr", {}, ...[
+  fill(table, make("tr", {}, ...head.map(name => make("th", {textContent: name, scope: "col"}))), ...Object.entries(status.workers).slice(0, 500).map(([name, is]) => make("tr", {}, ...[
     name, is.state, `${is.host}, ${is.machine}`, is.task ?? "", percent(is.participation), is.committed_tasks, is.lost_tasks, is.last_words].map(value => make("td", {className: "long", textContent: value})))));
   drawVolunteers(status.volunteers ?? []);
 }
@@ -119,9 +119,9 @@ function drawFaults() {
   at("faults-of").open ||= shown.length > 0 && at("faults-of").dataset.was === undefined;
   if (shown.length) at("faults-of").dataset.was = "open";
   const head = ["when", "worker", "what", "task", "cost", "reason"];
-  at("faults").replaceChildren(make("tr", {}, ...head.map(name => make("th", {textContent: name, scope: "col"}))), ...shown.slice(0, 400).map(i => {
+  fill(at("faults"), make("tr", {}, ...head.map(name => make("th", {textContent: name, scope: "col"}))), ...shown.slice(0, 400).map(i => {
     const event = eventAt(i), cost = event.ended - event.begun;
-    return make("tr", {data: {outcome: event.outcome}}, make("td", {}, make("button", {type: "button", textContent: duration(event.ended), title: clockTime(event.ended), onclick: () => goTo(event.ended, false)})),
+    return make("tr", {data: {outcome: event.outcome, key: i}}, make("td", {}, make("button", {type: "button", textContent: duration(event.ended), title: clockTime(event.ended), onclick: () => goTo(event.ended, false)})),
       ...[event.worker, event.outcome, event.task ? `${event.task}, attempt ${event.attempt}` : "", event.task ? duration(Math.max(cost, 0)) : "", event.reason].map(text => make("td", {className: "long", textContent: text})));
   }));
 }
@@ -129,7 +129,7 @@ function drawFaults() {
 function drawVolunteers(volunteers) {
   const most = Math.max(...volunteers.map(one => one.samples), 1), list = make("ol", {className: "bars"});
   for (const one of volunteers.slice(0, 500)) list.append(make("li", {data: {volunteer: one.name}}, make("span", {textContent: `${one.place}. ${one.name}`, title: `${percent(one.share)}, ${one.steps.toLocaleString("en")} steps of path ${one.paths.join(", ")}${one.is_here ? ", here" : ""}`}), make("i", {style: `width:${100 * one.samples / most}%`}), make("span", {textContent: `${one.samples.toLocaleString("en")}`})));
-  at("volunteers").replaceChildren(...(volunteers.length ? [make("h3", {textContent: "Volunteers, by samples in all sessions"}), list] : []));
+  fill(at("volunteers"), ...(volunteers.length ? [make("h3", {textContent: "Volunteers, by samples in all sessions"}), list] : []));
 }
 
 function workersTip(event) {
