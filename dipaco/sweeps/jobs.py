@@ -119,7 +119,7 @@ class JobPool:
         try:
             begun = job.begin()
         except DipacoError as error:
-            self._fail(job, str(error))
+            self._fail(job, f"{type(error).__name__}: {error}")
             return
         self._on_event(begun)
         self._started += 1
