@@ -244,7 +244,9 @@ class Leader:
         are computed at those that the group holds now: the step is not late.
         """
         here, group = self._holder, self.group
-        if group.rows.lineage == here.lineage or not should_begin_again(group.rows, group.members):
+        if group.rows.lineage == here.lineage or not should_begin_again(
+            group.rows, group.at_work()
+        ):
             self._short_since = None
             return
         now = time.monotonic()
