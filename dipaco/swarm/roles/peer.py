@@ -113,6 +113,10 @@ class Peer:
         """Asks `run` of a volunteer or an auxiliary to leave in order."""
         self._is_leaving.set()
 
+    def is_without_leader(self, tasks: list[asyncio.Task]) -> bool:
+        """Whether none answers, or one of these tasks, of which one polls, has ended."""
+        return self.lost is not None or any(task.done() for task in tasks)
+
     async def send_leave(
         self,
         blocks: tuple[int, ...] = (),
