@@ -20,7 +20,7 @@ class Rests:
     """What the leader has seen of sessions ("name/number"), by session."""
 
     def __init__(self) -> None:
-        self._failed: dict[str, int] = {}  # rounds; a good one takes one off
+        self._failed: dict[str, float] = {}  # rounds; a good one takes one off
         self._until: dict[str, float] = {}
 
     def note_failed(self, session: str, now_seconds: float, step_seconds: float) -> float:
@@ -34,7 +34,7 @@ class Rests:
         times = self._failed[session] = self._of_holder(self._failed, session) + 1
         if times < FAILED_ROUNDS:
             return 0.0
-        rest = min(REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16), MAX_REST_SECONDS)
+        rest = min(REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16.0), MAX_REST_SECONDS)
         self._until[session] = now_seconds + rest
         return rest
 
