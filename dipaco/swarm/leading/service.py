@@ -133,11 +133,11 @@ class LeaderService:
         if computes and not self.is_leading:
             self._waiting[sender] = time.monotonic()
 
-    def num_waiting(self) -> int:
+    def waiting(self) -> frozenset[str]:
         """Volunteers that have asked lately, though this backbone does not lead."""
         since = time.monotonic() - WAITING_SECONDS
         self._waiting = {name: at for name, at in self._waiting.items() if at > since}
-        return len(self._waiting)
+        return frozenset(self._waiting)
 
     def _group_info(self) -> GroupInfo:
         if not self.is_leading:
@@ -243,6 +243,8 @@ class LeaderService:
         lease, is_averaging = WorkLease(), published.plan is not None
         if body.wants_more and (is_late or not is_averaging):
             lease = self._group.lease(member, is_averaging=is_averaging)
+            if not lease.blocks and not self._group.ledger.held_by(member.name):
+                member.useful_at = time.monotonic()
         leased = self._group.rows_at(lease.step, lease.lineage)
         batch = {} if leased is None else leased.batch
         payload = [self._compute.rows_of(batch, block) for block in lease.blocks]
