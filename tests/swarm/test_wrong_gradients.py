@@ -132,7 +132,7 @@ def test_a_sum_that_is_left_behind_is_checked_as_well():
 class LeavesTooMuch(Volunteer):
     """Leaves its true sum, and then one that belongs to none of its blocks."""
 
-    async def _leave_in_order(self):
+    async def _leave_in_order(self, tasks):
         one = self._sums[self.holder.step]
         own, at = tuple(sorted(one.summed)), (one.step, one.lineage)
         total = np.asarray(one.total, "<f4")
@@ -143,7 +143,7 @@ class LeavesTooMuch(Volunteer):
 class LeavesManyTimes(Volunteer):
     """Leaves its true sum many times, with its blocks named as often."""
 
-    async def _leave_in_order(self):
+    async def _leave_in_order(self, tasks):
         one, times = self._sums[self.holder.step], 8
         content = (times * np.asarray(one.total, "<f4")).tobytes()
         blocks = tuple(sorted(one.summed)) * times
