@@ -138,8 +138,13 @@ class Leader:
         self._published.publish(is_open=False, plan=None)
 
     def end(self) -> None:
-        """The run is finished; peers leave."""
+        """The run is finished; peers leave. Said to all that ask, also where this does not lead."""
+        self._service.is_over = True
         self._published.publish(is_open=False, is_over=True, plan=None)
+
+    def num_untold(self) -> int:
+        """Peers that do not know yet that the run is finished."""
+        return len(self._service.untold())
 
     def update_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
         """What the run's ledger has now: addresses, and serials of revoked credentials."""

@@ -207,7 +207,7 @@ class _Visit:
                 return
             self._peer = joining.result()
             if self._peer is None:
-                return  # at another path
+                return  # at another path, or the run is over
             self.has_joined = True
             running = asyncio.ensure_future(self._peer.run())
             moving = asyncio.ensure_future(self._look_elsewhere(self._peer))
@@ -234,7 +234,7 @@ class _Visit:
 
     async def _join(self, *, may_choose: bool) -> Volunteer | Auxiliary | None:
         """Asks for the group's settings, then joins with programs that fit them. None where another
-        path is to be served, at `moves_to`.
+        path is to be served, at `moves_to`, or the run is over.
         """
         config, wire, say = self._config, self._wire, self._say
         connection = LeaderConnection(wire, (config.address,), say)
@@ -247,9 +247,11 @@ class _Visit:
         if self.moves_to is not None:
             return None
         per_second = config.bytes_per_second or 0.0
-        settings = _settings_of(
-            await connection.find("settings", SettingsRequest(computes=config.computes))
-        )
+        info = await connection.find("settings", SettingsRequest(computes=config.computes))
+        if info.is_over:
+            say("the run is over")
+            return None
+        settings = _settings_of(info)
         wire.max_payload_bytes = settings.max_payload_bytes
         peer: Volunteer | Auxiliary
         if config.computes:
@@ -270,7 +272,9 @@ class _Visit:
             peer = Auxiliary(
                 wire, (config.address,), StateHolder(wire), bytes_per_second=per_second, say=say
             )
-        await peer.join()
+        if (await peer.join()).is_over:
+            say("the run is over")
+            return None
         say(f"{wire.name} is in, until {self._until} at most; Ctrl-C leaves")
         return peer
 
