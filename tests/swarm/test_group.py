@@ -192,6 +192,8 @@ def test_who_keeps_two_rounds_from_ending_gets_no_rows_for_a_while_where_others_
         group.rows.note_work(3.0)
         group.remove_failed("eve", "its part did not arrive")
         eve = joined(group, "eve")
+    assert group.lease(eve).blocks, "ana may still be fetching the state"
+    ana.time_block(0.1)
     assert not group.lease(eve).blocks
     assert group.lease(ana).blocks
     group.remove("ana", "it has left")
@@ -204,6 +206,8 @@ def test_a_step_with_its_rows_brings_a_session_back(group):
         group.rows.note_work(3.0)
         group.remove_failed("eve", "its part did not arrive")
         eve = joined(group, "eve")
+    ana.time_block(0.1)
+    assert not group.lease(eve).blocks
     group.count({"eve": (0,)})
     assert group.lease(eve).blocks
     assert group.lease(ana).blocks

@@ -236,7 +236,7 @@ class SwarmGroup:
 
     def at_work(self) -> Mapping[str, GroupMember]:
         """The members that may have rows."""
-        computing = {name for name, one in self.members.items() if one.join_request.computes}
+        computing = {name for name, one in self.members.items() if one.seconds_per_block}
         return self._rests.at_work(self.members, computing, time.monotonic())
 
     # --- rows ----------------------------------------------------------------------------------

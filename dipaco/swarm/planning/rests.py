@@ -54,7 +54,7 @@ class Rests:
 
         Args:
           sessions: the members.
-          computing: those of them that compute.
+          computing: those of them of which blocks have come.
           now_seconds: of the clock.
         """
         at_work = {name: one for name, one in sessions.items() if not self.rests(name, now_seconds)}
