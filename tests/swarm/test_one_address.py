@@ -14,6 +14,7 @@ from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
 from dipaco.control.queue import add_tasks
 from dipaco.control.tasks import Task
+from dipaco.errors import ExtraMissing
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm, SwarmRefuses
 from dipaco.swarm.network import leader_connection
@@ -325,3 +326,27 @@ def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_la
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert asked == ["run"]
+
+
+def test_an_address_that_this_machine_cannot_dial_is_moved_to_once(monkeypatch):
+    """As one of libp2p, on a machine without its extra."""
+    asked, said = [], []
+    other = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNFrmxA"
+    dials = wire_to
+
+    async def dialled(to, *args, **more):
+        if to == other:
+            raise ExtraMissing(feature="libp2p", package="hivemind", extra="swarm")
+        return await dials(to, *args, **more)
+
+    monkeypatch.setattr(session, "wire_to", dialled)
+
+    async def scenario():
+        async with stub_backbone(asked, (PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0),)) as address:
+            config = SessionConfig(address, True, False, None)
+            with pytest.raises(SwarmRefuses, match="enough was seen"):
+                await run_session(config, issue("ana"), asyncio.Event(), said.append)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert sum("goes back" in sentence for sentence in said) == 1
+    assert asked == ["run", "run", "settings", "join"]

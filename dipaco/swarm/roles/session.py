@@ -9,13 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco.errors import ExtraMissing
-from dipaco.swarm.errors import (
-    BadAddress,
-    BadMessage,
-    NoSuchSwarm,
-    SwarmUnreachable,
-    TlsRefused,
-)
+from dipaco.swarm.errors import BadAddress, BadMessage, NoSuchSwarm, SwarmUnreachable, TlsRefused
 from dipaco.swarm.network.addresses import check_to_join, kind_of
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -62,8 +56,9 @@ async def run_session(
     speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
+    unfit: set[str] = set()  # addresses at which no other attempt would do better
     while True:
-        visit = _Visit(config._replace(address=address), compute, speed, until, say)
+        visit = _Visit(config._replace(address=address), compute, speed, unfit, until, say)
         # Once: two backbones may not agree yet on which path needs it most.
         may_choose_next = False
         try:
@@ -77,6 +72,8 @@ async def run_session(
             if address == config.address or config.path is not None:
                 raise
             say(f"{error} This machine goes back to {config.address}")
+            if not isinstance(error, SwarmUnreachable):
+                unfit.add(address)
             moves_to, may_choose_next = config.address, True
         else:
             moves_to = visit.moves_to
@@ -159,6 +156,7 @@ class _Visit:
       config: with the address of a backbone.
       compute: of another path of the run; None = made as the group says.
       speed: in samples, at other paths.
+      unfit: addresses that are not moved to.
       until: the day on which its credential ends.
       say: called with sentences.
     """
@@ -168,11 +166,12 @@ class _Visit:
         config: SessionConfig,
         compute: Compute | None,
         speed: Rate,
+        unfit: set[str],
         until: str,
         say: Callable[[str], None],
     ):
         self._config, self._until, self._say = config, until, say
-        self.compute, self._speed = compute, speed
+        self.compute, self._speed, self._unfit = compute, speed, unfit
         self._said_unreached: set[int] = set()  # paths
         self._peer: Volunteer | Auxiliary | None = None
         self.has_joined = False
@@ -309,6 +308,8 @@ class _Visit:
         is the path that was wished.
         """
         for address in addresses:
+            if address in self._unfit:
+                continue
             # One of another kind is found out when it is moved to.
             if kind_of(address) != kind_of(self._config.address):
                 return address
