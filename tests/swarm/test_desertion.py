@@ -15,8 +15,9 @@ from dipaco.swarm.leading import service
 from dipaco.swarm.planning import hands
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
+from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
-from tests.support.swarm_rig import first_state, largest_difference, plain_states
+from tests.support.swarm_rig import Group, first_state, largest_difference, plain_states
 from tests.support.tiny_run import TOY
 
 
@@ -116,3 +117,29 @@ def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, m
         assert largest_difference(last.state, plain_states(8)[-1]) < 1e-5
     finally:
         backbone.close(is_finished=True)
+
+
+def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(monkeypatch):
+    """As one that fetches the state over a link that is too slow, or whose programs hang."""
+
+    class Stuck(Volunteer):
+        async def _compute_forever(self):
+            await asyncio.Event().wait()
+
+    async def scenario():
+        async with Group() as group:
+            stuck = await group.join("stuck", kind=Stuck)
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0.05)
+            hands = group.leader.num_hands
+            assert hands() == 1
+            monkeypatch.setattr("dipaco.swarm.planning.hands.IDLE_SECONDS", 0.1)
+            await asyncio.sleep(0.3)
+            assert hands() == 0
+            group.leader._service._note_waiting(stuck.wire.name, True)
+            await group.join("ana")
+            assert hands() == 1
+            await step
+            assert hands() == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -183,3 +183,31 @@ def test_adoption_ends_when_all_that_sent_to_the_last_leader_have_asked_for_rows
     assert group.should_wake()
     assert group.lease(ana).blocks
     assert not group.adopt(cy, done(6))
+
+
+def test_who_keeps_two_rounds_from_ending_gets_no_rows_for_a_while_where_others_do(group):
+    ana, eve = joined(group), joined(group, "eve")
+    for _ in range(2):
+        assert group.lease(eve).blocks
+        group.rows.note_work(3.0)
+        group.remove_failed("eve", "its part did not arrive")
+        eve = joined(group, "eve")
+    assert group.lease(eve).blocks, "ana may still be fetching the state"
+    ana.time_block(0.1)
+    assert not group.lease(eve).blocks
+    assert group.lease(ana).blocks
+    group.remove("ana", "it has left")
+    assert group.lease(eve).blocks, "nobody else is there"
+
+
+def test_a_step_with_its_rows_brings_a_session_back(group):
+    ana, eve = joined(group), joined(group, "eve")
+    for _ in range(2):
+        group.rows.note_work(3.0)
+        group.remove_failed("eve", "its part did not arrive")
+        eve = joined(group, "eve")
+    ana.time_block(0.1)
+    assert not group.lease(eve).blocks
+    group.count({"eve": (0,)})
+    assert group.lease(eve).blocks
+    assert group.lease(ana).blocks

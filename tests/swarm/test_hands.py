@@ -1,6 +1,6 @@
 """When a swarm has its path: on a clock of the test's own."""
 
-from dipaco.swarm.planning.hands import DESERTED_SECONDS, Hands
+from dipaco.swarm.planning.hands import DESERTED_SECONDS, IDLE_SECONDS, Hands, Idle
 
 
 def test_a_path_is_the_swarms_from_the_first_volunteer_until_a_minute_after_the_last():
@@ -12,3 +12,25 @@ def test_a_path_is_the_swarms_from_the_first_volunteer_until_a_minute_after_the_
     assert not hands.look(0, 1e6)
     assert hands.look(1, 1e6 + 1)
     assert DESERTED_SECONDS <= 90, "with a worker's heartbeat, within two minutes"
+
+
+def seen(idle, now, has_rows=True, **useful):
+    idle.look(useful, has_rows, now)
+    return set(idle.sessions)
+
+
+def test_a_volunteer_of_which_no_block_comes_counts_for_half_an_hour_and_then_not_until_one_does():
+    idle, never = Idle(), float("-inf")
+    assert not seen(idle, 1e6, ana=1e6 - 9, bo=never)
+    assert not seen(idle, 1e6 + IDLE_SECONDS, ana=1e6 + 5, bo=never)
+    assert seen(idle, 1e6 + IDLE_SECONDS + 1, ana=1e6 + 5, bo=never) == {"bo"}
+    assert seen(idle, 1e6 + IDLE_SECONDS + 2) == {"bo"}, "nor where it is gone, and waits"
+    assert not seen(idle, 1e6 + IDLE_SECONDS + 9, ana=1e6 + 5, bo=1e6 + IDLE_SECONDS + 8)
+
+
+def test_time_without_rows_or_away_does_not_count():
+    idle, never = Idle(), float("-inf")
+    seen(idle, 0.0, bo=never)
+    assert not seen(idle, 10 * IDLE_SECONDS, has_rows=False, bo=never)
+    assert not seen(idle, 20 * IDLE_SECONDS)
+    assert not seen(idle, 20 * IDLE_SECONDS + 5, bo=never)

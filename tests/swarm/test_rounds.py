@@ -123,7 +123,7 @@ def test_a_report_sets_its_reducer_aside_and_blames_no_other_that_has_no_mean_ye
     outcome = reported(held, ("eve/1", "ana/1"))
     assert outcome == ([], {})
     assert set(held.rounds._set_aside) == {"ana/1"}
-    assert not held.rounds._unreliable_reducers
+    assert not held.rounds._unreliable
     assert not held.asked, "others may be in the middle of their slice"
 
 
@@ -140,7 +140,84 @@ def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
     held.ends["ana/1"] = None
     _, failed = held.hold(within_seconds=0.2)
     assert failed == {"ana/1": "it took a slice and does not answer"}
-    assert held.rounds._unreliable_reducers == {"ana/1"}
+    assert held.rounds._unreliable == {"ana/1": 1}
+
+
+def planning(held, *, num_values=1_000_000, per_second=1.25e6):
+    """The group's rounds, of so many values, whose members are at its state."""
+    rounds = held.rounds
+    rounds._compute = SimpleNamespace(num_values=num_values, settings=SETTINGS)
+    rounds._holder = SimpleNamespace(
+        step=3, lineage="lineage 3", before=None, reducer=Reducer(BACK), compute=rounds._compute
+    )
+    rounds._wire.meter = LinkMeter(None)
+    for number, name in enumerate(PEERS):
+        held.group.members[name].bases = ("lineage 3",)
+        held.group.members[name].last_poll = poll(per_second)
+        held.group.ledger.adopt(name, {number})
+    return rounds
+
+
+def poll(per_second):
+    """One that declares such a link."""
+    return SimpleNamespace(up_bytes_per_second=per_second, down_bytes_per_second=per_second)
+
+
+def test_a_reducer_that_failed_adds_up_again_after_rounds_of_which_more_are_left_each_time(held):
+    rounds = planning(held, per_second=12.5e6)
+    held.ends["ana/1"] = None
+
+    def rounds_without():
+        held.hold(within_seconds=0.2)
+        for number in range(1000):
+            if "ana/1" in {part.reducer for part in rounds.plan().slices}:
+                return number
+        return None
+
+    first, second = rounds_without(), rounds_without()
+    assert first == module.SET_ASIDE_ROUNDS + 1
+    assert second == 2 * module.SET_ASIDE_ROUNDS + 1
+
+
+def test_a_late_sender_is_taken_for_slower_each_time_and_less_after_rounds_that_go_well(held):
+    async def ask(*request, **more):
+        return SimpleNamespace(senders=("ana/1", "bo/1")), b""
+
+    planning(held)._wire.ask = ask
+    held.rounds._holder.reducer.arrived = lambda number: {"ana/1", "bo/1"}
+    held.ends |= dict.fromkeys((BACK, "bo/1"))
+    for _ in range(7):
+        assert "eve/1" in held.hold(within_seconds=0.2).failed
+    assert held.rounds._slowdowns == {"eve/1": module.MAX_SLOWDOWN}
+    held.ends |= dict.fromkeys((BACK, "bo/1"), MEAN)
+    assert held.hold().contents
+    assert held.rounds._slowdowns == {"eve/1": module.MAX_SLOWDOWN / 2}
+    for _ in range(12):
+        held.hold()
+    assert not held.rounds._slowdowns
+
+
+def test_one_slow_sender_is_waited_for_as_long_as_the_step_has_taken_or_the_others_may_need(held):
+    rounds = planning(held)
+    usual = rounds.plan().within_seconds
+    held.group.members["eve/1"].last_poll = poll(1.0)
+    assert rounds.plan().within_seconds <= 1.01 * usual
+    rounds._slowdowns["eve/1"] = 1024.0
+    assert rounds.plan().within_seconds <= 1.01 * usual
+    held.group.rows.began_at -= 20 * usual
+    assert rounds.plan().within_seconds == pytest.approx(20 * usual, rel=0.01)
+
+
+def test_a_slow_backbone_and_a_slow_sender_that_is_alone_are_waited_for(held):
+    rounds = planning(held)
+    usual = rounds.plan().within_seconds
+    rounds._wire.meter.sent(1_000_000, 100.0)
+    assert rounds.plan().within_seconds > 10 * usual
+    rounds._wire.meter = LinkMeter(None)
+    for name in ("ana/1", "bo/1"):
+        held.group.remove(name, "it has left")
+    held.group.members["eve/1"].last_poll = poll(2e4)
+    assert rounds.plan().within_seconds > 10 * usual
 
 
 def test_a_new_term_sets_no_reducer_aside_for_rounds_of_the_last_one(held):

@@ -4,7 +4,10 @@ honest peer is.
 
 import asyncio
 import dataclasses
+import gc
 import random
+import weakref
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,11 +15,14 @@ import pytest
 
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
+from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.messages import RoundPlan, Sender
 from dipaco.swarm.planning import check_schedule
 from dipaco.swarm.planning.check_schedule import CheckSchedule
 from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
 from dipaco.swarm.roles.volunteer import Volunteer
+from dipaco.swarm.training.sum_proof import SpotPart
 from tests.support.swarm_rig import COMPUTE, SETTINGS, Group, assert_replayed, batch_of, first_state
 
 STEPS = 20  # within which a liar is found
@@ -126,7 +132,7 @@ def test_a_sum_that_is_left_behind_is_checked_as_well():
 class LeavesTooMuch(Volunteer):
     """Leaves its true sum, and then one that belongs to none of its blocks."""
 
-    async def _leave_in_order(self):
+    async def _leave_in_order(self, tasks):
         one = self._sums[self.holder.step]
         own, at = tuple(sorted(one.summed)), (one.step, one.lineage)
         total = np.asarray(one.total, "<f4")
@@ -137,7 +143,7 @@ class LeavesTooMuch(Volunteer):
 class LeavesManyTimes(Volunteer):
     """Leaves its true sum many times, with its blocks named as often."""
 
-    async def _leave_in_order(self):
+    async def _leave_in_order(self, tasks):
         one, times = self._sums[self.holder.step], 8
         content = (times * np.asarray(one.total, "<f4")).tobytes()
         blocks = tuple(sorted(one.summed)) * times
@@ -299,3 +305,53 @@ def test_a_step_that_is_asked_for_again_has_the_same_answer_and_a_doubt_is_follo
     schedule.check_next("s1")
     assert schedule.is_due("s1", 2)
     assert not schedule.is_due("s1", 3)
+
+
+class OneGradient:
+    """Programs whose gradients are counted for as long as they are held."""
+
+    settings = SimpleNamespace(model=SimpleNamespace(compute_dtype="float32"), state_codec="none")
+
+    def __init__(self):
+        self.made = []
+
+    def rows_of(self, batch, block):
+        return None
+
+    def gradient(self, parts, rows):
+        vector = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
+        self.made.append(weakref.ref(vector))
+        return vector, 0.0, 1.0
+
+    def num_held(self):
+        gc.collect()
+        return sum(made() is not None for made in self.made)
+
+
+@pytest.mark.parametrize(("factor", "num_sums"), [(9.0, 1), (1.02, 2)], ids=["a lie", "in doubt"])
+def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums):
+    banned = []
+    certificate = SimpleNamespace(role="volunteer", serial="one")
+    eve = SimpleNamespace(name="eve/1", certificate=certificate)
+    group = SimpleNamespace(
+        members={eve.name: eve}, ban=lambda name, reason, evidence: banned.append(name)
+    )
+    compute = OneGradient()
+    sent = np.float32(factor) * compute.gradient(None, None)[0]
+    spots = {eve.name: [SpotPart(0, sent, np.zeros(len(sent)), b"")]}
+
+    async def scenario():
+        checks = GradientChecks(compute, group)
+        for step in range(num_sums):
+            sender = Sender(name=eve.name, blocks=(0,), targets=1.0)
+            plan = RoundPlan(
+                number=step, step=step, senders=(sender,), slices=(), codec="none", within_seconds=1
+            )
+            checks.begin(plan, None, {})
+            assert list(await checks.settle(plan, spots)) == [eve.name]
+            checks.forget_step()
+            await asyncio.sleep(0)
+            assert compute.num_held() == 0
+        assert banned == [eve.name]
+
+    run(scenario)

@@ -7,6 +7,7 @@ is a lie; of one that is a little off, two are. Where the leader cannot keep up,
 """
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ AGAIN = "its gradient differed from the leader's; the next is checked again"
 class _Check(NamedTuple):
     """A sum that is computed again."""
 
+    number: int  # of the check
     blocks: tuple[int, ...]
     computing: asyncio.Task[np.ndarray]
     is_waited_for: bool
@@ -55,7 +57,8 @@ class GradientChecks:
         self._step = -1
         self._judging: set[asyncio.Task[Any]] = set()  # of steps that were taken
         self._trusted: set[str] = set()  # serials whose last check was passed
-        self._doubted: dict[str, set[Any]] = {}  # serial -> sums, as they were computed again
+        self._doubted: dict[str, set[int]] = {}  # serial -> checks that found a sum off
+        self._numbers = itertools.count()
         self._one_at_a_time = asyncio.Lock()
         self.num_blocks = 0  # that were computed again
 
@@ -82,7 +85,9 @@ class GradientChecks:
                 self._schedule.check_next(serial)
                 continue
             computing = asyncio.ensure_future(self._sum(one.blocks, parts, batch))
-            self._checks[one.name] = _Check(one.blocks, computing, is_waited_for)
+            self._checks[one.name] = _Check(
+                next(self._numbers), one.blocks, computing, is_waited_for
+            )
 
     def forget_step(self) -> None:
         """The step's rows are computed again, at other parameters."""
@@ -102,7 +107,7 @@ class GradientChecks:
             if member is None or blocks_of.get(name) != check.blocks:
                 continue
             judging = asyncio.ensure_future(
-                self._judge(member, check.computing, plan, spots.get(name, []))
+                self._judge(member, check.number, check.computing, plan, spots.get(name, []))
             )
             self._judging.add(judging)
             judging.add_done_callback(self._judging.discard)
@@ -131,7 +136,8 @@ class GradientChecks:
             return True
         computing = asyncio.ensure_future(self._sum(plan.senders[0].blocks, parts, batch))
         whole = SpotPart(0, summed, np.zeros(len(summed)), b"")
-        return not await self._judge(member, computing, plan, [whole])
+        number = next(self._numbers)
+        return not await self._judge(member, number, computing, plan, [whole])
 
     async def is_finite(self, blocks: Sequence[int], rows: StepRows) -> bool:
         """Whether the gradient of these blocks is, as the leader computes it."""
@@ -156,11 +162,16 @@ class GradientChecks:
     async def _judge(
         self,
         member: GroupMember,
+        number: int,
         computing: asyncio.Task[np.ndarray],
         plan: RoundPlan,
         spots: Sequence[SpotPart],
     ) -> str:
-        """Why the sum of a member does not count; empty where it does."""
+        """Why the sum of a member does not count; empty where it does.
+
+        Args:
+          number: of the check. A sum may be judged in several rounds, and is in doubt once.
+        """
         expected = await computing
         compared = [
             # What the codec lost of the last sum is in this one as well.
@@ -174,11 +185,12 @@ class GradientChecks:
             self._trusted.add(serial)
             return ""
         self._trusted.discard(serial)
-        self._doubted.setdefault(serial, set()).add(computing)
+        self._doubted.setdefault(serial, set()).add(number)
         if not verdict.is_clear and len(self._doubted[serial]) < DOUBTS:
             self._schedule.check_next(serial)
             self._checks.pop(member.name, None)  # the next may be of the same rows
             return AGAIN
+        del self._doubted[serial]  # it is locked from now on
         evidence = _evidence(plan, verdict, spots[verdict.spot], compared[verdict.spot])
         self._group.ban(member.name, evidence.reason, evidence)
         return f"refused: {evidence.reason}"

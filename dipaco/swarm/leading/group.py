@@ -7,7 +7,7 @@ delayed updates the next step's rows are leased as well, once there is nothing t
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,6 +23,7 @@ from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
 from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.progress import Estimate, estimate
+from dipaco.swarm.planning.rests import Rests
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
@@ -67,6 +68,7 @@ class SwarmGroup:
         self._certificates: dict[str, Certificate] = {}  # of members, also those that left the step
         self.rows = StepRows(-1, ())  # of the step that is taken now
         self.next_rows: StepRows | None = None  # with delayed updates
+        self._rests = Rests()
         self.changed = asyncio.Event()  # the ledger, or the members
         self._has_woken = False
         self._adoption_ends = 0.0
@@ -158,8 +160,7 @@ class SwarmGroup:
     def remove(self, name: str, reason: str) -> None:
         """A member is gone; its blocks are free again."""
         member = self.members.pop(name, None)
-        freed = self._drop(name)
-        self._has_woken = False
+        freed, self._has_woken = self._drop(name), False
         if name == self._name:
             for rows in self.open_rows:
                 rows.departed_sum = None
@@ -169,10 +170,10 @@ class SwarmGroup:
         self.changed.set()
 
     def remove_failed(self, name: str, reason: str) -> None:
-        """Removes a member that kept a round from ending. It could not send its sum, so that is not
-        adopted in this step.
-        """
+        """Removes a member that kept a round from ending: its sum is not adopted in this step."""
         self.rows.failed.add(name)
+        if rest := self._rests.note_failed(name, time.monotonic(), self.rows.seconds):
+            self._say(f"{name} kept rounds from ending: it gets no rows for {rest:.0f} s")
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str, evidence: Evidence | None = None) -> None:
@@ -233,6 +234,11 @@ class SwarmGroup:
         )
         return self._has_woken
 
+    def at_work(self) -> Mapping[str, GroupMember]:
+        """The members that may have rows."""
+        computing = {name for name, one in self.members.items() if one.seconds_per_block}
+        return self._rests.at_work(self.members, computing, time.monotonic())
+
     # --- rows ----------------------------------------------------------------------------------
 
     def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkLease:
@@ -246,7 +252,7 @@ class SwarmGroup:
         among = self.open_rows[1:] if is_averaging else self.open_rows
         if self._settings.delayed_updates:
             among = tuple(one for one in among if one.lineage in member.bases)  # as it just said
-        lease = lease_rows(among, self.members, member, self._say)
+        lease = lease_rows(among, self.at_work(), member, self._say)
         for rows in among:
             if rows.step == lease.step:
                 rows.leased |= {(member.name, block) for block in lease.blocks}
@@ -360,6 +366,7 @@ class SwarmGroup:
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed, with these blocks of each peer."""
         for name, blocks in blocks_by_peer.items():
+            self._rests.note_good(name)
             if name in self.members:
                 self.members[name].counted += len(blocks)
 

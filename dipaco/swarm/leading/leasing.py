@@ -43,7 +43,11 @@ def lease_rows(
     member: GroupMember,
     say: Callable[[str], None],
 ) -> WorkLease:
-    """Leases blocks to a member that asks: of the first of these steps that has some for it."""
+    """Leases blocks to a member that asks: of the first of these steps that has some for it; none
+    where it is not among the members that may have rows.
+    """
+    if member.name not in members:
+        return WorkLease()
     if len(among) > 1:
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}

@@ -29,6 +29,8 @@ class GroupMember:
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
     last_poll: PollRequest | None = None
+    # When a block of it came last, or it asked for rows and there was none for it.
+    useful_at: float = -math.inf
     bases: tuple[str, ...] = ()  # lineages of states from which it can compute, as it said last
     counted: int = 0  # blocks that went into a step
     # Too slow for what is left of this step, since when; None = it is not.
@@ -52,6 +54,7 @@ class GroupMember:
     def time_block(self, seconds: float) -> None:
         """One more block was computed."""
         self.block_seconds.add(seconds)
+        self.useful_at = time.monotonic()
         self.blocks_per_second = self.blocks_per_second.after(1, max(seconds, 1e-6))
 
     def poll_begins(self, poll: PollRequest) -> None:

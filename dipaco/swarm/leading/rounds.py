@@ -31,6 +31,7 @@ from dipaco.swarm.planning.accusations import Accusations
 from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.relays import reducers_of_no_help
+from dipaco.swarm.planning.round_seconds import round_seconds_of
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
 from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
@@ -39,6 +40,8 @@ from dipaco.swarm.training.sum_proof import SpotPart
 
 # In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
 SET_ASIDE_ROUNDS = 20
+MAX_DOUBLINGS = 5  # of these, for a reducer that did not give its sum so many times before
+MAX_SLOWDOWN = 32.0  # that a late member is taken to be
 # Of a step's time so far: a part that is not waited for is computed again.
 PATIENCE, MAX_PATIENCE_SECONDS = 0.1, 15.0
 
@@ -62,7 +65,7 @@ class Rounds:
         assert holder.compute is not None
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
-        self._unreliable_reducers: set[str] = set()  # took a slice and did not give its mean
+        self._unreliable: dict[str, int] = {}  # reducers -> so often they did not give their mean
         self._set_aside: dict[str, int] = {}  # reducers -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
         self._relayed: set[tuple[str, str]] = set()  # likewise, through this backbone
@@ -134,23 +137,23 @@ class Rounds:
         self._count += 1
         self._unreached, self._relayed = set(), set()
         self._proofs.begin_round()
-        # Every link in turn moves at most two vectors for itself, and those of what it adds up.
-        slowest = min(min(link.up, link.down) for link in links)
-        guess = MIN_WAIT_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
-        self._expected_seconds = guess
         self._plan = RoundPlan(
             number=round_number_of(self._term, self._count),
             step=self._holder.step,
             senders=tuple(senders),
             slices=slices,
             codec=self._compute.settings.codec,
-            within_seconds=max(
-                MIN_WAIT_SECONDS,
-                guess * self._durations.deadline_seconds(1.0),
-                min(PATIENCE * self._group.rows.seconds, MAX_PATIENCE_SECONDS),
-            ),
+            within_seconds=self._within_seconds(links),
         )
         return self._plan
+
+    def _within_seconds(self, links: list[Link]) -> float:
+        step_seconds, num_values = self._group.rows.seconds, self._compute.num_values
+        length = round_seconds_of(links, num_values, MIN_WAIT_SECONDS, step_seconds)
+        self._expected_seconds = length.expected
+        learned = length.expected * self._durations.deadline_seconds(1.0)
+        patience = min(PATIENCE * step_seconds, MAX_PATIENCE_SECONDS)
+        return max(MIN_WAIT_SECONDS, min(learned, length.most), patience)
 
     def _link(self, name: str, *, sends: bool) -> Link:
         if name in self._group.members:
@@ -158,9 +161,7 @@ class Rounds:
             is_ready = self._is_ready(member)
             return member.link(
                 sends=sends,
-                can_reduce=is_ready
-                and name not in self._unreliable_reducers
-                and self._set_aside.get(name, -1) < self._count,
+                can_reduce=is_ready and self._set_aside.get(name, -1) < self._count,
                 slowdown=self._slowdowns.get(name, 1.0),
             )
         meter = self._wire.meter
@@ -202,7 +203,7 @@ class Rounds:
         for part in plan.slices:
             task = gathering[part.reducer]
             if task.done() and (error := task.exception()) is not None:
-                self._unreliable_reducers.add(part.reducer)
+                self._note_unreliable(part.reducer)
                 failed.setdefault(part.reducer, f"it does not add up its slice: {error}")
             elif task.done() and (lie := task.result().lie) is not None:
                 self._group.ban(part.reducer, lie.reason, lie)
@@ -222,8 +223,23 @@ class Rounds:
                 await everything
             return RoundOutcome([], failed)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
+        self._forgive(plan)
         contents = [gathering[part.reducer].result().content for part in plan.slices]
         return RoundOutcome(contents, {})
+
+    def _note_unreliable(self, reducer: str) -> None:
+        """It took a slice and did not give its mean: it adds up nothing for a while."""
+        times = self._unreliable.get(reducer, 0)
+        self._unreliable[reducer] = times + 1
+        rounds = SET_ASIDE_ROUNDS * 2 ** min(times, MAX_DOUBLINGS)
+        self._set_aside[reducer] = self._count + rounds
+
+    def _forgive(self, plan: RoundPlan) -> None:
+        """The parts of all senders arrived."""
+        for one in plan.senders:
+            slowdown = self._slowdowns.pop(one.name, 1.0) / 2.0
+            if slowdown > 1.0:
+                self._slowdowns[one.name] = slowdown
 
     def _refuse_senders(
         self, plan: RoundPlan, refused: dict[str, dict[str, str]]
@@ -314,12 +330,12 @@ class Rounds:
             try:
                 arrived = await self._arrived(plan, part)
             except PEER_ERRORS:
-                self._unreliable_reducers.add(part.reducer)
+                self._note_unreliable(part.reducer)
                 late[part.reducer] = "it took a slice and does not answer"
                 continue
             missing |= {(name, part.reducer) for name in expected - arrived}
             if not expected - arrived:
-                self._unreliable_reducers.add(part.reducer)
+                self._note_unreliable(part.reducer)
                 late[part.reducer] = "it took a slice and does not give the sum"
         fault = blame(missing, set(gathering) - {self._wire.name})
         for name in fault.senders:
@@ -328,7 +344,7 @@ class Rounds:
                 if is_early
                 else f"its part did not arrive within {plan.within_seconds:.1f} s"
             )
-            self._slowdowns[name] = 2.0 * self._slowdowns.get(name, 1.0)
+            self._slowdowns[name] = min(2.0 * self._slowdowns.get(name, 1.0), MAX_SLOWDOWN)
         for name in fault.reducers:
             self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
         return late

@@ -76,7 +76,8 @@ class LeaderService:
         self.on_unreached: Callable[[int, str, str], None] = lambda number, sender, reducer: None
         self.relayed_to: Callable[[int, str, str], str] = _no_relay
         self.accepts_departed: AcceptsDeparted | None = None  # None: without a check
-        self.is_leading = False
+        self.is_leading = self.is_over = False
+        self._told: set[str] = set()  # that the run is over
         self.backbones: tuple[str, ...] = ()  # addresses
         self.overview: Callable[[], RunOverview] = RunOverview
         self._offered: StateManifest | None = None
@@ -99,9 +100,9 @@ class LeaderService:
     # --- joining and leaving -------------------------------------------------------------------
 
     async def _join(self, body: JoinRequest, request: PeerRequest) -> PeerReply:
-        if not self.is_leading:
+        if not self.is_leading or self.is_over:
             self._note_waiting(request.sender, body.computes)
-            return self._group_info(), b""
+            return self._group_info(request.sender), b""
         self._group.check_not_banned(request.sender)
         self._group.check_not_locked(request.certificate)
         reason = ""
@@ -118,11 +119,12 @@ class LeaderService:
         is_reached = body.address is None or address is not None
         body = msgspec.structs.replace(body, address=address)
         self._group.add_member(request.sender, request.certificate, body)
-        return msgspec.structs.replace(self._group_info(), is_reached=is_reached), b""
+        info = self._group_info(request.sender)
+        return msgspec.structs.replace(info, is_reached=is_reached), b""
 
     async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
         self._note_waiting(request.sender, body.computes)
-        return self._group_info(), b""
+        return self._group_info(request.sender), b""
 
     async def _run(self, body: RunRequest, request: PeerRequest) -> PeerReply:
         """Answered by every backbone, whether it leads or not."""
@@ -133,13 +135,21 @@ class LeaderService:
         if computes and not self.is_leading:
             self._waiting[sender] = time.monotonic()
 
-    def num_waiting(self) -> int:
+    def waiting(self) -> frozenset[str]:
         """Volunteers that have asked lately, though this backbone does not lead."""
         since = time.monotonic() - WAITING_SECONDS
         self._waiting = {name: at for name, at in self._waiting.items() if at > since}
-        return len(self._waiting)
+        return frozenset(self._waiting)
 
-    def _group_info(self) -> GroupInfo:
+    def untold(self) -> set[str]:
+        """Peers that take part, or wait to, and have not been told that the run is over."""
+        silent = self._group.silent_members()
+        return (self._group.members.keys() | self.waiting()) - self._told - set(silent)
+
+    def _group_info(self, sender: str) -> GroupInfo:
+        if self.is_over:
+            self._told.add(sender)
+            return GroupInfo(leader="", is_over=True, backbones=self.backbones)
         if not self.is_leading:
             return GroupInfo(leader="", backbones=self.backbones)
         settings = self._compute.settings
@@ -215,6 +225,8 @@ class LeaderService:
             member.poll_ends()
         if request.sender not in self._group.members:
             self._member(request)  # raises, with the reason
+        if self.is_over:
+            self._told.add(request.sender)
         return published.update_for(body.leader, body.known), b""
 
     # --- rows ----------------------------------------------------------------------------------
@@ -243,6 +255,8 @@ class LeaderService:
         lease, is_averaging = WorkLease(), published.plan is not None
         if body.wants_more and (is_late or not is_averaging):
             lease = self._group.lease(member, is_averaging=is_averaging)
+            if not lease.blocks and not self._group.ledger.held_by(member.name):
+                member.useful_at = time.monotonic()
         leased = self._group.rows_at(lease.step, lease.lineage)
         batch = {} if leased is None else leased.batch
         payload = [self._compute.rows_of(batch, block) for block in lease.blocks]

@@ -32,10 +32,13 @@ class LeaderConnection:
         self._is_known = False  # one has replied
         self.address = ""
 
-    async def find(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
+    async def find(
+        self, method: str, body: JoinRequest | SettingsRequest, *, needs_leader: bool = True
+    ) -> GroupInfo:
         """Asks one backbone after the other, until one replies that it leads. Waits for that as
         long as one of them replies at all: the path may be at its outer step, or in the hands of a
-        plain worker that gives it up.
+        plain worker that gives it up. `needs_leader` = False: the first reply will do, as does one
+        that the run is over.
 
         Raises:
           SwarmRefuses: for good.
@@ -77,7 +80,7 @@ class LeaderConnection:
                 replied, answering = time.monotonic(), address
                 self._is_known = True
                 self.add_backbones(info.backbones)
-                if info.leader:
+                if info.leader or info.is_over or not needs_leader:
                     self.address = address
                     return info
             await asyncio.sleep(random.uniform(0.2, 0.6))

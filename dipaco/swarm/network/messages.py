@@ -68,6 +68,7 @@ class GroupInfo(PeerMessage):
     """What a peer needs in order to take part."""
 
     leader: str  # empty: this backbone does not lead; ask the others
+    is_over: bool = False  # the run is: no backbone leads again
     settings: str = ""  # JSON: model, inner settings, block size, codec
     config: str = ""  # its digest
     backbones: tuple[str, ...] = ()  # addresses

@@ -18,10 +18,11 @@ class Auxiliary(Peer):
         """
         async with side_by_side(self.poll_forever(), self._is_leaving.wait()) as (polling, leaving):
             await first_of(polling, leaving)
-            has_ended = polling.done()
             if leaving.done():
-                while self.lost is None and (state := self.group_state) and state.plan:
+                while (state := self.group_state) and state.plan:
+                    if self.is_without_leader([polling]):
+                        break
                     await self.wait_for_change(1.0)  # senders wait for its slice
                 await self.send_leave()
-            if has_ended:
+            if polling.done():
                 polling.result()

@@ -46,6 +46,7 @@ OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 OVERVIEW_SECONDS = 1.0
 REFUSED_SECONDS = 5.0  # after which a backbone that was refused tries again to follow
 REFUSALS_SHOWN = 20
+TELL_SECONDS = 15.0  # at most, for peers to hear that the run is over
 
 
 class _StepTaken(NamedTuple):
@@ -211,9 +212,8 @@ class Backbone:
         ]
 
     async def _stop(self, is_finished: bool) -> None:
-        if is_finished and self._leader.is_leading:
-            self._leader.end()
-            await asyncio.sleep(1.0)  # peers that poll get it
+        if is_finished:
+            await self._tell_the_end()
         left = asyncio.all_tasks() - {asyncio.current_task()}  # replies and rounds among them
         for task in left:
             task.cancel()
@@ -221,6 +221,16 @@ class Backbone:
         self._ledger.close()
         if self._wire.transport is not None:
             await self._wire.transport.close()
+
+    async def _tell_the_end(self) -> None:
+        """Until all that take part, or wait to, know that the run is over."""
+        until = time.monotonic() + TELL_SECONDS
+        self._leader.end()
+        if self._leader.is_leading:
+            await asyncio.sleep(1.0)  # peers that poll get it
+        while self._leader.num_untold() and time.monotonic() < until:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)  # the last reply is on its way
 
     def _refused(self, sender: str, reason: str) -> None:
         last = self._refusals[-1] if self._refusals else None

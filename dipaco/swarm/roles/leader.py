@@ -32,6 +32,7 @@ from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, dig
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.accusations import NOT_FINITE
+from dipaco.swarm.planning.hands import Idle
 from dipaco.swarm.planning.progress import RefreshSettings
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
@@ -83,6 +84,7 @@ class Leader:
         self._service.accepts_departed = self._checks.accepts
         self._last_senders: Set[str] | None = None  # in rounds of the leader before this one
         self._has_gone_on = False
+        self._idle = Idle()
         self._short_since: float | None = None  # too few members can do what is left of a step
 
     def answer_with(self, overview: Callable[[], RunOverview]) -> None:
@@ -94,9 +96,14 @@ class Leader:
         return self._service.is_leading
 
     def num_hands(self) -> int:
-        """Volunteers that compute here, or wait until this backbone leads."""
-        here = self.group.members.values() if self.is_leading else ()
-        return self._service.num_waiting() + sum(one.join_request.computes for one in here)
+        """Volunteers that compute here, or wait until this backbone leads; without those of which
+        no block comes. Each call looks once more.
+        """
+        here = self.group.members if self.is_leading else {}
+        computing = {name: one for name, one in here.items() if one.join_request.computes}
+        useful = {name: one.useful_at for name, one in computing.items()}
+        self._idle.look(useful, self.group_state.is_open, time.monotonic())
+        return len((self._service.waiting() | computing.keys()) - self._idle.sessions)
 
     @property
     def group_state(self) -> GroupState:
@@ -131,8 +138,13 @@ class Leader:
         self._published.publish(is_open=False, plan=None)
 
     def end(self) -> None:
-        """The run is finished; peers leave."""
+        """The run is finished; peers leave. Said to all that ask, also where this does not lead."""
+        self._service.is_over = True
         self._published.publish(is_open=False, is_over=True, plan=None)
+
+    def num_untold(self) -> int:
+        """Peers that do not know yet that the run is finished."""
+        return len(self._service.untold())
 
     def update_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
         """What the run's ledger has now: addresses, and serials of revoked credentials."""
@@ -244,7 +256,9 @@ class Leader:
         are computed at those that the group holds now: the step is not late.
         """
         here, group = self._holder, self.group
-        if group.rows.lineage == here.lineage or not should_begin_again(group.rows, group.members):
+        if group.rows.lineage == here.lineage or not should_begin_again(
+            group.rows, group.at_work()
+        ):
             self._short_since = None
             return
         now = time.monotonic()

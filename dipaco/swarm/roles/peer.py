@@ -80,6 +80,7 @@ class Peer:
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._heard: str | None = None  # the address of the leader that replied last
+        self.is_over = False  # the run, as far as is known here
         self.lost: str | None = None  # the same, if its next reply did not come
         self.last_senders: frozenset[str] = frozenset()  # in the last round that it was told of
         self._reply_seconds = Durations()  # of short requests to the leader
@@ -105,13 +106,19 @@ class Peer:
             bytes_per_second=self._bytes_per_second,
             samples_per_second=self.samples_per_second,
         )
-        if not (info := await self.leader.find("join", request)).is_reached:
+        info = await self.leader.find("join", request)
+        self.is_over = info.is_over
+        if not info.is_reached:
             self._say(f"{self.wire.address} is not reached from outside: this machine dials out")
         return info
 
     def leave(self) -> None:
         """Asks `run` of a volunteer or an auxiliary to leave in order."""
         self._is_leaving.set()
+
+    def is_without_leader(self, tasks: list[asyncio.Task]) -> bool:
+        """Whether none answers, or one of these tasks, of which one polls, has ended."""
+        return self.lost is not None or any(task.done() for task in tasks)
 
     async def send_leave(
         self,
@@ -141,7 +148,7 @@ class Peer:
 
     async def poll_forever(self) -> None:
         """Keeps `group_state` up to date, whichever backbone leads. Ends when the run is over."""
-        while True:
+        while not self.is_over:
             known = self.group_state
             within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
             try:
@@ -164,10 +171,8 @@ class Peer:
                 await asyncio.sleep(0.05)
                 await self._join_again()
                 continue
-            self._heard, self.lost = self.leader.address, None
+            self._heard, self.lost, self.is_over = self.leader.address, None, state.is_over
             self._apply(state)
-            if state.is_over:
-                return
             await self._wait_until_taken()
 
     async def _wait_until_taken(self) -> None:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.errors import BadMessage, NoSuchSwarm, SwarmUnreachable, TlsRefused
-from dipaco.swarm.network.addresses import check_to_join
+from dipaco.errors import ExtraMissing
+from dipaco.swarm.errors import BadAddress, BadMessage, NoSuchSwarm, SwarmUnreachable, TlsRefused
+from dipaco.swarm.network.addresses import check_to_join, kind_of
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
@@ -44,7 +45,8 @@ async def run_session(
     config: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
 ) -> None:
     """Takes part until the run is over, or `stop` is set. A volunteer serves the path that needs it
-    most, and moves in order when that is another.
+    most, and moves in order when that is another; where it is not served there, it goes back to the
+    address that it was given.
 
     Raises:
       BadAddress, BadCredential, ExtraMissing, NoSuchSwarm, SwarmRefuses, SwarmUnreachable,
@@ -54,20 +56,32 @@ async def run_session(
     speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
+    unfit: set[str] = set()  # addresses at which no other attempt would do better
     while True:
-        wire = await wire_to(address, credential, listens=config.listens, meter=meter)
-        try:
-            visit = _Visit(wire, config._replace(address=address), compute, speed, until, say)
-            await visit.run(stop, may_choose=may_choose)
-        finally:
-            assert wire.transport is not None
-            await wire.transport.close()
-        compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
+        visit = _Visit(config._replace(address=address), compute, speed, unfit, until, say)
         # Once: two backbones may not agree yet on which path needs it most.
-        may_choose, has_joined = False, has_joined or visit.has_joined
-        if visit.moves_to is None:
+        may_choose_next = False
+        try:
+            wire = await wire_to(address, credential, listens=config.listens, meter=meter)
+            try:
+                await visit.run(wire, stop, may_choose=may_choose)
+            finally:
+                assert wire.transport is not None
+                await wire.transport.close()
+        except (BadAddress, ExtraMissing, SwarmUnreachable, TlsRefused) as error:
+            if address == config.address or config.path is not None:
+                raise
+            say(f"{error} This machine goes back to {config.address}")
+            if not isinstance(error, SwarmUnreachable):
+                unfit.add(address)
+            moves_to, may_choose_next = config.address, True
+        else:
+            moves_to = visit.moves_to
+        compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
+        may_choose, has_joined = may_choose_next, has_joined or visit.has_joined
+        if moves_to is None:
             break
-        address = visit.moves_to
+        address = moves_to
     if has_joined:
         up, down = meter.bytes_up / 1e6, meter.bytes_down / 1e6
         say(f"{samples:,} samples, {up:.1f} MB sent, {down:.1f} MB received. Thank you")
@@ -139,25 +153,26 @@ class _Visit:
     """One path, served until the run is over, `stop` is set, or another path needs it more.
 
     Args:
-      wire: with a transport.
       config: with the address of a backbone.
       compute: of another path of the run; None = made as the group says.
       speed: in samples, at other paths.
+      unfit: addresses that are not moved to.
       until: the day on which its credential ends.
       say: called with sentences.
     """
 
     def __init__(
         self,
-        wire: Wire,
         config: SessionConfig,
         compute: Compute | None,
         speed: Rate,
+        unfit: set[str],
         until: str,
         say: Callable[[str], None],
     ):
-        self._wire, self._config, self._until, self._say = wire, config, until, say
-        self.compute, self._speed = compute, speed
+        self._config, self._until, self._say = config, until, say
+        self.compute, self._speed, self._unfit = compute, speed, unfit
+        self._said_unreached: set[int] = set()  # paths
         self._peer: Volunteer | Auxiliary | None = None
         self.has_joined = False
         self.moves_to: str | None = None
@@ -171,13 +186,15 @@ class _Visit:
         """In samples."""
         return self._peer.speed if isinstance(self._peer, Volunteer) else self._speed
 
-    async def run(self, stop: asyncio.Event, *, may_choose: bool) -> None:
+    async def run(self, wire: Wire, stop: asyncio.Event, *, may_choose: bool) -> None:
         """Sets `moves_to` to the address of another path where that is to be served next.
 
         Args:
+          wire: with a transport.
           stop: leaves when it is set.
           may_choose: whether another path may be served from the beginning.
         """
+        self._wire = wire
         stopping = asyncio.ensure_future(stop.wait())
         tasks: list[asyncio.Future] = [stopping]
         try:
@@ -189,7 +206,7 @@ class _Visit:
                 return
             self._peer = joining.result()
             if self._peer is None:
-                return  # at another path
+                return  # at another path, or the run is over
             self.has_joined = True
             running = asyncio.ensure_future(self._peer.run())
             moving = asyncio.ensure_future(self._look_elsewhere(self._peer))
@@ -216,18 +233,24 @@ class _Visit:
 
     async def _join(self, *, may_choose: bool) -> Volunteer | Auxiliary | None:
         """Asks for the group's settings, then joins with programs that fit them. None where another
-        path is to be served, at `moves_to`.
+        path is to be served, at `moves_to`, or the run is over.
         """
         config, wire, say = self._config, self._wire, self._say
-        if may_choose:
-            self.moves_to = await self._first_address()
+        connection = LeaderConnection(wire, (config.address,), say)
+        if may_choose and not await self._choose(config.address):
+            # There was no answer. The path is chosen when there is one.
+            await connection.find("settings", SettingsRequest(computes=False), needs_leader=False)
+            if not await self._choose(connection.address) and config.path is not None:
+                problem = "it does not say where the paths are led"
+                raise SwarmUnreachable(addresses=connection.address, problem=problem)
         if self.moves_to is not None:
             return None
         per_second = config.bytes_per_second or 0.0
-        connection = LeaderConnection(wire, (config.address,), say)
-        settings = _settings_of(
-            await connection.find("settings", SettingsRequest(computes=config.computes))
-        )
+        info = await connection.find("settings", SettingsRequest(computes=config.computes))
+        if info.is_over:
+            say("the run is over")
+            return None
+        settings = _settings_of(info)
         wire.max_payload_bytes = settings.max_payload_bytes
         peer: Volunteer | Auxiliary
         if config.computes:
@@ -248,19 +271,22 @@ class _Visit:
             peer = Auxiliary(
                 wire, (config.address,), StateHolder(wire), bytes_per_second=per_second, say=say
             )
-        await peer.join()
+        if (await peer.join()).is_over:
+            say("the run is over")
+            return None
         say(f"{wire.name} is in, until {self._until} at most; Ctrl-C leaves")
         return peer
 
-    async def _first_address(self) -> str | None:
-        """Of a backbone of the path to serve, where it is not the one that was asked.
+    async def _choose(self, backbone: str) -> bool:
+        """Asks a backbone which path to serve, and sets `moves_to` where another leads it and is
+        reached from here. False where there is no answer.
 
         Raises:
           NoSuchSwarm: of the path that was wished.
         """
-        config, overview = self._config, await self._overview(self._config.address)
+        config, overview = self._config, await self._overview(backbone)
         if overview is None:
-            return None
+            return False
         if config.path is None:
             path = paths.path_to_join(_needs(overview), self._wire.name)
         elif config.path in {one.path for one in overview.paths}:
@@ -269,11 +295,33 @@ class _Visit:
             known = ", ".join(str(one.path) for one in overview.paths) or "none"
             raise NoSuchSwarm(path=config.path, known=known)
         addresses = next((one.addresses for one in overview.paths if one.path == path), ())
-        if not addresses or config.address in addresses:
-            return None
-        why = "needs hands most, and is led" if config.path is None else "is led"
-        self._say(f"path {path} {why} at {printable(addresses[0])}")
-        return addresses[0]
+        if path is None or not addresses or config.address in addresses:
+            return True
+        self.moves_to = await self._reached(path, addresses)
+        if self.moves_to is not None:
+            why = "needs hands most, and is led" if config.path is None else "is led"
+            self._say(f"path {path} {why} at {printable(self.moves_to)}")
+        return True
+
+    async def _reached(self, path: int, addresses: tuple[str, ...]) -> str | None:
+        """The first address of a path at which a backbone answers; None where none does, unless it
+        is the path that was wished.
+        """
+        for address in addresses:
+            if address in self._unfit:
+                continue
+            # One of another kind is found out when it is moved to.
+            if kind_of(address) != kind_of(self._config.address):
+                return address
+            if await self._overview(address) is not None:
+                return address
+        if self._config.path is not None:
+            return addresses[0]
+        if path not in self._said_unreached:
+            self._said_unreached.add(path)
+            where = printable(", ".join(addresses))
+            self._say(f"path {path} needs hands more, but is not reached from here ({where})")
+        return None
 
     async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
         """Ends, with `moves_to` set, when another path needs this machine clearly more."""
@@ -297,7 +345,9 @@ class _Visit:
             wait_seconds = paths.look_again_seconds(needs, here)
             target = paths.path_to_move_to(needs, here, speed, self._wire.name)
             if target is not None and target == seen:
-                address = next(one.addresses[0] for one in overview.paths if one.path == target)
+                led_at = next(one.addresses for one in overview.paths if one.path == target)
+                if (address := await self._reached(target, led_at)) is None:
+                    continue
                 self._say(
                     f"path {target} needs hands more than path {here}: "
                     f"moves to {printable(address)}"
@@ -323,7 +373,7 @@ class _Visit:
         """None where there is no answer: it goes on as it is."""
         try:
             return await ask_about_run(self._wire, address)
-        except PEER_ERRORS:
+        except (*PEER_ERRORS, BadAddress):
             return None
 
 

@@ -105,17 +105,16 @@ class Volunteer(Peer):
         turns = self.poll_forever(), self.follow_forever(), self._compute_forever()
         async with side_by_side(self._is_leaving.wait(), *turns) as (leaving, *tasks):
             await first_of(leaving, *tasks)
-            ended = [task for task in tasks if task.done()]
             if leaving.done():
-                await self._leave_in_order()
-            for task in ended:
-                task.result()
+                await self._leave_in_order(tasks)
+            for ended in (task for task in tasks if task.done()):
+                ended.result()
 
-    async def _leave_in_order(self) -> None:
-        """Gives the leader what is summed so far, where there is one."""
-        while self.lost is None and self._is_averaged(self.group_state):
+    async def _leave_in_order(self, tasks: list[asyncio.Task]) -> None:
+        """Gives the leader what is summed so far, where there is one that knows this peer."""
+        while self._is_averaged and not self.is_without_leader(tasks):
             await self.wait_for_change(1.0)  # the round takes the sum
-        if self.lost is not None:
+        if self.is_without_leader(tasks):
             return
         left = [one for _, one in sorted(self._sums.items()) if one.total is not None]
         for one in left:
@@ -125,9 +124,10 @@ class Volunteer(Peer):
         if not left:
             await self.send_leave()
 
-    def _is_averaged(self, state: GroupState | None) -> bool:
+    @property
+    def _is_averaged(self) -> bool:
         """Whether a round takes a sum of this peer."""
-        if state is None or state.plan is None:
+        if (state := self.group_state) is None or state.plan is None:
             return False
         return state.plan.step in self._sums if self._is_late else self.is_current
 

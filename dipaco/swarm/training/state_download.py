@@ -1,7 +1,7 @@
 """Fetches a state in chunks from several donors, and goes on when a donor leaves.
 
 Chunks that this peer has already, of its own last state or of an attempt that was cut short, are
-not fetched again.
+not fetched again. What another state than the newest needs is not kept.
 """
 
 import asyncio
@@ -11,13 +11,20 @@ from collections.abc import Callable
 import jax
 
 from dipaco.swarm.errors import BadAddress
-from dipaco.swarm.network.messages import Ack, ChunkRequest, StateManifest, digest
+from dipaco.swarm.network.messages import (
+    Ack,
+    ChunkRequest,
+    StateManifest,
+    StatePosition,
+    digest,
+)
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
 from dipaco.swarm.training.state_holder import StateHolder
 
 CONCURRENT_CHUNKS = 4
 CHUNK_SECONDS = 30.0  # for each to begin to come
+MISSED_STATES = 2  # before the link is said to be too slow
 
 
 class StateDownload:
@@ -33,6 +40,8 @@ class StateDownload:
     def __init__(self, wire: Wire, holder: StateHolder, codec: str, say: Callable[[str], None]):
         self._wire, self._holder, self._codec, self._say = wire, holder, codec, say
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk
+        self._incomplete: StatePosition | None = None  # what was fetched last, if not whole
+        self._missed = 0  # states that were replaced before they came whole
 
     async def fetch(self, manifest: StateManifest) -> bool:
         """Takes the state that is described; False where its donors did not give all of it."""
@@ -41,6 +50,8 @@ class StateDownload:
         own = self._own_chunks()
         # Equal chunks (moments that are still zero) are fetched once.
         wanted = {d: number for number, d in enumerate(manifest.digests)}
+        self._chunks = {d: chunk for d, chunk in self._chunks.items() if d in wanted}
+        self._note_missed(manifest)
         missing = [(n, d) for d, n in wanted.items() if d not in self._chunks and d not in own]
         num_missing, donors = len(missing), list(manifest.donors)
         await asyncio.gather(
@@ -50,15 +61,31 @@ class StateDownload:
         if lost := sum(chunk is None for chunk in chunks):
             of_all = f"{lost} of {len(chunks)} chunks of the state"
             self._say(f"{of_all} did not come: they are asked for again")
+            self._incomplete = manifest.position
             return False
         content = b"".join(chunk for chunk in chunks if chunk is not None)
         state = state_from_bytes(content, self._codec, compute.state_like)
         is_exact = self._codec == "none"
         self._holder.set_state(state, manifest.position, list(manifest.losses), is_exact=is_exact)
-        self._chunks = {}
+        self._chunks, self._incomplete, self._missed = {}, None, 0
         megabytes = num_missing * manifest.chunk_bytes / 1e6
         self._say(f"has the state of step {manifest.step} ({megabytes:.1f} MB fetched)")
         return True
+
+    def _note_missed(self, manifest: StateManifest) -> None:
+        """Says once that the link is too slow, where states are replaced before they are here."""
+        if self._incomplete is None or self._incomplete == manifest.position:
+            return
+        self._missed += 1
+        if self._missed != MISSED_STATES:
+            return
+        num_bytes = len(manifest.digests) * manifest.chunk_bytes
+        seconds = self._wire.meter.seconds("down", num_bytes)
+        needs = f", {seconds:,.0f} s at the speed that was measured" if seconds else ""
+        self._say(
+            f"the link is too slow for this path: {MISSED_STATES} states were replaced by newer "
+            f"ones before they came whole. A state has {num_bytes / 1e6:.1f} MB{needs}"
+        )
 
     def _own_chunks(self) -> dict[bytes, bytes]:
         """Chunks of the state that this peer holds, by digest."""
