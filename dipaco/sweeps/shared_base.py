@@ -26,7 +26,6 @@ from dipaco.data.errors import CorpusDamaged
 from dipaco.errors import DipacoError
 from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.overrides import row_folder
-from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
@@ -165,16 +164,12 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
     Raises:
       OtherBaseModel: it is not the row's.
       BadSetting, SettingsDisagree: a setting would have no effect.
-      TooFewRouterDocuments: the text has too few for its paths.
     """
     check_settings(config, {})
     if base_digest(config) != folder_digest(shared):
         raise OtherBaseModel(folder=shared, row=folder)
     source, target = Layout(shared), Layout(folder)
     with reading(shared) as run, translate_os_errors(folder):
-        documents = run.stage("prepare").summary["documents"]["router"]
-        if documents < config.num_paths:
-            raise TooFewRouterDocuments(documents=documents, paths=config.num_paths)
         make_folder(folder)
         for name in ("corpus", "objects", "snapshots"):
             link_folder(source.root / name, target.root / name)

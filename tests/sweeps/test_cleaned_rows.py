@@ -10,7 +10,6 @@ from dipaco.data.prepare import prepare
 from dipaco.errors import BadSetting
 from dipaco.evaluation import plots
 from dipaco.overrides import override
-from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import open_run, reading
 from dipaco.runs.programs import Programs
 from dipaco.store.address import Address
@@ -93,19 +92,3 @@ def test_a_row_does_not_begin_with_a_setting_that_would_have_no_effect(tmp_path)
     with pytest.raises(BadSetting, match=r"outer\.grace"):
         begin_row(row, override(CONFIG, ["outer.grace=adaptive"]), shared)
     assert not row.exists()
-
-
-def test_a_row_with_more_paths_than_documents_for_the_router_does_not_begin(finish, tmp_path):
-    """Nothing is there that it would have to be redone for, once it has fewer paths."""
-    shared, row = tmp_path / "base-1", tmp_path / "row"
-    prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
-    begin_shared(shared, CONFIG, lambda: tmp_path / "prepared")
-    finish(shared, has_read)
-    with pytest.raises(TooFewRouterDocuments, match="4096 paths"):
-        begin_row(row, override(CONFIG, ["topology=4096"]), shared)
-    assert not row.exists()
-
-
-def has_read(folder):
-    with reading(folder) as run:
-        return bool(run.ledger.facts.stages())
