@@ -127,21 +127,25 @@ class Meta:
             return True
 
     @retried
-    def upgrade(self, version: str, clear: Callable[[], None] = lambda: None) -> tuple[int, int]:
-        """Brings the tables to this program's version and pins the run to `version` of the program.
-        If it was drained for that, ends the drain as `end_drain`. Returns the versions of the
-        tables, before and now.
+    def upgrade_tables(self) -> tuple[int, int]:
+        """Brings the tables to this program's version: all of it or nothing. Returns the versions
+        of the tables, before and now.
+        """
+        return self._database.upgrade()
+
+    @retried
+    def pin(self, version: str, clear: Callable[[], None] = lambda: None) -> None:
+        """Pins the run to `version` of the program, on its own tables. If it was drained for that,
+        ends the drain as `end_drain`.
 
         Args:
           version: of the program, as it is described.
-          clear: what else is done in the transaction that pins the run, on the new tables.
+          clear: what else is done in the transaction.
         """
-        before, now = self._database.upgrade()
         with self._database.transaction():
             clear()
             self._database.change("change_meta", key="version", value=version)
             self._end_drain()
-        return before, now
 
     @retried
     def begin_drain(self) -> None:

@@ -23,6 +23,10 @@ class LeftDraining(MachineFault):
     """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on: `dipaco resume --run {folder}`."""
 
 
+class UpgradeUnfinished(MachineFault):
+    """The upgrade of {folder} has ended half-way: its tables are of this version, and no worker may use them yet. {problem} Put that right and upgrade again."""
+
+
 class ReleaseOfOtherRouter(DipacoError):
     """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained with.
     Restore the run folder from one copy, or name a path with --path.

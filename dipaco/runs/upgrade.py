@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from dipaco import overrides
 from dipaco.control.ledger import Ledger
-from dipaco.errors import DipacoError, LedgerDamaged, MachineFault, WorkersActive
-from dipaco.runs.errors import LeftDraining, RunTooOld
+from dipaco.control.retry import patience
+from dipaco.errors import DipacoError, LedgerDamaged, WorkersActive
+from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeUnfinished
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
+from dipaco.stopping import STOPPING_SECONDS
 from dipaco.store.address import Address
 
 POLL_SECONDS = 0.5
@@ -37,8 +39,9 @@ def upgrade(
     Raises:
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
-      DiskFull, NotWritable, DatabaseUnreachable: the workers may go on.
+      DiskFull, NotWritable, DatabaseUnreachable, RunBusy: the workers may go on.
       LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`.
+      UpgradeUnfinished: the tables are of this version already; it is to be called again.
       RunTooOld: no script leads from its tables to these.
       BadSetting, SettingsDisagree: this version does not take its config.
       NoSuchRun, LedgerVersion.
@@ -56,11 +59,15 @@ def upgrade(
         ledger.meta.begin_drain()
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
-            # Only on the new tables: those of before the history cannot be told of an end.
-            tables = ledger.meta.upgrade(described_version(), ledger.reaper.end_all)
+            tables = ledger.meta.upgrade_tables()
         except BaseException as error:
             _end_drain(ledger, where, error)
             raise
+        try:
+            # Only on the new tables: those of before the history cannot be told of an end.
+            ledger.meta.pin(described_version(), ledger.reaper.end_all)
+        except DipacoError as error:  # workers of the old program may not go on
+            raise UpgradeUnfinished(folder=where, problem=error) from error
         ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
@@ -70,8 +77,9 @@ def upgrade(
 def _end_drain(ledger: Ledger, where: Address, error: BaseException) -> None:
     """After `error`. Raises `LeftDraining`."""
     try:
-        ledger.meta.end_drain()
-    except MachineFault as fault:  # a full disk, say, which was `error` too
+        with patience(STOPPING_SECONDS):
+            ledger.meta.end_drain()
+    except DipacoError as fault:  # a full disk, say, which was `error` too
         problem = error if isinstance(error, DipacoError) else fault
         raise LeftDraining(folder=where, problem=problem) from error
 

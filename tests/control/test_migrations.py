@@ -52,6 +52,13 @@ def content(place):
         ]
 
 
+def upgrade(ledger, clear=lambda: None):
+    """Versions of the tables, before and now."""
+    versions = ledger.meta.upgrade_tables()
+    ledger.meta.pin("9.9", clear)
+    return versions
+
+
 def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(older):
     """Other processes may be at work on them, with the version that made them."""
     before = content(older)
@@ -61,9 +68,9 @@ def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(older
     assert content(older) == before
     with contextlib.closing(Ledger(*older, allows_older=True)) as ledger:
         assert ledger.meta.get("config") == "as it was"
-        assert ledger.meta.upgrade("9.9") == (NOW, NOW + 1)
+        assert upgrade(ledger) == (NOW, NOW + 1)
         assert ledger.meta.command() == ("run", "9.9")
-        assert ledger.meta.upgrade("9.9") == (NOW + 1, NOW + 1)
+        assert upgrade(ledger) == (NOW + 1, NOW + 1)
     with contextlib.closing(Ledger(*older)) as ledger:
         assert ledger.queue.claim("w").attempt == 8
         ledger._database._connection.execute("SELECT times FROM refusals")
@@ -73,7 +80,7 @@ def test_a_new_database_is_given_the_newest_tables_at_once(older, tmp_path):
     where, schema = older
     new = (where, f"{schema}_new") if schema else (tmp_path / "new.sqlite", "")
     with contextlib.closing(Ledger(*new)) as ledger:
-        assert ledger.meta.upgrade("9.9") == (NOW + 1, NOW + 1)
+        assert upgrade(ledger) == (NOW + 1, NOW + 1)
 
 
 def test_both_databases_are_brought_to_the_same_version():
@@ -100,7 +107,7 @@ def test_steps_of_a_swarm_that_were_taken_before_their_shares_were_counted_count
         for number, blocks in enumerate([{"ana/1": [0], "bo/1": [1]}, {"ana/2": [0, 1]}]):
             step = GroupStep(number, "s", 1.0, 9.0, 1.0, blocks, number)
             ledger.swarms.put_step("modular", 3, step)
-        ledger.meta.upgrade("9.9")
+        upgrade(ledger)
         ledger.swarms.put_step("modular", 3, step._replace(blocks={"ana/3": [0], "bo/1": [1]}))
         (ana,) = leaderboard(ledger.swarms, 8)
     assert (ana.samples, ana.steps, ana.paths) == (8, 2, (3,))
@@ -113,7 +120,7 @@ def test_who_is_dead_is_seen_in_the_first_tables_and_ends_in_the_newest(first):
         claims = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
         execute(f"{claims} (1, 1, 'dead', 0.0), (1, 2, 'alive', 60.0)")
         assert ledger.reaper.active() == ["alive"]
-        ledger.meta.upgrade("9.9")
+        upgrade(ledger)
         assert ledger.reaper.reap() == ["dead"]
         assert [each.worker for each in ledger.queue.held()] == ["alive"]
 
@@ -124,7 +131,7 @@ def test_all_claims_can_be_ended_as_the_run_is_pinned(first):
         execute("UPDATE tasks SET state = 'claimed', attempt = 2 WHERE id = 1")
         claims = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
         execute(f"{claims} (1, 1, 'one', 60.0), (1, 2, 'backup', 60.0)")
-        ledger.meta.upgrade("9.9", ledger.reaper.end_all)
+        upgrade(ledger, ledger.reaper.end_all)
         assert ledger.queue.held() == []
         ended = {(event.worker, event.outcome) for event in ledger.history.after()}
         assert ended == {("one", "lost"), ("backup", "lost")}
@@ -134,7 +141,7 @@ def test_all_claims_can_be_ended_as_the_run_is_pinned(first):
 def test_a_run_of_before_the_history_goes_on_with_one(first, plan):
     """Its claims know of no beginning."""
     with contextlib.closing(Ledger(*first, allows_older=True)) as ledger:
-        assert ledger.meta.upgrade("9.9") == (1, NOW)
+        assert upgrade(ledger) == (1, NOW)
     with contextlib.closing(Ledger(*first)) as ledger:
         for kind in ("prepare", "pretrain"):
             assert do_one(ledger, plan).task.kind == kind

@@ -14,10 +14,11 @@ from dipaco.control import clock, database, reaping
 from dipaco.control.ledger import Ledger
 from dipaco.control.life import Life
 from dipaco.control.meta import Meta, RunCommand
+from dipaco.control.reaping import Reaper
 from dipaco.control.sqlite import SQLite
-from dipaco.errors import BadSetting, DiskFull, RunOfOtherVersion
+from dipaco.errors import BadSetting, DiskFull, RunBusy, RunOfOtherVersion
 from dipaco.runs import version
-from dipaco.runs.errors import LeftDraining, RunTooOld
+from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeUnfinished
 from dipaco.runs.opening import create_or_open, database_location_of, open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
@@ -305,6 +306,30 @@ def test_an_upgrade_that_can_write_nothing_any_more_says_that_the_run_drains(tmp
         upgrade(Address(tmp_path / "run"), 10.0)
     assert isinstance(raised.value.__cause__, DiskFull)
     assert run.ledger.meta.command().name == "drain"
+    run.ledger.close()
+
+
+def busy(*_, **__):
+    raise RunBusy(folder="run")
+
+
+def test_an_upgrade_that_another_process_holds_up_says_that_the_run_drains(tmp_path, monkeypatch):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    monkeypatch.setattr(SQLite, "upgrade", busy)
+    monkeypatch.setattr(Meta, "end_drain", busy)
+    with pytest.raises(LeftDraining, match=r"`dipaco resume --run .*run`"):
+        upgrade(Address(tmp_path / "run"), 10.0)
+    run.ledger.close()
+
+
+def test_after_the_tables_no_worker_of_before_goes_on_until_the_next_upgrade(tmp_path, monkeypatch):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reaper, "end_all", no_space_left)
+        with pytest.raises(UpgradeUnfinished, match=r"No space left .* upgrade again"):
+            upgrade(Address(tmp_path / "run"), 10.0)
+    assert run.ledger.meta.command().name == "drain"
+    assert upgrade(Address(tmp_path / "run"), 10.0).command == "run"
     run.ledger.close()
 
 
