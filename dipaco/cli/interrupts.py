@@ -2,7 +2,8 @@
 
 Python raises `KeyboardInterrupt` wherever the program is. Inside the imports of NumPy and JAX, the
 first seconds of most verbs, that is swallowed, becomes another error, or ends in a segmentation
-fault. A process that imports has nothing to put in order, so it ends there and then.
+fault. A process that imports has nothing to put in order but its children, so where it has none it
+ends there and then.
 """
 
 import contextlib
@@ -29,12 +30,12 @@ def interrupted_message(words: Sequence[str]) -> str:
 
 
 def end_at_once_in_imports(words: Sequence[str]) -> None:
-    """From now on Ctrl-C ends the process if it is importing; else it raises as before. Changes
-    nothing where Ctrl-C is ignored, as in a script's background process.
+    """From now on Ctrl-C ends the process if it is importing and has no children; else it raises as
+    before. Changes nothing where Ctrl-C is ignored, as in a script's background process.
     """
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        if not _is_importing(frame):
+        if not _is_importing(frame) or _has_children():
             signal.default_int_handler(number, frame)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -51,3 +52,14 @@ def _is_importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _has_children() -> bool:
+    """Whether this process has started any that it has not seen end."""
+    if not hasattr(os, "waitid"):  # macOS with an older Python
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True

@@ -52,6 +52,18 @@ def test_in_the_middle_of_an_import_it_ends_the_process(config):
     assert (ended.returncode, ended.stderr) == (130, "\nInterrupted.\n"), ended.stdout
 
 
+def test_who_has_children_puts_them_in_order_first(tmp_path, config_file):
+    """As a launcher does, whose workers do not hear of Ctrl-C."""
+    (tmp_path / "library.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    config = tmp_path / "config.py"
+    start = "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+    end = "child.kill()\n    print('in order', child.wait())\n"
+    begun = f"import subprocess\n{start}try:\n    import library\nfinally:\n    {end}"
+    config.write_text(f"{begun}{config_file.read_text()}")
+    ended = show(config)
+    assert (ended.returncode, ended.stdout) == (130, "in order -9\n"), ended.stderr
+
+
 def test_where_it_is_ignored_it_stays_so(config):
     ended = show(config, ignored=True)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
