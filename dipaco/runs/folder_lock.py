@@ -55,7 +55,12 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
         is_new = not folder.exists()
         with translate_os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            stream = lock.open("a")
+            try:
+                stream = lock.open("a")
+            except FileNotFoundError:  # removed meanwhile by the process that had made it
+                if time.monotonic() > deadline:
+                    raise
+                continue
         with stream:
             is_exclusive = _wait(stream, deadline, where)
             if not _is_of(stream, lock):

@@ -71,6 +71,20 @@ def test_who_waited_for_a_folder_that_is_removed_makes_it_again(tmp_path, monkey
         assert waiting[0].result(timeout=60)
 
 
+def test_who_makes_a_folder_that_is_removed_just_then_makes_it_again(tmp_path, monkeypatch):
+    begins = Path.open
+
+    def removed_first(self, *arguments):
+        monkeypatch.undo()
+        self.parent.rmdir()
+        return begins(self, *arguments)
+
+    monkeypatch.setattr(Path, "open", removed_first)
+    with folder_lock(tmp_path / "run") as lock:
+        assert lock.is_exclusive
+    assert (tmp_path / "run").is_dir()
+
+
 def test_a_folder_that_cannot_hold_a_run(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunIsFile, match="is a file, and a run is a folder"):
