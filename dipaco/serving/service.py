@@ -292,22 +292,26 @@ class Service:
                 return
 
     def _on_poll(self, run: Run) -> None:
-        try:
-            self._load_new_rerouter(run)
-        except (ObjectMissing, ObjectDamaged, TooManyMaps) as error:  # releases are followed still
-            self._without_rerouter.add(self.releases.current.digest)
-            self.say(f"texts are re-routed by the document router until a restart: {error}")
+        self._load_new_rerouter(run)
         self.models.follow_others(run)
 
     def _load_new_rerouter(self, run: Run) -> None:
-        """A re-routing router appears after its release. `run` is opened by this thread."""
+        """A re-routing router appears after its release; where it cannot be used, the release goes
+        without. `run` is opened by this thread.
+        """
         served = self.releases.current
         has_looked = served.digest in self._rerouters or served.digest in self._without_rerouter
         if self.settings.reroute_every is None or has_looked:
             return
-        if rerouter := load_rerouter(run, served.release):
-            if self.loop.is_alive:
+        try:
+            rerouter = load_rerouter(run, served.release)
+            if rerouter is not None and self.loop.is_alive:
                 WarmUp().run(rerouter.programs())
+        except (ObjectMissing, ObjectDamaged, TooManyMaps) as error:
+            self._without_rerouter.add(served.digest)
+            self.say(f"the document router re-routes the texts of this release: {error}")
+            return
+        if rerouter is not None:
             self._rerouters = {served.digest: rerouter}
 
     def _modules_of(self, release: str, path: int) -> Modules:

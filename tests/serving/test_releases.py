@@ -170,11 +170,24 @@ def test_a_router_that_cannot_be_used_holds_back_no_newer_release(
             assert not service.follower.poll()
         assert (tried, notices) == ([1], [notices[0]]), "it is read, and said, once"
         assert str(problem) in notices[0]
-        assert "by the document router" in notices[0]
+        assert "the document router re-routes" in notices[0]
         assert service.rerouter_of(service.releases.current) is None
         rewound.publish()
         assert service.follower.poll()
         assert service.releases.current.release.phase == 2
+
+
+def test_a_server_starts_without_a_router_to_re_route_by_that_is_missing(
+    rewound, limits, notices, monkeypatch
+):
+    def load(run, release):
+        raise ObjectMissing(file="x")
+
+    monkeypatch.setattr(service_module, "load_rerouter", load)
+    settings = ServiceSettings(limits=limits, reroute_every=8)
+    with Service(rewound.folder, settings, say=notices.append) as service:
+        assert service.rerouter_of(service.releases.current) is None
+        assert "the document router re-routes" in notices[0]
 
 
 def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, notices):
