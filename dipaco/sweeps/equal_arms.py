@@ -174,11 +174,19 @@ def plan_runs(
     for run in existing:
         for digest in run.arms.values():
             trained_by.setdefault(digest, run)
+    new = [t for t in trials if own[t] not in by_folder and not trains.get(t)]
+    ongoing: dict[Trial, SweepRun] = {}  # before others begin runs with what these train
+    for trial in new:
+        if run := _equal_of(arms_of(trial.config), others, trained_by.keys()):
+            ongoing[trial] = run
+    for run in ongoing.values():
+        trained_by = dict.fromkeys(run.arms.values(), run) | trained_by
     run_of: dict[Trial, SweepRun] = {}
     for trial in trials:
-        arms, run, wanted = arms_of(trial.config), by_folder.get(own[trial]), trains.get(trial, ())
+        arms, wanted = arms_of(trial.config), trains.get(trial, ())
+        run = ongoing.get(trial) or by_folder.get(own[trial])
         elsewhere = trained_by.keys() - set(wanted)
-        if run is None and not wanted:
+        if run is None and trial in new:
             run = _equal_of(arms, others, elsewhere)
             if run is not None:
                 trained_by = dict.fromkeys(run.arms.values(), run) | trained_by

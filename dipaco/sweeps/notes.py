@@ -1,5 +1,6 @@
 """What a reader of a sweep's table should know: sentences below it."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from dipaco.evaluation.tables import BEST_PATH
@@ -65,7 +66,16 @@ def table_notes(rows: Mapping[str, NamedRow], diloco_of: Mapping[str, str]) -> l
         notes.append(
             f"Without a DiLoCo row of as many paths and tokens in this table: {', '.join(alone)}."
         )
+    if diverged := [name for name, row in main.items() if not _is_finite(row)]:
+        notes.append(
+            "A result that is not finite, under a seed of both, leaves rows uncompared: "
+            f"{', '.join(diverged)}."
+        )
     return [*notes, *_of_other_text(list(main.values())), *_of_programs(list(main.values()))]
+
+
+def _is_finite(row: NamedRow) -> bool:
+    return all(math.isfinite(measured.result.perplexity) for measured in row.by_seed.values())
 
 
 def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:

@@ -93,8 +93,10 @@ def mean_interval(values: Mapping[int, float]) -> Interval:
     from scipy.special import stdtrit
 
     number, seeds = len(values), tuple(sorted(values))
+    if not all(map(math.isfinite, values.values())):  # of two infinities there is no mean
+        return Interval(math.nan, None, seeds)
     mean = statistics.fmean(values.values())
-    if number < LEAST_SEEDS or not math.isfinite(mean):
+    if number < LEAST_SEEDS:
         return Interval(mean, None, seeds)
     quantile = float(stdtrit(number - 1, (1 + CONFIDENCE) / 2))
     deviation = statistics.stdev(values.values())

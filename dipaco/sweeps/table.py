@@ -7,6 +7,7 @@ paths and tokens, from which it differs only in what is shared. Differences are 
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -234,11 +235,13 @@ def _held_equal(one: ReportRow, other: ReportRow) -> list[str]:
 
 
 def _compare(one: NamedRow, other: NamedRow) -> Ordering | None:
-    """None where they have no seed in common, or none under which both are of the same text."""
+    """None where they have no seed in common, or none under which both are of the same text; or
+    where a result is not finite.
+    """
     seeds = seeds_alike(one, other)
     ones, others = one.of_seeds(seeds).perplexities, other.of_seeds(seeds).perplexities
     interval = paired_difference(ones, others)
-    if interval is None:
+    if interval is None or not math.isfinite(interval.mean):
         return None
     better, worse = (one, other) if interval.mean > 0 else (other, one)
     return Ordering(

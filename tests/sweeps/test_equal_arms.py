@@ -225,6 +225,15 @@ def test_a_baseline_that_an_earlier_row_lacks_is_taken_from_a_later_one_that_tra
     assert not plan.untrained
 
 
+def test_no_row_begins_what_a_run_trains_that_goes_on_for_a_later_one():
+    (unfinished,) = planned({"a": TOY}).runs
+    rows = {"c": FLAT, "b": TOY}
+    own = {trial: Path(trial.row) for trial in trials_of("s", rows, [0])}
+    plan = plan_runs(list(own), own, [], {}, others=[unfinished])
+    assert begun(plan) == [("c, seed 0", ()), ("a, seed 0", (DENSE, DENSE_EQUAL_TOKENS))]
+    assert trained_by(plan)["c, seed 0"][DENSE] == "a, seed 0"
+
+
 def test_grids_of_one_shape_are_equal_however_they_are_written():
     parts = [part for level in TOY.topology.levels for part in level.parts]
     again = dataclasses.replace(TOY, topology=grid(parts, (2, 2)))
