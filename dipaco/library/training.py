@@ -67,6 +67,7 @@ def run(
     if isinstance(trackers, str):
         expected = f"a list of names, as [{trackers!r}]"
         raise BadSetting(name="trackers", value=trackers, expected=expected)
+    trackers = tuple(trackers)  # it may be read once only
     check_trackers(trackers)
     if not isinstance(config, RunConfig):
         config = load_config(Path(config))
