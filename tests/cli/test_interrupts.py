@@ -1,7 +1,6 @@
 """Ctrl-C: at any moment a sentence, and one that is true of the verb."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,17 +21,22 @@ except BaseException:
 """
 
 
+AS_ASKED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.Handlers[sys.argv[1]])
+os.execv(sys.executable, [sys.executable, "-m", "dipaco.cli.main", *sys.argv[2:]])
+"""
+
+
 def show(config, *, ignored=False):
     """`dipaco config show`, in a process that is interrupted by what it loads."""
-    command = [sys.executable, "-m", "dipaco.cli.main", "config", "show", config]
-    handler = signal.SIG_IGN if ignored else signal.default_int_handler
+    handler = "SIG_IGN" if ignored else "SIG_DFL"
     return subprocess.run(
-        command,
+        [sys.executable, "-c", AS_ASKED, handler, "config", "show", config],
         cwd=config.parent,
         env=os.environ | {"PYTHONPATH": str(HOME)},
         capture_output=True,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
     )
 
 
