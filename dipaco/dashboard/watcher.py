@@ -69,15 +69,20 @@ class Freshness:
         self._is_finished = is_finished
 
 
-def mark_of(address: Address) -> tuple[int, int] | None:
-    """Which file (device, number) makes a folder a run's: its ledger, or what says which server has
-    its facts. None where there is neither, and for a run in a bucket, which no look asks about.
+def mark_of(address: Address) -> tuple[int, ...] | None:
+    """Which file makes a folder a run's: its ledger (device, number), or what says which server has
+    its facts (with the time of its making: nobody has it open, so the next file may get its
+    number). None where there is neither, and for a run in a bucket, which no look asks about.
     """
+    if address.url is not None:
+        return None
     layout = Layout(address.folder)
-    for file in (layout.database, layout.ledger) if address.url is None else ():
-        with contextlib.suppress(OSError):
-            found = file.stat()
-            return found.st_dev, found.st_ino
+    with contextlib.suppress(OSError):
+        found = layout.database.stat()
+        return found.st_dev, found.st_ino, found.st_ctime_ns
+    with contextlib.suppress(OSError):
+        found = layout.ledger.stat()
+        return found.st_dev, found.st_ino
     return None
 
 
@@ -232,7 +237,7 @@ class Watcher:
     def _is_asked(self) -> bool:
         return self._asked > self._answered
 
-    def _follow(self, reader: Reader, pace: Pace, mark: tuple[int, int] | None) -> None:
+    def _follow(self, reader: Reader, pace: Pace, mark: tuple[int, ...] | None) -> None:
         """Until it is to stop, or the run is not there any more."""
         freshness = self._freshness = Freshness(pace)
         state = {}

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,11 +15,12 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 
 from dipaco.dashboard import watcher as watcher_module
 from dipaco.dashboard.reader import Change
-from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher
+from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher, mark_of
 from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectMissing
+from dipaco.store.layout import Layout
 from tests.dashboard.conftest import served
 
 
@@ -184,6 +186,19 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
         assert len(after["events"]["ended"]) == len(before["events"]["ended"])
     finally:
         watcher.stop()
+
+
+def test_a_run_on_a_server_that_begins_again_in_its_folder_is_another(tmp_path):
+    """The file that names the server may get the number that the former one had."""
+    address, file = Address(tmp_path), Layout(tmp_path).database
+    marks = set()
+    for _ in range(3):
+        file.write_text("postgresql://host/name")
+        marks.add(mark_of(address))
+        file.unlink()
+        time.sleep(0.01)  # what a file system's clock may take for one moment
+    assert len(marks) == 3
+    assert mark_of(address) is None
 
 
 def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy_of, tmp_path):
