@@ -5,6 +5,7 @@ import gc
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import jax
@@ -328,6 +329,61 @@ def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
     assert "not compiled within" in message
     assert late.headers["Retry-After"]
     assert {answer.status_code for answer in slow} == {200}
+
+
+class OneSlowSchema:
+    """In the place of `Grammars`: all but "quick" take until they may end; "broken" fails then."""
+
+    def __init__(self):
+        self.begun, self.has_begun, self.may_end = [], threading.Event(), threading.Event()
+
+    def ready(self, schema):
+        return None
+
+    def compiled(self, schema):
+        self.begun.append(schema)
+        if schema != "quick":
+            self.has_begun.set()
+            assert self.may_end.wait(60)
+        if schema == "broken":
+            raise GrammarFailed(problem=f"attempt {self.begun.count(schema)}")
+        return SimpleNamespace(problem=None, schema=schema)
+
+
+@pytest.mark.parametrize("schema", ["slow", "broken"])
+def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
+    grammars = OneSlowSchema()
+
+    async def all_at_once():
+        compiler = structured.SchemaCompiler(grammars)
+
+        def ask(schema, client):
+            wanted = structured.WantedSchema(schema, "schema")
+            return asyncio.ensure_future(compiler.compiled(wanted, client))
+
+        first, *others = [ask(schema, f"client {n % 3}") for n in range(6)]
+        await asyncio.to_thread(grammars.has_begun.wait, 60)
+        async with asyncio.timeout(10):
+            assert (await ask("quick", "client 9")).schema == "quick"
+        late = ask(schema, "client 9")
+        assert (await ask("quick", "client 9")).schema == "quick"  # `late` has joined
+        first.cancel()
+        grammars.may_end.set()
+        answers = await asyncio.gather(first, *others, late, return_exceptions=True)
+        assert grammars.begun.count(schema) == 1
+        return answers, await asyncio.gather(ask(schema, "client 1"), return_exceptions=True)
+
+    try:
+        (gone, *answers), again = asyncio.run(all_at_once())
+    finally:
+        grammars.may_end.set()
+    assert isinstance(gone, asyncio.CancelledError)
+    assert grammars.begun.count(schema) == 2
+    if schema == "slow":
+        assert {answer.schema for answer in answers + again} == {"slow"}
+    else:
+        assert {str(answer) for answer in answers} == {str(GrammarFailed(problem="attempt 1"))}
+        assert str(again[0]) == str(GrammarFailed(problem="attempt 2"))
 
 
 def test_a_vocabulary_without_an_end_ends_with_the_grammar(service):

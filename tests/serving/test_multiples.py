@@ -11,6 +11,10 @@ def problem_of(schema):
     return problem_of_multiples(json.dumps(schema))
 
 
+def field(name, multiple):
+    return {"properties": {name: {"multipleOf": multiple}}}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -24,8 +28,22 @@ def problem_of(schema):
         {"anyOf": [{"multipleOf": 3600}, {"multipleOf": 0.01}, {"multipleOf": 100.0}]},
         {"anyOf": [{"multipleOf": 60}, {"multipleOf": 0.25}]},
         {"allOf": [{"multipleOf": 97}, {"multipleOf": 101}]},
+        # Values, in which it is no keyword.
+        {"type": "object", "default": {"multipleOf": 100_000}},
+        {"enum": [{"multipleOf": 20_000}], "examples": [{"multipleOf": 20_000}]},
+        {"properties": {"a": {"const": {"multipleOf": 20_000}}, "b": {"multipleOf": 3}}},
+        # Of different numbers.
+        {"properties": {"a": {"multipleOf": 0.25}, "b": {"multipleOf": 1000}}},
+        {"items": {"multipleOf": 101}, "additionalProperties": {"multipleOf": 103}},
+        {"prefixItems": [{"multipleOf": 101}, {"multipleOf": 103}]},
+        {"properties": {f"p{n}": {"multipleOf": n} for n in (1000, 2000, 5000, MOST)}},
+        {
+            "properties": {f"p{n}": {"multipleOf": 0.25} for n in range(500)}
+            | {"q": {"multipleOf": 1000}}
+        },
+        {"properties": {"a": {"anyOf": [{"multipleOf": 101}, {}]}, "b": {"multipleOf": 103}}},
     ],
-    ids=str,
+    ids=lambda schema: str(schema)[:80],
 )
 def test_small_multiples_are_no_problem(schema):
     assert problem_of(schema) is None
@@ -43,6 +61,16 @@ def test_small_multiples_are_no_problem(schema):
         # Together, as where both hold for one number.
         ({"allOf": [{"multipleOf": 101}, {"multipleOf": 103}]}, "103"),
         ({"$ref": "#/$defs/a", "multipleOf": 997, "$defs": {"a": {"multipleOf": 99.1}}}, "997"),
+        ({"allOf": [field("a", 101), field("a", 103)]}, "103"),
+        ({**field("a", 101), "allOf": [{"additionalProperties": {"multipleOf": 103}}]}, "103"),
+        ({**field("a", 101), "patternProperties": {"a": {"multipleOf": 103}}}, "103"),
+        ({"anyOf": [{"items": {"multipleOf": 101}}, {"items": {"multipleOf": 103}}]}, "103"),
+        # Each has its own remainders.
+        ({"properties": {"a": {"multipleOf": 5003}, "b": {"multipleOf": 5009}}}, "5009"),
+        # Whatever the property is called, and where a `$ref` makes a schema of a value.
+        (field("const", 9999991), "9999991"),
+        ({"properties": {"default": field("enum", 9999991)}}, "9999991"),
+        ({"$ref": "#/examples/0", "examples": [{"multipleOf": 9999991}]}, "9999991"),
     ],
     ids=str,
 )

@@ -1,6 +1,8 @@
 """`response_format` of a request -> the grammar that its answers obey, compiled beforehand."""
 
 import asyncio
+import threading
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import msgspec
@@ -36,12 +38,15 @@ def wanted_schema(wanted: ResponseFormat | None) -> WantedSchema | None:
 
 class SchemaCompiler:
     """Compiles the schemas of requests in threads of its own, which clients take in turn: no other
-    request waits for those that take seconds. Used in one event loop.
+    request waits for those that take seconds. One that many bring at once takes one thread. Used in
+    one event loop.
     """
 
     def __init__(self, grammars: Grammars):
         self._grammars = grammars
         self._threads = FairThreads(COMPILING, "schemas")
+        self._lock = threading.Lock()
+        self._begun: dict[str, Future[Grammar]] = {}  # by schema; those that a thread compiles now
 
     async def compiled(self, wanted: WantedSchema, client: str) -> Grammar:
         """Raises `ApiError`, `NoGrammar`."""
@@ -61,7 +66,8 @@ class SchemaCompiler:
     async def _newly_compiled(self, wanted: WantedSchema, client: str) -> Grammar:
         try:
             async with asyncio.timeout(COMPILE_SECONDS):
-                return await self._threads.run(client, self._grammars.compiled, wanted.text)
+                begun = await self._threads.run(client, self._compile_or_join, wanted.text)
+                return await asyncio.wrap_future(begun)
         except TimeoutError as error:
             raise ApiError(
                 503,
@@ -79,3 +85,21 @@ class SchemaCompiler:
                 param=PARAM,
                 code="not_installed",
             ) from error
+
+    def _compile_or_join(self, schema: str) -> Future[Grammar]:
+        """In a thread: what `Grammars.compiled` returns or raises. If another thread compiles the
+        schema now, it is that one's, and this returns at once.
+        """
+        with self._lock:
+            if schema in self._begun:
+                return self._begun[schema]
+            mine = self._begun[schema] = Future()
+            mine.set_running_or_notify_cancel()  # of those who wait, none can cancel it
+        try:
+            mine.set_result(self._grammars.compiled(schema))
+        except BaseException as error:
+            mine.set_exception(error)
+        finally:
+            with self._lock:
+                del self._begun[schema]
+        return mine
