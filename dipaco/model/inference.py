@@ -1,12 +1,11 @@
-"""The model for serving: kernels transposed and joined once, tokens as columns.
+"""The model for serving: kernels joined once, tokens as columns between them.
 
 Axis letters are in this room's `__init__`; N = B T is the tokens of all rows side by side. A step
-of decoding multiplies few tokens by a large kernel, and XLA:CPU packs the right-hand side of every
-product: with the kernel on the left, [out, in] times [in, N], it packs the tokens instead. That
-takes two thirds to three quarters of the time from 4 to 32 tokens (jax 0.10, float32, a kernel of
-1 MB: 151 against 212 microseconds at 8, 290 against 414 at 32), and no longer for one token.
+of decoding multiplies few tokens by a large kernel. How the two lie in that product is decided for
+the machine, when a kernel is prepared (`kernels.tokens_are_rows`).
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,18 +16,44 @@ from jax import lax
 from dipaco.model.attention import attend
 from dipaco.model.cache import write
 from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.kernels import tokens_are_rows
 from dipaco.model.layers import rms_norm, rotary_table, rotate
 from dipaco.model.spec import Parts, Tree
 
 Blocks = Mapping[str, Mapping[str, jax.Array]]  # keys and values of each block, [B, G, S, K]
 
 
-def prepare(config: ModelConfig, parts: Parts) -> dict[str, Tree]:
-    """Parts for `extend` and `logits`: kernels [out, in] in the compute dtype.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel as products take it."""
+
+    values: Any  # [in, out] where tokens are rows, else [out, in]
+    tokens_are_rows: bool = dataclasses.field(metadata={"static": True})
+
+    @property
+    def nbytes(self) -> int:
+        """A leaf of a module, as `trees` counts them."""
+        return self.values.nbytes
+
+
+def prepare(
+    config: ModelConfig, parts: Parts, has_tokens_as_rows: bool | None = None
+) -> dict[str, Tree]:
+    """Parts for `extend` and `logits`: kernels in the compute dtype.
 
     Takes any subset of the parts, so that a module can be prepared apart from a path.
+
+    Args:
+      config: sizes.
+      parts: as they are trained.
+      has_tokens_as_rows: how products are taken; None = as is sooner on this machine.
     """
-    return {name: _prepare_part(config, name, part) for name, part in parts.items()}
+    if has_tokens_as_rows is None:
+        has_tokens_as_rows = tokens_are_rows()
+    return {
+        name: _prepare_part(config, name, part, has_tokens_as_rows) for name, part in parts.items()
+    }
 
 
 def extend(
@@ -148,15 +173,19 @@ def feed_forward(config: ModelConfig, block: Tree, unit_DN: jax.Array) -> jax.Ar
 
 def head(config: ModelConfig, part: Tree, x_DN: jax.Array) -> jax.Array:
     """Part `head`, or `embed` where they are tied: float32 [V, N]."""
-    return _product(config, part["table" if config.tied_head else "kernel"], x_DN)
+    if config.tied_head:  # the table is [V, D], and float32
+        return _product(config, Kernel(part["table"], tokens_are_rows=False), x_DN)
+    return _product(config, part["kernel"], x_DN)
 
 
-def _prepare_part(config: ModelConfig, name: str, part: Tree) -> Tree:
-    transposed = lambda *kernels: jnp.concatenate(  # noqa: E731
-        [jnp.asarray(kernel).T for kernel in kernels]
-    ).astype(config.compute_dtype)
+def _prepare_part(config: ModelConfig, name: str, part: Tree, has_tokens_as_rows: bool) -> Tree:
+    def joined(*kernels: Any) -> Kernel:
+        values = jnp.concatenate([jnp.asarray(kernel) for kernel in kernels], axis=1)
+        values = values if has_tokens_as_rows else values.T
+        return Kernel(values.astype(config.compute_dtype), has_tokens_as_rows)
+
     if name == "head":
-        return {"kernel": transposed(part["kernel"])}
+        return {"kernel": joined(part["kernel"])}
     if name not in block_names(config):
         return jax.tree.map(jnp.asarray, part)
     attention, feed_forward = part["attention"], part["feed_forward"]
@@ -164,13 +193,13 @@ def _prepare_part(config: ModelConfig, name: str, part: Tree) -> Tree:
     return {
         "attention": {
             **jax.tree.map(jnp.asarray, norms),
-            "query_key_value": transposed(*(attention[key] for key in ("query", "key", "value"))),
-            "output": transposed(attention["output"]),
+            "query_key_value": joined(*(attention[key] for key in ("query", "key", "value"))),
+            "output": joined(attention["output"]),
         },
         "feed_forward": {
             "norm": jnp.asarray(feed_forward["norm"]),
-            "gate_up": transposed(feed_forward["gate"], feed_forward["up"]),
-            "down": transposed(feed_forward["down"]),
+            "gate_up": joined(feed_forward["gate"], feed_forward["up"]),
+            "down": joined(feed_forward["down"]),
         },
     }
 
@@ -180,13 +209,18 @@ def _split_heads(config, joined):
     return jnp.split(joined, (config.num_heads, config.num_heads + config.kv_heads), axis=-2)
 
 
-def _product(config, kernel_MN, x_NN):
-    # The barrier keeps the tokens in columns: XLA folds a transpose before a product into the
-    # product, which makes it the slow one again.
-    x_NN = lax.optimization_barrier(x_NN.astype(config.compute_dtype))
-    kernel_MN = kernel_MN.astype(config.compute_dtype)  # a tied head is still float32
-    dimensions = (((1,), (0,)), ((), ()))
-    return lax.dot_general(kernel_MN, x_NN, dimensions, preferred_element_type=jnp.float32)
+def _product(config: ModelConfig, kernel: Kernel, x_DN: jax.Array) -> jax.Array:
+    """float32 [out, N]."""
+    # The barriers keep the tokens as they are asked for: XLA folds a transpose before or after a
+    # product into the product, which makes it one of the other kind, or a slower one.
+    dtype, dimensions = config.compute_dtype, (((1,), (0,)), ((), ()))
+    values = kernel.values.astype(dtype)
+    if kernel.tokens_are_rows:
+        x_ND = lax.optimization_barrier(x_DN.astype(dtype).T)
+        y_NM = lax.dot_general(x_ND, values, dimensions, preferred_element_type=jnp.float32)
+        return lax.optimization_barrier(y_NM).T
+    x_DN = lax.optimization_barrier(x_DN.astype(dtype))
+    return lax.dot_general(values, x_DN, dimensions, preferred_element_type=jnp.float32)
 
 
 def _num_slots(blocks: Blocks) -> int:

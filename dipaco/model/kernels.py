@@ -1,6 +1,9 @@
 """Which of several forms of a computation the device of this machine runs."""
 
+import contextlib
 import dataclasses
+import functools
+from pathlib import Path
 
 import jax
 
@@ -65,3 +68,20 @@ def result_dtype(config: ModelConfig) -> str:
     if config.result_dtype != "auto":
         return config.result_dtype
     return "float32" if jax.default_backend() == "cpu" else config.compute_dtype
+
+
+@functools.cache
+def tokens_are_rows() -> bool:
+    """Whether products for serving have the tokens as rows, [N, in] times [in, out], or as columns,
+    [out, in] times [in, N].
+
+    XLA:CPU packs the right-hand side of a product. On Intel's processors it is better to pack the
+    tokens (columns): two thirds to three quarters of the time from 4 to 32 of them (jax 0.10,
+    float32, a kernel of 1 MB). On AMD's (EPYC, Zen 5) rows read a kernel faster that no cache
+    holds: 0.75 to 0.85 of the time from 2 to 8 tokens, and from 0.9 to 1.1 of it beyond;
+    `tools/bench_products.py` measures both.
+    """
+    if jax.default_backend() == "cpu":
+        with contextlib.suppress(OSError):  # no Linux
+            return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    return False

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 from dipaco.model import inference, lm
 from dipaco.model.cache import empty_cache
@@ -24,12 +25,16 @@ def _empty(config, batch, slots):
     }
 
 
+both_ways = pytest.mark.parametrize("as_rows", [True, False], ids=["rows", "columns"])
+
+
+@both_ways
 def test_a_prompt_and_then_single_tokens_give_the_logits_of_the_full_forward(
-    config, parts, tokens_BT
+    config, parts, tokens_BT, as_rows
 ):
     tokens_1T = tokens_BT[:1]
     full, _ = forward(config, parts, tokens_1T)
-    prepared = inference.prepare(config, parts)
+    prepared = inference.prepare(config, parts, as_rows)
     start, blocks = np.zeros(1, np.int32), _empty(config, 1, 16)
     first, blocks = extend(config, prepared, tokens_1T[:, :5], start, blocks)
     said = [first]
@@ -52,11 +57,13 @@ def test_rows_continue_from_their_own_ends(config, parts, tokens_BT):
         np.testing.assert_allclose(step[row, 0], alone[0, -1], atol=3e-5)
 
 
-def test_bfloat16_rounds_as_the_full_forward_does(config, parts, tokens_BT):
+@both_ways
+def test_bfloat16_rounds_as_the_full_forward_does(config, parts, tokens_BT, as_rows):
     low = dataclasses.replace(config, compute_dtype="bfloat16")
     full, _ = forward(low, parts, tokens_BT)
     start = np.zeros(3, np.int32)
-    said, _ = extend(low, inference.prepare(low, parts), tokens_BT, start, _empty(low, 3, 12))
+    prepared = inference.prepare(low, parts, as_rows)
+    said, _ = extend(low, prepared, tokens_BT, start, _empty(low, 3, 12))
     exact, _ = forward(config, parts, tokens_BT)
     np.testing.assert_allclose(said, full, atol=0.02)
     assert np.abs(full - exact).max() > 0.002  # it does round

@@ -27,14 +27,14 @@ def step_alone(config, prepared, tokens_BT, starts_B, blocks):
     return inference.logits(config, prepared, x_DN), blocks
 
 
-def modules(config, parts, seed):
+def modules(config, parts, seed, as_rows):
     """A module of some parts: its every parameter matters."""
     rng = np.random.default_rng(seed)
     draw = lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32)  # noqa: E731
     own = {part: jax.tree.map(draw, describe(config)[part]) for part in parts if part != "head"}
     if "head" in parts and not config.tied_head:
         own["head"] = jax.tree.map(draw, describe(config)["head"])
-    return inference.prepare(config, own)
+    return inference.prepare(config, own, as_rows)
 
 
 def tiles(choice_B, modules, num_tiles, columns):
@@ -52,12 +52,13 @@ def tiles(choice_B, modules, num_tiles, columns):
     return LevelTiles(tuple(chosen), rows_TC, places_B)
 
 
+@pytest.mark.parametrize("as_rows", [True, False], ids=["rows", "columns"])
 @pytest.mark.parametrize("change", [{}, {"qk_norm": True, "tied_head": True}], ids=["plain", "qk"])
-def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change):
+def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows):
     config = dataclasses.replace(CONFIG, **change)
-    outer = [modules(config, OUTER, seed) for seed in range(2)]
-    inner = [modules(config, INNER, 10 + seed) for seed in range(3)]
-    top = modules(config, TOP, 20)
+    outer = [modules(config, OUTER, seed, as_rows) for seed in range(2)]
+    inner = [modules(config, INNER, 10 + seed, as_rows) for seed in range(3)]
+    top = modules(config, TOP, 20, as_rows)
     outer_B, inner_B = [1, 0, 1, 1, 0, 1], [2, 0, 2, 0, 1, 2]
     whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
     parts = MixedParts((tiles(outer_B, outer, 4, 2), tiles(inner_B, inner, 6, 2), whole))
