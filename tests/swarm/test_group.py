@@ -23,7 +23,7 @@ def joined(group, name="ana"):
     join_request = JoinRequest(
         version="", address="tcp://127.0.0.1:1", computes=True, holds_state=True
     )
-    group.add_member(name, issue(name).certificate, join_request)
+    group.add_member(name, issue(name.partition("/")[0]).certificate, join_request)
     return group.member(name)
 
 
@@ -211,6 +211,24 @@ def test_a_step_with_its_rows_brings_a_session_back(group):
     group.count({"eve": (0,)})
     assert group.lease(eve).blocks
     assert group.lease(ana).blocks
+
+
+def test_a_new_session_makes_good_what_the_last_of_its_holder_did(group):
+    ana, eve = joined(group), joined(group, "eve/1")
+    for _ in range(4):
+        group.rows.note_work(3.0)
+        group.remove_failed("eve/1", "its part did not arrive")
+        eve = joined(group, "eve/1")
+    group.remove("eve/1", "it has left")
+    eve = joined(group, "eve/2")
+    ana.time_block(0.1)
+    assert not group.lease(eve).blocks
+    for _ in range(4):
+        group.count({"eve/2": (0,)})
+    group.remove("eve/2", "it has left")
+    eve = joined(group, "eve/3")
+    group.remove_failed("eve/3", "its part did not arrive")
+    assert group.lease(joined(group, "eve/3")).blocks, "its first stall"
 
 
 def test_a_step_does_not_wait_for_one_that_hangs_until_another_has_rested(group, monkeypatch):

@@ -48,6 +48,10 @@ class AtWork:
         computing = {name for name, one in members.items() if one.seconds_per_block}
         return self._rests.at_work(members, computing - self._hanging.sessions, time.monotonic())
 
+    def note_joined(self, session: str, members: Mapping[str, GroupMember]) -> None:
+        """A session joins, beside these."""
+        self._rests.note_joined(session, members.keys(), time.monotonic())
+
     def note_failed(self, session: str, step_seconds: float) -> float:
         """A round is held again without it. Returns for how many seconds it rests; 0 = it does not.
 
@@ -59,4 +63,4 @@ class AtWork:
         """A step was closed with the rows of these, after so many seconds."""
         self._step_seconds = step_seconds
         for session in senders:
-            self._rests.note_good(session)
+            self._rests.note_good(session, time.monotonic())

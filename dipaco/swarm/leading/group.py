@@ -70,8 +70,7 @@ class SwarmGroup:
         self.next_rows: StepRows | None = None  # with delayed updates
         self._at_work = AtWork()
         self.changed = asyncio.Event()  # the ledger, or the members
-        self._has_woken = False
-        self._adoption_ends = 0.0
+        self._has_woken, self._adoption_ends = False, 0.0
         self._to_bring: set[str] = set()  # peers that may still do so, where they are known
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
@@ -134,6 +133,7 @@ class SwarmGroup:
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
         """A peer joins; blocks that it had under this name before are free again."""
         self._drop(name)
+        self._at_work.note_joined(name, self.members)
         self.members[name] = GroupMember(name, certificate, join_request)
         self._certificates[name] = certificate
         self.departed.pop(name, None)
