@@ -16,7 +16,9 @@ MAX_REST_SECONDS = 3600.0
 _Member = TypeVar("_Member")
 
 
-class _Seen(NamedTuple):
+class _Failures(NamedTuple):
+    """Of one session."""
+
     failed_rounds: int = 0  # a good one takes one off
     until_seconds: float = 0.0  # it rests; of one that does not, when it was seen last
 
@@ -25,7 +27,7 @@ class Rests:
     """What the leader has seen of sessions ("name/number"), by session."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Failures] = {}
 
     def note_joined(self, session: str, members: Set[str], now_seconds: float) -> None:
         """A session joins, beside these: what others of its holder did that are gone is its own
@@ -50,12 +52,12 @@ class Rests:
         if times >= FAILED_ROUNDS:
             doubled = REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16)
             rest = min(doubled, MAX_REST_SECONDS)
-        self._seen[session] = _Seen(times, now_seconds + rest)
+        self._seen[session] = _Failures(times, now_seconds + rest)
         return rest
 
     def note_good(self, session: str, now_seconds: float) -> None:
         """A step was closed with its rows: it does not rest any more."""
-        self._seen[session] = _Seen(max(0, self._of(session).failed_rounds - 1), now_seconds)
+        self._seen[session] = _Failures(max(0, self._of(session).failed_rounds - 1), now_seconds)
 
     def rests(self, session: str, now_seconds: float) -> bool:
         """Whether it is to get no rows, where others do."""
@@ -74,13 +76,16 @@ class Rests:
         at_work = {name: one for name, one in sessions.items() if not self.rests(name, now_seconds)}
         return at_work if computing & at_work.keys() else sessions
 
-    def _of(self, session: str) -> _Seen:
+    def _of(self, session: str) -> _Failures:
         """What is known of a session; of a new one, the most that is of its holder's."""
         if session in self._seen:
             return self._seen[session]
         holder = _holder_of(session)
-        of_holder = (seen for one, seen in self._seen.items() if _holder_of(one) == holder)
-        return max(of_holder, default=_Seen())
+        of_holder = [seen for one, seen in self._seen.items() if _holder_of(one) == holder]
+        return _Failures(
+            max((one.failed_rounds for one in of_holder), default=0),
+            max((one.until_seconds for one in of_holder), default=0.0),
+        )
 
 
 def _holder_of(session: str) -> str:
