@@ -23,7 +23,7 @@ def joined(group, name="ana"):
     join_request = JoinRequest(
         version="", address="tcp://127.0.0.1:1", computes=True, holds_state=True
     )
-    group.add_member(name, issue(name).certificate, join_request)
+    group.add_member(name, issue(name.partition("/")[0]).certificate, join_request)
     return group.member(name)
 
 
@@ -211,3 +211,78 @@ def test_a_step_with_its_rows_brings_a_session_back(group):
     group.count({"eve": (0,)})
     assert group.lease(eve).blocks
     assert group.lease(ana).blocks
+
+
+def test_a_new_session_makes_good_what_the_last_of_its_holder_did(group):
+    ana, eve = joined(group), joined(group, "eve/1")
+    for _ in range(4):
+        group.rows.note_work(3.0)
+        group.remove_failed("eve/1", "its part did not arrive")
+        eve = joined(group, "eve/1")
+    group.remove("eve/1", "it has left")
+    eve = joined(group, "eve/2")
+    ana.time_block(0.1)
+    assert not group.lease(eve).blocks
+    for _ in range(4):
+        group.count({"eve/2": (0,)})
+    group.remove("eve/2", "it has left")
+    eve = joined(group, "eve/3")
+    group.remove_failed("eve/3", "its part did not arrive")
+    assert group.lease(joined(group, "eve/3")).blocks, "its first stall"
+
+
+def test_a_step_does_not_wait_for_one_that_hangs_until_another_has_rested(group, monkeypatch):
+    """The one that hangs goes on polling, and was timed once."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    group.begin_step(3, [46.0] * 8)
+    ana, eve = joined(group), joined(group, "eve")
+    ana.time_block(1.0)
+    for _ in range(8):
+        group.rows.note_work(60.0)
+        group.remove_failed("eve", "its part did not arrive")
+        eve = joined(group, "eve")
+        eve.time_block(1.0)
+    assert group.lease(ana).blocks
+
+    def waited_seconds(leased_to_eve):
+        since = now[0]
+        while now[0] < since + 4000.0:
+            now[0] += 1.0
+            ana.silent_since = eve.silent_since = now[0]
+            group.check_members()
+            if lease := group.lease(eve).blocks:
+                leased_to_eve.extend(lease)
+                break
+        return now[0] - since
+
+    done = []
+    assert 60.0 < waited_seconds(done) < 400.0
+    eve.time_block(1.0)
+    assert waited_seconds(done) < 60.0, "until a block of ana comes"
+    now[0] += 1.0
+    ana.time_block(1.0)
+    group.check_members()
+    assert not group.lease(eve).blocks
+
+
+def test_an_averaging_and_the_fetching_of_the_mean_is_no_hanging(group, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    group.begin_step(3, [46.0] * 8)
+    ana, eve = joined(group), joined(group, "eve")
+    for _ in range(2):
+        group.rows.note_work(900.0)
+        group.remove_failed("eve", "its part did not arrive")
+        eve = joined(group, "eve")
+    for _ in range(64):
+        ana.time_block(1.0)
+    group.check_members()
+    now[0] += 300.0  # in a round
+    group.count({"ana": tuple(range(8))})
+    group.begin_step(4, [46.0] * 8)
+    for _ in range(250):
+        now[0] += 1.0
+        ana.silent_since = eve.silent_since = now[0]
+        group.check_members()
+        assert not group.lease(eve).blocks

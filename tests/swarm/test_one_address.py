@@ -1,7 +1,6 @@
 """One address for the whole run: a volunteer serves the path that needs it most, and moves."""
 
 import asyncio
-import contextlib
 import socket
 import threading
 
@@ -14,13 +13,9 @@ from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
 from dipaco.control.queue import add_tasks
 from dipaco.control.tasks import Task
-from dipaco.errors import ExtraMissing
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm, SwarmRefuses
-from dipaco.swarm.network import leader_connection
-from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
-from dipaco.swarm.network.run_overview import Helper, PathNeed, RunOverview, RunRequest
-from dipaco.swarm.network.transport import Tcp
+from dipaco.swarm.network.run_overview import Helper, RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import session
@@ -32,13 +27,8 @@ from dipaco.swarm.roles.session import (
     wire_to,
 )
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
-from tests.support.swarm_rig import (
-    SETTINGS,
-    issue,
-    largest_difference,
-    plain_states,
-    wire_of,
-)
+from tests.support.backbone_stub import stub_backbone
+from tests.support.swarm_rig import SETTINGS, issue, largest_difference, plain_states
 from tests.support.tiny_run import TOY
 
 STEPS = 4
@@ -209,105 +199,6 @@ def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, cre
     assert said[0] == f"path 1 is led at {both[1].address}"
 
 
-NOWHERE = "tcp://127.0.0.1:1"
-
-
-@contextlib.asynccontextmanager
-async def stub_backbone(asked, paths, port=0):
-    """One that says that these paths are led, and leads path 0 itself; it lets no one join."""
-    wire = await wire_of(issue("back", "backbone"), listens=False)
-    wire.transport = await Tcp.start(wire.serve, "127.0.0.1", port)
-    address = wire.transport.address
-
-    async def run(body, request):
-        asked.append("run")
-        needs = (PathNeed(0, (address,), 0, 10, 1.0, 1, 1.0), *paths)
-        return RunOverview(steps=10, paths=needs), b""
-
-    async def settings(body, request):
-        if body.computes:
-            asked.append("settings")
-        info = GroupInfo(leader=wire.name, settings=SETTINGS.to_json(), config=SETTINGS.digest)
-        return info, b""
-
-    async def join(body, request):
-        asked.append("join")
-        raise SwarmRefuses(reason="enough was seen")
-
-    wire.register("run", RunRequest, run)
-    wire.register("settings", SettingsRequest, settings)
-    wire.register("join", JoinRequest, join)
-    yield address
-    await wire.transport.close()
-    await asyncio.sleep(0)
-
-
-def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
-    asked, said = [], []
-    far = PathNeed(1, (NOWHERE, "tcp://127.0.0.1:2"), 0, 1000, 0.0, 0, 0.0)
-
-    async def scenario():
-        async with stub_backbone(asked, (far,)) as address:
-            config = SessionConfig(address, True, False, None)
-            with pytest.raises(SwarmRefuses, match="enough was seen"):
-                await run_session(config, issue("ana"), asyncio.Event(), said.append)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert asked == ["run", "settings", "join"]
-    assert said[0].startswith("path 1 needs hands more, but is not reached from here (tcp://")
-
-
-def test_of_a_paths_addresses_one_that_answers_is_moved_to():
-    asked, said, there = [], [], []
-
-    async def scenario():
-        async with stub_backbone(there, ()) as good:
-            path = PathNeed(1, (NOWHERE, good), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                config = SessionConfig(address, True, False, None)
-                with pytest.raises(SwarmRefuses, match="enough was seen"):
-                    await run_session(config, issue("ana"), asyncio.Event(), said.append)
-                assert said[0] == f"path 1 needs hands most, and is led at {good}"
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert asked == ["run"]
-    assert "join" in there
-
-
-def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was_given(monkeypatch):
-    monkeypatch.setattr(leader_connection, "GIVE_UP_SECONDS", 0.5)
-    asked, said, there = [], [], []
-
-    async def scenario():
-        async with stub_backbone(there, ()) as gone:
-            path = PathNeed(1, (gone,), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                serves = wire_to
-
-                async def moves(to, *args, **more):
-                    wire = await serves(to, *args, **more)
-                    if to == gone:
-                        wire.ask = unanswered
-                    return wire
-
-                async def unanswered(to, *request, **more):
-                    raise ConnectionRefusedError("closed meanwhile")
-
-                monkeypatch.setattr(session, "wire_to", moves)
-                config = SessionConfig(address, True, False, None)
-                lending = asyncio.ensure_future(
-                    run_session(config, issue("ana"), asyncio.Event(), said.append)
-                )
-                while asked.count("run") < 2:
-                    await asyncio.wait([lending], timeout=0.02)
-                    assert not lending.done(), lending.result()
-                lending.cancel()
-                await asyncio.gather(lending, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert any("closed meanwhile. Check" in one and "goes back to tcp" in one for one in said), said
-
-
 def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_later():
     asked, said = [], []
     with socket.socket() as free:
@@ -326,27 +217,3 @@ def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_la
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert asked == ["run"]
-
-
-def test_an_address_that_this_machine_cannot_dial_is_moved_to_once(monkeypatch):
-    """As one of libp2p, on a machine without its extra."""
-    asked, said = [], []
-    other = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNFrmxA"
-    dials = wire_to
-
-    async def dialled(to, *args, **more):
-        if to == other:
-            raise ExtraMissing(feature="libp2p", package="hivemind", extra="swarm")
-        return await dials(to, *args, **more)
-
-    monkeypatch.setattr(session, "wire_to", dialled)
-
-    async def scenario():
-        async with stub_backbone(asked, (PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0),)) as address:
-            config = SessionConfig(address, True, False, None)
-            with pytest.raises(SwarmRefuses, match="enough was seen"):
-                await run_session(config, issue("ana"), asyncio.Event(), said.append)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert sum("goes back" in sentence for sentence in said) == 1
-    assert asked == ["run", "run", "settings", "join"]

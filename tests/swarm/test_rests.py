@@ -20,15 +20,15 @@ def test_a_session_that_fails_round_after_round_rests_for_longer_each_time_and_n
 def test_a_round_that_goes_well_takes_one_off():
     rests = Rests()
     failed(rests, "ana/1", FAILED_ROUNDS)
-    rests.note_good("ana/1")
+    rests.note_good("ana/1", 0.0)
     assert not rests.rests("ana/1", 0.0)
-    rests.note_good("ana/1")
+    rests.note_good("ana/1", 0.0)
     assert failed(rests, "ana/1", 1) == [0.0]
 
 
 def test_a_new_session_goes_on_where_the_last_was_and_another_machine_of_the_holder_does_not():
     rests = Rests()
-    rests.note_good("eve/other")
+    rests.note_good("eve/other", 0.0)
     failed(rests, "eve/1", FAILED_ROUNDS)
     assert rests.rests("eve/2", 0.0)
     assert failed(rests, "eve/2", 1) == [REST * 4.0]
@@ -41,3 +41,41 @@ def test_where_all_that_compute_rest_none_does():
     failed(rests, "eve/1", FAILED_ROUNDS)
     assert rests.at_work(members, {"ana/1", "eve/1"}, 0.0) == {"ana/1": 1, "adds/1": 3}
     assert rests.at_work(members, {"eve/1"}, 0.0) == members
+
+
+def test_what_a_holders_old_sessions_did_is_made_good_by_its_new_one():
+    rests = Rests()
+    rests.note_joined("ana/1", set(), 0.0)
+    failed(rests, "ana/1", 6)
+    rests.note_joined("ana/2", {"bo/1"}, 0.0)
+    assert rests.rests("ana/2", 1.0)
+    for _ in range(6):
+        rests.note_good("ana/2", 0.0)
+    assert failed(rests, "ana/2", 1) == [0.0]
+    rests.note_good("ana/2", 0.0)
+    rests.note_joined("ana/3", {"bo/1"}, 5000.0)
+    assert failed(rests, "ana/3", 1) == [0.0], "its first stall"
+
+
+def test_another_machine_that_does_well_makes_nothing_good():
+    rests = Rests()
+    rests.note_joined("eve/good", set(), 0.0)
+    for number in range(FAILED_ROUNDS):
+        rests.note_joined("eve/bad", {"eve/good"}, 0.0)
+        seconds = rests.note_failed("eve/bad", 0.0, 2.0)
+        rests.note_good("eve/good", 0.0)
+        assert (seconds > 0) == (number + 1 == FAILED_ROUNDS)
+    rests.note_joined("eve/third", {"eve/good"}, 0.0)
+    assert rests.rests("eve/third", 1.0)
+    assert not rests.rests("eve/good", 1.0)
+
+
+def test_sessions_that_do_not_come_back_are_forgotten():
+    rests, now = Rests(), 0.0
+    for number in range(500):
+        rests.note_joined(f"ana{number}/1", {"bo/1"}, now)
+        rests.note_failed(f"ana{number}/1", now, 60.0)
+        rests.note_joined(f"cy{number}/1", {"bo/1"}, now)
+        rests.note_good(f"cy{number}/1", now)
+        now += 600.0
+    assert len(rests._seen) < 20

@@ -14,6 +14,7 @@ import numpy as np
 
 from dipaco.control.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.leading.at_work import AtWork
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
 from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
 from dipaco.swarm.leading.members import GroupMember
@@ -23,7 +24,6 @@ from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
 from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.progress import Estimate, estimate
-from dipaco.swarm.planning.rests import Rests
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
@@ -68,10 +68,9 @@ class SwarmGroup:
         self._certificates: dict[str, Certificate] = {}  # of members, also those that left the step
         self.rows = StepRows(-1, ())  # of the step that is taken now
         self.next_rows: StepRows | None = None  # with delayed updates
-        self._rests = Rests()
+        self._at_work = AtWork()
         self.changed = asyncio.Event()  # the ledger, or the members
-        self._has_woken = False
-        self._adoption_ends = 0.0
+        self._has_woken, self._adoption_ends = False, 0.0
         self._to_bring: set[str] = set()  # peers that may still do so, where they are known
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
@@ -134,6 +133,7 @@ class SwarmGroup:
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
         """A peer joins; blocks that it had under this name before are free again."""
         self._drop(name)
+        self._at_work.note_joined(name, self.members)
         self.members[name] = GroupMember(name, certificate, join_request)
         self._certificates[name] = certificate
         self.departed.pop(name, None)
@@ -172,7 +172,7 @@ class SwarmGroup:
     def remove_failed(self, name: str, reason: str) -> None:
         """Removes a member that kept a round from ending: its sum is not adopted in this step."""
         self.rows.failed.add(name)
-        if rest := self._rests.note_failed(name, time.monotonic(), self.rows.seconds):
+        if rest := self._at_work.note_failed(name, self.rows.seconds):
             self._say(f"{name} kept rounds from ending: it gets no rows for {rest:.0f} s")
         self.remove(name, reason)
 
@@ -196,6 +196,7 @@ class SwarmGroup:
         """Removes members that are silent for too long, and frees blocks whose leases ran out."""
         for name in self.silent_members():
             self.remove(name, "it fell silent")
+        self._at_work.look(self.members, self.ledger)
         for rows in self.open_rows:
             for name, blocks in rows.ledger.expire(time.monotonic()).items():
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
@@ -236,8 +237,7 @@ class SwarmGroup:
 
     def at_work(self) -> Mapping[str, GroupMember]:
         """The members that may have rows."""
-        computing = {name for name, one in self.members.items() if one.seconds_per_block}
-        return self._rests.at_work(self.members, computing, time.monotonic())
+        return self._at_work.among(self.members)
 
     # --- rows ----------------------------------------------------------------------------------
 
@@ -365,8 +365,8 @@ class SwarmGroup:
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed, with these blocks of each peer."""
+        self._at_work.note_closed(blocks_by_peer, self.rows.seconds)
         for name, blocks in blocks_by_peer.items():
-            self._rests.note_good(name)
             if name in self.members:
                 self.members[name].counted += len(blocks)
 

@@ -17,7 +17,6 @@ from dipaco.swarm.planning.leases import BlockLedger
 
 MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
 SECONDS_AT_STAKE = 20.0  # of a peer's work, leased at once
-ASSUMED_BLOCK_SECONDS = 60.0  # of a member that was not timed yet
 PATIENCE = 3.0  # times what others need, before a parked member gets what they leave
 MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # between two requests of an idle member
 
@@ -76,7 +75,7 @@ def _backup_of_what_holds_up(
     block = block_that_holds_up(this.ledger, own, now, meanwhile)
     if block is None:
         return WorkLease()
-    within = max(MIN_WAIT_SECONDS, member.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS))
+    within = max(MIN_WAIT_SECONDS, member.block_deadline_seconds)
     timing = {"now_seconds": now, "seconds_per_block": own}
     has = this.ledger.lease_backup(member.name, block, now + within, **timing)
     return WorkLease((block,), within) if has else WorkLease()
@@ -125,7 +124,7 @@ def lease_work(
         return WorkLease()
     if assigned.needed_seconds:
         count = _count_of_parked(ledger, member, assigned.needed_seconds, say)
-    limit_seconds = max(count, 1) * member.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
+    limit_seconds = max(count, 1) * member.block_deadline_seconds
     within, blocks = max(MIN_WAIT_SECONDS, limit_seconds), ()
     if count:
         lease = ledger.lease(name, count, now + within, **timing)

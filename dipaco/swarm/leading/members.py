@@ -10,6 +10,7 @@ from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.progress import ProgressReport, Rate
 from dipaco.swarm.planning.shares import Link
 
+ASSUMED_BLOCK_SECONDS = 60.0  # of a member that was not timed yet
 ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was declared or measured
 MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # that a peer's word is taken for
 
@@ -45,6 +46,11 @@ class GroupMember:
         """Zero before a block of it was timed."""
         rate = self.blocks_per_second.per_second
         return 1.0 / rate if rate else 0.0
+
+    @property
+    def block_deadline_seconds(self) -> float:
+        """By when a block of it should be done, from those that were timed."""
+        return self.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
 
     @property
     def declared_samples_per_second(self) -> float:

@@ -2,12 +2,12 @@
 
 Such a session is removed, joins again, and would get rows of the same step. After some rounds in a
 row it rests, for so many times the step that it held up: what it costs the others is a share of
-their time that falls with each round, whatever it does. A new session goes on where the last one of
-the same holder was. Time is any clock in seconds.
+their time that falls with each round, whatever it does. A new session goes on where the worst of
+the same holder was, and makes good what those did that are gone. Time is any clock in seconds.
 """
 
 from collections.abc import Mapping, Set
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 FAILED_ROUNDS = 2  # in a row, before a session rests
 REST = 10.0  # times the step's seconds; twice as long with each further round
@@ -16,12 +16,29 @@ MAX_REST_SECONDS = 3600.0
 _Member = TypeVar("_Member")
 
 
+class _Failures(NamedTuple):
+    """Of one session."""
+
+    failed_rounds: int = 0  # a good one takes one off
+    until_seconds: float = 0.0  # it rests; of one that does not, when it was seen last
+
+
 class Rests:
     """What the leader has seen of sessions ("name/number"), by session."""
 
     def __init__(self) -> None:
-        self._failed: dict[str, float] = {}  # rounds; a good one takes one off
-        self._until: dict[str, float] = {}
+        self._seen: dict[str, _Failures] = {}
+
+    def note_joined(self, session: str, members: Set[str], now_seconds: float) -> None:
+        """A session joins, beside these: what others of its holder did that are gone is its own
+        now. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
+        """
+        seen, holder = self._of(session), _holder_of(session)
+        for one in self._seen.keys() - members:
+            is_over = now_seconds > self._seen[one].until_seconds + MAX_REST_SECONDS
+            if is_over or _holder_of(one) == holder:
+                del self._seen[one]
+        self._seen[session] = seen._replace(until_seconds=max(seen.until_seconds, now_seconds))
 
     def note_failed(self, session: str, now_seconds: float, step_seconds: float) -> float:
         """A round is held again without it. Returns for how many seconds it rests; 0 = it does not.
@@ -31,21 +48,20 @@ class Rests:
           now_seconds: of the clock.
           step_seconds: that the step has taken so far.
         """
-        times = self._failed[session] = self._of_holder(self._failed, session) + 1
-        if times < FAILED_ROUNDS:
-            return 0.0
-        rest = min(REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16.0), MAX_REST_SECONDS)
-        self._until[session] = now_seconds + rest
+        times, rest = self._of(session).failed_rounds + 1, 0.0
+        if times >= FAILED_ROUNDS:
+            doubled = REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16)
+            rest = min(doubled, MAX_REST_SECONDS)
+        self._seen[session] = _Failures(times, now_seconds + rest)
         return rest
 
-    def note_good(self, session: str) -> None:
-        """A step was closed with its rows."""
-        self._failed[session] = max(0, self._of_holder(self._failed, session) - 1)
-        self._until[session] = 0.0
+    def note_good(self, session: str, now_seconds: float) -> None:
+        """A step was closed with its rows: it does not rest any more."""
+        self._seen[session] = _Failures(max(0, self._of(session).failed_rounds - 1), now_seconds)
 
     def rests(self, session: str, now_seconds: float) -> bool:
         """Whether it is to get no rows, where others do."""
-        return now_seconds < self._of_holder(self._until, session)
+        return now_seconds < self._of(session).until_seconds
 
     def at_work(
         self, sessions: Mapping[str, _Member], computing: Set[str], now_seconds: float
@@ -60,9 +76,17 @@ class Rests:
         at_work = {name: one for name, one in sessions.items() if not self.rests(name, now_seconds)}
         return at_work if computing & at_work.keys() else sessions
 
-    def _of_holder(self, known: Mapping[str, float], session: str) -> float:
+    def _of(self, session: str) -> _Failures:
         """What is known of a session; of a new one, the most that is of its holder's."""
-        if session in known:
-            return known[session]
-        holder = session.partition("/")[0]
-        return max((known[one] for one in known if one.partition("/")[0] == holder), default=0)
+        if session in self._seen:
+            return self._seen[session]
+        holder = _holder_of(session)
+        of_holder = [seen for one, seen in self._seen.items() if _holder_of(one) == holder]
+        return _Failures(
+            max((one.failed_rounds for one in of_holder), default=0),
+            max((one.until_seconds for one in of_holder), default=0.0),
+        )
+
+
+def _holder_of(session: str) -> str:
+    return session.partition("/")[0]

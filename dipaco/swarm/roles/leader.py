@@ -32,7 +32,7 @@ from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, dig
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.accusations import NOT_FINITE
-from dipaco.swarm.planning.hands import Idle
+from dipaco.swarm.planning.hands import Idle, idle_limit_seconds
 from dipaco.swarm.planning.progress import RefreshSettings
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
@@ -102,7 +102,11 @@ class Leader:
         here = self.group.members if self.is_leading else {}
         computing = {name: one for name, one in here.items() if one.join_request.computes}
         useful = {name: one.useful_at for name, one in computing.items()}
-        self._idle.look(useful, self.group_state.is_open, time.monotonic())
+        limits = {
+            name: idle_limit_seconds(one.block_deadline_seconds if one.seconds_per_block else 0.0)
+            for name, one in computing.items()
+        }
+        self._idle.look(useful, self.group_state.is_open, time.monotonic(), limits)
         return len((self._service.waiting() | computing.keys()) - self._idle.sessions)
 
     @property

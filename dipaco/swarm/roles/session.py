@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import BadAddress, BadMessage, NoSuchSwarm, SwarmUnreachable, TlsRefused
 from dipaco.swarm.network.addresses import check_to_join, kind_of
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
@@ -22,6 +21,7 @@ from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.roles.lost_paths import LOST, goes_home, is_unfit
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -68,13 +68,15 @@ async def run_session(
             finally:
                 assert wire.transport is not None
                 await wire.transport.close()
-        except (BadAddress, ExtraMissing, SwarmUnreachable, TlsRefused) as error:
-            if address == config.address or config.path is not None:
+        except LOST as error:
+            home, here = config.address, visit.has_joined
+            stays = address == home or config.path is not None
+            if stays or not goes_home(error, has_joined=here):
                 raise
-            say(f"{error} This machine goes back to {config.address}")
-            if not isinstance(error, SwarmUnreachable):
+            say(f"{str(error).rstrip('.')}. This machine goes back to {home}")
+            if is_unfit(error, address, home, has_joined=here):
                 unfit.add(address)
-            moves_to, may_choose_next = config.address, True
+            moves_to, may_choose_next = home, True
         else:
             moves_to = visit.moves_to
         compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
