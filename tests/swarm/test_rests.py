@@ -57,6 +57,23 @@ def test_what_a_holders_old_sessions_did_is_made_good_by_its_new_one():
     assert failed(rests, "ana/3", 1) == [0.0], "its first stall"
 
 
+def test_a_session_that_joins_again_while_another_is_away_takes_over_what_that_did():
+    """Of one holder: else two sessions in turn would never rest."""
+    rests = Rests()
+    rests.note_joined("ana/2", set(), 0.0)
+    seconds = 0.0
+    for _ in range(FAILED_ROUNDS):
+        rests.note_joined("ana/1", {"ana/2"}, 0.0)
+        seconds = rests.note_failed("ana/1", 0.0, 60.0)
+        rests.note_joined("ana/2", {"bo/1"}, 0.0)
+    assert seconds > 0
+    assert rests.rests("ana/1", 1.0)
+
+
+def test_who_holds_up_a_step_for_an_hour_rests_for_ten():
+    assert failed(Rests(), "eve/1", FAILED_ROUNDS, step_seconds=3600.0)[-1] == 36000.0
+
+
 def test_another_machine_that_does_well_makes_nothing_good():
     rests = Rests()
     rests.note_joined("eve/good", set(), 0.0)

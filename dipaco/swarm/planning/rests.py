@@ -1,17 +1,18 @@
 """Which sessions get no rows for a while: those without which rounds had to be held again.
 
 Such a session is removed, joins again, and would get rows of the same step. After some rounds in a
-row it rests, for so many times the step that it held up: what it costs the others is a share of
-their time that falls with each round, whatever it does. A new session goes on where the worst of
+row it rests, for so many times the step that it held up, at first ten: what it costs the others is
+an eleventh of their time at the most, whatever it does. A new session goes on where the worst of
 the same holder was, and makes good what those did that are gone. Time is any clock in seconds.
 """
 
+import functools
 from collections.abc import Mapping, Set
 from typing import NamedTuple, TypeVar
 
 FAILED_ROUNDS = 2  # in a row, before a session rests
 REST = 10.0  # times the step's seconds; twice as long with each further round
-MAX_REST_SECONDS = 3600.0
+MAX_REST_SECONDS = 3600.0  # longer only after a step that took a tenth of it
 
 _Member = TypeVar("_Member")
 
@@ -34,9 +35,12 @@ class Rests:
         now. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
         """
         seen, holder = self._of(session), _holder_of(session)
-        for one in self._seen.keys() - members:
-            is_over = now_seconds > self._seen[one].until_seconds + MAX_REST_SECONDS
-            if is_over or _holder_of(one) == holder:
+        for one in self._seen.keys() - members - {session}:
+            its = self._seen[one]
+            if now_seconds > its.until_seconds + MAX_REST_SECONDS:
+                del self._seen[one]
+            elif _holder_of(one) == holder:
+                seen = _worst(seen, its)
                 del self._seen[one]
         self._seen[session] = seen._replace(until_seconds=max(seen.until_seconds, now_seconds))
 
@@ -51,7 +55,7 @@ class Rests:
         times, rest = self._of(session).failed_rounds + 1, 0.0
         if times >= FAILED_ROUNDS:
             doubled = REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16)
-            rest = min(doubled, MAX_REST_SECONDS)
+            rest = min(doubled, max(MAX_REST_SECONDS, REST * step_seconds))
         self._seen[session] = _Failures(times, now_seconds + rest)
         return rest
 
@@ -81,11 +85,14 @@ class Rests:
         if session in self._seen:
             return self._seen[session]
         holder = _holder_of(session)
-        of_holder = [seen for one, seen in self._seen.items() if _holder_of(one) == holder]
-        return _Failures(
-            max((one.failed_rounds for one in of_holder), default=0),
-            max((one.until_seconds for one in of_holder), default=0.0),
-        )
+        of_holder = (seen for one, seen in self._seen.items() if _holder_of(one) == holder)
+        return functools.reduce(_worst, of_holder, _Failures())
+
+
+def _worst(one: _Failures, other: _Failures) -> _Failures:
+    return _Failures(
+        max(one.failed_rounds, other.failed_rounds), max(one.until_seconds, other.until_seconds)
+    )
 
 
 def _holder_of(session: str) -> str:
