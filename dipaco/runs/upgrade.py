@@ -66,7 +66,10 @@ def upgrade(
         try:
             # Only on the new tables: those of before the history cannot be told of an end.
             ledger.meta.pin(described_version(), ledger.reaper.end_all)
-        except DipacoError as error:  # workers of the old program may not go on
+        except DipacoError as error:
+            if tables[0] == tables[1]:
+                _end_drain(ledger, where, error)
+                raise
             raise UpgradeUnfinished(folder=where, problem=error) from error
         ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)

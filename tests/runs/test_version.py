@@ -322,13 +322,19 @@ def test_an_upgrade_that_another_process_holds_up_says_that_the_run_drains(tmp_p
     run.ledger.close()
 
 
-def test_after_the_tables_no_worker_of_before_goes_on_until_the_next_upgrade(tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_new_tables", [True, False], ids=["new tables", "the same"])
+def test_after_new_tables_no_worker_of_before_goes_on_until_the_next_upgrade(
+    tmp_path, monkeypatch, has_new_tables
+):
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     with monkeypatch.context() as patch:
         patch.setattr(Reaper, "end_all", no_space_left)
-        with pytest.raises(UpgradeUnfinished, match=r"No space left .* upgrade again"):
+        if has_new_tables:
+            patch.setattr(SQLite, "upgrade", lambda self: (4, 5))
+        error = UpgradeUnfinished if has_new_tables else DiskFull
+        with pytest.raises(error, match="No space left"):
             upgrade(Address(tmp_path / "run"), 10.0)
-    assert run.ledger.meta.command().name == "drain"
+    assert run.ledger.meta.command().name == ("drain" if has_new_tables else "run")
     assert upgrade(Address(tmp_path / "run"), 10.0).command == "run"
     run.ledger.close()
 
