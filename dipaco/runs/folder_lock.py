@@ -54,12 +54,14 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
     while True:
         is_new = not folder.exists()
         with translate_os_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 stream = lock.open("a")
-            except FileNotFoundError:  # removed meanwhile by the process that had made it
-                if time.monotonic() > deadline:
+            except (FileNotFoundError, FileExistsError):
+                # Perhaps removed meanwhile, by the process that had made it.
+                if folder.exists() or time.monotonic() > deadline:
                     raise
+                time.sleep(RETRY_SECONDS)
                 continue
         with stream:
             is_exclusive = _wait(stream, deadline, where)

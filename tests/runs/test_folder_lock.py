@@ -71,15 +71,18 @@ def test_who_waited_for_a_folder_that_is_removed_makes_it_again(tmp_path, monkey
         assert waiting[0].result(timeout=60)
 
 
-def test_who_makes_a_folder_that_is_removed_just_then_makes_it_again(tmp_path, monkeypatch):
-    begins = Path.open
+@pytest.mark.parametrize("step", ["open", "mkdir"])
+def test_who_makes_a_folder_that_is_removed_just_then_makes_it_again(tmp_path, monkeypatch, step):
+    begins = getattr(Path, step)
 
-    def removed_first(self, *arguments):
+    def removed_first(self, *arguments, **more):
         monkeypatch.undo()
+        if step == "mkdir":  # it was there, and is no folder any more
+            raise FileExistsError(self)
         self.parent.rmdir()
-        return begins(self, *arguments)
+        return begins(self, *arguments, **more)
 
-    monkeypatch.setattr(Path, "open", removed_first)
+    monkeypatch.setattr(Path, step, removed_first)
     with folder_lock(tmp_path / "run") as lock:
         assert lock.is_exclusive
     assert (tmp_path / "run").is_dir()
