@@ -190,7 +190,8 @@ class Service:
         ]
         warm_up.expect(len(programs) + self.engine.num_programs)
         warm_up.run(programs)
-        if self.settings.reroute_every and not self._rerouters:
+        is_said = self.releases.current.digest in self._without_rerouter
+        if self.settings.reroute_every and not self._rerouters and not is_said:
             self.say(
                 "texts are re-routed by the document router: this release has no router that was "
                 "trained for it (`reroute.every`)"
@@ -309,7 +310,9 @@ class Service:
                 WarmUp().run(rerouter.programs())
         except (ObjectMissing, ObjectDamaged, TooManyMaps) as error:
             self._without_rerouter.add(served.digest)
-            self.say(f"the document router re-routes the texts of this release: {error}")
+            self.say(
+                f"the document router re-routes the texts of this release, until a restart: {error}"
+            )
             return
         if rerouter is not None:
             self._rerouters = {served.digest: rerouter}
