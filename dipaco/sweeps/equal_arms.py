@@ -171,16 +171,20 @@ def plan_runs(
     """
     by_folder = {run.folder: run for run in existing}
     trained_by: dict[str, SweepRun] = {}  # digest of an arm -> run
-    for run in existing:
+
+    def note_arms_of(run: SweepRun) -> None:
         for digest in run.arms.values():
             trained_by.setdefault(digest, run)
+
+    for run in existing:
+        note_arms_of(run)
     new = [t for t in trials if own[t] not in by_folder and not trains.get(t)]
     ongoing: dict[Trial, SweepRun] = {}  # before others begin runs with what these train
     for trial in new:
         if run := _equal_of(arms_of(trial.config), others, trained_by.keys()):
             ongoing[trial] = run
     for run in ongoing.values():
-        trained_by = dict.fromkeys(run.arms.values(), run) | trained_by
+        note_arms_of(run)
     run_of: dict[Trial, SweepRun] = {}
     for trial in trials:
         arms, wanted = arms_of(trial.config), trains.get(trial, ())
@@ -189,7 +193,7 @@ def plan_runs(
         if run is None and trial in new:
             run = _equal_of(arms, others, elsewhere)
             if run is not None:
-                trained_by = dict.fromkeys(run.arms.values(), run) | trained_by
+                note_arms_of(run)
         if run is None and not elsewhere >= set(arms.values()):
             left = (each for each in trial.config.baselines if arms[each] not in elsewhere)
             config = dataclasses.replace(trial.config, baselines=tuple(left))

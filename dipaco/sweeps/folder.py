@@ -159,7 +159,7 @@ def move_changed(
 
     Raises:
       RowsChanged: other rows have changed; nothing is moved.
-      RowRefused: a row that is to begin, anew or for the first time, has settings that no run
+      RowRefused: a row that is to begin, again or for the first time, has settings that no run
         begins with.
       RunBusy: a process works on a run that is to be moved.
     """

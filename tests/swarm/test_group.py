@@ -27,6 +27,16 @@ def joined(group, name="ana"):
     return group.member(name)
 
 
+def keeps_rounds_from_ending(group, name, times, step_seconds=3.0):
+    """A member that joins, and as often is removed for it and joins again."""
+    member = joined(group, name)
+    for _ in range(times):
+        group.rows.note_work(step_seconds)
+        group.remove_failed(name, "its part did not arrive")
+        member = joined(group, name)
+    return member
+
+
 def test_a_peer_that_counts_other_targets_than_the_leader_is_out(group):
     member = joined(group)
     block = group.lease(member).blocks[0]
@@ -201,11 +211,7 @@ def test_who_keeps_two_rounds_from_ending_gets_no_rows_for_a_while_where_others_
 
 
 def test_a_step_with_its_rows_brings_a_session_back(group):
-    ana, eve = joined(group), joined(group, "eve")
-    for _ in range(2):
-        group.rows.note_work(3.0)
-        group.remove_failed("eve", "its part did not arrive")
-        eve = joined(group, "eve")
+    ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", times=2)
     ana.time_block(0.1)
     assert not group.lease(eve).blocks
     group.count({"eve": (0,)})
@@ -214,11 +220,8 @@ def test_a_step_with_its_rows_brings_a_session_back(group):
 
 
 def test_a_new_session_makes_good_what_the_last_of_its_holder_did(group):
-    ana, eve = joined(group), joined(group, "eve/1")
-    for _ in range(4):
-        group.rows.note_work(3.0)
-        group.remove_failed("eve/1", "its part did not arrive")
-        eve = joined(group, "eve/1")
+    ana = joined(group)
+    keeps_rounds_from_ending(group, "eve/1", times=4)
     group.remove("eve/1", "it has left")
     eve = joined(group, "eve/2")
     ana.time_block(0.1)
@@ -270,11 +273,7 @@ def test_an_averaging_and_the_fetching_of_the_mean_is_no_hanging(group, monkeypa
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     group.begin_step(3, [46.0] * 8)
-    ana, eve = joined(group), joined(group, "eve")
-    for _ in range(2):
-        group.rows.note_work(900.0)
-        group.remove_failed("eve", "its part did not arrive")
-        eve = joined(group, "eve")
+    ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", 2, step_seconds=900.0)
     for _ in range(64):
         ana.time_block(1.0)
     group.check_members()

@@ -1,6 +1,7 @@
 """A volunteer that cannot serve the path that needs it most serves the one at home."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -16,17 +17,40 @@ from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import issue
 
 NOWHERE = "tcp://127.0.0.1:1"
+LIBP2P = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNFrmxA"
+
+
+def needy(*addresses):
+    """A path that needs hands more than that at home, with these backbones."""
+    return PathNeed(1, addresses, 0, 1000, 0.0, 0, 0.0)
+
+
+@contextlib.asynccontextmanager
+async def home_and_needy(asked, there, *before):
+    """The addresses of two backbones: of the one at home, which notes what it is asked, and of a
+    path that needs hands more. `before`: other addresses that the latter is said to have.
+    """
+    async with (
+        stub_backbone(there, ()) as other,
+        stub_backbone(asked, (needy(*before, other),)) as home,
+    ):
+        yield home, other
+
+
+async def refused_at_home(address, said, match="enough was seen"):
+    """Lends a machine to the backbone at an address, until it is refused."""
+    config = SessionConfig(address, True, False, None)
+    with pytest.raises(SwarmRefuses, match=match):
+        await run_session(config, issue("ana"), asyncio.Event(), said.append)
 
 
 def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
     asked, said = [], []
-    far = PathNeed(1, (NOWHERE, "tcp://127.0.0.1:2"), 0, 1000, 0.0, 0, 0.0)
+    far = needy(NOWHERE, "tcp://127.0.0.1:2")
 
     async def scenario():
         async with stub_backbone(asked, (far,)) as address:
-            config = SessionConfig(address, True, False, None)
-            with pytest.raises(SwarmRefuses, match="enough was seen"):
-                await run_session(config, issue("ana"), asyncio.Event(), said.append)
+            await refused_at_home(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert asked == ["run", "settings", "join"]
@@ -37,13 +61,9 @@ def test_of_a_paths_addresses_one_that_answers_is_moved_to():
     asked, said, there = [], [], []
 
     async def scenario():
-        async with stub_backbone(there, ()) as good:
-            path = PathNeed(1, (NOWHERE, good), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                config = SessionConfig(address, True, False, None)
-                with pytest.raises(SwarmRefuses, match="enough was seen"):
-                    await run_session(config, issue("ana"), asyncio.Event(), said.append)
-                assert said[0] == f"path 1 needs hands most, and is led at {good}"
+        async with home_and_needy(asked, there, NOWHERE) as (address, good):
+            await refused_at_home(address, said)
+            assert said[0] == f"path 1 needs hands most, and is led at {good}"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert "join" in there
@@ -55,68 +75,67 @@ def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was
     asked, said, there = [], [], []
 
     async def scenario():
-        async with stub_backbone(there, ()) as gone:
-            path = PathNeed(1, (gone,), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                serves = wire_to
+        async with home_and_needy(asked, there) as (address, gone):
+            serves = wire_to
 
-                async def moves(to, *args, **more):
-                    wire = await serves(to, *args, **more)
-                    if to == gone:
-                        wire.ask = unanswered
-                    return wire
+            async def moves(to, *args, **more):
+                wire = await serves(to, *args, **more)
+                if to == gone:
+                    wire.ask = unanswered
+                return wire
 
-                async def unanswered(to, *request, **more):
-                    raise ConnectionRefusedError("closed meanwhile")
+            async def unanswered(to, *request, **more):
+                raise ConnectionRefusedError("closed meanwhile")
 
-                monkeypatch.setattr(session, "wire_to", moves)
-                config = SessionConfig(address, True, False, None)
-                lending = asyncio.ensure_future(
-                    run_session(config, issue("ana"), asyncio.Event(), said.append)
-                )
-                while asked.count("run") < 2:
-                    await asyncio.wait([lending], timeout=0.02)
-                    assert not lending.done(), lending.result()
-                lending.cancel()
-                await asyncio.gather(lending, return_exceptions=True)
+            monkeypatch.setattr(session, "wire_to", moves)
+            config = SessionConfig(address, True, False, None)
+            lending = asyncio.ensure_future(
+                run_session(config, issue("ana"), asyncio.Event(), said.append)
+            )
+            while asked.count("run") < 2:
+                await asyncio.wait([lending], timeout=0.02)
+                assert not lending.done(), lending.result()
+            lending.cancel()
+            await asyncio.gather(lending, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert any("closed meanwhile. Check" in one and "goes back to tcp" in one for one in said), said
 
 
-def test_an_address_of_another_kind_that_does_not_answer_is_moved_to_once(monkeypatch):
-    """Whether it answers cannot be asked over the wire at home."""
-    asked, said = [], []
-    other = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNFrmxA"
-    dials = wire_to
+@pytest.mark.parametrize(
+    "error",
+    [
+        # Whether one of another kind answers cannot be asked over the wire at home.
+        SwarmUnreachable(addresses=LIBP2P, problem="10 minutes without a reply"),
+        # A machine without the extra cannot dial it.
+        ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"),
+    ],
+)
+def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(monkeypatch, error):
+    asked, said, dials = [], [], wire_to
 
     async def dialled(to, *args, **more):
-        if to == other:
-            raise SwarmUnreachable(addresses=other, problem="10 minutes without a reply")
+        if to == LIBP2P:
+            raise error
         return await dials(to, *args, **more)
 
     monkeypatch.setattr(session, "wire_to", dialled)
 
     async def scenario():
-        async with stub_backbone(asked, (PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0),)) as address:
-            config = SessionConfig(address, True, False, None)
-            with pytest.raises(SwarmRefuses, match="enough was seen"):
-                await run_session(config, issue("ana"), asyncio.Event(), said.append)
+        async with stub_backbone(asked, (needy(LIBP2P),)) as address:
+            await refused_at_home(address, said)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
     assert sum("goes back" in sentence for sentence in said) == 1
+    assert asked == ["run", "run", "settings", "join"]
 
 
 def test_a_volunteer_that_another_path_does_not_let_in_serves_the_path_at_home():
     asked, said, there = [], [], []
 
     async def scenario():
-        async with stub_backbone(there, ()) as other:
-            path = PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                config = SessionConfig(address, True, False, None)
-                with pytest.raises(SwarmRefuses, match="enough was seen"):
-                    await run_session(config, issue("ana"), asyncio.Event(), said.append)
+        async with home_and_needy(asked, there) as (address, _):
+            await refused_at_home(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert there.count("join") == 1
@@ -131,20 +150,16 @@ def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatc
     asked, said, there = [], [], []
 
     async def scenario():
-        async with stub_backbone(there, ()) as other:
-            path = PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                joins = session._Visit._join
+        async with home_and_needy(asked, there) as (address, other):
+            joins = session._Visit._join
 
-                async def fails(visit, **more):
-                    if visit._config.address == other:
-                        raise error
-                    return await joins(visit, **more)
+            async def fails(visit, **more):
+                if visit._config.address == other:
+                    raise error
+                return await joins(visit, **more)
 
-                monkeypatch.setattr(session._Visit, "_join", fails)
-                config = SessionConfig(address, True, False, None)
-                with pytest.raises(SwarmRefuses, match="enough was seen"):
-                    await run_session(config, issue("ana"), asyncio.Event(), said.append)
+            monkeypatch.setattr(session._Visit, "_join", fails)
+            await refused_at_home(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert asked.count("join") == 1
@@ -154,45 +169,17 @@ def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home
     asked, there = [], []
 
     async def scenario():
-        async with stub_backbone(there, ()) as other:
-            path = PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0)
-            async with stub_backbone(asked, (path,)) as address:
-                joins = session._Visit._join
+        async with home_and_needy(asked, there) as (address, other):
+            joins = session._Visit._join
 
-                async def banned(visit, **more):
-                    if visit._config.address == other:
-                        visit.has_joined = True
-                        raise SwarmRefuses(reason="its sum is another")
-                    return await joins(visit, **more)
+            async def banned(visit, **more):
+                if visit._config.address == other:
+                    visit.has_joined = True
+                    raise SwarmRefuses(reason="its sum is another")
+                return await joins(visit, **more)
 
-                monkeypatch.setattr(session._Visit, "_join", banned)
-                config = SessionConfig(address, True, False, None)
-                with pytest.raises(SwarmRefuses, match="its sum is another"):
-                    await run_session(config, issue("ana"), asyncio.Event(), lambda sentence: None)
+            monkeypatch.setattr(session._Visit, "_join", banned)
+            await refused_at_home(address, [], match="its sum is another")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert "join" not in asked
-
-
-def test_an_address_that_this_machine_cannot_dial_is_moved_to_once(monkeypatch):
-    """As one of libp2p, on a machine without its extra."""
-    asked, said = [], []
-    other = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNFrmxA"
-    dials = wire_to
-
-    async def dialled(to, *args, **more):
-        if to == other:
-            raise ExtraMissing(feature="libp2p", package="hivemind", extra="swarm")
-        return await dials(to, *args, **more)
-
-    monkeypatch.setattr(session, "wire_to", dialled)
-
-    async def scenario():
-        async with stub_backbone(asked, (PathNeed(1, (other,), 0, 1000, 0.0, 0, 0.0),)) as address:
-            config = SessionConfig(address, True, False, None)
-            with pytest.raises(SwarmRefuses, match="enough was seen"):
-                await run_session(config, issue("ana"), asyncio.Event(), said.append)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert sum("goes back" in sentence for sentence in said) == 1
-    assert asked == ["run", "run", "settings", "join"]
