@@ -20,7 +20,17 @@ FILES = sorted(HOUSE.rglob("*.py"))
 
 STOREYS = (
     {"errors"},
-    {"files", "trees", "receipt", "caches", "stopping", "shipped", "settings", "plural"},
+    {
+        "files",
+        "trees",
+        "receipt",
+        "caches",
+        "stopping",
+        "shipped",
+        "settings",
+        "plural",
+        "processors",
+    },
     {"topology", "model", "data"},
     {"routing", "inner", "outer"},
     {"store", "control"},

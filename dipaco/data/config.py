@@ -3,12 +3,12 @@
 import dataclasses
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dipaco.data.source_url import check_kind
 from dipaco.errors import BadSetting
+from dipaco.processors import num_processors
 
 END_OF_TEXT = "<|endoftext|>"  # in every tokenizer that is trained here
 
@@ -165,8 +165,4 @@ def spelled(token: Any) -> str | None:
 
 def num_processes(config: DataConfig) -> int:
     """How many processes tokenise: as set, or one for each CPU that this process may use."""
-    if config.processes:
-        return config.processes
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return config.processes or num_processors()

@@ -1,14 +1,13 @@
 """Which of several forms of a computation the device of this machine runs."""
 
-import contextlib
 import dataclasses
 import functools
-from pathlib import Path
 
 import jax
 
 from dipaco.model.config import ModelConfig
 from dipaco.model.errors import KernelUnavailable
+from dipaco.processors import is_from_amd
 
 COMMON_HEAD = 128  # values in the largest head that cuDNN's attention takes on all GPUs it runs on
 AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
@@ -81,7 +80,4 @@ def tokens_are_rows() -> bool:
     holds: 64 rows on 64 paths decode in 0.73 of the time; of one path, 0.8 of it for 2 tokens and
     0.9 to 1.0 for more (`tools/bench_products.py`).
     """
-    if jax.default_backend() == "cpu":
-        with contextlib.suppress(OSError):  # no Linux
-            return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
-    return False
+    return jax.default_backend() == "cpu" and is_from_amd()

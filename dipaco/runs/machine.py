@@ -11,6 +11,8 @@ from pathlib import Path
 
 import jax
 
+from dipaco.processors import num_processors, processor_model
+
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "flax")
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 # Flags that change no bit, or only the number of devices, which is said apart.
@@ -23,15 +25,18 @@ def machine() -> str:
     hosts, how many CPUs, the packages that compute, and the settings of the compiler.
     """
     devices = jax.devices()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     where = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
-    parts = [f"{len(devices)} x {_kind(devices[0])}{where}, {cpus} CPUs", _versions(), *_settings()]
+    parts = [
+        f"{len(devices)} x {_kind(devices[0])}{where}, {num_processors()} CPUs",
+        _versions(),
+        *_settings(),
+    ]
     return ", ".join(parts)
 
 
 def _kind(device: jax.Device) -> str:
     if device.platform == "cpu":
-        return _cpu_model()
+        return processor_model()
     runtime = " ".join(device.client.platform_version.split())[:80]
     try:
         driver = f", driver {NVIDIA_DRIVER.read_text().strip()}"
@@ -58,15 +63,3 @@ def _settings() -> list[str]:
     if precision is not None:
         settings.append(f"matmul precision {precision}")
     return settings
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    import platform
-
-    return platform.processor() or platform.machine()
