@@ -20,7 +20,7 @@ from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import RouterDiverged
 from dipaco.workers.preemption import Preempted
-from dipaco.workers.tasks import reroute as rerouter
+from dipaco.workers.tasks import token_router_training
 from dipaco.workers.tasks.reroute import reroute
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
 
@@ -100,7 +100,7 @@ def test_rerouting_needs_several_paths_and_every_document_scored_under_all():
 @pytest.fixture
 def done(begin, monkeypatch):
     """A finished run, whose router can be trained again; looked at after 7, 14 and 20 steps."""
-    monkeypatch.setattr(rerouter, "NUM_CHECKS", 3)
+    monkeypatch.setattr(token_router_training, "NUM_CHECKS", 3)
     run = begin(REROUTED)
     worker = worker_of(run)
     while worker.run_once():
@@ -115,7 +115,7 @@ CLAIM = Claim(Task("reroute"), 1, 1, "test")
 @pytest.mark.slow
 def test_the_router_of_the_lowest_hold_out_loss_is_kept(done, monkeypatch):
     seen = []
-    real = rerouter._hold_out_loss
+    real = token_router_training._hold_out_loss
 
     def at_its_best_after_the_second(measure, params, rows, held_out, size):
         loss = real(measure, params, rows, held_out, size)
@@ -125,7 +125,7 @@ def test_the_router_of_the_lowest_hold_out_loss_is_kept(done, monkeypatch):
         seen.append(jax.tree.map(np.array, params))
         return abs(len(seen) - 2.0) + 0.5
 
-    monkeypatch.setattr(rerouter, "_hold_out_loss", at_its_best_after_the_second)
+    monkeypatch.setattr(token_router_training, "_hold_out_loss", at_its_best_after_the_second)
     (fact,) = reroute(done, CLAIM, lambda *_: None)
     assert len(seen) == 3
     assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (14, 0.5)
@@ -139,23 +139,23 @@ def test_the_router_of_the_lowest_hold_out_loss_is_kept(done, monkeypatch):
 
 def test_without_a_usable_hold_out_the_router_of_the_last_step_is_kept(done, monkeypatch):
     # The documents held out are too short to be asked in.
-    monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: math.inf)
+    monkeypatch.setattr(token_router_training, "_hold_out_loss", lambda *_: math.inf)
     (fact,) = reroute(done, CLAIM, lambda *_: None)
     assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
 
-    monkeypatch.setattr(rerouter, "_hold_out_loss", None)
+    monkeypatch.setattr(token_router_training, "_hold_out_loss", None)
     change(done, monkeypatch, hold_out=0.0)
     (fact,) = reroute(done, CLAIM, lambda *_: None)
     assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
 
 
 def test_a_diverged_router_is_reported_with_its_own_setting(done, monkeypatch):
-    monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: math.nan)
+    monkeypatch.setattr(token_router_training, "_hold_out_loss", lambda *_: math.nan)
     with pytest.raises(RouterDiverged, match=r"nan at step 7;.*reroute\.learning_rate"):
         reroute(done, CLAIM, lambda *_: None)
 
-    monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: 1.0)
-    step = rerouter.make_step
+    monkeypatch.setattr(token_router_training, "_hold_out_loss", lambda *_: 1.0)
+    step = token_router_training.make_step
 
     def bad_at_ten(*args):
         real, taken = step(*args), []
@@ -168,7 +168,7 @@ def test_a_diverged_router_is_reported_with_its_own_setting(done, monkeypatch):
 
         return stepped
 
-    monkeypatch.setattr(rerouter, "make_step", bad_at_ten)
+    monkeypatch.setattr(token_router_training, "make_step", bad_at_ten)
     with pytest.raises(RouterDiverged, match="inf at step 10;"):
         reroute(done, CLAIM, lambda *_: None)
 

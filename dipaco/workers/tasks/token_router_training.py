@@ -1,0 +1,238 @@
+"""Trains the router that picks a path every W tokens: the base model, with a head for the paths.
+
+DiPaCo (arXiv 2403.10616) section 2.4. It learns from the router's documents, a part of which is
+held out: the router is kept as it was where its loss on those was the lowest.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dipaco.config import MODULAR
+from dipaco.control.facts import PartialSnapshot
+from dipaco.control.tasks import Claim
+from dipaco.data.first_tokens import first_tokens
+from dipaco.errors import Diverged
+from dipaco.inner.config import InnerSettings
+from dipaco.inner.optimizer import adamw, learning_rates
+from dipaco.inner.phase import run_phase
+from dipaco.inner.state import fresh as fresh_state
+from dipaco.inner.step import make_step
+from dipaco.model.kernels import when_scoring
+from dipaco.model.lm import hidden_states
+from dipaco.routing import token_router
+from dipaco.runs.run import Run
+from dipaco.store.snapshots import load_snapshot, save_snapshot
+from dipaco.workers.callbacks import OnStep
+from dipaco.workers.errors import RouterDiverged
+from dipaco.workers.preemption import Preempted
+
+NUM_CHECKS = 40  # of the router on its hold-out during training
+
+
+class BestRouter(NamedTuple):
+    """The router at the step of its lowest hold-out loss; at its last step if the hold-out has no
+    targets.
+    """
+
+    params: Any
+    # float32 scalar, mean nats per target of the hold-out; infinite: never measured
+    loss: np.ndarray
+    step: np.ndarray  # int32 scalar
+
+
+class _Rows(NamedTuple):
+    """Documents to train on or to measure the loss on."""
+
+    tokens: np.ndarray  # int32 [N, T]
+    targets: np.ndarray  # int32 [N, T]
+    is_target: np.ndarray  # bool [N, T]
+
+    def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: values[rows] for name, values in self._asdict().items()}
+
+
+class _Progress(NamedTuple):
+    """How far the router is trained."""
+
+    state: Any  # of the inner optimiser, with the parameters
+    kept: BestRouter
+    losses: tuple[float, ...] = ()  # of the steps
+    seconds: float = 0.0  # that earlier workers took
+
+    @property
+    def taken(self) -> int:
+        """Steps."""
+        return len(self.losses)
+
+
+def trained(
+    run: Run,
+    claim: Claim,
+    scores: Callable[[str], Iterator[np.ndarray]],
+    on_step: OnStep,
+    should_stop: Callable[[], bool],
+) -> tuple[BestRouter, float]:
+    """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also returns
+    the seconds of the steps that an earlier worker took.
+
+    Args:
+      run: whose last release has been scored.
+      claim: of the task.
+      scores: saved ones of that release by name, path by path.
+      on_step: called after each step with its loss and the tokens of its batch.
+      should_stop: asked before each step.
+
+    Raises:
+      Preempted: `should_stop` returned True.
+      RouterDiverged: its loss is not finite.
+    """
+    started, settings = time.monotonic(), run.config.reroute
+    rows, inner = _rows(run, scores), _inner(run)
+    random = np.random.default_rng(run.seed_for("reroute"))
+    text_N = run.corpus.texts[run.corpus.documents("router")]
+    learned, held_out = token_router.split(text_N, settings.hold_out, random)
+    progress = _begun(run, inner)
+    loss_of = functools.partial(token_router.loss, hidden_of(run))
+    step: Any = make_step(loss_of, inner)
+    measure = jax.jit(loss_of)
+    batches = _batches(rows, learned, settings.batch_size, random)
+    coming = itertools.islice(batches, progress.taken, None)
+    rates = learning_rates(inner, settings.steps, 0, settings.steps)
+    between_checks = -(-settings.steps // NUM_CHECKS)
+    while (taken := progress.taken) < settings.steps:
+        count = min(between_checks - taken % between_checks, settings.steps - taken)
+        try:
+            result = run_phase(
+                progress.state,
+                coming,
+                rates[taken : taken + count],
+                step,
+                taken=taken,
+                on_step=lambda _, loss: on_step(loss, settings.batch_size * run.config.data.length),
+                should_stop=should_stop,
+            )
+        except Diverged as error:
+            raise RouterDiverged(**error.values) from None
+        losses = (*progress.losses, *result.losses.tolist())
+        progress = progress._replace(state=result.state, losses=losses)
+        if len(result.losses) < count:
+            raise Preempted(_snapshot(run, claim, progress, time.monotonic() - started))
+        if len(held_out):
+            progress = _checked(progress, measure, rows, held_out, settings.batch_size)
+    kept = progress.kept
+    if math.isinf(kept.loss):
+        kept = BestRouter(
+            jax.device_get(progress.state.parts), kept.loss, np.asarray(progress.taken, np.int32)
+        )
+    return kept, progress.seconds
+
+
+def hidden_of(run: Run) -> token_router.HiddenOf:
+    """Hidden states of a run's model, as the router reads them."""
+    config = when_scoring(run.config.model)
+    return lambda model, tokens_BT: hidden_states(config, model, tokens_BT)
+
+
+def _inner(run: Run) -> InnerSettings:
+    settings = run.config.reroute
+    return dataclasses.replace(
+        run.config.inner,
+        learning_rate=settings.learning_rate,
+        warmup_steps=settings.steps // 20,
+        batch_size=settings.batch_size,
+        accumulation_steps=1,
+    )
+
+
+def _begun(run: Run, inner: InnerSettings) -> _Progress:
+    """Where an earlier worker stopped, or the start."""
+    config = run.config
+    params = token_router.fresh(run.base_parts(), config.model.d_model, config.num_paths)
+    state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
+    kept = BestRouter(params, np.asarray(math.inf, np.float32), np.asarray(0, np.int32))
+    partial = run.ledger.facts.partial_snapshot("", 0, 0)
+    if partial is None:
+        return _Progress(state, kept)
+    state, kept = load_snapshot(run.objects, partial.receipt, (state, kept))
+    return _Progress(jax.device_put(state), kept, partial.losses, partial.seconds)
+
+
+def _snapshot(run: Run, claim: Claim, progress: _Progress, seconds: float) -> PartialSnapshot:
+    """From which the next worker goes on; `seconds` are those of this one."""
+    name = run.layout.snapshot("reroute", 0, 0, claim.attempt)
+    tree = jax.device_get(progress.state), progress.kept
+    scores = run.ledger.facts.scores(MODULAR, run.plan.arm(MODULAR).phases)
+    return PartialSnapshot(
+        receipt=save_snapshot(run.objects, name, tree),
+        step=progress.taken,
+        batches=scores[0].digest,
+        losses=progress.losses,
+        seconds=progress.seconds + seconds,
+    )
+
+
+def _batches(
+    rows: _Rows, learned: np.ndarray, size: int, random: np.random.Generator
+) -> Iterator[dict[str, np.ndarray]]:
+    """Without end: all documents in one order after another."""
+    queue = np.zeros(0, np.int64)
+    while True:
+        while len(queue) < size:
+            queue = np.append(queue, random.permutation(learned))
+        now, queue = np.split(queue, [size])
+        yield rows.batch(now)
+
+
+def _rows(run: Run, scores: Callable[[str], Iterator[np.ndarray]]) -> _Rows:
+    documents = run.corpus.documents("router")
+    tokens, lengths = first_tokens(run.corpus, documents, run.config.data.length)
+    target_NT = token_router.targets(scores("router_values"), lengths, run.config.reroute.window)
+    index_T = np.arange(tokens.shape[1])
+    # The router picks paths from the last token of the prefix on.
+    is_routed_T = index_T >= run.config.data.prefix_tokens - 1
+    return _Rows(tokens, target_NT, is_routed_T & (index_T + 1 < lengths[:, None]))
+
+
+def _checked(
+    progress: _Progress,
+    measure: Callable[..., Any],
+    rows: _Rows,
+    held_out: np.ndarray,
+    size: int,
+) -> _Progress:
+    """Keeps the router as it is now where its hold-out loss is the lowest; of equal losses the
+    earlier one.
+    """
+    params, taken = progress.state.parts, progress.taken
+    loss = _hold_out_loss(measure, params, rows, held_out, size)
+    if math.isnan(loss):
+        raise RouterDiverged(step=taken, loss=loss)
+    if not loss < progress.kept.loss:
+        return progress
+    # Copied, since the next step takes over these buffers.
+    kept = BestRouter(
+        jax.tree.map(np.array, params), np.asarray(loss, np.float32), np.asarray(taken, np.int32)
+    )
+    return progress._replace(kept=kept)
+
+
+def _hold_out_loss(
+    measure: Callable[..., Any], params: Any, rows: _Rows, held_out: np.ndarray, size: int
+) -> float:
+    """Mean nats per target of the documents held out; infinite if they have no targets."""
+    nats, count = 0.0, 0
+    for start in range(0, len(held_out), size):
+        batch = rows.batch(np.resize(held_out[start : start + size], size))
+        batch["is_target"] = batch["is_target"] & (np.arange(size) < len(held_out) - start)[:, None]
+        batch_nats, batch_count = jax.device_get(measure(params, batch))
+        nats, count = nats + float(batch_nats), count + int(batch_count)
+    return nats / count if count else math.inf
