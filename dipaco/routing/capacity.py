@@ -190,14 +190,17 @@ def _cheapest_chain(detour_PP: np.ndarray, givers: np.ndarray, takers: np.ndarra
     """The paths on the cheapest way from any giver to any taker (Bellman and Ford)."""
     num_paths = len(detour_PP)
     distance_P, before_P = np.where(givers, 0.0, np.inf), np.full(num_paths, -1)
+    # Rounding could make a cycle of zero cost look like a gain, and the chain would go round it.
+    # What is rounded is as large as the links, however near to zero their sum is.
+    rounding = 1e-12 * np.abs(detour_PP[np.isfinite(detour_PP)]).max()
     for _ in range(num_paths):
         through_PP = distance_P[:, None] + detour_PP
-        # Rounding could make a cycle of zero cost look like a gain, and the chain would never end.
-        is_better = through_PP.min(axis=0) < distance_P - 1e-12 * np.abs(through_PP.min(axis=0))
+        nearest_P = through_PP.min(axis=0)
+        is_better = nearest_P < distance_P - rounding
         if not is_better.any():
             break
         before_P[is_better] = through_PP.argmin(axis=0)[is_better]
-        distance_P[is_better] = through_PP.min(axis=0)[is_better]
+        distance_P[is_better] = nearest_P[is_better]
     chain = [int(np.where(takers, distance_P, np.inf).argmin())]
     while before_P[chain[0]] >= 0 and len(chain) <= num_paths:
         chain.insert(0, int(before_P[chain[0]]))

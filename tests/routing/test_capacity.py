@@ -124,3 +124,31 @@ def test_of_tries_that_miss_the_bounds_an_empty_path_is_the_worst_and_one_too_fu
     missed = [capacity._missed(np.array(count_P), least_P, most_P) for count_P in tries]
     assert missed == sorted(missed)
     assert capacity._missed(np.array([4, 5, 6]), least_P, most_P) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_chain_of_moves_does_not_go_round_where_moves_cost_as_much_as_they_bring(
+    seed, monkeypatch
+):
+    """Documents that may go to one path each: what leaves it costs the same wherever it goes, and
+    as much less on its way back.
+    """
+    random, cheapest_chain = np.random.default_rng(seed), capacity._cheapest_chain
+    chains = []
+
+    def chain_of(detour_PP, givers, takers):
+        chain = cheapest_chain(detour_PP, givers, takers)
+        assert givers[chain[0]]
+        assert takers[chain[-1]]
+        assert len(set(chain)) == len(chain)
+        chains.append(chain)
+        return chain
+
+    monkeypatch.setattr(capacity, "_cheapest_chain", chain_of)
+    weight_P = random.dirichlet(np.ones(8))
+    own_N = random.choice(8, 1000, p=weight_P)
+    cost_N = random.gamma(5, 10, 1000)
+    cost_NP = np.repeat(cost_N[:, None] + 8, 8, axis=1)
+    cost_NP[np.arange(1000), own_N] = cost_N
+    balancing_prices(cost_NP, *bounds(1000, 8, 0.5, 1.25))
+    assert chains
