@@ -33,6 +33,7 @@ from dipaco.evaluation.perplexity import best_path, routed
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.vocabulary import counts_of, has_rows, row_shares
+from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
 from dipaco.topology import assemble, dissect
@@ -86,6 +87,7 @@ def why_not(run: Run) -> str:
         return "some paths sit phases out; all must train in every phase"
     differs = {
         "alternations": arm.alternations,
+        "routing by likelihood": config.routing.rule == LIKELIHOOD,
         "a quorum": arm.has_quorum,
         "late modules": arm.delay,
         "fewer steps for slow machines": arm.has_fewer_steps,

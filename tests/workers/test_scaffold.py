@@ -62,6 +62,7 @@ def test_a_path_that_shares_nothing_has_nothing_to_correct(begin):
     ("changes", "why"),
     [
         ({"inner": dataclasses.replace(CONFIG.inner, absent_tokens="frozen")}, "absent_tokens"),
+        ({"routing": dataclasses.replace(CONFIG.routing, rule="likelihood")}, "by likelihood"),
         ({"outer": dataclasses.replace(HOLDERS, codec="int8")}, "contributions in 'int8'"),
     ],
 )
