@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable
 
 from dipaco.serving.fair_threads import FairThreads
-from dipaco.serving.path_cache import Modules, PathPin, PathStore, digests_of
+from dipaco.serving.path_cache import Modules, PathDigests, PathPin, PathStore, digests_of
 
 # Paths that are read at once, each in a thread that it holds while it waits for the disk or the
 # bucket; the cache may have memory for fewer.
 READERS = 4
+# What one thread reads in this time is in the page cache, and read the sooner by it alone.
+PATIENCE_SECONDS = 0.005
 
 
 class PathReads:
@@ -29,8 +31,8 @@ class PathReads:
 
     def __init__(self, cache: PathStore, on_end: Callable[[], object]):
         self._cache, self._on_end = cache, on_end
-        self._threads = FairThreads(READERS, "path-reader")
-        self._reading: dict[tuple[str, ...], _Read] = {}  # by the digests of the modules
+        self._threads = FairThreads(READERS, "path-reader", PATIENCE_SECONDS)
+        self._reading: dict[PathDigests, _Read] = {}  # by the digests of the modules
 
     async def read(self, modules: Modules, client: str) -> None:
         """Reads a path that its caller has pinned. Raises what reading raises."""
@@ -49,7 +51,7 @@ class PathReads:
             if not read.num_requests and read.call_off():
                 del self._reading[key]
 
-    def _end(self, key: tuple[str, ...], done: asyncio.Future[None]) -> None:
+    def _end(self, key: PathDigests, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
             done.exception()  # after the last request is gone, it is of no interest
             del self._reading[key]
