@@ -13,6 +13,7 @@ for each request and never the whole model. Re-routing chooses the path again ev
     models.py          the arms of the run as models of one server
     releases.py        the release that is served, and the switch to a newer one
     path_cache.py      paths on the device, least recently used out first
+    modules_in_use.py  the bytes of the modules of some paths, as paths come and go
     path_admission.py  waiting, in an event loop, until a path is in memory
     event_bridge.py    tokens from the loop's thread into an event loop
     warm_up.py         compiling at the start, program by program

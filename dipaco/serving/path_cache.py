@@ -18,9 +18,11 @@ from typing import Any, NamedTuple, Protocol
 
 from dipaco.receipt import Receipt
 from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
+from dipaco.serving.modules_in_use import ModulesInUse
 from dipaco.topology import ModuleId, assemble
 
 Parts = Mapping[str, Any]
+PathDigests = tuple[str, ...]  # of its modules; they tell a path from others
 Modules = Mapping[ModuleId, Receipt]  # the modules of a path, and where each is stored
 
 
@@ -107,8 +109,10 @@ class PathCache:
         self._sizes: dict[str, int] = {}  # digest -> bytes; also of those still to be read
         self._known_sizes: dict[str, int] = {}  # of every module that was ever held
         # A path is keyed by the digests of its modules; the least recently used comes first.
-        self._paths: OrderedDict[tuple[str, ...], Parts] = OrderedDict()
-        self._pins: Counter[tuple[str, ...]] = Counter()
+        self._paths: OrderedDict[PathDigests, Parts] = OrderedDict()
+        self._pins: Counter[PathDigests] = Counter()  # none is 0
+        self._used = ModulesInUse(self._sizes)  # by paths that are in memory or pinned
+        self._pinned = ModulesInUse(self._sizes)  # by those that are pinned
         self._bytes_being_read = 0
         self._hits = self._misses = self._evictions = 0
 
@@ -147,8 +151,9 @@ class PathCache:
         with self._lock:
             if not self._sizes.keys() >= wanted.keys():
                 self._evict_for(wanted, kept)
-                self._sizes = wanted | self._sizes
-            self._pins[key] += 1
+                for digest, size in wanted.items():
+                    self._sizes.setdefault(digest, size)
+            self._pin(key)
         return PathPin(lambda: self._read(key, modules, kept), lambda: self._unpin(key))
 
     def contains(self, modules: Modules) -> bool:
@@ -185,13 +190,13 @@ class PathCache:
                 evictions=self._evictions,
             )
 
-    def _read(self, key: tuple[str, ...], modules: Modules, kept: Set[str]) -> Parts:
+    def _read(self, key: PathDigests, modules: Modules, kept: Set[str]) -> Parts:
         """The parts of a path that is pinned."""
         while True:
             with contextlib.suppress(_LeftUnread):
                 return self._read_once(key, modules, kept)
 
-    def _read_once(self, key: tuple[str, ...], modules: Modules, kept: Set[str]) -> Parts:
+    def _read_once(self, key: PathDigests, modules: Modules, kept: Set[str]) -> Parts:
         """Raises `_LeftUnread` where another thread was to read one of the modules and did not come
         to it.
         """
@@ -217,7 +222,7 @@ class PathCache:
             self._on_cold(time.monotonic() - started)
         return parts
 
-    def _read_all(self, key: tuple[str, ...], receipts: Iterable[Receipt], kept: Set[str]) -> None:
+    def _read_all(self, key: PathDigests, receipts: Iterable[Receipt], kept: Set[str]) -> None:
         """Reads modules of a path that no other thread reads, up to the first error."""
         problem: BaseException | None = None
         for receipt in receipts:
@@ -238,13 +243,15 @@ class PathCache:
         if problem is not None:
             raise problem
 
-    def _read_module(self, key: tuple[str, ...], receipt: Receipt, kept: Set[str]) -> None:
+    def _read_module(self, key: PathDigests, receipt: Receipt, kept: Set[str]) -> None:
         digest, num_bytes = receipt.digest, self._size_of(receipt)
         with self._turn_to_read(num_bytes):
             module = self._load(receipt)
         if self._num_bytes_of is not None:
             num_bytes = self._num_bytes_of(module)
         with self._lock:
+            for modules in (self._used, self._pinned):
+                modules.resize(digest, num_bytes - self._sizes[digest])
             self._known_sizes[digest] = self._sizes[digest] = num_bytes
             # In memory it may take more than on disk.
             self._evict_for({each: self._sizes[each] for each in key}, kept)
@@ -266,12 +273,21 @@ class PathCache:
                 self._bytes_being_read -= num_bytes
                 self._lock.notify_all()
 
-    def _unpin(self, key: tuple[str, ...]) -> None:
+    def _pin(self, key: PathDigests) -> None:
+        if key not in self._pins:
+            self._pinned.add(key)
+            if key not in self._paths:
+                self._used.add(key)
+        self._pins[key] += 1
+
+    def _unpin(self, key: PathDigests) -> None:
         with self._lock:
             self._pins[key] -= 1
-            self._pins += Counter()  # drops zeros
-            if key not in self._paths:  # it was not read
-                self._drop_unused_modules({})
+            if not self._pins[key]:
+                del self._pins[key]
+                self._pinned.remove(key)
+                if key not in self._paths:  # it was not read
+                    self._drop(self._used.remove(key))
 
     def _assembled(self, modules: Modules, held: Mapping[str, Parts]) -> Parts:
         by_module = {module: held[receipt.digest] for module, receipt in modules.items()}
@@ -287,30 +303,28 @@ class PathCache:
         alone = sum(wanted.values())
         if alone > self.max_bytes:
             raise PathCacheTooSmall(num_bytes=alone, max_bytes=self.max_bytes)
-        self._drop_unused_modules(wanted)
-        may_go = [key for key in self._paths if key not in self._pins and not kept >= set(key)]
-        staying = (*(self._paths.keys() - may_go), *self._pins)
-        if not self._fits(wanted, {digest for key in staying for digest in key}):
+        staying, stays = self._pinned, set(self._pins)
+        if kept:
+            staying = staying.copy()
+            for key in [key for key in self._paths if kept >= set(key) and key not in stays]:
+                staying.add(key)
+                stays.add(key)
+        if staying.bytes_with(wanted) > self.max_bytes:
             raise NoRoomForPath(pinned=len(self._pins))
-        for key in may_go:
-            if self._fits(wanted, self._sizes.keys()):
-                return
+        may_go = (key for key in list(self._paths) if key not in stays)
+        while self._used.bytes_with(wanted) > self.max_bytes:
+            key = next(may_go)
             del self._paths[key]
             self._evictions += 1
-            self._drop_unused_modules(wanted)
+            self._drop(set(self._used.remove(key)) - wanted.keys())
 
-    def _fits(self, wanted: Mapping[str, int], others: Set[str]) -> bool:
-        """Whether modules fit into memory together with others that are there."""
-        sizes = {**wanted, **self._sizes}
-        return sum(sizes[digest] for digest in wanted.keys() | others) <= self.max_bytes
-
-    def _drop_unused_modules(self, wanted: Mapping[str, int]) -> None:
-        used = {digest for key in (*self._paths, *self._pins) for digest in key} | wanted.keys()
-        for digest in self._sizes.keys() - used:
+    def _drop(self, digests: Iterable[str]) -> None:
+        """Modules that no path uses."""
+        for digest in digests:
             del self._sizes[digest]
             self._modules.pop(digest, None)
 
 
-def digests_of(modules: Modules) -> tuple[str, ...]:
+def digests_of(modules: Modules) -> PathDigests:
     """What tells a path from others: the digests of its modules."""
     return tuple(receipt.digest for receipt in modules.values())

@@ -10,7 +10,7 @@ import asyncio
 import collections
 import dataclasses
 
-from dipaco.serving.path_cache import Modules, PathPin, digests_of
+from dipaco.serving.path_cache import Modules, PathDigests, PathPin, digests_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -24,7 +24,7 @@ class RoomRequest:
     without_room_since: float | None = None  # when it was first refused
 
     @property
-    def path(self) -> tuple[str, ...]:
+    def path(self) -> PathDigests:
         """The digests of its modules."""
         return digests_of(self.modules)
 
@@ -41,7 +41,7 @@ class PathTurns:
             collections.OrderedDict()
         )
         # (client, memory) -> how often it has each path in use. None is empty.
-        self._in_use: dict[tuple[str, int], collections.Counter[tuple[str, ...]]] = {}
+        self._in_use: dict[tuple[str, int], collections.Counter[PathDigests]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -58,11 +58,11 @@ class PathTurns:
             if not theirs:
                 del self._waiting[key]
 
-    def take(self, client: str, memory: int, path: tuple[str, ...]) -> None:
+    def take(self, client: str, memory: int, path: PathDigests) -> None:
         """A client has a path in use, once more."""
         self._in_use.setdefault((client, memory), collections.Counter())[path] += 1
 
-    def give_back(self, client: str, memory: int, path: tuple[str, ...]) -> None:
+    def give_back(self, client: str, memory: int, path: PathDigests) -> None:
         key = client, memory
         paths = self._in_use[key]
         paths[path] -= 1
