@@ -41,7 +41,8 @@ def upgrade(
         version. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
       DiskFull, NotWritable, DatabaseUnreachable, RunBusy: the workers may go on.
-      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`.
+      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`
+        under the version that the run is of: this one may not open its tables.
       UpgradeUnfinished: this upgrade, or one before it that did not end, has brought the tables to
         this version; it is to be called again.
       RunTooOld: no script leads from its tables to these.
@@ -65,7 +66,7 @@ def upgrade(
             # Only on the new tables: those of before the history cannot be told of an end.
             ledger.meta.pin(described_version(), ledger.reaper.end_all)
         except BaseException as error:  # as late as after the commit that made the tables new
-            _end_drain(ledger, where, error)
+            _end_drain(ledger, where, before.version, error)
             raise
         ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)
@@ -73,14 +74,14 @@ def upgrade(
         ledger.close()
 
 
-def _end_drain(ledger: Ledger, where: Address, error: BaseException) -> None:
-    """After `error`. Raises `LeftDraining`, `UpgradeUnfinished`."""
+def _end_drain(ledger: Ledger, where: Address, version: str, error: BaseException) -> None:
+    """After `error`, in a run of `version`. Raises `LeftDraining`, `UpgradeUnfinished`."""
     try:
         with patience(STOPPING_SECONDS):
             is_ended = ledger.meta.end_drain()
     except DipacoError as fault:  # a full disk, say, which was `error` too
         problem = error if isinstance(error, DipacoError) else fault
-        raise LeftDraining(folder=where, problem=problem) from error
+        raise LeftDraining(folder=where, problem=problem, before=version) from error
     if not is_ended:
         problem = "It was interrupted." if isinstance(error, KeyboardInterrupt) else error
         raise UpgradeUnfinished(folder=where, problem=problem) from error

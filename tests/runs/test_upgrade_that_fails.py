@@ -6,6 +6,7 @@ from importlib.resources import as_file
 
 import pytest
 
+from dipaco.cli.main import main
 from dipaco.control import database
 from dipaco.control.database import newest_version
 from dipaco.control.ledger import Ledger
@@ -16,6 +17,7 @@ from dipaco.errors import DiskFull, NotWritable, RunBusy
 from dipaco.runs.errors import LeftDraining, UpgradeUnfinished
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.upgrade import upgrade
+from dipaco.runs.version import described_version
 from tests.runs.test_opening import CONFIG
 
 
@@ -79,6 +81,24 @@ def test_an_upgrade_that_cannot_tell_the_workers_to_go_on_says_that_the_run_drai
         upgrade(begun.address, 10.0)
     assert isinstance(raised.value.__cause__, DiskFull if fails is no_space_left else RunBusy)
     assert begun.ledger.meta.command().name == "drain"
+
+
+def test_the_program_that_is_named_lets_the_workers_of_a_run_that_was_left_draining_go_on(
+    begun, next_tables, monkeypatch
+):
+    """This one cannot read the tables."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SQLite, "upgrade", no_space_left)
+        patch.setattr(Meta, "end_drain", no_space_left)
+        with pytest.raises(LeftDraining) as raised:
+            upgrade(begun.address, 10.0)
+    resume = ["resume", "--run", str(begun.address)]
+    said = f"the version that the run is of ({described_version()}): `dipaco {' '.join(resume)}`"
+    assert said in str(raised.value)
+    assert main(resume) == 2
+    monkeypatch.undo()
+    assert main(resume) == 0
+    assert begun.ledger.meta.command().name == "run"
 
 
 def not_flushed(flush):
