@@ -94,6 +94,10 @@ class Database(Protocol):
         """Runs a named statement; how many rows it changed. Raises `KeyTaken`."""
         ...
 
+    def tables_version(self) -> int:
+        """The version that its tables are of."""
+        ...
+
     def upgrade(self) -> tuple[int, int]:
         """Brings tables of an older version to this program's; both versions."""
         ...

@@ -40,7 +40,8 @@ class Ledger:
     Args:
       location: a file, or the URL of a database server.
       schema: the run's own, on a server.
-      allows_older: its tables may be of an older version of this program; see `Meta.upgrade`.
+      allows_older: its tables may be of an older version of this program; see
+        `Meta.upgrade_tables` and `Meta.pin`.
     """
 
     def __init__(self, location: Path | str, schema: str = "", *, allows_older: bool = False):

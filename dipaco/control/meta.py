@@ -15,6 +15,8 @@ from dipaco.control.retry import retried
 # The command that held before an upgrade drained the run; empty where no upgrade has, or where
 # another command was given since.
 BEFORE_DRAIN = "command before the upgrade's drain"
+# The version of the tables then, until the drain is ended or the run is pinned; empty afterwards.
+TABLES_BEFORE_DRAIN = "tables before the upgrade's drain"
 
 
 class RunCommand(NamedTuple):
@@ -158,20 +160,40 @@ class Meta:
             if before == "drain":  # perhaps of an upgrade that was killed
                 before = self.get(BEFORE_DRAIN) or before
             self._put_command("drain", before_drain=before)
+            if not self.get(TABLES_BEFORE_DRAIN):  # else of an upgrade that was killed, or failed
+                self._note_tables(str(self._database.tables_version()))
 
     @retried
-    def end_drain(self) -> None:
+    def end_drain(self) -> bool:
         """The workers follow the command of before the drain, unless another was given meanwhile,
         be it to drain.
+
+        Returns:
+          False: the tables are newer than when the drain began, this one or the first of upgrades
+            that did not end, so no worker of before may go on. Nothing was changed.
         """
+        if self._has_newer_tables():  # asked first without writing: the disk may be full
+            return False
         with self._database.transaction():
+            self._database.lock("command")
+            if self._has_newer_tables():
+                return False
             self._end_drain()
+        return True
+
+    def _has_newer_tables(self) -> bool:
+        before = self.get(TABLES_BEFORE_DRAIN)
+        return bool(before and self._database.tables_version() > int(before))
+
+    def _note_tables(self, version: str) -> None:
+        self._database.change("change_meta", key=TABLES_BEFORE_DRAIN, value=version)
 
     def _end_drain(self) -> None:
         self._database.lock("command")
         now, before = self.get("command") or "run", self.get(BEFORE_DRAIN)
         # A program of before this note leaves it where it is.
         self._put_command(before if before and now == "drain" else now, before_drain="")
+        self._note_tables("")
 
     def _put_command(self, name: str, *, before_drain: str) -> None:
         """Inside a transaction; whether there is a drain to end is noted with every command."""

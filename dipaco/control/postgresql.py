@@ -130,10 +130,14 @@ class PostgreSQL:
     def change(self, query: str, **values: Any) -> int:
         return self._execute(query, values).rowcount
 
+    def tables_version(self) -> int:
+        found = self.one("get_schema_version")
+        return 0 if found is None else found[0]
+
     def upgrade(self) -> tuple[int, int]:
         with self._connection.transaction():
             self.lock("schema")
-            before = self._version()
+            before = self.tables_version()
             self._migrate(before)
         return before, newest_version("postgresql")
 
@@ -164,16 +168,12 @@ class PostgreSQL:
         # The name is from database_location.py: letters, digits and underscores.
         self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
         self.change("create_schema_version")
-        version = self._version()
+        version = self.tables_version()
         check_version(
             version, self._connection.place, "postgresql", allows_older=self._allows_older
         )
         if not version:
             self._migrate(version)
-
-    def _version(self) -> int:
-        found = self.one("get_schema_version")
-        return 0 if found is None else found[0]
 
     def _migrate(self, version: int) -> None:
         """Inside a transaction. Functions of the schema get its search path: they name tables

@@ -161,6 +161,10 @@ class SQLite:
                 raise
             raise KeyTaken(str(error)) from error
 
+    def tables_version(self) -> int:
+        with self._translate_errors():
+            return self._connection.execute("PRAGMA user_version").fetchone()[0]
+
     def upgrade(self) -> tuple[int, int]:
         with self._translate_errors():
             before = self._version()
@@ -219,13 +223,13 @@ class SQLite:
             raise NotWritable(file=self._file, problem=error) from error
 
     def _version(self) -> int:
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        version = self.tables_version()
         check_version(version, self._file, "sqlite", allows_older=self._allows_older)
         return version
 
     def _migrate(self) -> None:
         with self.transaction():
-            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            version = self.tables_version()
             for number, script in migrations("sqlite").items():
                 if number > version:
                     for statement in _statements(script):

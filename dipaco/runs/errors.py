@@ -20,7 +20,7 @@ class NoSuchArm(DipacoError):
 
 
 class LeftDraining(MachineFault):
-    """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on: `dipaco resume --run {folder}`."""
+    """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on, under the version that the run is of ({before}): `dipaco resume --run {folder}`."""
 
 
 class UpgradeUnfinished(MachineFault):

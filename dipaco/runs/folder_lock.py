@@ -22,6 +22,9 @@ from dipaco.store.layout import Layout
 
 SETUP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
 RETRY_SECONDS = 0.1
+# How often the lock's file is opened where it is never the one of its name: some file systems that
+# are reached over a network number a file differently each time that they are asked.
+MOST_OPENINGS = 20
 
 
 class FolderLock:
@@ -51,6 +54,7 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
     folder = Address.of(where).folder
     lock = Layout(folder).lock
     deadline = time.monotonic() + SETUP_SECONDS
+    openings = 0
     while True:
         is_new = not folder.exists()
         with translate_os_errors(folder):
@@ -65,7 +69,9 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
                 continue
         with stream:
             is_exclusive = _wait(stream, deadline, where)
-            if not _is_of(stream, lock):
+            openings += 1
+            if not _is_of(stream, lock) and openings < MOST_OPENINGS:
+                time.sleep(RETRY_SECONDS)
                 continue  # the process that had made the folder has removed it
             held = FolderLock(stream, is_exclusive=is_exclusive)
             try:

@@ -37,11 +37,14 @@ def upgrade(
     the command holds that its workers followed before, or one that was given meanwhile.
 
     Raises:
-      KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
+      KeyboardInterrupt: `should_stop` while waiting, or an interrupt before the tables are of this
+        version. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
       DiskFull, NotWritable, DatabaseUnreachable, RunBusy: the workers may go on.
-      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`.
-      UpgradeUnfinished: the tables are of this version already; it is to be called again.
+      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`
+        under the version that the run is of: this one may not open its tables.
+      UpgradeUnfinished: this upgrade, or one before it that did not end, has brought the tables to
+        this version; it is to be called again.
       RunTooOld: no script leads from its tables to these.
       BadSetting, SettingsDisagree: this version does not take its config.
       NoSuchRun, LedgerVersion.
@@ -60,31 +63,28 @@ def upgrade(
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
             tables = ledger.meta.upgrade_tables()
-        except BaseException as error:
-            _end_drain(ledger, where, error)
-            raise
-        try:
             # Only on the new tables: those of before the history cannot be told of an end.
             ledger.meta.pin(described_version(), ledger.reaper.end_all)
-        except DipacoError as error:
-            if tables[0] == tables[1]:
-                _end_drain(ledger, where, error)
-                raise
-            raise UpgradeUnfinished(folder=where, problem=error) from error
+        except BaseException as error:  # as late as after the commit that made the tables new
+            _end_drain(ledger, where, before.version, error)
+            raise
         ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()
 
 
-def _end_drain(ledger: Ledger, where: Address, error: BaseException) -> None:
-    """After `error`. Raises `LeftDraining`."""
+def _end_drain(ledger: Ledger, where: Address, version: str, error: BaseException) -> None:
+    """After `error`, in a run of `version`. Raises `LeftDraining`, `UpgradeUnfinished`."""
     try:
         with patience(STOPPING_SECONDS):
-            ledger.meta.end_drain()
+            is_ended = ledger.meta.end_drain()
     except DipacoError as fault:  # a full disk, say, which was `error` too
         problem = error if isinstance(error, DipacoError) else fault
-        raise LeftDraining(folder=where, problem=problem) from error
+        raise LeftDraining(folder=where, problem=problem, before=version) from error
+    if not is_ended:
+        problem = "It was interrupted." if isinstance(error, KeyboardInterrupt) else error
+        raise UpgradeUnfinished(folder=where, problem=problem) from error
 
 
 def _numbers(version: str) -> tuple[int, ...]:

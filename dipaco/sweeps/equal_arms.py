@@ -169,28 +169,61 @@ def plan_runs(
       others: unfinished runs of other trials. One that has all that a trial is to train goes on for
         it; the rest go on when their own are asked for.
     """
+    begun = {run.folder for run in existing}
+    trained = {digest for run in existing for digest in run.arms.values()}
+    new = [t for t in trials if own[t] not in begun and not trains.get(t)]
+    found = {t: _equal_of(arms_of(t.config), others, trained) for t in new}
+    going_on = {t: run for t, run in found.items() if run is not None}
+    of_others = {run.folder for run in others}
+    while True:
+        run_of, trained_by = _assigned(trials, own, existing, trains, others, going_on)
+        goes_on = {t: run for t, run in run_of.items() if run.folder in of_others}
+        if len(goes_on) == len(going_on):
+            break
+        # More go on, as rows before them train what they lack: those leave out what these train.
+        going_on = goes_on
+    sources: dict[Trial, Sources] = {}
+    for trial in trials:
+        run = run_of.get(trial)
+        own_arms = {} if run is None else run.arms
+        sources[trial] = {
+            arm: run if run is not None and arm in own_arms else trained_by[digest]
+            for arm, digest in arms_of(trial.config).items()
+            if arm in own_arms or digest in trained_by
+        }
+    runs = {run.folder: run for run in run_of.values()}
+    return SweepPlan(list(runs.values()), sources, others)
+
+
+def _assigned(
+    trials: Sequence[Trial],
+    own: Mapping[Trial, Path],
+    existing: Sequence[SweepRun],
+    trains: Mapping[Trial, Collection[str]],
+    others: Sequence[SweepRun],
+    going_on: Mapping[Trial, SweepRun],
+) -> tuple[dict[Trial, SweepRun], dict[str, SweepRun]]:
+    """Arguments as `plan_runs`, and trials for which one of `others` is known to go on: no trial
+    before them begins a run with what it trains.
+
+    Returns:
+      Trial -> its run, where it has one; digest of an arm -> the run that trains it.
+    """
     by_folder = {run.folder: run for run in existing}
-    trained_by: dict[str, SweepRun] = {}  # digest of an arm -> run
+    trained_by: dict[str, SweepRun] = {}
 
     def note_arms_of(run: SweepRun) -> None:
         for digest in run.arms.values():
             trained_by.setdefault(digest, run)
 
-    for run in existing:
-        note_arms_of(run)
-    new = [t for t in trials if own[t] not in by_folder and not trains.get(t)]
-    ongoing: dict[Trial, SweepRun] = {}  # before others begin runs with what these train
-    for trial in new:
-        if run := _equal_of(arms_of(trial.config), others, trained_by.keys()):
-            ongoing[trial] = run
-    for run in ongoing.values():
+    for run in (*existing, *going_on.values()):
         note_arms_of(run)
     run_of: dict[Trial, SweepRun] = {}
     for trial in trials:
         arms, wanted = arms_of(trial.config), trains.get(trial, ())
-        run = ongoing.get(trial) or by_folder.get(own[trial])
+        run = going_on.get(trial) or by_folder.get(own[trial])
         elsewhere = trained_by.keys() - set(wanted)
-        if run is None and trial in new:
+        if run is None and not wanted:
             run = _equal_of(arms, others, elsewhere)
             if run is not None:
                 note_arms_of(run)
@@ -203,17 +236,7 @@ def plan_runs(
                     trained_by[digest] = run
         if run is not None:
             run_of[trial] = run
-    sources: dict[Trial, Sources] = {}
-    for trial in trials:
-        run = run_of.get(trial)
-        own_arms = {} if run is None else run.arms
-        sources[trial] = {
-            arm: run if run is not None and arm in own_arms else trained_by[digest]
-            for arm, digest in arms_of(trial.config).items()
-            if arm in own_arms or digest in trained_by
-        }
-    runs = {run.folder: run for run in run_of.values()}
-    return SweepPlan(list(runs.values()), sources, others)
+    return run_of, trained_by
 
 
 def _equal_of(

@@ -87,6 +87,24 @@ def test_both_databases_are_brought_to_the_same_version():
     assert database.migrations("sqlite").keys() == database.migrations("postgresql").keys()
 
 
+def test_a_drain_ends_on_the_tables_that_it_began_on_or_with_the_pin(older):
+    """Else workers of the program of before would go on with tables that it does not know."""
+    with contextlib.closing(Ledger(*older, allows_older=True)) as ledger:
+        ledger.meta.begin_drain()
+        assert ledger.meta.end_drain()
+        assert ledger.meta.command().name == "run"
+        for _ in range(2):  # the second attempt finds new tables, which it did not make
+            ledger.meta.begin_drain()
+            ledger.meta.upgrade_tables()
+            assert not ledger.meta.end_drain()
+            assert ledger.meta.command().name == "drain"
+        ledger.meta.pin("9.9")
+        assert ledger.meta.command().name == "run"
+        ledger.meta.begin_drain()
+        assert ledger.meta.end_drain()
+        assert ledger.meta.command().name == "run"
+
+
 @pytest.fixture
 def first(place, tmp_path, monkeypatch):
     """A run's place, whose tables are the first ones."""

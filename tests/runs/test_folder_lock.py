@@ -71,6 +71,19 @@ def test_who_waited_for_a_folder_that_is_removed_makes_it_again(tmp_path, monkey
         assert waiting[0].result(timeout=60)
 
 
+def test_a_file_system_that_numbers_a_file_differently_each_time_keeps_nobody_waiting_for_ever(
+    tmp_path, monkeypatch
+):
+    """Whether the open file is still there cannot be told then."""
+    looks, pauses = [], []
+    monkeypatch.setattr("os.path.samestat", lambda *_: looks.append(1) or len(looks) > 1000)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with folder_lock(tmp_path) as lock:
+        assert lock.is_exclusive
+    assert 2 < len(looks) < 100
+    assert len(pauses) == len(looks) - 1
+
+
 @pytest.mark.parametrize("step", ["open", "mkdir"])
 def test_who_makes_a_folder_that_is_removed_just_then_makes_it_again(tmp_path, monkeypatch, step):
     begins = getattr(Path, step)

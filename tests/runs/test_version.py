@@ -13,12 +13,11 @@ import dipaco
 from dipaco.control import clock, database, reaping
 from dipaco.control.ledger import Ledger
 from dipaco.control.life import Life
-from dipaco.control.meta import Meta, RunCommand
-from dipaco.control.reaping import Reaper
+from dipaco.control.meta import RunCommand
 from dipaco.control.sqlite import SQLite
-from dipaco.errors import BadSetting, DiskFull, RunBusy, RunOfOtherVersion
+from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
-from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeUnfinished
+from dipaco.runs.errors import RunTooOld
 from dipaco.runs.opening import create_or_open, database_location_of, open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
@@ -278,64 +277,6 @@ def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
     with pytest.raises(KeyboardInterrupt) if is_stopped else contextlib.nullcontext():
         assert upgrade(Address(tmp_path / "run"), 10.0, meanwhile).command == (given or before)
     assert run.ledger.meta.command().name == (given or before)
-    run.ledger.close()
-
-
-@pytest.mark.parametrize("before", ["run", "pause"])
-def test_an_upgrade_that_fails_lets_the_workers_go_on(tmp_path, monkeypatch, before):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    run.ledger.meta.set_command(before)
-    told = run.ledger.meta.command()
-    monkeypatch.setattr(SQLite, "upgrade", no_space_left)
-    with pytest.raises(DiskFull):
-        upgrade(Address(tmp_path / "run"), 10.0)
-    assert run.ledger.meta.command() == told
-    run.ledger.close()
-
-
-def no_space_left(*_):
-    raise DiskFull(file="ledger.sqlite")
-
-
-def test_an_upgrade_that_can_write_nothing_any_more_says_that_the_run_drains(tmp_path, monkeypatch):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    monkeypatch.setattr(SQLite, "upgrade", no_space_left)
-    monkeypatch.setattr(Meta, "end_drain", no_space_left)
-    said = r"told to leave: No space left .*`dipaco resume --run .*run`"
-    with pytest.raises(LeftDraining, match=said) as raised:
-        upgrade(Address(tmp_path / "run"), 10.0)
-    assert isinstance(raised.value.__cause__, DiskFull)
-    assert run.ledger.meta.command().name == "drain"
-    run.ledger.close()
-
-
-def busy(*_, **__):
-    raise RunBusy(folder="run")
-
-
-def test_an_upgrade_that_another_process_holds_up_says_that_the_run_drains(tmp_path, monkeypatch):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    monkeypatch.setattr(SQLite, "upgrade", busy)
-    monkeypatch.setattr(Meta, "end_drain", busy)
-    with pytest.raises(LeftDraining, match=r"`dipaco resume --run .*run`"):
-        upgrade(Address(tmp_path / "run"), 10.0)
-    run.ledger.close()
-
-
-@pytest.mark.parametrize("has_new_tables", [True, False], ids=["new tables", "the same"])
-def test_after_new_tables_no_worker_of_before_goes_on_until_the_next_upgrade(
-    tmp_path, monkeypatch, has_new_tables
-):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    with monkeypatch.context() as patch:
-        patch.setattr(Reaper, "end_all", no_space_left)
-        if has_new_tables:
-            patch.setattr(SQLite, "upgrade", lambda self: (4, 5))
-        error = UpgradeUnfinished if has_new_tables else DiskFull
-        with pytest.raises(error, match="No space left"):
-            upgrade(Address(tmp_path / "run"), 10.0)
-    assert run.ledger.meta.command().name == ("drain" if has_new_tables else "run")
-    assert upgrade(Address(tmp_path / "run"), 10.0).command == "run"
     run.ledger.close()
 
 

@@ -234,6 +234,16 @@ def test_no_row_begins_what_a_run_trains_that_goes_on_for_a_later_one():
     assert trained_by(plan)["c, seed 0"][DENSE] == "a, seed 0"
 
 
+def test_no_row_begins_what_a_run_trains_that_goes_on_because_the_row_trains_the_rest():
+    (unfinished,) = planned({"a": dataclasses.replace(TOY, baselines=(DENSE,))}).runs
+    rows = {"c": FLAT, "b": TOY}
+    own = {trial: Path(trial.row) for trial in trials_of("s", rows, [0])}
+    plan = plan_runs(list(own), own, [], {}, others=[unfinished])
+    assert begun(plan) == [("c, seed 0", (DENSE_EQUAL_TOKENS,)), ("a, seed 0", (DENSE,))]
+    assert trained_by(plan)["b, seed 0"][DENSE_EQUAL_TOKENS] == "c, seed 0"
+    assert trained_by(plan)["c, seed 0"][DENSE] == "a, seed 0"
+
+
 def test_grids_of_one_shape_are_equal_however_they_are_written():
     parts = [part for level in TOY.topology.levels for part in level.parts]
     again = dataclasses.replace(TOY, topology=grid(parts, (2, 2)))

@@ -29,6 +29,7 @@ const run = {
   texts: undefined, // undefined: not asked for; null: there are none
   textsVersion: undefined, // of those that were asked for last
   hasShownTexts: false,
+  areTextsAway: false, // a moment ago
 };
 
 function load(document) {

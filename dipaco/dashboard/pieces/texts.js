@@ -1,6 +1,6 @@
 // Where text went: domains by path, what moved, and the fate of one document.
 
-const MOST_COLUMNS = 24, MOST_HITS = 20;
+const MOST_COLUMNS = 24, MOST_HITS = 20, AWAY_SECONDS = 30;
 const stageOf = phase => run.document.status.stages[phase ? `route@${phase}` : "route"];
 
 function drawTexts() {
@@ -54,11 +54,15 @@ async function getTexts() { // again when there is more, or where there was noth
   try {
     texts = held ? JSON.parse(held.textContent) : await (await ask("texts")).json();
   } catch (error) {
-    at("found").textContent = error.message;
-    if (run.textsVersion === version) run.textsVersion = undefined; // tried again with what comes next
+    if (run.textsVersion !== version) return;
+    at("no-texts").textContent = error.message;
+    run.textsVersion = undefined; // asked for again
+    run.areTextsAway = true;
+    setTimeout(() => { run.areTextsAway = false; renewTexts(); }, 1000 * AWAY_SECONDS);
     return;
   }
   if (run.textsVersion !== version) return; // a later question is on its way
+  at("no-texts").textContent = "";
   if (texts) {
     for (const [key, value] of Object.entries(texts)) if (value?.data !== undefined) texts[key] = unpack(value);
     texts.routings = texts.routings.map(({phase, paths}) => ({phase, paths: unpack(paths)}));
@@ -70,7 +74,7 @@ async function getTexts() { // again when there is more, or where there was noth
 }
 
 function renewTexts() { // of a page that has shown them
-  if (run.hasShownTexts && run.textsVersion !== textsVersion()) getTexts();
+  if (run.hasShownTexts && !run.areTextsAway && run.textsVersion !== textsVersion()) getTexts();
 }
 
 function fateOf(number) { // from the table
