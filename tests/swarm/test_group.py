@@ -141,10 +141,10 @@ def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_
     group.remove("ana", "it fell silent")
     assert group.adopt(joined(group), done(*blocks))
     assert group.ledger.done_by("ana") == blocks
-    assert set(group.losses) == set(blocks)
+    assert set(group.rows.losses) == set(blocks)
     group.remove_failed("ana", "its part did not arrive")
     assert not group.adopt(joined(group), done(*blocks))
-    assert not group.losses
+    assert not group.rows.losses
     group.begin_step(4, [46.0] * 8)
     assert not group.adopt(group.member("ana"), done(*blocks))
 

@@ -124,10 +124,6 @@ class SwarmGroup:
     def ledger(self) -> BlockLedger:
         return self.rows.ledger
 
-    @property
-    def losses(self) -> dict[int, float]:
-        return self.rows.losses
-
     # --- members -------------------------------------------------------------------------------
 
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
@@ -169,10 +165,13 @@ class SwarmGroup:
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
         self.changed.set()
 
-    def remove_failed(self, name: str, reason: str) -> None:
-        """Removes a member that kept a round from ending: its sum is not adopted in this step."""
+    def remove_failed(self, name: str, reason: str, *, counts: bool = True) -> None:
+        """Removes a member that kept a round from ending: its sum is not adopted in this step.
+
+        `counts`: whether it rests when that happens again.
+        """
         self.rows.failed.add(name)
-        if rest := self._at_work.note_failed(name, self.rows.seconds):
+        if counts and (rest := self._at_work.note_failed(name, self.rows.seconds)):
             self._say(f"{name} kept rounds from ending: it gets no rows for {rest:.0f} s")
         self.remove(name, reason)
 

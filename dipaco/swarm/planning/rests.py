@@ -34,12 +34,12 @@ class Rests:
         """A session joins, beside these: what others of its holder did that are gone is its own
         now. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
         """
-        seen, holder = self._of(session), _holder_of(session)
+        seen, holder = self._of(session), holder_of(session)
         for one in self._seen.keys() - members - {session}:
             its = self._seen[one]
             if now_seconds > its.until_seconds + MAX_REST_SECONDS:
                 del self._seen[one]
-            elif _holder_of(one) == holder:
+            elif holder_of(one) == holder:
                 seen = _worst(seen, its)
                 del self._seen[one]
         self._seen[session] = seen._replace(until_seconds=max(seen.until_seconds, now_seconds))
@@ -84,8 +84,8 @@ class Rests:
         """What is known of a session; of a new one, the most that is of its holder's."""
         if session in self._seen:
             return self._seen[session]
-        holder = _holder_of(session)
-        of_holder = (seen for one, seen in self._seen.items() if _holder_of(one) == holder)
+        holder = holder_of(session)
+        of_holder = (seen for one, seen in self._seen.items() if holder_of(one) == holder)
         return functools.reduce(_worst, of_holder, _Failures())
 
 
@@ -95,5 +95,6 @@ def _worst(one: _Failures, other: _Failures) -> _Failures:
     )
 
 
-def _holder_of(session: str) -> str:
+def holder_of(session: str) -> str:
+    """The name in the credential of a session."""
     return session.partition("/")[0]

@@ -196,13 +196,13 @@ class Leader:
             self._published.publish(plan=plan)
             rows = self.group.rows
             self._checks.begin(plan, rows.parts, rows.batch)
-            contents, failed = await self._rounds.hold(plan)
+            contents, failed, excused = await self._rounds.hold(plan)
             failed |= await self._checks.settle(plan, self._rounds.spots) if contents else {}
             if not failed and contents:
                 break
             await self._check_not_diverged(plan, failed)
             for name, reason in failed.items():
-                self.group.remove_failed(name, reason)
+                self.group.remove_failed(name, reason, counts=name not in excused)
             self._published.publish(plan=None)
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
