@@ -40,7 +40,8 @@ def idle_limit_seconds(block_deadline_seconds: float) -> float:
     """With rows and without a block, after which a volunteer does not count.
 
     Args:
-      block_deadline_seconds: of one that was timed; 0 = it was not.
+      block_deadline_seconds: of one that was timed, and for how long it fetches a mean; 0 = it was
+        not timed.
     """
     return max(IDLE_SECONDS, block_deadline_seconds)
 
