@@ -167,7 +167,6 @@ class SwarmGroup:
 
     def remove_failed(self, name: str, reason: str, *, counts: bool = True) -> None:
         """Removes a member that kept a round from ending: its sum is not adopted in this step.
-
         `counts`: whether it rests when that happens again.
         """
         self.rows.failed.add(name)
@@ -252,9 +251,11 @@ class SwarmGroup:
         if self._settings.delayed_updates:
             among = tuple(one for one in among if one.lineage in member.bases)  # as it just said
         lease = lease_rows(among, self.at_work(), member, self._say)
-        for rows in among:
-            if rows.step == lease.step:
-                rows.leased |= {(member.name, block) for block in lease.blocks}
+        if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
+            rows.leased |= {(member.name, block) for block in lease.blocks}
+        could = self.rows in among  # else it lacks their state, and others would wait for it
+        if could and not lease.blocks and not self.ledger.held_by(member.name):
+            member.useful_at = time.monotonic()
         return lease
 
     def note_speed(self, member: GroupMember, block_seconds: float) -> None:

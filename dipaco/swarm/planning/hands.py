@@ -82,8 +82,8 @@ class Idle:
         """Looks at the members once more. Time in which a session was no member does not count.
 
         Args:
-          useful_seconds: of each, when a block of it came last, or it asked for rows and there was
-            none for it.
+          useful_seconds: of each, when a block of it came last, or it asked for rows that it could
+            compute and there was none for it.
           has_rows: whether there are rows to compute.
           now_seconds: of the clock.
           limit_seconds: of each, with rows and without a block, after which it is idle.
