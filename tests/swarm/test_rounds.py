@@ -63,13 +63,13 @@ class Round:
         self.asked.append(address)
         raise TimeoutError
 
-    def hold(self, within_seconds=30.0):
+    def hold(self, within_seconds=30.0, senders=PEERS):
         number = module.round_number_of(self.rounds._term, self.rounds._count)
         names = (BACK, *PEERS)
         plan = RoundPlan(
             number=number,
             step=3,
-            senders=tuple(Sender(name=name, blocks=(0,), targets=1.0) for name in PEERS),
+            senders=tuple(Sender(name=name, blocks=(0,), targets=1.0) for name in senders),
             slices=tuple(
                 Slice(start=2 * i, stop=2 * i + 2, reducer=name, address=f"tcp://{name}")
                 for i, name in enumerate(names)
@@ -123,6 +123,25 @@ def test_one_that_is_gone_is_not_excused_by_a_reducer_that_refuses_it_as_well(he
     outcome = held.hold()
     assert set(outcome.failed) == {"ana/1", "bo/1"}
     assert outcome.excused == {"bo/1"}
+
+
+def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
+    """No step is closed with rows of it, so that it could make nothing good."""
+    held.ends["eve/1"] = None
+    for _ in range(2):
+        held.group.rows.note_work(60.0)
+        held.group.members["ana/1"].time_block(1.0)
+        outcome = held.hold(within_seconds=0.2, senders=PEERS[:2])
+        assert set(outcome.failed) == {"eve/1"}
+        without(held, outcome)
+    request = held.group.members["eve/1"].join_request
+    held.group.add_member("eve/2", issue("eve").certificate, request)
+    assert {"eve/1", "eve/2"} <= held.group.at_work().keys()
+    for _ in range(2):
+        outcome = held.hold(within_seconds=0.2)
+        assert not outcome.excused
+        without(held, outcome)
+    assert "eve/1" not in held.group.at_work()
 
 
 def test_all_sessions_of_a_holder_whose_word_stands_alone_get_no_slice_for_a_while(held):

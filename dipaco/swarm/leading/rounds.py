@@ -52,7 +52,7 @@ class RoundOutcome(NamedTuple):
 
     contents: list[bytes]  # the coded mean of each slice; none where it is to be held again
     failed: dict[str, str]  # member -> how
-    excused: frozenset[str] = frozenset()  # those of them that may not be at fault
+    excused: frozenset[str] = frozenset()  # those of them that do not rest for it
 
 
 class Rounds:
@@ -225,6 +225,8 @@ class Rounds:
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await everything
+            # Who sends nothing could make nothing good: it adds up nothing for a while instead.
+            excused |= failed.keys() - {one.name for one in plan.senders}
             return RoundOutcome([], failed, excused)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
         self._forgive(plan)

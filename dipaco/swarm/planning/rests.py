@@ -1,4 +1,4 @@
-"""Which sessions get no rows for a while: those without which rounds had to be held again.
+"""Which sessions get no rows for a while: senders without which rounds had to be held again.
 
 Such a session is removed, joins again, and would get rows of the same step. After some rounds in a
 row it rests, for so many times as long as it held up the step, at first ten: what it costs the
