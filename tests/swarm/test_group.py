@@ -211,6 +211,27 @@ def test_who_keeps_two_rounds_from_ending_gets_no_rows_for_a_while_where_others_
     assert group.lease(eve).blocks, "nobody else is there"
 
 
+def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(group):
+    ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", times=2)
+    adds = keeps_rounds_from_ending(group, "zoe", times=2)
+    adds.join_request = JoinRequest(version="", address=None, computes=False, holds_state=False)
+
+    def does():
+        return [peer["does"] for peer in group.status()["peers"].values()]
+
+    assert does() == ["waits", "waits", "adds up"], "ana has not computed yet"
+    ana.time_block(0.1)
+    assert does() == ["waits", "rests", "adds up"]
+    assert group.lease(eve).is_resting
+    assert not group.lease(ana).is_resting
+    kinds = [peer["kind"] for peer in group.status()["peers"].values()]
+    assert kinds == [
+        "computes",
+        "computes, rests: two averagings in a row did not end with it",
+        "a client, only adds up",
+    ]
+
+
 def test_a_step_with_its_rows_brings_a_session_back(group):
     ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", times=2)
     ana.time_block(0.1)

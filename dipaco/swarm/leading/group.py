@@ -171,7 +171,7 @@ class SwarmGroup:
         """
         self.rows.failed.add(name)
         if counts and (rest := self._at_work.note_failed(name, self.rows.seconds)):
-            self._say(f"{name} kept rounds from ending: it gets no rows for {rest:.0f} s")
+            self._say(f"{name} held up rounds: no rows for {rest:.0f} s where others compute")
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str, evidence: Evidence | None = None) -> None:
@@ -387,13 +387,13 @@ class SwarmGroup:
 
     def status(self) -> dict[str, Any]:
         """What `dipaco status` shows: JSON values."""
-        rows = self._settings.block_rows
+        rows, at_work = self._settings.block_rows, self.at_work()
         return {
             "samples": self.ledger.num_done * rows,
             "target": self._settings.inner.batch_size,
             "samples_per_second": self.progress().samples_per_second,
             "peers": {
-                name: status_of(member, rows, self.open_rows)
+                name: status_of(member, rows, self.open_rows, rests=name not in at_work)
                 for name, member in sorted(self.members.items())
             },
             "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),
