@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,12 +13,14 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading import service
+from dipaco.swarm.leading.rounds import RoundOutcome
+from dipaco.swarm.network.messages import JoinRequest
 from dipaco.swarm.planning import hands
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
-from tests.support.swarm_rig import Group, first_state, largest_difference, plain_states
+from tests.support.swarm_rig import Group, first_state, issue, largest_difference, plain_states
 from tests.support.tiny_run import TOY
 
 
@@ -136,10 +139,51 @@ def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(monkeypat
             monkeypatch.setattr("dipaco.swarm.planning.hands.IDLE_SECONDS", 0.1)
             await asyncio.sleep(0.3)
             assert hands() == 0
+            monkeypatch.setattr("dipaco.swarm.planning.hands.IDLE_SECONDS", 60.0)
+            assert hands() == 0, "for so long also where there are no rows"
             group.leader._service._note_waiting(stuck.wire.name, True)
             await group.join("ana")
             assert hands() == 1
             await step
             assert hands() == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(monkeypatch):
+    now = [1e6]
+    monkeypatch.setattr("dipaco.swarm.roles.leader.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def scenario():
+        async with Group() as group:
+            leader, members = group.leader, group.leader.group
+
+            def num_hands_after(seconds):
+                for _ in range(100):
+                    now[0] += seconds / 100
+                    num_hands = leader.num_hands()
+                return num_hands
+
+            async def hold(plan):
+                assert num_hands_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
+                return RoundOutcome([bytes(4 * group.compute.num_values)], {})
+
+            request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+            members.add_member("ana/1", issue("ana").certificate, request)
+            members.members["ana/1"].time_block(1.0)
+            monkeypatch.setattr(leader._rounds, "hold", hold)
+            monkeypatch.setattr(members, "check_members", lambda: None)
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0)
+            while not members.ledger.adopt("ana/1", set(range(8))):
+                await asyncio.sleep(0.01)
+            members.changed.set()
+            await step
+            step = asyncio.ensure_future(group.step())
+            while members.ledger.is_complete:
+                await asyncio.sleep(0.01)
+            assert num_hands_after(0.9 * 3600.0) == 1, "the mean takes as long as the averaging"
+            assert num_hands_after(0.9 * 3600.0) == 0
+            step.cancel()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -1,5 +1,6 @@
 """Which sums a leader adopts: of members that it removed, and of the last leader's."""
 
+import dataclasses
 import time
 
 import pytest
@@ -141,10 +142,10 @@ def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_
     group.remove("ana", "it fell silent")
     assert group.adopt(joined(group), done(*blocks))
     assert group.ledger.done_by("ana") == blocks
-    assert set(group.losses) == set(blocks)
+    assert set(group.rows.losses) == set(blocks)
     group.remove_failed("ana", "its part did not arrive")
     assert not group.adopt(joined(group), done(*blocks))
-    assert not group.losses
+    assert not group.rows.losses
     group.begin_step(4, [46.0] * 8)
     assert not group.adopt(group.member("ana"), done(*blocks))
 
@@ -208,6 +209,27 @@ def test_who_keeps_two_rounds_from_ending_gets_no_rows_for_a_while_where_others_
     assert group.lease(ana).blocks
     group.remove("ana", "it has left")
     assert group.lease(eve).blocks, "nobody else is there"
+
+
+def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(group):
+    ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", times=2)
+    adds = keeps_rounds_from_ending(group, "zoe", times=2)
+    adds.join_request = JoinRequest(version="", address=None, computes=False, holds_state=False)
+
+    def does():
+        return [peer["does"] for peer in group.status()["peers"].values()]
+
+    assert does() == ["waits", "waits", "adds up"], "ana has not computed yet"
+    ana.time_block(0.1)
+    assert does() == ["waits", "rests", "adds up"]
+    assert group.lease(eve).is_resting
+    assert not group.lease(ana).is_resting
+    kinds = [peer["kind"] for peer in group.status()["peers"].values()]
+    assert kinds == [
+        "computes",
+        "computes, rests: two averagings in a row did not end with it",
+        "a client, only adds up",
+    ]
 
 
 def test_a_step_with_its_rows_brings_a_session_back(group):
@@ -285,3 +307,39 @@ def test_an_averaging_and_the_fetching_of_the_mean_is_no_hanging(group, monkeypa
         ana.silent_since = eve.silent_since = now[0]
         group.check_members()
         assert not group.lease(eve).blocks
+
+
+def test_with_late_steps_one_that_has_only_an_old_state_is_not_waited_for(monkeypatch):
+    """It asks every second for rows that it cannot compute."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    settings = dataclasses.replace(SETTINGS, delayed_updates=True)
+    group = SwarmGroup("back", settings, lambda sentence: None, lambda *refused: None)
+    group.begin_step(3, [46.0] * 8, lineage="new")
+    ana = joined(group)
+    for _ in range(40):
+        ana.time_block(5.0)
+    ana.bases = ("old",)
+    eve = keeps_rounds_from_ending(group, "eve", 2, step_seconds=900.0)
+    eve.bases = ("new",)
+    assert not group.lease(eve).blocks
+    for _ in range(100):
+        now[0] += 1.0
+        ana.silent_since = eve.silent_since = now[0]
+        assert not group.lease(ana).blocks
+        group.check_members()
+    assert group.lease(eve).blocks
+    ana.bases = ("old", "new")
+    assert group.lease(ana).blocks
+    for _ in range(2):
+        now[0] += 1.0
+        ana.time_block(5.0)
+        group.check_members()
+    assert not group.lease(eve).blocks
+    for name in ("ana", "eve"):
+        group.remove(name, "it has left")
+    assert group.ledger.adopt("bo", set(range(8)))
+    ana = joined(group)
+    ana.bases = ("new",)
+    assert not group.lease(ana).blocks
+    assert ana.useful_at == now[0], "others have all rows that it could compute"

@@ -8,10 +8,17 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.errors import ExtraMissing
-from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses, SwarmUnreachable
+from dipaco.swarm.errors import (
+    BadMessage,
+    MessageRefused,
+    SwarmRefuses,
+    SwarmUnreachable,
+    TlsRefused,
+)
 from dipaco.swarm.network import leader_connection
 from dipaco.swarm.network.run_overview import PathNeed
 from dipaco.swarm.roles import session
+from dipaco.swarm.roles.lost_paths import UNFIT_SECONDS, UnfitAddresses
 from dipaco.swarm.roles.session import SessionConfig, run_session, wire_to
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import issue
@@ -183,3 +190,38 @@ def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert "join" not in asked
+
+
+REFUSED = SwarmRefuses(reason="try again when others have ended")
+
+
+def test_an_address_that_refused_is_moved_to_again_after_a_while_and_then_after_twice_as_long():
+    now = [0.0]
+    unfit = UnfitAddresses(lambda: now[0])
+    assert NOWHERE not in unfit
+    for times in (1, 2, 4, 8):
+        unfit.note_lost(REFUSED, NOWHERE, "tcp://home:1", has_joined=False)
+        now[0] += times * UNFIT_SECONDS - 1.0
+        assert NOWHERE in unfit
+        assert "tcp://home:1" not in unfit
+        now[0] += 1.0
+        assert NOWHERE not in unfit
+
+
+@pytest.mark.parametrize(
+    ("error", "has_joined", "is_unfit"),
+    [
+        (TlsRefused(address=NOWHERE, problem="its key is another"), False, True),
+        (ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"), False, True),
+        (SwarmUnreachable(addresses=NOWHERE, problem="closed"), False, False),
+        (SwarmUnreachable(addresses=NOWHERE, problem="closed"), True, False),
+    ],
+)
+def test_what_does_not_pass_keeps_an_address_unfit_and_one_that_is_away_is_asked_anyway(
+    error, has_joined, is_unfit
+):
+    now = [0.0]
+    unfit = UnfitAddresses(lambda: now[0])
+    unfit.note_lost(error, NOWHERE, "tcp://home:1", has_joined=has_joined)
+    now[0] += 1e9
+    assert (NOWHERE in unfit) == is_unfit

@@ -344,12 +344,39 @@ def test_a_far_slower_volunteer_is_parked_with_a_sentence_and_no_step_waits_for_
             await group.join("slug", slow=2.0, say=said.append)
             slug = group.volunteers["slug"][0]
             deadline = time.monotonic() + 40
-            while slug.wire.name not in group.leader.group.members or not slug._is_parked:
+            while slug.wire.name not in group.leader.group.members or slug.does != "is parked":
                 assert time.monotonic() < deadline, group.said
                 await asyncio.wait_for(group.step(), 10.0)
             assert any("is parked" in sentence for sentence in group.said)
             assert any("waits" in sentence for sentence in said)
             assert "parked" in group.leader.group.status()["peers"][slug.wire.name]["kind"]
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_volunteer_that_rests_says_so_once_and_why():
+    async def scenario():
+        async with Group() as group:
+            said = []
+            await group.join("ana", slow=0.02)
+            bo = await group.join("bo", say=said.append)
+            while not group.leader.group.at_work()[bo.wire.name].counted:
+                await group.step()
+            for _ in range(2):
+                group.leader.group._at_work.note_failed(bo.wire.name, 60.0)
+            deadline = time.monotonic() + 40
+            while bo.does != "rests":
+                assert time.monotonic() < deadline, said
+                await asyncio.wait_for(group.step(), 10.0)
+            for _ in range(3):
+                await group.step()
+            assert sum("rests" in sentence for sentence in said) == 1
+            assert group.leader.group.status()["peers"][bo.wire.name]["does"] == "rests"
+            group.leader.group.count({bo.wire.name: ()})
+            while bo.does == "rests":
+                assert time.monotonic() < deadline, said
+                await asyncio.wait_for(group.step(), 10.0)
             assert_replayed(group)
 
     run(scenario)

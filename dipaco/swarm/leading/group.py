@@ -124,10 +124,6 @@ class SwarmGroup:
     def ledger(self) -> BlockLedger:
         return self.rows.ledger
 
-    @property
-    def losses(self) -> dict[int, float]:
-        return self.rows.losses
-
     # --- members -------------------------------------------------------------------------------
 
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
@@ -169,11 +165,13 @@ class SwarmGroup:
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
         self.changed.set()
 
-    def remove_failed(self, name: str, reason: str) -> None:
-        """Removes a member that kept a round from ending: its sum is not adopted in this step."""
+    def remove_failed(self, name: str, reason: str, *, counts: bool = True) -> None:
+        """Removes a member that kept a round from ending: its sum is not adopted in this step.
+        `counts`: whether it rests when that happens again.
+        """
         self.rows.failed.add(name)
-        if rest := self._at_work.note_failed(name, self.rows.seconds):
-            self._say(f"{name} kept rounds from ending: it gets no rows for {rest:.0f} s")
+        if counts and (rest := self._at_work.note_failed(name, self.rows.seconds)):
+            self._say(f"{name} held up rounds: no rows for {rest:.0f} s where others compute")
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str, evidence: Evidence | None = None) -> None:
@@ -253,9 +251,11 @@ class SwarmGroup:
         if self._settings.delayed_updates:
             among = tuple(one for one in among if one.lineage in member.bases)  # as it just said
         lease = lease_rows(among, self.at_work(), member, self._say)
-        for rows in among:
-            if rows.step == lease.step:
-                rows.leased |= {(member.name, block) for block in lease.blocks}
+        if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
+            rows.leased |= {(member.name, block) for block in lease.blocks}
+        could = self.rows in among  # else it lacks their state, and others would wait for it
+        if could and not lease.blocks and not self.ledger.held_by(member.name):
+            member.useful_at = time.monotonic()
         return lease
 
     def note_speed(self, member: GroupMember, block_seconds: float) -> None:
@@ -387,13 +387,13 @@ class SwarmGroup:
 
     def status(self) -> dict[str, Any]:
         """What `dipaco status` shows: JSON values."""
-        rows = self._settings.block_rows
+        rows, at_work = self._settings.block_rows, self.at_work()
         return {
             "samples": self.ledger.num_done * rows,
             "target": self._settings.inner.batch_size,
             "samples_per_second": self.progress().samples_per_second,
             "peers": {
-                name: status_of(member, rows, self.open_rows)
+                name: status_of(member, rows, self.open_rows, rests=name not in at_work)
                 for name, member in sorted(self.members.items())
             },
             "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),

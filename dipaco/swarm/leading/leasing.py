@@ -30,6 +30,7 @@ class WorkLease(NamedTuple):
     step: int = -1  # of the blocks
     lineage: str = ""  # of the state that their gradients are computed from
     learning_rate: float | None = None  # of the step after that state; None: the blocks are of it
+    is_resting: bool = False  # it gets none for a while
 
     def of(self, rows: StepRows) -> "WorkLease":
         """The same blocks, as rows of that step."""
@@ -46,7 +47,7 @@ def lease_rows(
     where it is not among the members that may have rows.
     """
     if member.name not in members:
-        return WorkLease()
+        return WorkLease(is_resting=True)
     if len(among) > 1:
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}

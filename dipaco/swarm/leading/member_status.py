@@ -9,9 +9,14 @@ from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest
 
+WHY = {  # a machine has no rows, by what it does
+    "is parked": "parked: too slow for these steps",
+    "rests": "rests: two averagings in a row did not end with it",
+}
+
 
 def status_of(
-    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows]
+    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows], *, rests: bool
 ) -> dict[str, Any]:
     """JSON values.
 
@@ -19,13 +24,14 @@ def status_of(
       member: of the group.
       block_rows: rows in a block.
       open_rows: of this step, and of the next where they are open.
+      rests: whether it gets no rows for a while.
     """
     kind = kind_of(member.join_request).strip(" ()") or "computes"
-    is_parked = member.parked_since is not None
+    does = _what_it_does(member, open_rows, rests=rests)
     return {
-        "kind": f"{kind}, parked: too slow for these steps" if is_parked else kind,
+        "kind": f"{kind}, {WHY[does]}" if does in WHY else kind,
         "computes": member.join_request.computes,
-        "does": _what_it_does(member, open_rows),
+        "does": does,
         "samples_per_second": member.blocks_per_second.per_second * block_rows,
         "declared_samples_per_second": member.declared_samples_per_second,
         "samples": member.counted * block_rows,
@@ -35,11 +41,13 @@ def status_of(
     }
 
 
-def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows]) -> str:
+def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, rests: bool) -> str:
     if not member.join_request.computes:
         return "adds up"
     if any(rows.ledger.held_by(member.name) for rows in open_rows):
         return "computes"
+    if rests:
+        return "rests"
     if member.parked_since is not None:
         return "is parked"
     this_step = open_rows[0].ledger

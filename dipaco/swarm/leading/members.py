@@ -30,7 +30,8 @@ class GroupMember:
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
     last_poll: PollRequest | None = None
-    # When a block of it came last, or it asked for rows and there was none for it.
+    # When a block of it came last, or it asked for rows of the step, could compute them, and there
+    # was none for it.
     useful_at: float = -math.inf
     bases: tuple[str, ...] = ()  # lineages of states from which it can compute, as it said last
     counted: int = 0  # blocks that went into a step

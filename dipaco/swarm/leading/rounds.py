@@ -27,10 +27,11 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.accusations import Accusations
+from dipaco.swarm.planning.accusations import Accusations, Judgement
 from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.relays import reducers_of_no_help
+from dipaco.swarm.planning.rests import holder_of
 from dipaco.swarm.planning.round_seconds import round_seconds_of
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
 from dipaco.swarm.training.reducer import SliceMean
@@ -51,6 +52,7 @@ class RoundOutcome(NamedTuple):
 
     contents: list[bytes]  # the coded mean of each slice; none where it is to be held again
     failed: dict[str, str]  # member -> how
+    excused: frozenset[str] = frozenset()  # those of them that do not rest for it
 
 
 class Rounds:
@@ -66,7 +68,7 @@ class Rounds:
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
         self._unreliable: dict[str, int] = {}  # reducers -> so often they did not give their mean
-        self._set_aside: dict[str, int] = {}  # reducers -> until which round
+        self._set_aside: dict[str, int] = {}  # reducers, or holders of them -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
         self._relayed: set[tuple[str, str]] = set()  # likewise, through this backbone
         self._plan: RoundPlan | None = None  # of this round
@@ -158,10 +160,10 @@ class Rounds:
     def _link(self, name: str, *, sends: bool) -> Link:
         if name in self._group.members:
             member = self._group.members[name]
-            is_ready = self._is_ready(member)
+            until = max(self._set_aside.get(one, -1) for one in (name, holder_of(name)))
             return member.link(
                 sends=sends,
-                can_reduce=is_ready and self._set_aside.get(name, -1) < self._count,
+                can_reduce=self._is_ready(member) and until < self._count,
                 slowdown=self._slowdowns.get(name, 1.0),
             )
         meter = self._wire.meter
@@ -210,7 +212,9 @@ class Rounds:
                 failed[part.reducer] = f"refused: {lie.reason}"
             elif task.done() and task.result().refused:
                 refused[part.reducer] = task.result().refused
-        for sender, reason in self._refuse_senders(plan, refused).items():
+        found = self._refuse_senders(plan, refused)
+        excused = found.unproved - failed.keys()
+        for sender, reason in found.left_out.items():
             failed.setdefault(sender, f"refused: {reason}")
         is_held = all(task.done() for task in gathering.values())
         if not failed and not is_held:
@@ -221,7 +225,9 @@ class Rounds:
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await everything
-            return RoundOutcome([], failed)
+            # Who sends nothing could make nothing good: it adds up nothing for a while instead.
+            excused |= failed.keys() - {one.name for one in plan.senders}
+            return RoundOutcome([], failed, excused)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
         self._forgive(plan)
         contents = [gathering[part.reducer].result().content for part in plan.slices]
@@ -241,17 +247,15 @@ class Rounds:
             if slowdown > 1.0:
                 self._slowdowns[one.name] = slowdown
 
-    def _refuse_senders(
-        self, plan: RoundPlan, refused: dict[str, dict[str, str]]
-    ) -> dict[str, str]:
+    def _refuse_senders(self, plan: RoundPlan, refused: dict[str, dict[str, str]]) -> Judgement:
         """Senders that reducers have refused, and why; those at fault are banned."""
         senders = [one.name for one in plan.senders]
-        found = self._accusations.judge(refused, senders, lambda name: name.partition("/")[0])
+        found = self._accusations.judge(refused, senders, holder_of)
         for sender in sorted(found.at_fault - {self._wire.name}):
             self._group.ban(sender, found.left_out[sender])
         for reducer in found.in_doubt:
-            self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
-        return found.left_out
+            self._set_aside[holder_of(reducer)] = self._count + SET_ASIDE_ROUNDS
+        return found
 
     async def _watch(
         self,

@@ -255,8 +255,6 @@ class LeaderService:
         lease, is_averaging = WorkLease(), published.plan is not None
         if body.wants_more and (is_late or not is_averaging):
             lease = self._group.lease(member, is_averaging=is_averaging)
-            if not lease.blocks and not self._group.ledger.held_by(member.name):
-                member.useful_at = time.monotonic()
         leased = self._group.rows_at(lease.step, lease.lineage)
         batch = {} if leased is None else leased.batch
         payload = [self._compute.rows_of(batch, block) for block in lease.blocks]

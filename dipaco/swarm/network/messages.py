@@ -228,6 +228,7 @@ class WorkReply(PeerMessage):
     lineage: str = ""  # of the state that their gradients are computed from
     learning_rate: float | None = None  # of the step after that state; None: the rows are of it
     is_parked: bool = False  # a block takes you longer than the others need for all that is left
+    is_resting: bool = False  # averagings did not end with you: you get none for a while
 
 
 # --- averaging -------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Whether a sender that reducers refuse is at fault, where reducers may lie too.
 
 What the leader's own reducer refuses is certain. The word of one other reducer is not: the sender
-is left out of the round, and that reducer adds up nothing for a while, so that another one sees the
-sender's next sum. Reducers of two holders that refuse the same session are believed. A NaN, or
-a size, that most senders have comes from the model, not from them.
+is left out of the round, and that reducer's holder adds up nothing for a while, so that another one
+sees the sender's next sum. Reducers of two holders that refuse the same session are believed. Until
+two have refused sessions of a sender's holder, nothing is proved against it. A NaN, or a size, that
+most senders have comes from the model, not from them.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,6 +20,7 @@ class Judgement(NamedTuple):
     left_out: dict[str, str]  # sender -> reason, of this round
     at_fault: frozenset[str]  # those of them that are refused for good
     in_doubt: frozenset[str]  # reducers whose word stands alone
+    unproved: frozenset[str]  # senders against whose holder there is no more than one holder's word
 
 
 class Accusations:
@@ -30,7 +32,8 @@ class Accusations:
 
     def __init__(self, own: str):
         self._own = own
-        self._accusers: dict[str, set[str]] = {}  # sender -> holders of reducers that refused it
+        # Sender, and holder of senders -> holders of reducers that refused it.
+        self._accusers: dict[str, set[str]] = {}
 
     def clear(self) -> None:
         """Another term begins."""
@@ -47,10 +50,12 @@ class Accusations:
         Args:
           refused: reducer -> sender -> reason.
           senders: of the round.
-          holder_of: the name in the credential of a reducer.
+          holder_of: the name in the credential of a session.
         """
         left_out: dict[str, str] = {}
         at_fault: set[str] = set()
+        unproved = {sender for reasons in refused.values() for sender in reasons}
+        unproved -= refused.get(self._own, {}).keys()
         alone: set[tuple[str, str]] = set()
         for reducer, reasons in refused.items():
             is_shared = 2 * sum(map(_may_be_the_models, reasons.values())) > len(senders)
@@ -63,12 +68,18 @@ class Accusations:
                     left_out[sender] = reason
                     at_fault.add(sender)
                 elif counts:
-                    accusers = self._accusers.setdefault(sender, set())
-                    accusers.add(holder_of(reducer))
-                    if len(accusers) > 1:
+                    if self._num_accusers(sender, holder_of(reducer)) > 1:
                         at_fault.add(sender)
+                    if self._num_accusers(holder_of(sender), holder_of(reducer)) > 1:
+                        unproved.discard(sender)
         in_doubt = {reducer for reducer, sender in alone if sender not in at_fault}
-        return Judgement(left_out, frozenset(at_fault), frozenset(in_doubt))
+        return Judgement(left_out, frozenset(at_fault), frozenset(in_doubt), frozenset(unproved))
+
+    def _num_accusers(self, accused: str, accuser: str) -> int:
+        """Holders that have accused a session, or a holder, with this one."""
+        accusers = self._accusers.setdefault(accused, set())
+        accusers.add(accuser)
+        return len(accusers)
 
 
 def _may_be_the_models(reason: str) -> bool:

@@ -40,7 +40,8 @@ def idle_limit_seconds(block_deadline_seconds: float) -> float:
     """With rows and without a block, after which a volunteer does not count.
 
     Args:
-      block_deadline_seconds: of one that was timed; 0 = it was not.
+      block_deadline_seconds: of one that was timed, and for how long it fetches a mean; 0 = it was
+        not timed.
     """
     return max(IDLE_SECONDS, block_deadline_seconds)
 
@@ -81,8 +82,8 @@ class Idle:
         """Looks at the members once more. Time in which a session was no member does not count.
 
         Args:
-          useful_seconds: of each, when a block of it came last, or it asked for rows and there was
-            none for it.
+          useful_seconds: of each, when a block of it came last, or it asked for rows that it could
+            compute and there was none for it.
           has_rows: whether there are rows to compute.
           now_seconds: of the clock.
           limit_seconds: of each, with rows and without a block, after which it is idle.

@@ -1,18 +1,20 @@
-"""Which sessions get no rows for a while: those without which rounds had to be held again.
+"""Which sessions get no rows for a while: senders without which rounds had to be held again.
 
 Such a session is removed, joins again, and would get rows of the same step. After some rounds in a
-row it rests, for so many times the step that it held up, at first ten: what it costs the others is
-an eleventh of their time at the most, whatever it does. A new session goes on where the worst of
-the same holder was, and makes good what those did that are gone. Time is any clock in seconds.
+row it rests, for so many times as long as it held up the step, at first ten: what it costs the
+others is an eleventh of their time at the most, whatever it does. What its own rest made longer is
+not held up. A new session goes on where the worst of the same holder was, and makes good what those
+did that are gone. Time is any clock in seconds.
 """
 
 import functools
+import math
 from collections.abc import Mapping, Set
 from typing import NamedTuple, TypeVar
 
 FAILED_ROUNDS = 2  # in a row, before a session rests
-REST = 10.0  # times the step's seconds; twice as long with each further round
-MAX_REST_SECONDS = 3600.0  # longer only after a step that took a tenth of it
+REST = 10.0  # times what it held up; twice as long with each further round
+MAX_REST_SECONDS = 3600.0  # longer only where a step was held up for a tenth of it
 
 _Member = TypeVar("_Member")
 
@@ -22,6 +24,7 @@ class _Failures(NamedTuple):
 
     failed_rounds: int = 0  # a good one takes one off
     until_seconds: float = 0.0  # it rests; of one that does not, when it was seen last
+    rest_ends_seconds: float = -math.inf  # of its last rest, also of one that is over
 
 
 class Rests:
@@ -34,12 +37,12 @@ class Rests:
         """A session joins, beside these: what others of its holder did that are gone is its own
         now. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
         """
-        seen, holder = self._of(session), _holder_of(session)
+        seen, holder = self._of(session), holder_of(session)
         for one in self._seen.keys() - members - {session}:
             its = self._seen[one]
             if now_seconds > its.until_seconds + MAX_REST_SECONDS:
                 del self._seen[one]
-            elif _holder_of(one) == holder:
+            elif holder_of(one) == holder:
                 seen = _worst(seen, its)
                 del self._seen[one]
         self._seen[session] = seen._replace(until_seconds=max(seen.until_seconds, now_seconds))
@@ -52,16 +55,24 @@ class Rests:
           now_seconds: of the clock.
           step_seconds: that the step has taken so far.
         """
-        times, rest = self._of(session).failed_rounds + 1, 0.0
-        if times >= FAILED_ROUNDS:
-            doubled = REST * step_seconds * 2.0 ** min(times - FAILED_ROUNDS, 16)
-            rest = min(doubled, max(MAX_REST_SECONDS, REST * step_seconds))
-        self._seen[session] = _Failures(times, now_seconds + rest)
+        before = self._of(session)
+        times = before.failed_rounds + 1
+        if times < FAILED_ROUNDS:
+            self._seen[session] = before._replace(failed_rounds=times, until_seconds=now_seconds)
+            return 0.0
+        held_up = step_seconds
+        if now_seconds >= before.rest_ends_seconds:  # else it had rows all the same
+            held_up = min(held_up, now_seconds - before.rest_ends_seconds)
+        doubled = REST * held_up * 2.0 ** min(times - FAILED_ROUNDS, 16)
+        rest = min(doubled, max(MAX_REST_SECONDS, REST * held_up))
+        self._seen[session] = _Failures(times, now_seconds + rest, now_seconds + rest)
         return rest
 
     def note_good(self, session: str, now_seconds: float) -> None:
         """A step was closed with its rows: it does not rest any more."""
-        self._seen[session] = _Failures(max(0, self._of(session).failed_rounds - 1), now_seconds)
+        before = self._of(session)
+        rest_ends = min(now_seconds, before.rest_ends_seconds)
+        self._seen[session] = _Failures(max(0, before.failed_rounds - 1), now_seconds, rest_ends)
 
     def rests(self, session: str, now_seconds: float) -> bool:
         """Whether it is to get no rows, where others do."""
@@ -84,16 +95,19 @@ class Rests:
         """What is known of a session; of a new one, the most that is of its holder's."""
         if session in self._seen:
             return self._seen[session]
-        holder = _holder_of(session)
-        of_holder = (seen for one, seen in self._seen.items() if _holder_of(one) == holder)
+        holder = holder_of(session)
+        of_holder = (seen for one, seen in self._seen.items() if holder_of(one) == holder)
         return functools.reduce(_worst, of_holder, _Failures())
 
 
 def _worst(one: _Failures, other: _Failures) -> _Failures:
     return _Failures(
-        max(one.failed_rounds, other.failed_rounds), max(one.until_seconds, other.until_seconds)
+        max(one.failed_rounds, other.failed_rounds),
+        max(one.until_seconds, other.until_seconds),
+        max(one.rest_ends_seconds, other.rest_ends_seconds),
     )
 
 
-def _holder_of(session: str) -> str:
+def holder_of(session: str) -> str:
+    """The name in the credential of a session."""
     return session.partition("/")[0]

@@ -23,6 +23,7 @@ from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
+from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
@@ -85,6 +86,7 @@ class Leader:
         self._last_senders: Set[str] | None = None  # in rounds of the leader before this one
         self._has_gone_on = False
         self._idle = Idle()
+        self._averaging_seconds = 0.0  # that the last one took
         self._short_since: float | None = None  # too few members can do what is left of a step
 
     def answer_with(self, overview: Callable[[], RunOverview]) -> None:
@@ -97,17 +99,25 @@ class Leader:
 
     def num_hands(self) -> int:
         """Volunteers that compute here, or wait until this backbone leads; without those of which
-        no block comes. Each call looks once more.
+        no block comes. Each call looks once more. An averaging does not count, nor as long a time
+        after it: the mean is fetched.
         """
         here = self.group.members if self.is_leading else {}
         computing = {name: one for name, one in here.items() if one.join_request.computes}
         useful = {name: one.useful_at for name, one in computing.items()}
+        has_rows = self.group_state.is_open and not self.group.ledger.is_complete
         limits = {
-            name: idle_limit_seconds(one.block_deadline_seconds if one.seconds_per_block else 0.0)
+            name: idle_limit_seconds(self._seconds_for_a_block(one))
             for name, one in computing.items()
         }
-        self._idle.look(useful, self.group_state.is_open, time.monotonic(), limits)
+        self._idle.look(useful, has_rows, time.monotonic(), limits)
         return len((self._service.waiting() | computing.keys()) - self._idle.sessions)
+
+    def _seconds_for_a_block(self, member: GroupMember) -> float:
+        """By when one is done, with the fetching of the last mean; 0: it was not timed."""
+        if not member.seconds_per_block:
+            return 0.0
+        return self._averaging_seconds + member.block_deadline_seconds
 
     @property
     def group_state(self) -> GroupState:
@@ -194,16 +204,17 @@ class Leader:
             loss = self.group.rows.mean_loss  # a member that goes takes its own along
             here.reducer.begin(plan)
             self._published.publish(plan=plan)
-            rows = self.group.rows
+            rows, averaged_at = self.group.rows, time.monotonic()
             self._checks.begin(plan, rows.parts, rows.batch)
-            contents, failed = await self._rounds.hold(plan)
+            contents, failed, excused = await self._rounds.hold(plan)
             failed |= await self._checks.settle(plan, self._rounds.spots) if contents else {}
             if not failed and contents:
                 break
             await self._check_not_diverged(plan, failed)
             for name, reason in failed.items():
-                self.group.remove_failed(name, reason)
+                self.group.remove_failed(name, reason, counts=name not in excused)
             self._published.publish(plan=None)
+        self._averaging_seconds = time.monotonic() - averaged_at
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
         delay = int(self.group.rows.lineage != here.lineage)

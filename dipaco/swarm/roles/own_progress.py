@@ -2,8 +2,16 @@
 
 from dipaco.model.config import num_parameters
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.messages import WorkReply
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.training.compute import GroupSettings
+
+NO_ROWS = {  # why a volunteer has none, by what it does meanwhile (as `member_status` says it)
+    "is parked": "waits: the others need less for what is left of a step than this machine for one "
+    "block. It is asked again at every step",
+    "rests": "rests: two averagings in a row did not end with this machine, mostly since its part "
+    "was late. It gets rows again after a while, or as soon as no other computes",
+}
 
 
 def own_progress(
@@ -31,6 +39,13 @@ def own_progress(
             )
     speed = f" at {samples_per_second:.1f} samples/s" if samples_per_second else ""
     return "; ".join([*said, f"this machine {does}{speed if does == 'computes' else ''}"])
+
+
+def why_no_rows(reply: WorkReply) -> str:
+    """A key of `NO_ROWS`; empty where there just are none."""
+    if reply.blocks:
+        return ""
+    return "rests" if reply.is_resting else "is parked" if reply.is_parked else ""
 
 
 def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:

@@ -21,7 +21,7 @@ from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.roles.lost_paths import LOST, goes_home, is_unfit
+from dipaco.swarm.roles.lost_paths import LOST, UnfitAddresses, goes_home
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -56,7 +56,7 @@ async def run_session(
     speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
-    unfit: set[str] = set()  # addresses at which no other attempt would do better
+    unfit = UnfitAddresses()
     while True:
         visit = _Visit(config._replace(address=address), compute, speed, unfit, until, say)
         # Once: two backbones may not agree yet on which path needs it most.
@@ -74,8 +74,7 @@ async def run_session(
             if stays or not goes_home(error, has_joined=here):
                 raise
             say(f"{str(error).rstrip('.')}. This machine goes back to {home}")
-            if is_unfit(error, address, home, has_joined=here):
-                unfit.add(address)
+            unfit.note_lost(error, address, home, has_joined=here)
             moves_to, may_choose_next = home, True
         else:
             moves_to = visit.moves_to
@@ -168,7 +167,7 @@ class _Visit:
         config: SessionConfig,
         compute: Compute | None,
         speed: Rate,
-        unfit: set[str],
+        unfit: UnfitAddresses,
         until: str,
         say: Callable[[str], None],
     ):

@@ -26,6 +26,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.progress import Rate
+from dipaco.swarm.roles.own_progress import NO_ROWS, why_no_rows
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.step_sum import StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
@@ -67,7 +68,7 @@ class Volunteer(Peer):
         self._kept: dict[int, StepSum] = {}  # what was summed for a leader that was lost
         self._leaders_lost = 0
         self._late_seconds = 0.0  # that a block took whose step was over before
-        self._is_parked = self._is_computing = False
+        self._is_computing, self._without_rows, self._said_why = False, "", ""
         # With a codec: what was sent in a round, sent in the step that was taken, and lost of it.
         self._sent: tuple[int, np.ndarray] | None = None
         self._rounded: tuple[ClosedStep, np.ndarray] | None = None
@@ -90,8 +91,8 @@ class Volunteer(Peer):
         """What this machine does now, as the leader's status says it (`member_status`)."""
         if self._is_computing:
             return "computes"
-        if self._is_parked:
-            return "is parked"
+        if self._without_rows:
+            return self._without_rows
         state = self.group_state
         is_in = state is not None and state.plan is not None and state.plan.step in self._sums
         return "averages" if is_in else "waits"
@@ -247,12 +248,11 @@ class Volunteer(Peer):
             reply, rows = await self._request_work(work)
             if reply is not None and not work.wants_more:
                 continue  # there is more to report
+            self._note_rows(reply)
             if reply is None or not reply.blocks:
                 ask_again = 1.0 if reply is None else reply.ask_again_seconds
-                self._note_parked(reply is not None and reply.is_parked)
                 await self.wait_for_change(min(state.refresh_seconds, max(ask_again, 0.01)))
                 continue
-            self._note_parked(False)
             self._is_computing = True
             await self._compute_blocks(reply, rows)
             self._is_computing = False
@@ -265,13 +265,13 @@ class Volunteer(Peer):
         is_here = state.is_open and state.origin == holder.origin and bool(holder.lineages)
         return is_here and not self._is_leaving.is_set()
 
-    def _note_parked(self, is_parked: bool) -> None:
-        if is_parked and not self._is_parked:
-            self._say(
-                "waits: the others need less for what is left of a step than this machine for one "
-                "block. It is asked again at every step"
-            )
-        self._is_parked = is_parked
+    def _note_rows(self, reply: WorkReply | None) -> None:
+        """Says why there are none: once, until there are some again."""
+        self._without_rows = why = "" if reply is None else why_no_rows(reply)
+        if why and why != self._said_why:
+            self._say(NO_ROWS[why])
+        if why or (reply is not None and reply.blocks):
+            self._said_why = why
 
     async def _offer_kept_sum(self, kept: StepSum) -> bool:
         """Offers a kept sum to the new leader; False where there was no reply, and it is to be
