@@ -27,6 +27,10 @@ class UpgradeUnfinished(MachineFault):
     """The upgrade of {folder} has ended half-way: its tables are of this version, and no worker may use them yet. {problem} Put that right and upgrade again."""
 
 
+class UpgradeCame(MachineFault):
+    """The run {folder} is of this version now, though the upgrade did not end well: {problem} Start workers of this version; another upgrade is not needed, and does no harm."""
+
+
 class ReleaseOfOtherRouter(DipacoError):
     """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained with.
     Restore the run folder from one copy, or name a path with --path.

@@ -10,7 +10,7 @@ from dipaco import overrides
 from dipaco.control.ledger import Ledger
 from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, LedgerDamaged, WorkersActive
-from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeUnfinished
+from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeCame, UpgradeUnfinished
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.stopping import STOPPING_SECONDS
@@ -43,6 +43,7 @@ def upgrade(
       DiskFull, NotWritable, DatabaseUnreachable, RunBusy: the workers may go on.
       LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`
         under the version that the run is of: this one may not open its tables.
+      UpgradeCame: it failed or was interrupted only after the run was of this version.
       UpgradeUnfinished: this upgrade, or one before it that did not end, has brought the tables to
         this version; it is to be called again.
       RunTooOld: no script leads from its tables to these.
@@ -65,26 +66,38 @@ def upgrade(
             tables = ledger.meta.upgrade_tables()
             # Only on the new tables: those of before the history cannot be told of an end.
             ledger.meta.pin(described_version(), ledger.reaper.end_all)
-        except BaseException as error:  # as late as after the commit that made the tables new
+            ledger.reaper.reap()  # workers that held nothing
+        except BaseException as error:  # as late as after the commit that made the version new
             _end_drain(ledger, where, before.version, error)
             raise
-        ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, *tables, ledger.meta.command().name)
     finally:
         ledger.close()
 
 
 def _end_drain(ledger: Ledger, where: Address, version: str, error: BaseException) -> None:
-    """After `error`, in a run of `version`. Raises `LeftDraining`, `UpgradeUnfinished`."""
+    """After `error`, in a run that was of `version`. Raises `LeftDraining`, `UpgradeUnfinished`,
+    `UpgradeCame`.
+    """
     try:
         with patience(STOPPING_SECONDS):
             is_ended = ledger.meta.end_drain()
+            now = ledger.meta.command().version
     except DipacoError as fault:  # a full disk, say, which was `error` too
         problem = error if isinstance(error, DipacoError) else fault
         raise LeftDraining(folder=where, problem=problem, before=version) from error
     if not is_ended:
-        problem = "It was interrupted." if isinstance(error, KeyboardInterrupt) else error
-        raise UpgradeUnfinished(folder=where, problem=problem) from error
+        raise UpgradeUnfinished(folder=where, problem=_said(error)) from error
+    if now == described_version() != version:
+        raise UpgradeCame(folder=where, problem=_said(error)) from error
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "It was interrupted."
+    if isinstance(error, WorkersActive):  # it drains already
+        return f"Not all workers have left: {error.values['who']}. Wait for them, or end them."
+    return str(error)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from dipaco.control.meta import Meta
 from dipaco.control.reaping import Reaper
 from dipaco.control.sqlite import SQLite
 from dipaco.errors import DiskFull, NotWritable, RunBusy
-from dipaco.runs.errors import LeftDraining, UpgradeUnfinished
+from dipaco.runs import upgrade as upgrades
+from dipaco.runs.errors import LeftDraining, UpgradeCame, UpgradeUnfinished
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import described_version
@@ -156,3 +157,31 @@ def test_after_an_upgrade_that_was_killed_on_new_tables_a_failing_one_lets_nobod
     with pytest.raises(UpgradeUnfinished):
         upgrade(begun.address, 10.0)
     assert begun.ledger.meta.command().name == "drain"
+
+
+@pytest.mark.parametrize("fails", [no_space_left, interrupted])
+def test_what_fails_after_the_version_is_pinned_says_that_the_run_is_upgraded(
+    begun, next_tables, monkeypatch, fails
+):
+    monkeypatch.setattr(upgrades, "described_version", lambda: "9.9.9+next")
+    monkeypatch.setattr(Reaper, "reap", fails)
+    with pytest.raises(UpgradeCame, match=r"is of this version now.*(No space|interrupted)"):
+        upgrade(begun.address, 10.0)
+    with contextlib.closing(Ledger(*begun.database_location)) as ledger:
+        told = ledger.meta.command()
+    assert (told.name, told.version) == ("run", "9.9.9+next")
+    with pytest.raises(DiskFull if fails is no_space_left else KeyboardInterrupt):
+        upgrade(begun.address, 10.0)  # it was of this version before
+
+
+def test_an_upgrade_that_goes_on_names_the_workers_that_have_not_left(
+    begun, next_tables, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(Reaper, "end_all", no_space_left)
+        with pytest.raises(UpgradeUnfinished):
+            upgrade(begun.address, 10.0)
+    monkeypatch.setattr(Reaper, "active", lambda _: ["ana-1"])
+    said = "may use them yet. Not all workers have left: ana-1 is here. Wait for them, or end"
+    with pytest.raises(UpgradeUnfinished, match=said):
+        upgrade(begun.address, 0.0)
