@@ -42,7 +42,7 @@ from dipaco.serving.path_cache import Modules, PathCache, PathStore
 from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.tensors import load_onto_device
+from dipaco.store.tensors import load_for_jax
 
 MAX_CACHED_PREFIXES = 4096  # prompts of one application often share them
 BATCH_SIZES = (1, 2, 4)  # prefixes: in a batch of four, one costs 0.65 of alone (eight: 0.6)
@@ -281,7 +281,7 @@ def _base_hidden(run: Run) -> Callable[[np.ndarray], jax.Array]:
 
 def _own_cache(run: Run) -> PathCache:
     def load(receipt: Receipt) -> Parts:
-        return prepare(run.config.model, load_onto_device(run.objects, receipt))
+        return prepare(run.config.model, load_for_jax(run.objects, receipt))
 
     return PathCache(load, free_bytes() // 2)
 

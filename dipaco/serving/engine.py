@@ -29,7 +29,7 @@ from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
-from dipaco.store.tensors import load_onto_device
+from dipaco.store.tensors import load_for_jax
 from dipaco.topology import Topology
 
 
@@ -209,7 +209,7 @@ class InProcessEngine:
         health = self._spec.health
         try:
             with jax.default_device(self._device):
-                parts = prepare(self._spec.model, load_onto_device(self._spec.objects, receipt))
+                parts = prepare(self._spec.model, load_for_jax(self._spec.objects, receipt))
         except (ObjectMissing, ObjectDamaged) as error:
             health.mark_broken(receipt.digest, str(error))
             raise

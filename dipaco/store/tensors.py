@@ -56,12 +56,16 @@ def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
     return trees.unflatten(_load(objects, receipt))
 
 
-def load_onto_device(objects: Objects, receipt: Receipt) -> dict[str, Any]:
-    """As `load_tree`, on JAX's default device: on CPU where it was read, without a copy.
+def load_for_jax(objects: Objects, receipt: Receipt) -> dict[str, Any]:
+    """As `load_tree`, for a caller that makes arrays of JAX of it: where JAX computes on CPU they
+    are that already, in the memory that was read into, which saves a copy. Elsewhere a caller
+    that needs other types puts leaf by leaf onto the device, which has no room for all twice.
 
     Raises:
       ObjectMissing, ObjectDamaged.
     """
+    if jax.default_backend() != "cpu":
+        return load_tree(objects, receipt)
     return jax.device_put(trees.unflatten(_load(objects, receipt, _aligned)))
 
 

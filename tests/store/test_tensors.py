@@ -146,9 +146,7 @@ def test_a_mapped_tree_equals_the_loaded_one_and_is_read_only(objects):
         mapped["head"]["table"] += 1
 
 
-def test_a_tree_is_put_onto_the_device_as_it_was_saved_and_on_cpu_without_a_copy(
-    objects, monkeypatch
-):
+def test_on_cpu_a_tree_is_given_to_jax_as_it_was_saved_without_a_copy(objects, monkeypatch):
     tree = {
         "embed": {"table": np.arange(96, dtype=np.float32).reshape(8, 12)},
         "head": {"scale": np.array(3, np.int32), "kernel": np.ones((5, 3), ml_dtypes.bfloat16)},
@@ -162,11 +160,15 @@ def test_a_tree_is_put_onto_the_device_as_it_was_saved_and_on_cpu_without_a_copy
         return memory
 
     monkeypatch.setattr(tensors, "_aligned", noted)
-    loaded = tensors.load_onto_device(objects, save_tree(objects, "module", tree))
+    receipt = save_tree(objects, "module", tree)
+    loaded = tensors.load_for_jax(objects, receipt)
     assert trees.difference(tree, jax.device_get(loaded)) is None
     for leaf in jax.tree.leaves(loaded):
         assert isinstance(leaf, jax.Array)
         assert leaf.unsafe_buffer_pointer() == read[leaf.shape] or not leaf.size
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for leaf in jax.tree.leaves(tensors.load_for_jax(objects, receipt)):
+        assert isinstance(leaf, np.ndarray)
 
 
 def test_safetensors_own_error_about_a_full_disk_is_understood(objects, tmp_path, monkeypatch):
