@@ -4,23 +4,19 @@ import asyncio
 import collections
 import concurrent.futures
 import contextlib
-import dataclasses
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
 
 
-@dataclasses.dataclass(eq=False)
-class _Job:
+class _Job(NamedTuple):
     """A call that a client waits for."""
 
     done: asyncio.Future[Any]
     work: Callable[[], Any]
-    is_waiting: bool = True
 
 
 class FairThreads:
@@ -31,18 +27,14 @@ class FairThreads:
       threads: jobs at once. One that waits, for a disk or a bucket, holds its thread meanwhile:
         work that may wait has threads of its own, as many as may wait at once.
       name: of the threads.
-      patience_seconds: while a thread is at work, another begins only after no job has begun for
-        so long. Short jobs hinder each other in several threads: Python runs one at a time.
     """
 
-    def __init__(self, threads: int, name: str, patience_seconds: float = 0.0):
+    def __init__(self, threads: int, name: str):
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._threads, self._patience_seconds = threads, patience_seconds
         self._lock = threading.Lock()  # of all below
         self._num_free = threads
-        self._begun_seconds = 0.0  # monotonic; when the last job did
-        # By client; the one that is served next comes first. None is empty. Where nobody is at
-        # work, nobody waits.
+        # By client; the one that is served next comes first. None is empty. While a thread is free,
+        # nobody waits.
         self._waiting: collections.OrderedDict[str, collections.deque[_Job]] = (
             collections.OrderedDict()
         )
@@ -61,33 +53,19 @@ class FairThreads:
         job = _Job(done, lambda: function(*args, **kwargs))
         with self._lock:
             self._waiting.setdefault(client, collections.deque()).append(job)
-        self._begin(job)
+            if self._num_free:
+                self._num_free -= 1
+                self._pool.submit(self._work, self._next())
         try:
             return await done
         except asyncio.CancelledError:
             self._drop(client, job)
             raise
 
-    def _begin(self, job: _Job) -> None:
-        """Has another thread work, at once or when those at work take long: while a job waits and
-        a thread is free, this is looked at again.
-        """
-        with self._lock:
-            if not job.is_waiting or not self._num_free:
-                return
-            due_seconds = self._begun_seconds + self._patience_seconds
-            if self._num_free == self._threads or time.monotonic() >= due_seconds:
-                self._num_free -= 1
-                self._pool.submit(self._work, self._next())
-            if not job.is_waiting:
-                return
-            wait_seconds = self._begun_seconds + self._patience_seconds - time.monotonic()
-        job.done.get_loop().call_later(wait_seconds, self._begin, job)
-
     def _drop(self, client: str, job: _Job) -> None:
         with self._lock:
-            if job.is_waiting:
-                job.is_waiting, jobs = False, self._waiting[client]
+            jobs = self._waiting.get(client, collections.deque())
+            if job in jobs:
                 jobs.remove(job)
                 if not jobs:
                     del self._waiting[client]
@@ -116,7 +94,6 @@ class FairThreads:
         job = jobs.popleft()
         if jobs:
             self._waiting[client] = jobs  # after all others
-        job.is_waiting, self._begun_seconds = False, time.monotonic()
         return job
 
 

@@ -17,8 +17,6 @@ from dipaco.serving.path_cache import Modules, PathDigests, PathPin, PathStore, 
 # Paths that are read at once, each in a thread that it holds while it waits for the disk or the
 # bucket; the cache may have memory for fewer.
 READERS = 4
-# What one thread reads in this time is in the page cache, and read the sooner by it alone.
-PATIENCE_SECONDS = 0.005
 
 
 class PathReads:
@@ -31,7 +29,7 @@ class PathReads:
 
     def __init__(self, cache: PathStore, on_end: Callable[[], object]):
         self._cache, self._on_end = cache, on_end
-        self._threads = FairThreads(READERS, "path-reader", PATIENCE_SECONDS)
+        self._threads = FairThreads(READERS, "path-reader")
         self._reading: dict[PathDigests, _Read] = {}  # by the digests of the modules
 
     async def read(self, modules: Modules, client: str) -> None:

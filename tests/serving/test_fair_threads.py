@@ -36,25 +36,6 @@ def test_as_many_jobs_as_threads_run_at_once():
     asyncio.run(run())
 
 
-def test_with_patience_short_jobs_are_done_by_one_thread():
-    async def run():
-        threads = FairThreads(3, "test", patience_seconds=60)
-        names = (threads.run("one", lambda: threading.current_thread().name) for _ in range(50))
-        return set(await asyncio.gather(*names))
-
-    assert len(asyncio.run(run())) == 1
-
-
-def test_with_patience_jobs_that_take_long_run_at_once_in_the_end():
-    together = threading.Barrier(3)
-
-    async def run():
-        threads = FairThreads(3, "test", patience_seconds=0.001)
-        await asyncio.gather(*(threads.run("one", together.wait, 30) for _ in range(6)))
-
-    asyncio.run(run())
-
-
 def test_an_error_is_the_callers_and_a_job_whose_caller_is_gone_is_not_begun():
     may_begin, done = threading.Event(), []
 
