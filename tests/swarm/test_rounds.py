@@ -253,6 +253,27 @@ def test_a_reducer_that_failed_adds_up_again_after_rounds_of_which_more_are_left
     assert second == 2 * module.SET_ASIDE_ROUNDS + 1
 
 
+@pytest.mark.parametrize("has_given_its_mean", [False, True])
+def test_a_reducer_that_goes_before_it_gave_its_mean_gets_no_slice_for_a_while(
+    held, has_given_its_mean
+):
+    """One without rows never rests, and would keep each round from ending."""
+    rounds = planning(held, per_second=12.5e6)
+    held.ends["bo/1"] = None
+    if not has_given_its_mean:
+        held.ends["ana/1"] = None
+    request = held.group.members["ana/1"].join_request
+    held.group.remove("ana/1", "it fell silent")
+    outcome = held.hold(senders=PEERS[1:])
+    assert outcome.failed == {"ana/1": "it fell silent"}
+    assert outcome.excused == {"ana/1"}
+    held.group.add_member("ana/1", issue("ana").certificate, request)
+    held.group.members["ana/1"].bases = ("lineage 3",)
+    reducers = {part.reducer for part in rounds.plan().slices}
+    assert ("ana/1" in reducers) == has_given_its_mean
+    assert {"bo/1", "eve/1"} < reducers
+
+
 def test_a_late_sender_is_taken_for_slower_each_time_and_less_after_rounds_that_go_well(held):
     async def ask(*request, **more):
         return SimpleNamespace(senders=("ana/1", "bo/1")), b""

@@ -212,6 +212,8 @@ class Rounds:
                 failed[part.reducer] = f"refused: {lie.reason}"
             elif task.done() and task.result().refused:
                 refused[part.reducer] = task.result().refused
+            elif not task.done() and part.reducer in gone:
+                self._note_unreliable(part.reducer)
         found = self._refuse_senders(plan, refused)
         excused = found.unproved - failed.keys()
         for sender, reason in found.left_out.items():
