@@ -10,13 +10,13 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 
 from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
-from dipaco.swarm.leading.rounds import Rounds
+from dipaco.swarm.leading.rounds import RoundOutcome, Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import BlockResult, JoinRequest, RoundPlan, Sender, Slice
 from dipaco.swarm.training.reducer import Reducer, SliceMean
-from tests.support.swarm_rig import SETTINGS, issue
+from tests.support.swarm_rig import SETTINGS, Group, issue
 
 BACK, PEERS = "back/1", ("ana/1", "bo/1", "eve/1")
 MEAN = SliceMean(bytes(8), {})  # of two values
@@ -142,6 +142,42 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
         assert not outcome.excused
         without(held, outcome)
     assert "eve/1" not in held.group.at_work()
+
+
+@pytest.mark.parametrize("is_excused", [True, False])
+def test_a_step_counts_no_failure_of_one_that_its_round_excuses(monkeypatch, is_excused):
+    async def scenario():
+        async with Group() as group:
+            leader, members = group.leader, group.leader.group
+            mean = bytes(4 * group.compute.num_values)
+            excused = frozenset({"bo/1"} if is_excused else ())
+            failed = RoundOutcome([], {"bo/1": "refused: 2 bytes"}, excused)
+            outcomes = [failed, failed, RoundOutcome([mean], {})]
+
+            def join(name):
+                request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+                members.add_member(name, issue(name[:-2]).certificate, request)
+                members.members[name].time_block(1.0)
+
+            async def hold(plan):
+                if "bo/1" not in members.members:
+                    join("bo/1")
+                return outcomes.pop(0)
+
+            join("ana/1")
+            monkeypatch.setattr(leader._rounds, "hold", hold)
+            monkeypatch.setattr(members, "check_members", lambda: None)
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0)
+            while not members.ledger.adopt("ana/1", set(range(8))):
+                await asyncio.sleep(0.01)
+            members.rows.note_work(60.0)
+            members.changed.set()
+            await step
+            assert not outcomes
+            assert ("bo/1" in members.at_work()) == is_excused
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.parametrize("refused", [PEERS[:1], PEERS[:2]], ids=["one", "two"])
