@@ -1,5 +1,7 @@
 """Sessions that keep rounds from ending get no rows for a while: on a clock of the test's own."""
 
+import pytest
+
 from dipaco.swarm.planning.rests import FAILED_ROUNDS, MAX_REST_SECONDS, REST, Rests
 
 
@@ -74,16 +76,18 @@ def test_who_holds_up_a_step_for_an_hour_rests_for_ten():
     assert failed(Rests(), "eve/1", FAILED_ROUNDS, step_seconds=3600.0)[-1] == 36000.0
 
 
-def test_a_rest_is_no_longer_for_what_the_rest_before_made_longer():
+@pytest.mark.parametrize("session", ["bo/1", "bo/{}"], ids=["comes back", "is a new one"])
+def test_a_rest_is_no_longer_for_what_the_rest_before_made_longer(session):
     """Of a step of hours: another computes it alone, slowly, while this one rests."""
     rests, now = Rests(), 35.0
-    failed(rests, "bo/1", 1, now, step_seconds=now)
+    failed(rests, session.format("first"), 1, now, step_seconds=now)
     for number in range(6):
         now += 35.0
-        rests.note_joined("bo/1", {"ana/1"}, now - 30.0)
-        rest = rests.note_failed("bo/1", now, step_seconds=now)
+        name = session.format(number)
+        rests.note_joined(name, {"ana/1"}, now - 30.0)
+        rest = rests.note_failed(name, now, step_seconds=now)
         assert rest == min(REST * 35.0 * 2.0 ** max(number, 1), MAX_REST_SECONDS)
-        assert rests.rests("bo/1", now + rest - 1.0)
+        assert rests.rests(name, now + rest - 1.0)
         now += rest
 
 
@@ -93,7 +97,8 @@ def test_who_gets_rows_in_spite_of_its_rest_and_fails_again_rests_for_the_whole_
     assert failed(rests, "bo/1", FAILED_ROUNDS, step_seconds=60.0)[-1] == REST * 60.0
     assert rests.note_failed("bo/1", 100.0, 160.0) == REST * 160.0 * 2.0
     rests.note_good("bo/1", 200.0)
-    assert rests.note_failed("bo/1", 300.0, 50.0) == REST * 50.0 * 2.0
+    held_up = 100.0  # of 150: a good round has ended its rest
+    assert rests.note_failed("bo/1", 300.0, 150.0) == REST * held_up * 2.0
 
 
 def test_another_machine_that_does_well_makes_nothing_good():

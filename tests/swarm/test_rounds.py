@@ -10,13 +10,13 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 
 from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
-from dipaco.swarm.leading.rounds import Rounds
+from dipaco.swarm.leading.rounds import RoundOutcome, Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import BlockResult, JoinRequest, RoundPlan, Sender, Slice
 from dipaco.swarm.training.reducer import Reducer, SliceMean
-from tests.support.swarm_rig import SETTINGS, issue
+from tests.support.swarm_rig import SETTINGS, Group, issue
 
 BACK, PEERS = "back/1", ("ana/1", "bo/1", "eve/1")
 MEAN = SliceMean(bytes(8), {})  # of two values
@@ -144,14 +144,67 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
     assert "eve/1" not in held.group.at_work()
 
 
-def test_all_sessions_of_a_holder_whose_word_stands_alone_get_no_slice_for_a_while(held):
+@pytest.mark.parametrize("is_excused", [True, False])
+def test_a_step_counts_no_failure_of_one_that_its_round_excuses(monkeypatch, is_excused):
+    async def scenario():
+        async with Group() as group:
+            leader, members = group.leader, group.leader.group
+            mean = bytes(4 * group.compute.num_values)
+            excused = frozenset({"bo/1"} if is_excused else ())
+            failed = RoundOutcome([], {"bo/1": "refused: 2 bytes"}, excused)
+            outcomes = [failed, failed, RoundOutcome([mean], {})]
+
+            def join(name):
+                request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+                members.add_member(name, issue(name[:-2]).certificate, request)
+                members.members[name].time_block(1.0)
+
+            async def hold(plan):
+                if "bo/1" not in members.members:
+                    join("bo/1")
+                return outcomes.pop(0)
+
+            join("ana/1")
+            monkeypatch.setattr(leader._rounds, "hold", hold)
+            monkeypatch.setattr(members, "check_members", lambda: None)
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0)
+            while not members.ledger.adopt("ana/1", set(range(8))):
+                await asyncio.sleep(0.01)
+            members.rows.note_work(60.0)
+            members.changed.set()
+            await step
+            assert not outcomes
+            assert ("bo/1" in members.at_work()) == is_excused
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("refused", [PEERS[:1], PEERS[:2]], ids=["one", "two"])
+def test_all_sessions_of_a_holder_that_alone_refuses_two_others_get_no_slice_for_a_while(
+    held, refused
+):
     rounds = planning(held, per_second=12.5e6)
-    held.ends["eve/1"] = SliceMean(b"", {"ana/1": "2 bytes"})
+    held.ends["eve/1"] = SliceMean(b"", dict.fromkeys(refused, "2 bytes"))
     held.hold()
     request = held.group.members["eve/1"].join_request
     held.group.add_member("eve/2", issue("eve").certificate, request)
     held.group.members["eve/2"].bases = ("lineage 3",)
-    assert {part.reducer for part in rounds.plan().slices} == {BACK, "ana/1", "bo/1"}
+    others = {"eve/2"} if len(refused) == 1 else set()
+    assert {part.reducer for part in rounds.plan().slices} == {BACK, "ana/1", "bo/1"} | others
+
+
+def test_who_spoils_the_parts_of_one_holders_machines_one_after_the_other_rests(held):
+    held.group.members["ana/1"].time_block(1.0)
+    held.group.rows.note_work(60.0)
+    for machine in range(4):
+        assert "eve/1" in held.group.at_work()
+        held.ends["bo/1"] = SliceMean(b"", {"eve/1": f"2 bytes, to machine {machine}"})
+        outcome = held.hold()
+        assert set(outcome.failed) == {"eve/1"}
+        without(held, outcome)
+    assert "eve/1" not in held.group.at_work()
+    assert set(held.rounds._set_aside) == {"bo/1"}
 
 
 def test_what_the_leaders_own_slice_refuses_is_refused_for_good(held):
@@ -234,6 +287,27 @@ def test_a_reducer_that_failed_adds_up_again_after_rounds_of_which_more_are_left
     first, second = rounds_without(), rounds_without()
     assert first == module.SET_ASIDE_ROUNDS + 1
     assert second == 2 * module.SET_ASIDE_ROUNDS + 1
+
+
+@pytest.mark.parametrize("has_given_its_mean", [False, True])
+def test_a_reducer_that_goes_before_it_gave_its_mean_gets_no_slice_for_a_while(
+    held, has_given_its_mean
+):
+    """One without rows never rests, and would keep each round from ending."""
+    rounds = planning(held, per_second=12.5e6)
+    held.ends["bo/1"] = None
+    if not has_given_its_mean:
+        held.ends["ana/1"] = None
+    request = held.group.members["ana/1"].join_request
+    held.group.remove("ana/1", "it fell silent")
+    outcome = held.hold(senders=PEERS[1:])
+    assert outcome.failed == {"ana/1": "it fell silent"}
+    assert outcome.excused == {"ana/1"}
+    held.group.add_member("ana/1", issue("ana").certificate, request)
+    held.group.members["ana/1"].bases = ("lineage 3",)
+    reducers = {part.reducer for part in rounds.plan().slices}
+    assert ("ana/1" in reducers) == has_given_its_mean
+    assert {"bo/1", "eve/1"} < reducers
 
 
 def test_a_late_sender_is_taken_for_slower_each_time_and_less_after_rounds_that_go_well(held):

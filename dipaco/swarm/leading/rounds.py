@@ -212,6 +212,8 @@ class Rounds:
                 failed[part.reducer] = f"refused: {lie.reason}"
             elif task.done() and task.result().refused:
                 refused[part.reducer] = task.result().refused
+            elif not task.done() and part.reducer in gone:
+                self._note_unreliable(part.reducer)
         found = self._refuse_senders(plan, refused)
         excused = found.unproved - failed.keys()
         for sender, reason in found.left_out.items():
@@ -253,8 +255,8 @@ class Rounds:
         found = self._accusations.judge(refused, senders, holder_of)
         for sender in sorted(found.at_fault - {self._wire.name}):
             self._group.ban(sender, found.left_out[sender])
-        for reducer in found.in_doubt:
-            self._set_aside[holder_of(reducer)] = self._count + SET_ASIDE_ROUNDS
+        for name in found.in_doubt:
+            self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
         return found
 
     async def _watch(
