@@ -14,7 +14,6 @@ from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
-from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest
 from dipaco.swarm.planning import hands
 from dipaco.swarm.roles import backbone as backbones
@@ -186,43 +185,5 @@ def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(m
             assert num_hands_after(0.9 * 3600.0) == 1, "the mean takes as long as the averaging"
             assert num_hands_after(0.9 * 3600.0) == 0
             step.cancel()
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
-def test_a_newcomer_that_waits_for_rows_of_its_state_keeps_its_path(monkeypatch):
-    """With late steps: those of the last step of a phase are of an older state."""
-    now = [1e6]
-    monkeypatch.setattr("dipaco.swarm.roles.leader.time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    async def scenario():
-        async with Group() as group:
-            leader, members = group.leader, group.leader.group
-            leader._published.publish(is_open=True)
-            members.begin_step(3, [46.0] * 8, lineage="older")
-            request = JoinRequest(version="", address=None, computes=True, holds_state=True)
-            for name in ("ana/1", "bo/1"):
-                members.add_member(name, issue(name[:-2]).certificate, request)
-            ana, bo = members.members.values()
-            ana.bases, bo.bases = ("older",), (group.holder.lineage,)
-
-            def num_hands_after(seconds):
-                for _ in range(100):
-                    now[0] += seconds / 100
-                    ana.useful_at = now[0]
-                    num_hands = leader.num_hands()
-                return num_hands
-
-            assert num_hands_after(2 * hands.IDLE_SECONDS) == 2
-            members.next_rows = StepRows(4, [46.0], lineage=group.holder.lineage)
-            members.next_rows.ledger.adopt("bo/1", {0})
-            assert num_hands_after(2 * hands.IDLE_SECONDS) == 2, "it has done all that it could"
-            members.next_rows.ledger.drop("bo/1")
-            assert num_hands_after(0.9 * hands.IDLE_SECONDS) == 2
-            assert num_hands_after(0.2 * hands.IDLE_SECONDS) == 1, "there are rows for it"
-            members.next_rows = None
-            assert num_hands_after(2 * hands.IDLE_SECONDS) == 2, "it gets another chance"
-            bo.bases = ("oldest",)
-            assert num_hands_after(2 * hands.IDLE_SECONDS) == 1, "its link is too slow"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

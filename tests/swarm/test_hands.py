@@ -21,9 +21,8 @@ def test_a_path_is_the_swarms_from_the_first_volunteer_until_a_minute_after_the_
     assert DESERTED_SECONDS <= 90, "with a worker's heartbeat, within two minutes"
 
 
-def seen(idle, now, has_rows=True, without_rows=frozenset(), **useful):
-    limits = dict.fromkeys(useful, idle_limit_seconds(0.0))
-    idle.look(useful, has_rows, now, limits, without_rows)
+def seen(idle, now, has_rows=True, **useful):
+    idle.look(useful, has_rows, now, dict.fromkeys(useful, idle_limit_seconds(0.0)))
     return set(idle.sessions)
 
 
@@ -42,17 +41,6 @@ def test_time_without_rows_or_away_does_not_count():
     assert not seen(idle, 10 * IDLE_SECONDS, has_rows=False, bo=never)
     assert not seen(idle, 20 * IDLE_SECONDS)
     assert not seen(idle, 20 * IDLE_SECONDS + 5, bo=never)
-
-
-def test_time_without_rows_for_one_does_not_count_and_its_last_block_does():
-    idle, never, now = Idle(), float("-inf"), 0.0
-    for _ in range(5):
-        seen(idle, now, ana=never, bo=now)
-        assert not seen(idle, now + 0.9 * IDLE_SECONDS, ana=never, bo=now), "for ana"
-        now += IDLE_SECONDS
-        assert not seen(idle, now, without_rows={"ana"}, ana=now - 1, bo=now), "with its last block"
-        now += 10 * IDLE_SECONDS
-        assert not seen(idle, now, without_rows={"ana"}, ana=never, bo=now)
 
 
 def test_one_that_was_found_idle_counts_again_after_a_while_and_then_after_twice_as_long():

@@ -78,7 +78,6 @@ class Idle:
         has_rows: bool,
         now_seconds: float,
         limit_seconds: Mapping[str, float],
-        without_rows: Set[str] = frozenset(),
     ) -> None:
         """Looks at the members once more. Time in which a session was no member does not count.
 
@@ -88,7 +87,6 @@ class Idle:
           has_rows: whether there are rows to compute.
           now_seconds: of the clock.
           limit_seconds: of each, with rows and without a block, after which it is idle.
-          without_rows: for which there are none all the same.
         """
         since, self._looked_seconds = self._looked_seconds, now_seconds
         had_rows, self._had_rows = self._had_rows, has_rows
@@ -97,9 +95,9 @@ class Idle:
             if useful > since:
                 self._seen.pop(session, None)
                 self._idle.discard(session)
-            elif has_rows and session not in without_rows:
+            elif has_rows:
                 self._note_nothing(session, elapsed, now_seconds, limit_seconds[session])
-        here = useful_seconds.keys() - without_rows if has_rows else set()
+        here = useful_seconds.keys() if has_rows else set()
         for session in self._seen.keys() - here:
             self._forgive(session, now_seconds)
 

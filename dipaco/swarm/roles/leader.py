@@ -110,18 +110,8 @@ class Leader:
             name: idle_limit_seconds(self._seconds_for_a_block(one))
             for name, one in computing.items()
         }
-        without_rows = {name for name, one in computing.items() if not self._has_rows_for(one)}
-        self._idle.look(useful, has_rows, time.monotonic(), limits, without_rows)
+        self._idle.look(useful, has_rows, time.monotonic(), limits)
         return len((self._service.waiting() | computing.keys()) - self._idle.sessions)
-
-    def _has_rows_for(self, member: GroupMember) -> bool:
-        """Whether there are rows that it could compute, or could if it had fetched the newest
-        state. With late steps one may have that, and all rows at it are done, or not open yet.
-        """
-        return not member.holds(self._holder.lineage) or any(
-            member.holds(rows.lineage) and not rows.ledger.is_complete
-            for rows in self.group.open_rows
-        )
 
     def _seconds_for_a_block(self, member: GroupMember) -> float:
         """By when one is done, with the fetching of the last mean; 0: it was not timed."""
