@@ -255,8 +255,8 @@ class Rounds:
         found = self._accusations.judge(refused, senders, holder_of)
         for sender in sorted(found.at_fault - {self._wire.name}):
             self._group.ban(sender, found.left_out[sender])
-        for name in found.in_doubt:
-            self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
+        for reducer in found.in_doubt:
+            self._set_aside[holder_of(reducer)] = self._count + SET_ASIDE_ROUNDS
         return found
 
     async def _watch(

@@ -1,24 +1,17 @@
 """Whether a sender that reducers refuse is at fault, where reducers may lie too.
 
 What the leader's own reducer refuses is certain. The word of one other reducer is not: the sender
-is left out of the round, and that reducer adds up nothing for a while, so that another one sees the
-sender's next sum. Reducers of two holders that refuse the same session are believed. Until two have
-refused sessions of a sender's holder, nothing is proved against it.
-
-Where one holder alone refuses one other, either may lie, and after some rounds both pay: the sender
-is not excused any more. Where one alone refuses two others, it is taken for the liar: none of its
-reducers adds up anything for a while, and its word costs nobody more than a round.
-
-A NaN, or a size, that most senders have comes from the model, not from them.
+is left out of the round, and that reducer's holder adds up nothing for a while, so that another one
+sees the sender's next sum. Reducers of two holders that refuse the same session are believed. Until
+two have refused sessions of a sender's holder, nothing is proved against it. A NaN, or a size, that
+most senders have comes from the model, not from them.
 """
 
-import collections
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 NOT_FINITE = "the gradient holds a NaN or an infinity"
 TOO_LARGE = "times as large as the group's"  # how such a reason ends
-ALONE_TIMES = 2  # that one holder alone refuses another, and the sender is excused
 
 
 class Judgement(NamedTuple):
@@ -26,8 +19,8 @@ class Judgement(NamedTuple):
 
     left_out: dict[str, str]  # sender -> reason, of this round
     at_fault: frozenset[str]  # those of them that are refused for good
-    in_doubt: frozenset[str]  # reducers whose word stands alone, or holders of them
-    unproved: frozenset[str]  # senders that are excused: one holder's word is all there is
+    in_doubt: frozenset[str]  # reducers whose word stands alone
+    unproved: frozenset[str]  # senders against whose holder there is no more than one holder's word
 
 
 class Accusations:
@@ -41,13 +34,10 @@ class Accusations:
         self._own = own
         # Sender, and holder of senders -> holders of reducers that refused it.
         self._accusers: dict[str, set[str]] = {}
-        # Holder of reducers -> holder of senders -> in how many rounds it alone refused them.
-        self._alone: dict[str, collections.Counter[str]] = {}
 
     def clear(self) -> None:
         """Another term begins."""
         self._accusers.clear()
-        self._alone.clear()
 
     def judge(
         self,
@@ -66,14 +56,14 @@ class Accusations:
         at_fault: set[str] = set()
         unproved = {sender for reasons in refused.values() for sender in reasons}
         unproved -= refused.get(self._own, {}).keys()
-        alone: dict[tuple[str, str], bool] = {}  # reducer, sender -> whether it is no model's
+        alone: set[tuple[str, str]] = set()
         for reducer, reasons in refused.items():
             is_shared = 2 * sum(map(_may_be_the_models, reasons.values())) > len(senders)
             for sender, reason in reasons.items():
                 left_out.setdefault(sender, reason)
                 counts = not (is_shared and _may_be_the_models(reason))
                 if reducer != self._own:
-                    alone[reducer, sender] = counts
+                    alone.add((reducer, sender))
                 if reducer == self._own and counts:
                     left_out[sender] = reason
                     at_fault.add(sender)
@@ -82,25 +72,8 @@ class Accusations:
                         at_fault.add(sender)
                     if self._num_accusers(holder_of(sender), holder_of(reducer)) > 1:
                         unproved.discard(sender)
-        alone = {pair: counts for pair, counts in alone.items() if pair[1] not in at_fault}
-        in_doubt: set[str] = set()
-        for holder in {holder_of(reducer) for reducer, _ in alone}:
-            its = {pair: counts for pair, counts in alone.items() if holder_of(pair[0]) == holder}
-            times = self._alone.setdefault(holder, collections.Counter())
-            times.update({holder_of(one) for (_, one), counts in its.items() if counts} - {holder})
-            if self._is_liar(holder, {holder_of(sender) for _, sender in its}):
-                in_doubt.add(holder)
-                continue
-            in_doubt |= {reducer for reducer, _ in its}
-            for (_, sender), counts in its.items():
-                if counts and times[holder_of(sender)] > ALONE_TIMES:
-                    unproved.discard(sender)
+        in_doubt = {reducer for reducer, sender in alone if sender not in at_fault}
         return Judgement(left_out, frozenset(at_fault), frozenset(in_doubt), frozenset(unproved))
-
-    def _is_liar(self, holder: str, refused: Set[str]) -> bool:
-        """Whether it alone refuses more than one other holder: these now, or others before."""
-        accused = (refused | self._alone[holder].keys()) - {holder}
-        return sum(len(self._accusers.get(one, ())) < 2 for one in accused) > 1
 
     def _num_accusers(self, accused: str, accuser: str) -> int:
         """Holders that have accused a session, or a holder, with this one."""
