@@ -201,6 +201,7 @@ class Rounds:
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
         gone = await self._watch(plan, gathering, everything, deadline)
         failed = gone if not everything.done() else {}
+        senders = {one.name for one in plan.senders}
         refused: dict[str, dict[str, str]] = {}
         for part in plan.slices:
             task = gathering[part.reducer]
@@ -212,8 +213,8 @@ class Rounds:
                 failed[part.reducer] = f"refused: {lie.reason}"
             elif task.done() and task.result().refused:
                 refused[part.reducer] = task.result().refused
-            elif not task.done() and part.reducer in gone:
-                self._note_unreliable(part.reducer)
+            elif not task.done() and part.reducer in gone.keys() - senders:
+                self._note_unreliable(part.reducer)  # senders rest instead
         found = self._refuse_senders(plan, refused)
         excused = found.unproved - failed.keys()
         for sender, reason in found.left_out.items():
@@ -228,7 +229,7 @@ class Rounds:
             with contextlib.suppress(asyncio.CancelledError):
                 await everything
             # Who sends nothing could make nothing good: it adds up nothing for a while instead.
-            excused |= failed.keys() - {one.name for one in plan.senders}
+            excused |= failed.keys() - senders
             return RoundOutcome([], failed, excused)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
         self._forgive(plan)
