@@ -18,6 +18,8 @@ from dipaco.cli.main import parser
 from dipaco.config import RunConfig
 from dipaco.overrides import load_sweep
 from dipaco.settings import groups_of
+from dipaco.sweeps.errors import NoSuchRow
+from dipaco.sweeps.trials import named as rows_named
 
 ROOT = Path(__file__).parent.parent
 FRONT_PAGE = ROOT / "README.md"
@@ -187,7 +189,9 @@ def bad_settings(page: Path, text: str) -> Iterator[str]:
             if name.partition(".")[0] in rooms and name not in known and "/" not in line:
                 yield f"`{name}` is not a setting"
         for row in re.findall(r'"([^"]+)"', line.partition("--only ")[2]):
-            if row not in rows:
+            try:
+                rows_named("", rows, [row])
+            except NoSuchRow:
                 yield f"no sweep has a row `{row}`"
 
 

@@ -29,6 +29,7 @@ from replay import first_modules
 
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
+from dipaco.errors import DipacoError
 from dipaco.evaluation.perplexity import best_path, routed
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.gradient import WeightedMean, path_weights
@@ -59,12 +60,15 @@ def main() -> None:
     print("| run | perplexity | with SCAFFOLD | | best path | with SCAFFOLD | |")
     print("| :-- | --: | --: | --: | --: | --: | --: |", flush=True)
     for folder in options.runs:
-        with reading(folder) as run:
-            if why := why_not(run):
-                parser.error(f"{folder}: {why}")
-            own = score(run, last_modules(run))
-            *_, modules = train(run)
-            print(row(str(folder), own, score(run, modules)), flush=True)
+        try:
+            with reading(folder) as run:
+                if why := why_not(run):
+                    parser.error(f"{folder}: {why}")
+                own = score(run, last_modules(run))
+                *_, modules = train(run)
+                print(row(str(folder), own, score(run, modules)), flush=True)
+        except DipacoError as error:
+            parser.error(str(error))
 
 
 def row(name: str, own: Perplexities, other: Perplexities) -> str:

@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", default="0", metavar="N,N,...", help="run every row under each (default: 0)"
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these rows")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="only these rows; * stands for any letters: '2x2 *'",
+    )
     parser.add_argument(
         "--redo",
         nargs="+",
@@ -59,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.overrides import load_sweep
     from dipaco.store.layout import SweepLayout
-    from dipaco.sweeps.trials import seeds_of, trials_of
+    from dipaco.sweeps.trials import named, seeds_of
 
     # All arguments are checked before anything is written, and before JAX is loaded.
     name, seeds = options.sweep.stem, seeds_of(options.seeds)
@@ -68,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         if setting in NOT_FOR_SET:
             raise NotForSweeps(name=setting, instead=NOT_FOR_SET[setting])
     rows = load_sweep(options.sweep, options.overrides)
-    trials_of(name, rows, seeds, [*options.only, *options.redo])  # raises `NoSuchRow`
+    named(name, rows, [*options.only, *options.redo])  # raises `NoSuchRow`
     if options.jobs < 1:
         raise BadSetting(name="--jobs", value=options.jobs, expected="1 or more")
     if options.run.url is not None:

@@ -36,7 +36,7 @@ from dipaco.sweeps.plot import draw_sweep
 from dipaco.sweeps.progress import SweepProgress
 from dipaco.sweeps.table import SweepTable, make_table
 from dipaco.sweeps.text import render_sweep_markdown
-from dipaco.sweeps.trials import Trial, trials_of
+from dipaco.sweeps.trials import Trial, named, trials_of
 from dipaco.workers.signals import on_sigterm
 from dipaco.workers.tasks.report import place_in_table
 
@@ -66,13 +66,15 @@ def run_sweep(
       rows: row -> config.
       layout: the sweep's folder.
       seeds: every row is run under each.
-      only: rows to run, none = all; the table has all that are finished.
-      redo: rows that have changed and are run again; their former runs are moved to `replaced`.
+      only: rows to run, none = all, by name (`named`); the table has all that are finished.
+      redo: rows, likewise, that have changed and are run again; their former runs are moved to
+        `replaced`.
       max_running: runs at once.
 
     Raises:
       SweepMismatch, SweepBusy, RowsChanged, RowRefused, NoSuchRow, RunBusy.
     """
+    only, redo = named(name, rows, only), named(name, rows, redo)
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
         own = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}

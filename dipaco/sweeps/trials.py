@@ -1,7 +1,8 @@
 """The runs of a sweep: every row under every seed."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.config import RunConfig
@@ -22,20 +23,32 @@ class Trial(NamedTuple):
 def trials_of(
     sweep: str, rows: Mapping[str, RunConfig], seeds: Sequence[int], only: Sequence[str] = ()
 ) -> list[Trial]:
-    """The runs of a sweep, seed by seed, so that every row has a first result early.
-
-    Raises:
-      NoSuchRow: `only` names a row that the sweep does not have.
+    """The runs of a sweep, seed by seed, so that every row has a first result early; `only` are
+    names of rows, none = all.
     """
-    for name in only:
-        if name not in rows:
-            raise NoSuchRow(sweep=sweep, name=name, known=", ".join(rows))
     return [
         Trial(name, seed, dataclasses.replace(config, name=f"{sweep} {name}", seed=seed))
         for seed in seeds
         for name, config in rows.items()
         if not only or name in only
     ]
+
+
+def named(sweep: str, rows: Collection[str], given: Sequence[str]) -> list[str]:
+    """The rows of a sweep that some names are of, in which `*` stands for any letters: all rows of
+    ten phases are `* phases 10`.
+
+    Raises:
+      NoSuchRow: the sweep has no row of a name.
+    """
+    found = []
+    for name in given:
+        pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
+        its = [name] if name in rows else [row for row in rows if pattern.fullmatch(row)]
+        if not its:
+            raise NoSuchRow(sweep=sweep, name=name, known=", ".join(rows))
+        found += [row for row in its if row not in found]
+    return found
 
 
 def seeds_of(text: str) -> list[int]:

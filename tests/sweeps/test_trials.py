@@ -4,7 +4,7 @@ import pytest
 
 from configs import toy
 from dipaco.sweeps.errors import BadSeeds, NoSuchRow
-from dipaco.sweeps.trials import seeds_of, trials_of
+from dipaco.sweeps.trials import named, seeds_of, trials_of
 
 ROWS = {name: toy.run() for name in ("dense", "diloco", "flat")}
 
@@ -18,8 +18,30 @@ def test_trials_go_seed_by_seed():
         "flat, seed 1",
     ]
     assert {trial.config.seed for trial in trials} == {1, 3}
-    with pytest.raises(NoSuchRow, match=r"`toy` has no row `flatt`\. It has: dense, diloco"):
-        trials_of("toy", ROWS, [0], only=["flatt"])
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        (["flat", "dense"], ["flat", "dense"]),
+        (["d*", "dense"], ["dense", "diloco"]),
+        (["*l*"], ["diloco", "flat"]),
+        (["f*t"], ["flat"]),
+        (["2 [*"], ["2 [of 3]"]),
+        (["2*3*"], ["2 [of 3]", "2*3", "2*3 more"]),
+        (["2*3"], ["2*3"]),
+        ([], []),
+    ],
+)
+def test_rows_are_named_whole_or_with_stars_for_any_letters(given, rows):
+    known = [*ROWS, "2 [of 3]", "2*3", "2*3 more"]
+    assert named("toy", known, given) == rows
+
+
+@pytest.mark.parametrize("name", ["flatt", "fla", "f*x", "*F*", ""])
+def test_a_name_that_no_row_has_is_refused(name):
+    with pytest.raises(NoSuchRow, match=r"`toy` has no row `.*`\. It has: dense, diloco"):
+        named("toy", ROWS, ["dense", name])
 
 
 @pytest.mark.parametrize("text", ["", "0,,1", "0,1,0", "-1", "1.5", "one"])
