@@ -179,7 +179,9 @@ def _may_do_alone(matcher: "LLMatcher") -> bool:
 def _problem_of(matcher: "LLMatcher") -> str | None:
     if not matcher.is_error():
         return None
-    problem = matcher.get_error().partition("\n")[0]
+    problem, _, more = matcher.get_error().partition("\n")
+    if (reason := more.rpartition("error: ")[2]) and problem.endswith(":"):
+        problem += f" {reason}"  # of a regular expression, which comes after it and a pointer
     if problem == NO_TOKEN:
         return "no token may come next, as where a `$ref` leads back to itself"
     return problem

@@ -4,6 +4,7 @@
     requests.py       a body -> a parsed request with routed prompts, or an error
     conversation.py   messages -> what the template gets, and what the router reads
     chat_template.py  messages -> a prompt, by the tokenizer's template
+    expected_values.py  which values a field may have, for an error
     response_format.py  what an answer looks like, as types
     structured.py     `response_format` -> the schema that the answer obeys, compiled, or an error
     embeddings.py     texts -> what the router reads of them

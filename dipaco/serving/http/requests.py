@@ -20,6 +20,7 @@ from dipaco.serving.http.answer import GenerationParams
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.conversation import routed_text, template_message
 from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.expected_values import values_at
 from dipaco.serving.http.protocol import (
     MAX_CHOICES,
     ChatRequest,
@@ -279,7 +280,7 @@ def decode(content: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        raise _api_error(str(error)) from error
+        raise _api_error(str(error), kind) from error
     except UnicodeDecodeError as error:
         raise ApiError(400, "The body is not UTF-8. Encode it as UTF-8.") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -309,7 +310,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return bytes(content)
 
 
-def _api_error(problem: str) -> ApiError:
+def _api_error(problem: str, kind: type[Body]) -> ApiError:
     """msgspec's "Expected `int`, got `str` - at `$.max_tokens`", as OpenAI would say it."""
     what, _, where = problem.partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
@@ -326,4 +327,6 @@ def _api_error(problem: str) -> ApiError:
         return ApiError(400, message, param=param, code="invalid_value")
     if param is None:
         return ApiError(400, f"The body is not a valid request: {what}.")
+    if what.startswith("Invalid ") and (values := values_at(kind, where)):
+        what += f"; expected is {' or '.join(map(repr, values))}"
     return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")

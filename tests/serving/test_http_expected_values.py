@@ -1,0 +1,45 @@
+"""An answer to a value that a field may not have says which it may have."""
+
+import json
+
+import pytest
+
+from dipaco.serving.http.embeddings import EmbeddingRequest
+from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.protocol import ChatRequest
+from dipaco.serving.http.requests import decode
+
+CHAT = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (
+            EmbeddingRequest,
+            {"model": "toy", "input": "a", "encoding_format": "x"},
+            "`encoding_format`: Invalid enum value 'x'; expected is 'base64' or 'float'.",
+        ),
+        (
+            ChatRequest,
+            CHAT | {"messages": [{"role": "me", "content": "jiji"}]},
+            "'me'; expected is 'assistant' or 'developer' or 'system' or 'user'.",
+        ),
+        (
+            ChatRequest,
+            CHAT | {"messages": [{"role": "user", "content": [{"type": "x", "text": "a"}]}]},
+            "'x'; expected is 'text'.",
+        ),
+        (
+            ChatRequest,
+            CHAT | {"response_format": {"type": "xml"}},
+            "'xml'; expected is 'text' or 'json_object' or 'json_schema'.",
+        ),
+        (ChatRequest, CHAT | {"temperature": "hot"}, "Expected `float | null`, got `str`."),
+    ],
+    ids=lambda value: "" if isinstance(value, type | dict) else value[:20],
+)
+def test_it_names_the_values(kind, body, said):
+    with pytest.raises(ApiError) as raised:
+        decode(json.dumps(body).encode(), kind)
+    assert raised.value.detail.message.endswith(said)
