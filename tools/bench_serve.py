@@ -52,6 +52,7 @@ from support.many_paths import (
     square,
     square_with_embeddings,
 )
+from support.numbers import at_least_one, several
 from support.paired_ratio import median_and_interval
 from support.serve_process import serving
 
@@ -169,9 +170,11 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, help="that is served; none = one made for this")
-    parser.add_argument("--pairs", type=int, default=20, help="of runs, for each concurrency (20)")
-    parser.add_argument("--new-tokens", type=int, default=64, help="of each request (64)")
-    parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument(
+        "--pairs", type=at_least_one, default=20, help="of runs, for each concurrency (20)"
+    )
+    parser.add_argument("--new-tokens", type=at_least_one, default=64, help="of each request (64)")
+    parser.add_argument("--concurrent", type=at_least_one, nargs="+", default=[1, 8, 32])
     parser.add_argument(
         "--only",
         choices=["one-path", "paths", "memory"],
@@ -179,13 +182,15 @@ def main() -> None:
     )
     parser.add_argument(
         "--sides",
-        type=lambda text: (1, *(int(word) for word in text.split(",") if word != "1")),
+        type=several,
         metavar="N,M",
         help="of the grids of `paths`, beside one path, and nothing else of it",
     )
-    parser.add_argument("--rounds", type=int, default=7, help="of each load on many paths (7)")
     parser.add_argument(
-        "--devices", type=int, default=2, help="over which `paths` spreads them, too (2)"
+        "--rounds", type=at_least_one, default=7, help="of each load on many paths (7)"
+    )
+    parser.add_argument(
+        "--devices", type=at_least_one, default=2, help="over which `paths` spreads them, too (2)"
     )
     options = parser.parse_args()
     result: dict[str, Any] = {}
@@ -216,7 +221,8 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.only == "memory":
         return {"paths_256_memory_for_64": memory_for_some(model, scratch, rounds)}
     devices = min(options.devices, jax.local_device_count())
-    rows = rows_on_paths(model, scratch, rounds, options.sides or SIDES, devices)
+    sides = SIDES if options.sides is None else (1, *(side for side in options.sides if side > 1))
+    rows = rows_on_paths(model, scratch, rounds, sides, devices)
     if options.sides is not None:
         return rows
     return {
