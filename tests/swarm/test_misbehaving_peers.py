@@ -359,9 +359,9 @@ def test_a_volunteer_that_rests_says_so_once_and_why():
     async def scenario():
         async with Group() as group:
             said = []
-            await group.join("ana", slow=0.02)
+            ana = await group.join("ana")
             bo = await group.join("bo", say=said.append)
-            while not group.leader.group.at_work()[bo.wire.name].counted:
+            while not all(group.leader.group.at_work()[one.wire.name].counted for one in (ana, bo)):
                 await group.step()
             for _ in range(2):
                 group.leader.group._at_work.note_failed(bo.wire.name, 60.0)
