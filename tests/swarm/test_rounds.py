@@ -272,6 +272,12 @@ def test_a_reducer_that_failed_adds_up_again_after_rounds_of_which_more_are_left
     assert second == 2 * module.SET_ASIDE_ROUNDS + 1
 
 
+def test_a_round_that_goes_well_takes_a_failure_off_each_of_its_reducers(held):
+    held.rounds._unreliable = {"ana/1": 2, "bo/1": 1, "away/1": 3}
+    assert not held.hold().failed
+    assert held.rounds._unreliable == {"ana/1": 1, "away/1": 3}
+
+
 @pytest.mark.parametrize("has_given_its_mean", [False, True])
 def test_a_reducer_that_goes_before_it_gave_its_mean_gets_no_slice_for_a_while(
     held, has_given_its_mean

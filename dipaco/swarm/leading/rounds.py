@@ -244,7 +244,10 @@ class Rounds:
         self._set_aside[reducer] = self._count + rounds
 
     def _forgive(self, plan: RoundPlan) -> None:
-        """The parts of all senders arrived."""
+        """The parts of all senders arrived, and all slices were added up."""
+        for part in plan.slices:
+            if (times := self._unreliable.pop(part.reducer, 0)) > 1:
+                self._unreliable[part.reducer] = times - 1
         for one in plan.senders:
             slowdown = self._slowdowns.pop(one.name, 1.0) / 2.0
             if slowdown > 1.0:
