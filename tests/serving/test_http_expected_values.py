@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
 from dipaco.serving.http.embeddings import EmbeddingRequest
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatRequest

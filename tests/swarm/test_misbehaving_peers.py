@@ -110,13 +110,13 @@ def with_a_nan(vector):
 def test_a_bad_gradient_is_refused_and_others_compute_its_rows(alter, why):
     async def scenario():
         async with Group() as group:
-            await group.join("ana", slow=0.02)
-            await group.join("bo", slow=0.02)
+            await group.join("ana", slow=0.005)
+            await group.join("bo", slow=0.005)
             for _ in range(2):
                 await group.step()
             await group.join("eve", kind=sending(alter))
             eve = group.volunteers["eve"][0]
-            for _ in range(20):
+            for _ in range(40):
                 await group.step()
                 if group.leader.group.banned:
                     break
