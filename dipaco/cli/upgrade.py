@@ -7,8 +7,8 @@ ledger's tables to this version, and pins the version: workers of other versions
 Afterwards start workers of this version. A run that was told to pause or to drain still is, until
 `resume`. If it is interrupted or fails before the tables are of this version, it leaves the run as
 it was, and workers may go on; if later, they wait for the next upgrade, unless the version was
-pinned already, which it says. Killed, it leaves the run
-draining, until the next upgrade, or until `resume` under the version that the run is of.
+pinned already, which it says. Killed, it leaves the run draining, until the next upgrade, or until
+`resume` under the version that the run is of.
 """
 
 import argparse

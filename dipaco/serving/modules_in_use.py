@@ -1,6 +1,6 @@
 """The modules that some paths go through, and their bytes together, kept as paths come and go.
 
-Paths share modules, so neither follows from the paths' sizes; counted anew each time, they would
+Paths share modules, so neither follows from the paths' sizes; to count all of them each time would
 take longer than reading a small path does.
 """
 

@@ -19,7 +19,7 @@ from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import StatePosition
+from dipaco.swarm.network.messages import JoinRequest, StatePosition
 from dipaco.swarm.network.transport import CONNECT_SECONDS, STREAM_BYTES, TCP, Tcp
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
@@ -218,6 +218,19 @@ class Group:
         await volunteer.wire.transport.close()
         with contextlib.suppress(BaseException):
             await task
+
+    def add_timed(self, name):
+        """A member without a process, which was timed."""
+        request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+        members = self.leader.group
+        members.add_member(name, issue(name.partition("/")[0]).certificate, request)
+        members.members[name].time_block(1.0)
+
+    async def adopt_all(self, name):
+        """Waits for the rows of the step that has begun, and takes all as done by a member."""
+        await asyncio.sleep(0)
+        while not self.leader.group.ledger.adopt(name, set(range(8))):
+            await asyncio.sleep(0.01)
 
     async def step(self):
         number = self.holder.step

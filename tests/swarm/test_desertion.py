@@ -14,13 +14,12 @@ from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
-from dipaco.swarm.network.messages import JoinRequest
 from dipaco.swarm.planning import hands
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
-from tests.support.swarm_rig import Group, first_state, issue, largest_difference, plain_states
+from tests.support.swarm_rig import Group, first_state, largest_difference, plain_states
 from tests.support.tiny_run import TOY
 
 
@@ -168,15 +167,11 @@ def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(m
                 assert num_hands_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
                 return RoundOutcome([bytes(4 * group.compute.num_values)], {})
 
-            request = JoinRequest(version="", address=None, computes=True, holds_state=True)
-            members.add_member("ana/1", issue("ana").certificate, request)
-            members.members["ana/1"].time_block(1.0)
+            group.add_timed("ana/1")
             monkeypatch.setattr(leader._rounds, "hold", hold)
             monkeypatch.setattr(members, "check_members", lambda: None)
             step = asyncio.ensure_future(group.step())
-            await asyncio.sleep(0)
-            while not members.ledger.adopt("ana/1", set(range(8))):
-                await asyncio.sleep(0.01)
+            await group.adopt_all("ana/1")
             members.changed.set()
             await step
             step = asyncio.ensure_future(group.step())

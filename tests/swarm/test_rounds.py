@@ -154,23 +154,16 @@ def test_a_step_counts_no_failure_of_one_that_its_round_excuses(monkeypatch, is_
             failed = RoundOutcome([], {"bo/1": "refused: 2 bytes"}, excused)
             outcomes = [failed, failed, RoundOutcome([mean], {})]
 
-            def join(name):
-                request = JoinRequest(version="", address=None, computes=True, holds_state=True)
-                members.add_member(name, issue(name[:-2]).certificate, request)
-                members.members[name].time_block(1.0)
-
             async def hold(plan):
                 if "bo/1" not in members.members:
-                    join("bo/1")
+                    group.add_timed("bo/1")
                 return outcomes.pop(0)
 
-            join("ana/1")
+            group.add_timed("ana/1")
             monkeypatch.setattr(leader._rounds, "hold", hold)
             monkeypatch.setattr(members, "check_members", lambda: None)
             step = asyncio.ensure_future(group.step())
-            await asyncio.sleep(0)
-            while not members.ledger.adopt("ana/1", set(range(8))):
-                await asyncio.sleep(0.01)
+            await group.adopt_all("ana/1")
             members.rows.note_work(60.0)
             members.changed.set()
             await step
