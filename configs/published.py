@@ -15,6 +15,7 @@ import quickstart
 from dipaco.config import RunConfig
 from dipaco.data.prompts import SampleSettings
 from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RoutingConfig
 
 
 def run() -> RunConfig:
@@ -28,6 +29,16 @@ def grid() -> RunConfig:
 
 def dense() -> RunConfig:
     return _published(baseline_dense.run())
+
+
+def data_parallel() -> RunConfig:
+    """What four machines make of one model in lock-step."""
+    return dataclasses.replace(
+        diloco(),
+        outer=OuterSettings(synchronous=True),
+        routing=RoutingConfig(kind="random"),
+        evaluation=dataclasses.replace(diloco().evaluation, best_path=False),
+    )
 
 
 def diloco() -> RunConfig:

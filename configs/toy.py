@@ -36,4 +36,5 @@ def run() -> RunConfig:
         evaluation=EvaluationSettings(batch_size=16),
         # Finished, it can go back by one phase, and tests read its contributions.
         retention=RetentionSettings(snapshots=3, contributions=None),
+        baselines=("dense", "dense_equal_tokens"),
     )

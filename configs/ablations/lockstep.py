@@ -16,14 +16,10 @@ Cost on two cores that have nothing else to do: four minutes for four paths and 
 sixteen, and as much in lock-step. The whole sweep takes a day: name rows, a budget at a time.
 """
 
-from typing import Any
+from reproduction import PLAIN, data_parallel, inner, of, private_grid, shared_grid
 
-from reproduction import PLAIN, TOGETHER, inner, of, private_grid, shared_grid, whole
-
-from dipaco.config import EvaluationSettings, RunConfig
+from dipaco.config import RunConfig
 from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import RoutingConfig
-from dipaco.topology import SHARED
 
 BUDGETS = (2, 5, 10, 20, 40)  # phases of a path
 RATES = (3e-3, 6e-3, 12e-3, 24e-3)
@@ -41,14 +37,3 @@ def sweep() -> dict[str, RunConfig]:
                 rows[f"{k}x{k} holders{at}"] = of(shared_grid(k), outer=HOLDERS, **tuned)
                 rows[f"{k}x{k} private{at}"] = of(private_grid(k), outer=PLAIN, **tuned)
     return rows
-
-
-def data_parallel(k: int, **tuned: Any) -> RunConfig:
-    """K x K machines that are one model: any path is the best."""
-    return of(
-        whole(k, SHARED),
-        outer=TOGETHER,
-        routing=RoutingConfig(kind="random"),
-        evaluation=EvaluationSettings(every_phases=5, best_path=False),
-        **tuned,
-    )

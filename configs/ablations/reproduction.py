@@ -2,10 +2,12 @@
 path, on the demo corpus. In pieces of any length, into one folder:
 
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction --seeds 0,1,2 --only \\
-        "dense 1x" "diloco 4" "flat 4" "2x2" "2x2 private" "2x2 synchronous" "2x2 discriminative"
+        "dense 1x" "data_parallel 4" "diloco 4" "flat 4" "2x2" "2x2 private" "2x2 synchronous" \\
+        "2x2 discriminative"
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction --seeds 0,1,2 --only \\
-        "dense 1x rate 0.012" "diloco 4 by row" "flat 4 by row" "2x2 by row" \\
-        "2x2 discriminative by row" "2x2 private plain rate 0.012" "2x2 synchronous rate 0.012"
+        "dense 1x rate 0.012" "data_parallel 4 rate 0.012" "diloco 4 by row" "flat 4 by row" \\
+        "2x2 by row" "2x2 discriminative by row" "2x2 private plain rate 0.012" \\
+        "2x2 synchronous rate 0.012"
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction
 
 The first is P = 4 with three seeds. The second compares the same with what was found to be better
@@ -63,6 +65,7 @@ def paper() -> dict[str, RunConfig]:
     rows = {"dense 1x": dense()}
     for k, paths in ((2, 4), (4, 16)):
         grid = f"{k}x{k}"
+        rows[f"data_parallel {paths}"] = data_parallel(k)
         rows[f"diloco {paths}"] = of(whole(k, SHARED), outer=PUBLISHED_DILOCO)
         rows[f"flat {paths}"] = of(whole(k, PER_PATH))
         rows[grid] = of(shared_grid(k))
@@ -144,15 +147,16 @@ def _at(rate: float, phases: int) -> str:
 
 
 def averaged() -> dict[str, RunConfig]:
-    """2x2 averaged at every step, and after every phase without momentum, each at its own rate. And
-    the same where what touches the vocabulary is not averaged at all.
+    """2x2 averaged at every step, and after every phase without momentum, each at its own rate. The
+    same where what touches the vocabulary is not averaged at all. And one model in lock-step.
     """
     rows = {}
     for rate in RATES:
         tuned = {"topology": shared_grid(2), "inner": inner(rate)}
         rows[f"2x2 plain rate {rate:g}"] = of(outer=PLAIN, **tuned)
-        if rate != 3e-3:  # that is `2x2 synchronous`
+        if rate != 3e-3:  # those are `2x2 synchronous` and `data_parallel 4`
             rows[f"2x2 synchronous rate {rate:g}"] = of(outer=TOGETHER, **tuned)
+            rows[f"data_parallel 4 rate {rate:g}"] = data_parallel(2, inner=inner(rate))
         tuned = {"topology": private_grid(2), "inner": inner(rate)}
         at = "" if rate == 3e-3 else _at(rate, PHASES)
         rows["2x2 private synchronous" + at] = of(outer=TOGETHER, **tuned)
@@ -181,6 +185,17 @@ def dense(rate: float = 3e-3, **changes: Any) -> RunConfig:
     """One model, as a run of one path."""
     changes = {"routing": RoutingConfig(), "outer": PLAIN, "inner": inner(rate)} | changes
     return of(whole(1, SHARED), **changes)
+
+
+def data_parallel(k: int, **tuned: Any) -> RunConfig:
+    """K x K machines that train one model in lock-step: any path is the best."""
+    return of(
+        whole(k, SHARED),
+        outer=TOGETHER,
+        routing=RoutingConfig(kind="random"),
+        evaluation=EvaluationSettings(every_phases=5, best_path=False),
+        **tuned,
+    )
 
 
 def inner(learning_rate: float = 3e-3, hold_out: float = 0.0) -> InnerSettings:

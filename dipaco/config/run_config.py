@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 
-from dipaco.config.arms import BASELINES, DENSE, DENSE_EQUAL_TOKENS, Baseline, plan_of
+from dipaco.config.arms import BASELINES, DENSE, Baseline, plan_of
 from dipaco.config.checks import check
 from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings, at_least
 from dipaco.control.plan import Plan
@@ -53,7 +53,7 @@ class RunConfig:
     mesh: MeshConfig = MeshConfig()
     retention: RetentionSettings = RetentionSettings()
     report: ReportSettings = ReportSettings()
-    baselines: tuple[Baseline, ...] = (DENSE, DENSE_EQUAL_TOKENS)
+    baselines: tuple[Baseline, ...] = BASELINES
     """Dense models of a path's size that are trained beside the modular one, from the same base
     model: `dense` takes the steps of one path, `dense_equal_tokens` those of all paths together,
     `data_parallel` is trained in lock-step by as many machines as paths take part in a phase. `()`
