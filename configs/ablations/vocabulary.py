@@ -5,8 +5,8 @@ each path's own; and what training does about tokens that a path's shard does no
         "2x2 documents rate 0.006 phases 10" "2x2 holders rate 0.006 phases 10" …
 
 Rows are called `GRID ARM rate RATE phases N`, and there are more of them than anyone wants to run
-at once: `--only` picks. GRID is 2x2, 4x4, or diloco (four paths that share all, without the root of
-the fan-in). ARM is one of
+at once: `--only` picks. GRID is 2x2, 4x4, diloco or diloco 16 (four and sixteen paths that share
+all, without the root of the fan-in). ARM is one of
 
   documents, holders          `outer.vocabulary_rows`, all tokens in training
   private                     2x2 and 4x4 with each path's own embedding, last norm and head
@@ -25,7 +25,8 @@ from reproduction import PLAIN, inner, of, private_grid, shared_grid, whole
 from dipaco.config import RunConfig
 from dipaco.topology import SHARED, Topology
 
-GRIDS = {"2x2": shared_grid(2), "4x4": shared_grid(4), "diloco": whole(2, SHARED)}
+DILOCO = {"diloco": whole(2, SHARED), "diloco 16": whole(4, SHARED)}
+GRIDS = {"2x2": shared_grid(2), "4x4": shared_grid(4), **DILOCO}
 ABSENT = ("plain", "masked", "damped", "frozen")
 
 
@@ -49,7 +50,7 @@ def arms(rate: float, phases: int) -> dict[str, RunConfig]:
             outer=dataclasses.replace(
                 PLAIN,
                 vocabulary_rows=rows,
-                rescale_by_fan_in=topology != GRIDS["diloco"],
+                rescale_by_fan_in=topology not in DILOCO.values(),
             ),
         )
 
