@@ -3,6 +3,8 @@
     python tools/routing_gap.py runs/quickstart
     python tools/routing_gap.py runs/quickstart --shortlists 2,4 --priors 0,2,4
     python tools/routing_gap.py runs/quickstart --leave-out he_bible,en_law
+    python tools/routing_gap.py runs/quickstart --first-tokens 32,48,64
+    python tools/routing_gap.py runs/sweep/rows/NAME/*
 
 Reads what the last release's paths said of every validation document (`evaluation.best_path`,
 `evaluation.ensembles`) and computes, without running a model: perplexity by features and by
@@ -13,9 +15,16 @@ texts, as of one domain, have no interval.
 
 With `--leave-out`, the prior, for each shortlist, and the temperature, for each ensemble, are those
 that were best on the other domains; what is shown is of the domains left out.
+
+With `--first-tokens` it shows instead what longer beginnings tell: documents go by so many of their
+first tokens, and all rows, the best path too, are of the tokens after the longest of them.
+
+Several runs of one sweep, as a row's seeds, are shown as one: their documents together, perplexity
+as the geometric mean, and intervals over texts, each of which is drawn in all runs or in none.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,38 +54,102 @@ class Scores(NamedTuple):
     text_N: np.ndarray  # a number for the text that each is a piece of
     domain_N: np.ndarray  # names
     mixed_sums: dict[str, dict[float, np.ndarray]]  # ensemble -> temperature -> [N]
+    value_NPT: np.ndarray | None = None  # of every token from `prefix_tokens` on, where asked for
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, metavar="DIR", help="folder of a finished run")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="DIR", help="folders of finished runs"
+    )
     parser.add_argument("--shortlists", default="2,4,8,16,32", metavar="N,N")
     parser.add_argument("--priors", default="0,1,2,4", metavar="NATS,NATS")
     parser.add_argument("--temperatures", default="1,2,4,8", metavar="T,T")
     parser.add_argument("--leave-out", default="", metavar="DOMAIN,DOMAIN")
+    parser.add_argument("--first-tokens", default="", metavar="N,N")
     options = parser.parse_args()
     priors = [float(prior) for prior in options.priors.split(",")]
     temperatures = [float(each) for each in options.temperatures.split(",")]
-    with reading(options.run) as run:
-        if not (run.config.evaluation.best_path and run.config.evaluation.ensembles):
-            parser.error(f"{options.run} keeps no scores: it needs `evaluation.ensembles=true`")
-        if run.config.routing.kind == RANDOM:
-            parser.error(f"{options.run} deals documents out at random: no router to compare")
-        known = set(run.corpus.domain_names)
-        scores = scores_of(run, temperatures)
-    paths = scores.sum_NP.shape[1]
-    sizes = [int(size) for size in options.shortlists.split(",") if int(size) < paths]
+    first_tokens = sorted(int(each) for each in options.first_tokens.split(",") if each)
     left_out = [name for name in options.leave_out.split(",") if name]
-    if missing := sorted(set(left_out) - known):
-        parser.error(f"no domain {', '.join(missing)}; there are {', '.join(sorted(known))}")
-    is_shown_N = (
-        np.isin(scores.domain_N, left_out) if left_out else np.ones(len(scores.count_N), bool)
+    if first_tokens and left_out:
+        parser.error("`--first-tokens` chooses no setting, so it goes without `--leave-out`")
+    of_runs, prefix_tokens = [], 0
+    for folder in options.runs:
+        with reading(folder) as run:
+            evaluation, prefix_tokens = run.config.evaluation, run.config.data.prefix_tokens
+            if not (evaluation.best_path and evaluation.ensembles):
+                parser.error(f"{folder} keeps no scores: it needs `evaluation.ensembles=true`")
+            if run.config.routing.kind == RANDOM:
+                parser.error(f"{folder} deals documents out at random: no router to compare")
+            if missing := sorted(set(left_out) - set(run.corpus.domain_names)):
+                known = ", ".join(sorted(run.corpus.domain_names))
+                parser.error(f"no domain {', '.join(missing)}; there are {known}")
+            longest = run.config.data.length - 1
+            if first_tokens and not prefix_tokens <= first_tokens[0] <= first_tokens[-1] <= longest:
+                parser.error(f"{folder} keeps what is said of tokens {prefix_tokens} to {longest}")
+            of_runs.append(scores_of(run, temperatures, keep_tokens=bool(first_tokens)))
+    if len({scores.sum_NP.shape[1] for scores in of_runs}) > 1:
+        parser.error("the runs have not as many paths as each other")
+    scores = together(of_runs)
+    paths = scores.sum_NP.shape[1]
+    sizes = [*(int(size) for size in options.shortlists.split(",") if int(size) < paths), paths]
+    shown: list[str] = []
+    for number in first_tokens:
+        after = after_first_tokens(scores, prefix_tokens, number, first_tokens[-1])
+        everything = np.ones(len(after.count_N), bool)
+        lines = table(after, sizes, priors, everything, is_tuned=False)
+        shown += [f"By the first {number} tokens:", "", *lines, ""]
+    if not first_tokens:
+        is_shown_N = (
+            np.isin(scores.domain_N, left_out) if left_out else np.ones(len(scores.count_N), bool)
+        )
+        shown = table(scores, sizes, priors, is_shown_N, is_tuned=bool(left_out))
+    print("\n".join(shown))
+
+
+def together(of_runs: Sequence[Scores]) -> Scores:
+    """The documents of all runs, one run after another. Texts have the same numbers in each."""
+    first = of_runs[0]
+    if len(of_runs) == 1:
+        return first
+    arrays = {
+        name: np.concatenate([getattr(scores, name) for scores in of_runs])
+        for name in Scores._fields
+        if isinstance(getattr(first, name), np.ndarray)
+    }
+    mixed_sums = {
+        name: {
+            t: np.concatenate([scores.mixed_sums[name][t] for scores in of_runs])
+            for t in by_temperature
+        }
+        for name, by_temperature in first.mixed_sums.items()
+    }
+    return first._replace(**arrays, mixed_sums=mixed_sums)
+
+
+def after_first_tokens(scores: Scores, prefix_tokens: int, number: int, longest: int) -> Scores:
+    """The same documents by their first `number` tokens, of which the first `prefix_tokens` are
+    what was compared, and scored from token `longest` on. Without ensembles, and without documents
+    that end before.
+    """
+    value_NPT = scores.value_NPT
+    assert value_NPT is not None
+    is_kept_N = scores.count_N > longest - prefix_tokens
+    more_NP = value_NPT[:, :, prefix_tokens:number].sum(axis=2, dtype=np.float64)
+    return Scores(
+        order_NP=scores.order_NP[is_kept_N],
+        prefix_NP=(scores.prefix_NP + more_NP)[is_kept_N],
+        sum_NP=value_NPT[is_kept_N, :, longest:].sum(axis=2, dtype=np.float64),
+        count_N=scores.count_N[is_kept_N] - (longest - prefix_tokens),
+        text_N=scores.text_N[is_kept_N],
+        domain_N=scores.domain_N[is_kept_N],
+        mixed_sums={},
     )
-    print("\n".join(table(scores, [*sizes, paths], priors, is_shown_N, is_tuned=bool(left_out))))
 
 
-def scores_of(run: Run, temperatures: list[float]) -> Scores:
-    """Reads the scores of the last release."""
+def scores_of(run: Run, temperatures: list[float], *, keep_tokens: bool = False) -> Scores:
+    """Reads the scores of the last release, with those of each token if `keep_tokens`."""
     phase = run.plan.arm(MODULAR).phases
     valid = validation(run, MODULAR, phase)
     said = scores_of_paths(run, valid, MODULAR, phase)
@@ -110,6 +183,9 @@ def scores_of(run: Run, temperatures: list[float]) -> Scores:
         text_N=run.corpus.texts[valid.documents],
         domain_N=names[run.corpus.domains[valid.documents]],
         mixed_sums=mixed_sums,
+        value_NPT=np.stack([each["values"] for each in saved_scores(run, MODULAR, phase)], axis=1)
+        if keep_tokens
+        else None,
     )
 
 
