@@ -188,37 +188,58 @@ def same_text(rival: Theirs, tokenizer, asked: dict, prompt: list[int], choice: 
     return "tie" if rival.smallest_gap(np.array(prompt), np.array(tokens)) < TIE else "other"
 
 
+def compare_run(folder: Path, num_documents: int, url: str) -> Compared:
+    """Lets lm-eval ask a served run, and computes every answer again.
+
+    Args:
+      folder: of the run.
+      num_documents: of its validation split.
+      url: of its server.
+
+    Raises:
+      SystemExit: lm-eval failed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        with reading(folder) as run:
+            corpus, config = run.corpus, run.config
+            release = run.ledger.facts.release("modular", None)
+            exported = export_all(run, release, scratch / "exported")
+            tokenizer = corpus.tokenizer()
+            chosen = corpus.documents("valid")[:num_documents]
+            write_tasks(scratch, tokenizer, corpus.tokens(chosen))
+        exchanges: list[Exchange] = []
+        with HttpThread(relay(url, exchanges)) as between:
+            run_lm_eval(between.url, config.name, exported[0], config.model.max_length, scratch)
+        theirs = {path: Theirs(at) for path, at in exported.items()}
+        return compare(exchanges, theirs, tokenizer)
+
+
+def described(result: Compared) -> str:
+    """A sentence."""
+    return (
+        f"{result.sums} log-likelihoods, the worst {result.worst_relative:.1e} from transformers; "
+        f"{result.equal_texts} of {result.texts} texts equal, {result.tied_texts} more up to a tie;"
+        f" {result.ended_texts} ended by themselves or at a stop"
+    )
+
+
+def is_same(result: Compared) -> bool:
+    """Whether the answers are those of `transformers`, but for rounding."""
+    parted = result.texts - result.equal_texts - result.tied_texts
+    return not parted and result.sums > 0 and result.worst_relative <= WORST_RELATIVE
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--documents", type=int, default=40, help="of the validation split (40)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with reading(options.run) as run:
-            corpus, config = run.corpus, run.config
-            release = run.ledger.facts.release("modular", None)
-            exported = export_all(run, release, folder / "exported")
-            tokenizer = corpus.tokenizer()
-            chosen = corpus.documents("valid")[: options.documents]
-            write_tasks(folder, tokenizer, corpus.tokens(chosen))
-        exchanges: list[Exchange] = []
-        length = config.model.max_length
-        with (
-            serving(options.run) as (host, port),
-            HttpThread(relay(f"http://{host}:{port}", exchanges)) as between,
-        ):
-            run_lm_eval(between.url, config.name, exported[0], length, folder)
-        theirs = {path: Theirs(at) for path, at in exported.items()}
-        result = compare(exchanges, theirs, tokenizer)
-    print(
-        f"{result.sums} log-likelihoods, the worst {result.worst_relative:.1e} from transformers; "
-        f"{result.equal_texts} of {result.texts} texts equal, {result.tied_texts} more up to a tie;"
-        f" {result.ended_texts} ended by themselves or at a stop"
-    )
+    with serving(options.run) as (host, port):
+        result = compare_run(options.run, options.documents, f"http://{host}:{port}")
+    print(described(result))
     print(json.dumps(result._asdict()))
-    parted = result.texts - result.equal_texts - result.tied_texts
-    if parted or not result.sums or result.worst_relative > WORST_RELATIVE:
+    if not is_same(result):
         raise SystemExit("the answers are not those of transformers")
 
 

@@ -93,6 +93,38 @@ def crowded_port(service) -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+@pytest.fixture
+def held(tiny, limits, monkeypatch) -> Iterator:
+    """A server behind a real socket, with path 0 in memory. Path 3 is read until `is_read` is set;
+    `began` is set when that begins.
+    """
+    import threading
+    from types import SimpleNamespace
+
+    from dipaco.serving import engine
+    from dipaco.serving.http.server import listen
+    from dipaco.serving.service import Service, ServiceSettings
+
+    began, is_read, load = threading.Event(), threading.Event(), engine.load_for_jax
+    with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as service:
+        modules = service.releases.current.modules_of
+        slow = {each.digest for each in modules(3).values()}
+        assert not slow & {each.digest for each in modules(0).values()}, "they share a module"
+
+        def slow_load(objects, receipt):
+            if receipt.digest in slow:
+                began.set()
+                assert is_read.wait(120)
+            return load(objects, receipt)
+
+        monkeypatch.setattr(engine, "load_for_jax", slow_load)
+        service.start()
+        with listen("127.0.0.1", 0) as listening, _serving(service, listening):
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield SimpleNamespace(url=url, began=began, is_read=is_read)
+            is_read.set()
+
+
 @contextlib.contextmanager
 def _serving(service, listening, connections=None) -> Iterator[None]:
     import threading

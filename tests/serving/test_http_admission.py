@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import httpx
@@ -130,10 +130,9 @@ def _modules_of(digest):
     return {ModuleId("all", 0): Receipt(digest, digest, 100)}
 
 
-async def _seconds_to_pin(admission, modules):
-    started = time.monotonic()
+async def _pin_once(admission, modules):
     async with admission.pinned(modules, "client"):
-        return time.monotonic() - started
+        pass
 
 
 def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
@@ -142,9 +141,9 @@ def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
     async def run():
         admission = PathAdmission(slow.cache)
         for _ in range(2):
-            await _seconds_to_pin(admission, _modules_of("warm"))
+            await _pin_once(admission, _modules_of("warm"))
         slow.is_read.set()
-        await _seconds_to_pin(admission, _modules_of("slow"))
+        await _pin_once(admission, _modules_of("slow"))
 
     asyncio.run(run())
     with slow.cache.pin(_modules_of("slow")):  # as the loop does for the request
@@ -152,36 +151,61 @@ def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
     assert (stats.hits, stats.misses) == (2, 1)
 
 
-def test_a_path_in_memory_does_not_wait_while_another_is_read(slow, monkeypatch):
-    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.05)
+NEVER_SECONDS = 3600.0  # in the place of times that nothing here may wait for
+
+
+def test_a_path_in_memory_waits_for_nothing_while_another_is_read(slow, monkeypatch):
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
+    monkeypatch.setattr(path_admission, "RETRY_SECONDS", NEVER_SECONDS)
 
     async def run():
         admission = PathAdmission(slow.cache)
-        reading = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
+        reading = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
         await asyncio.to_thread(slow.began.wait, 60)
-        seconds = []
         for _ in range(20):
-            warm = _seconds_to_pin(admission, slow.modules_of("warm"))
-            seconds.append(await asyncio.wait_for(warm, 30))
-            await asyncio.sleep(0.02)
+            warm = _pin_once(admission, slow.modules_of("warm"))
+            await asyncio.wait_for(warm, 30)
         assert not reading.done()
         slow.is_read.set()
-        assert await reading > 0.3
-        return sorted(seconds)
+        await asyncio.wait_for(reading, 30)
 
-    seconds = asyncio.run(run())
-    assert seconds[10] < 0.05, seconds
+    asyncio.run(run())
+
+
+def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_read(
+    held, monkeypatch
+):
+    """More requests for the path that is read than threads: its reading does not end, and no timer
+    of admission does, before all the others have their whole answers.
+    """
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
+    monkeypatch.setattr(path_admission, "RETRY_SECONDS", NEVER_SECONDS)
+
+    def ask(path, **more):
+        body = REQUEST | {"path": path} | more
+        return httpx.post(f"{held.url}/v1/completions", json=body, timeout=60)  # a client each
+
+    with ThreadPoolExecutor(16) as threads:
+        cold = [threads.submit(ask, 3) for _ in range(12)]
+        assert held.began.wait(60)
+        warm = [threads.submit(ask, 0, stream=number % 2 == 1) for number in range(24)]
+        assert [each.result().status_code for each in warm] == [200] * 24
+        assert all(each.result().text.endswith("[DONE]\n\n") for each in warm[1::2])
+        assert httpx.get(f"{held.url}/healthz").status_code == 200
+        assert not any(each.done() for each in cold)
+        held.is_read.set()
+        assert [each.result().status_code for each in cold] == [200] * 12
 
 
 def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_they_are_gone(slow):
     async def run():
         admission = PathAdmission(slow.cache)
         for _ in range(50):
-            gone = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
+            gone = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
             await asyncio.sleep(0.002)
             gone.cancel()
         assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
-        await asyncio.wait_for(_seconds_to_pin(admission, slow.modules_of("cold")), 30)
+        await asyncio.wait_for(_pin_once(admission, slow.modules_of("cold")), 30)
         slow.is_read.set()
         await asyncio.wait_for(_until(lambda: not slow.cache.stats().pinned), 30)
 
@@ -199,7 +223,7 @@ def test_cold_paths_are_read_at_the_same_time():
     async def run():
         admission = PathAdmission(PathCache(load, 300))
         paths = [_modules_of(digest) for digest in ("one", "two", "three")]
-        await asyncio.gather(*(_seconds_to_pin(admission, path) for path in paths))
+        await asyncio.gather(*(_pin_once(admission, path) for path in paths))
 
     asyncio.run(run())
 
@@ -213,9 +237,9 @@ def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_wai
     async def run():
         admission = PathAdmission(slow.cache)
         async with admission.pinned(slow.modules_of("warm"), "client"):
-            first = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
+            first = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
             async with admission.pinned(slow.modules_of("third"), "client"):
-                cold = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("cold")))
+                cold = asyncio.create_task(_pin_once(admission, slow.modules_of("cold")))
                 later = asyncio.create_task(_hold(admission, slow.modules_of("slow")))
                 await asyncio.to_thread(slow.began.wait, 30)
                 first.cancel()
@@ -244,12 +268,12 @@ def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow
             for digest in ("one", "two", "three"):
                 others.enter_context(slow.cache.pin(_modules_of(digest)))
             for _ in range(2):
-                waiting = asyncio.create_task(_seconds_to_pin(admission, _modules_of("cold")))
+                waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
                 await asyncio.wait_for(_until(lambda: admission._waiting), 30)
                 waiting.cancel()
                 await asyncio.wait([waiting])
                 assert not admission._waiting
-            waiting = asyncio.create_task(_seconds_to_pin(admission, _modules_of("cold")))
+            waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
             await asyncio.wait_for(_until(lambda: admission._waiting), 30)
             others.close()
             await asyncio.wait_for(waiting, 30)

@@ -209,6 +209,75 @@ def test_a_file_that_is_not_a_template_is_refused_at_the_start(service, tmp_path
     assert find_template(tmp_path / "tokenizer.json").name == "tokenizer_config.json"
 
 
+@pytest.fixture
+def marking_client(service, tmp_path):
+    """Its template marks where the answer begins only where it is asked to, as most do."""
+    (tmp_path / "marking.jinja").write_text(
+        "{% for m in messages %}{{ m.role[0] }}{{ m.content }}/{% endfor %}"
+        "{% if add_generation_prompt %}a:{% endif %}"
+    )
+    chat = ChatTemplate(tmp_path / "marking.jinja", service.tokenizer.file)
+    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+        yield client
+
+
+TURNS = {"messages": REQUEST["messages"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({}, "ujiji/a:"),
+        ({"add_generation_prompt": True, "return_token_strs": None}, "ujiji/a:"),
+        ({"add_generation_prompt": None, "add_special_tokens": True}, "ujiji/a:"),
+        ({"add_generation_prompt": False, "model": "toy"}, "ujiji/"),
+        ({"prompt": None, "continue_final_message": False, "tools": []}, "ujiji/a:"),
+    ],
+    ids=str,
+)
+def test_a_conversation_is_tokenized_as_the_template_writes_it(service, marking_client, more, text):
+    answer = marking_client.post("/tokenize", json=TURNS | more)
+    assert answer.status_code == 200, answer.text
+    (ids,) = service.tokenizer.encode([text])
+    assert answer.json()["tokens"] == ids.tolist()
+
+
+def test_a_client_that_counts_a_conversation_gets_what_its_chat_is_charged(chat_client):
+    turns = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "jiji"}], "name": "j"},
+    ]
+    counted = chat_client.post("/tokenize", json={"messages": turns, "return_token_strs": True})
+    found = counted.json()
+    body = {"model": "toy", "messages": turns, "max_tokens": 1}
+    usage = chat_client.post("/v1/chat/completions", json=body).json()["usage"]
+    assert found["count"] == len(found["tokens"]) == usage["prompt_tokens"]
+    assert "".join(found["token_strs"]) == "system: be brief\nuser: jiji\nassistant:"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": None, "messages": None}, "prompt"),
+        (TURNS | {"prompt": "jiji"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
+        (TURNS | {"continue_final_message": True}, "continue_final_message"),
+        (TURNS | {"tools": [{"type": "function"}]}, "tools"),
+        (TURNS | {"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"prompt": "jiji", "add_generation_prompt": True}, "add_generation_prompt"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_tokenized_is_refused(chat_client, body, param):
+    error_of(chat_client.post("/tokenize", json=body), 400, param)
+
+
 def test_without_a_template_chat_is_refused(client):
     response = client.post("/v1/chat/completions", json=REQUEST)
     assert "no chat template" in error_of(response, 400, code="no_chat_template")
+    assert "no chat template" in error_of(
+        client.post("/tokenize", json=TURNS), 400, code="no_chat_template"
+    )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Generator[tuple[str, int]]:
-    """The address of a server of a run, when it is ready."""
+def serving(folder: Path, *options: str) -> Generator[tuple[str, int]]:
+    """The address of a server of a run, when it is ready; with further options of `serve`."""
     command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
+    command += options
     process = subprocess.Popen(
         [str(word) for word in command], stderr=subprocess.PIPE, text=True, bufsize=1
     )

@@ -281,7 +281,8 @@ class _Application:
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)
         client = _client_of(request)
-        return _json(await self._threads.run(client, tokenize, self._service, body))
+        chat = self._settings.chat
+        return _json(await self._threads.run(client, tokenize, self._service, chat, body))
 
     async def _detokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, DetokenizeRequest)

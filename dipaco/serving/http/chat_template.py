@@ -80,12 +80,19 @@ class ChatTemplate:
         """The token that ends a turn."""
         return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt. Raises `ApiError` if the template does not accept these messages."""
+    def render(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt. Raises `ApiError` if the template does not accept these messages.
+
+        Args:
+          messages: of the conversation.
+          add_generation_prompt: with what stands before an answer.
+        """
         try:
             text = self._template.render(
                 messages=messages,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 raise_exception=_raise,
                 strftime_now=_strftime_now,
                 bos_token=self._special("bos_token"),
@@ -121,6 +128,23 @@ class ChatTemplate:
         if not isinstance(token, str):
             raise BadChatTemplate(file=self._settings_file, problem=f"its `{name}` is not text")
         return token
+
+
+def required_template(chat: ChatTemplate | None, instead: str) -> ChatTemplate:
+    """The template. Raises `ApiError` if there is none.
+
+    Args:
+      chat: of the server.
+      instead: what a client can use without one.
+    """
+    if chat is None:
+        raise ApiError(
+            400,
+            f"This model's tokenizer has no chat template. Use {instead}, or start the server "
+            "with `--chat-template FILE`.",
+            code="no_chat_template",
+        )
+    return chat
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -39,7 +39,11 @@ POSTS: dict[str, tuple[str, type, type]] = {
         embeddings.EmbeddingRequest,
         embeddings.EmbeddingList,
     ),
-    "/tokenize": ("A text as token ids.", tokenizing.TokenizeRequest, tokenizing.Tokens),
+    "/tokenize": (
+        "A text, or a conversation, as token ids.",
+        tokenizing.TokenizeRequest,
+        tokenizing.Tokens,
+    ),
     "/detokenize": ("Token ids as a text.", tokenizing.DetokenizeRequest, tokenizing.Detokenized),
 }
 GETS: dict[str, tuple[str, type]] = {

@@ -104,10 +104,13 @@ class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     function_call: None = None
 
 
+Messages = Annotated[list[ChatMessage], Meta(min_length=1)]
+
+
 class ChatRequest(CommonRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    messages: Messages
     max_tokens: Index | None = None  # default: until the context is full
     max_completion_tokens: Index | None = None  # the newer name of `max_tokens`
     logprobs: bool | None = None

@@ -17,7 +17,7 @@ from dipaco.errors import BadSetting
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.answer import GenerationParams
-from dipaco.serving.http.chat_template import ChatTemplate
+from dipaco.serving.http.chat_template import ChatTemplate, required_template
 from dipaco.serving.http.conversation import routed_text, template_message
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.expected_values import values_at
@@ -87,13 +87,7 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
     served = service.models.named(body.model).releases.current
     n = _check_common(service, body)
-    if chat is None:
-        raise ApiError(
-            400,
-            "This model's tokenizer has no chat template. Use /v1/completions, or start the server "
-            "with `--chat-template FILE`.",
-            code="no_chat_template",
-        )
+    chat = required_template(chat, "/v1/completions")
     if body.top_logprobs is not None and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
     if body.tool_choice not in (None, "none", "auto"):

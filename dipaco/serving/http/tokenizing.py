@@ -1,20 +1,31 @@
 """/tokenize and /detokenize: texts and token ids, as at vLLM, for clients that count."""
 
+from collections.abc import Sequence
+
+import numpy as np
 from msgspec import Struct
 
-from dipaco.serving.http.protocol import TokenId
+from dipaco.serving.http.chat_template import ChatTemplate, required_template
+from dipaco.serving.http.conversation import template_message
+from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.protocol import ChatMessage, Messages, NoItems, TokenId
 from dipaco.serving.http.requests import check_known
 from dipaco.serving.service import Service
 from dipaco.serving.text import shown
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /tokenize: a text, as a prompt is tokenized."""
+    """POST /tokenize: a text as a prompt is tokenized, or the messages of a chat as one is."""
 
-    prompt: str
+    prompt: str | None = None
+    messages: Messages | None = None
     model: str | None = None
-    add_special_tokens: bool | None = None  # accepted; a prompt gets none
+    add_special_tokens: bool | None = None  # accepted; none is added to a prompt or a chat
     return_token_strs: bool | None = None
+    # Of messages alone:
+    add_generation_prompt: bool | None = None  # true: with what stands before an answer
+    continue_final_message: bool | None = None  # only false
+    tools: NoItems | None = None
 
 
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -39,10 +50,16 @@ class Detokenized(Struct, kw_only=True):
     prompt: str
 
 
-def tokenize(service: Service, body: TokenizeRequest) -> Tokens:
-    """Raises `NoSuchModel`."""
+def tokenize(service: Service, chat: ChatTemplate | None, body: TokenizeRequest) -> Tokens:
+    """Raises `ApiError`, `NoSuchModel`."""
     service.models.named(body.model)
-    (ids,) = service.tokenizer.encode([body.prompt])
+    if body.messages is not None:
+        ids = _chat_ids(chat, body.messages, body)
+    elif body.prompt is not None:
+        ids = _prompt_ids(service, body.prompt, body)
+    else:
+        problem = "You must provide a `prompt` parameter, or `messages`."
+        raise ApiError(400, problem, param="prompt", code="missing_required_parameter")
     texts = None
     if body.return_token_strs:
         texts = [shown(service.token_bytes[token]) for token in ids.tolist()]
@@ -52,6 +69,34 @@ def tokenize(service: Service, body: TokenizeRequest) -> Tokens:
         max_model_len=service.model.max_length,
         token_strs=texts,
     )
+
+
+def _prompt_ids(service: Service, prompt: str, body: TokenizeRequest) -> np.ndarray:
+    if body.add_generation_prompt is not None:
+        problem = "`add_generation_prompt` is for `messages`. Leave it out beside a `prompt`."
+        raise _refusal("add_generation_prompt", problem)
+    (ids,) = service.tokenizer.encode([prompt])
+    return ids
+
+
+def _chat_ids(
+    chat: ChatTemplate | None, messages: Sequence[ChatMessage], body: TokenizeRequest
+) -> np.ndarray:
+    if body.prompt is not None:
+        raise _refusal("messages", "`prompt` and `messages` are both set. Send one of them.")
+    chat = required_template(chat, "a `prompt`")
+    if body.continue_final_message:
+        problem = "`continue_final_message` is not supported: a chat answers a message."
+        raise _refusal("continue_final_message", f"{problem} Leave it out.")
+    text = chat.render(
+        [template_message(message) for message in messages],
+        add_generation_prompt=body.add_generation_prompt is not False,
+    )
+    return chat.encode(text)
+
+
+def _refusal(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")
 
 
 def detokenize(service: Service, body: DetokenizeRequest) -> Detokenized:

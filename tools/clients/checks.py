@@ -1,0 +1,103 @@
+"""What the checks of a client share: the server that they ask, and a line for each of them.
+
+A client's file is a program of its own, started by `try_clients.py` with the Python that has the
+client: `python -m clients.openai_checks URL MODEL KEY CHAT`. It writes a line of JSON per check.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+PROMPT, OTHER = "And God", "def f("
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "sure": {"type": "boolean"},
+        "digits": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["sure", "digits"],
+    "additionalProperties": False,
+}
+
+
+class Server(NamedTuple):
+    """The server that is asked."""
+
+    url: str  # `http://host:port`
+    model: str
+    key: str
+
+    @property
+    def base_url(self) -> str:
+        """As OpenAI's clients want it."""
+        return self.url + "/v1"
+
+
+class Check(NamedTuple):
+    """Something that a client is asked to do."""
+
+    what: str
+    do: Callable[[Server], None]  # raises anything where it goes wrong
+    is_chat: bool = False  # so the server must have a chat template
+
+
+class Outcome(NamedTuple):
+    """What came of one check."""
+
+    what: str
+    state: str  # "ok", "failed", "not tried"
+    why: str = ""  # of the other two
+
+
+class WrongAnswer(Exception):
+    """The client took an answer that is not what was asked for."""
+
+
+def imported(name: str) -> Any:
+    """A module of the client: without its types, as it may not be installed where these are
+    checked.
+    """
+    return importlib.import_module(name)
+
+
+def need(is_right: object, found: object) -> None:
+    """Raises `WrongAnswer` with what was found."""
+    if not is_right:
+        raise WrongAnswer(f"unexpected: {found!r}"[:300])
+
+
+def refused(
+    call: Callable[[], object], error: type[Exception] | tuple[type[Exception], ...], word: str
+) -> None:
+    """Needs that a call raises this error of the client's, with a word in its message."""
+    try:
+        found = call()
+    except error as refusal:
+        need(word in str(refusal), str(refusal))
+        return
+    raise WrongAnswer(f"it was answered: {found!r}"[:300])
+
+
+def run_checks(package: str, checks: Sequence[Check]) -> None:
+    """Does all checks of a client with the server that the command line names."""
+    url, model, key, has_chat = sys.argv[1:]
+    print(json.dumps({"version": importlib.metadata.version(package)}), flush=True)
+    for check in checks:
+        if check.is_chat and has_chat == "no":
+            outcome = Outcome(check.what, "not tried", "the server has no chat template")
+        else:
+            outcome = outcome_of(check, Server(url, model, key))
+        print(json.dumps(outcome._asdict()), flush=True)
+
+
+def outcome_of(check: Check, server: Server) -> Outcome:
+    """Does a check."""
+    try:
+        check.do(server)
+    except Exception as error:  # a client may raise anything
+        words = " ".join(str(error).split())
+        return Outcome(check.what, "failed", f"{type(error).__name__}: {words}"[:400])
+    return Outcome(check.what, "ok")

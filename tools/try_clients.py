@@ -1,0 +1,171 @@
+"""Other people's clients, unmodified, against a server of a run: does each get what it asks for?
+
+  python -m venv ~/clients && ~/clients/bin/pip install openai langchain-openai litellm
+  python tools/try_clients.py --run runs/quickstart --clients-env ~/clients
+  python tools/try_clients.py --url http://127.0.0.1:8000 --only openai open-webui
+
+With `--run` it starts `dipaco serve`, with a chat template of its own that writes the messages one
+after another; with `--url` it asks a server that runs. Then come `openai`, `langchain-openai` and
+LiteLLM with the Python of `--clients-env` (this one, if nothing is said), where they are installed;
+Open WebUI's calls as recorded; and, with `--run`, lm-eval, where this Python has it: its figures
+must be those of `transformers` (`check_lm_eval.py` says more of them).
+
+Prints a line for each check: the client, its version, what it was asked for, and `ok`, or what went
+wrong. Ends with exit code 1 if something did, or if nothing was tried.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+from clients import open_webui_checks
+from clients.checks import Outcome, Server, outcome_of
+from support.serve_process import serving
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+# client: the package, and the file of its checks
+PACKAGES = {
+    "openai": ("openai", "clients.openai_checks"),
+    "langchain": ("langchain-openai", "clients.langchain_checks"),
+    "litellm": ("litellm", "clients.litellm_checks"),
+}
+OTHERS = ("open-webui", "lm-eval")
+LIMIT_SECONDS = 900  # for all checks of a client
+Line = tuple[str, str, Outcome]  # client, version
+
+
+def of_package(client: str, python: Path, server: Server, has_chat: bool) -> Iterator[Line]:
+    """The checks of a client that is a package, in a process of its own."""
+    package, module = PACKAGES[client]
+    looking = f"import importlib.metadata as m; m.version({package!r})"
+    if subprocess.run([python, "-c", looking], capture_output=True).returncode:
+        yield package, "-", Outcome("all checks", "not tried", f"{python} does not have it")
+        return
+    command = [python, "-m", module, *server, "yes" if has_chat else "no"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    try:
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS
+        )
+        written, problem = ended.stdout, ended.stderr.strip().rpartition("\n")[2]
+    except subprocess.TimeoutExpired as error:
+        written = (error.stdout or b"").decode()
+        ended, problem = None, f"not done after {LIMIT_SECONDS} s"
+    version = "-"
+    for line in written.splitlines():
+        if not line.startswith("{"):
+            continue
+        found = json.loads(line)
+        if "version" in found:
+            version = found["version"]
+        else:
+            yield package, version, Outcome(**found)
+    if ended is None or ended.returncode:
+        yield package, version, Outcome("all checks", "failed", problem)
+
+
+def of_open_webui(server: Server, has_chat: bool) -> Iterator[Line]:
+    """What Open WebUI asks, as it was recorded."""
+    for check in open_webui_checks.checks():
+        if check.is_chat and not has_chat:
+            outcome = Outcome(check.what, "not tried", "the server has no chat template")
+        else:
+            outcome = outcome_of(check, server)
+        yield "Open WebUI", "recorded", outcome
+
+
+def of_lm_eval(run: Path | None, num_documents: int, server: Server) -> Iterator[Line]:
+    """lm-eval's figures beside those of `transformers`."""
+    what = "multiple choice, rolling log-likelihood, generation"
+    if run is None:
+        yield "lm-eval", "-", Outcome(what, "not tried", "needs `--run`, to compute them again")
+        return
+    try:
+        version = importlib.metadata.version("lm-eval")
+    except importlib.metadata.PackageNotFoundError:
+        yield "lm-eval", "-", Outcome(what, "not tried", "needs the extra `parity`")
+        return
+    import check_lm_eval
+
+    try:
+        result = check_lm_eval.compare_run(run, num_documents, server.url)
+    except SystemExit as error:
+        yield "lm-eval", version, Outcome(what, "failed", str(error))
+        return
+    described = check_lm_eval.described(result)
+    if check_lm_eval.is_same(result):
+        yield "lm-eval", version, Outcome(f"{what}: {described}", "ok")
+    else:
+        yield "lm-eval", version, Outcome(what, "failed", described)
+
+
+@contextlib.contextmanager
+def served(options: argparse.Namespace) -> Generator[str]:
+    """The URL of the server that is asked."""
+    if options.url:
+        yield options.url.rstrip("/")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        template = Path(folder) / "chat_template.jinja"
+        template.write_text(TEMPLATE)
+        with serving(options.run, "--chat-template", str(template)) as (host, port):
+            yield f"http://{host}:{port}"
+
+
+def first_model(url: str, key: str) -> tuple[str, bool]:
+    """The name of the run's own model, and whether it has chats."""
+    request = urllib.request.Request(url + "/v1/models", headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        entry = json.load(answer)["data"][0]
+    return entry["id"], entry.get("dipaco", {}).get("has_chat", True)
+
+
+def all_lines(options: argparse.Namespace, url: str) -> Iterator[Line]:
+    """Every check, in turn."""
+    model, has_chat = first_model(url, options.api_key)
+    server = Server(url, model, options.api_key)
+    python = options.clients_env / "bin" / "python" if options.clients_env else Path(sys.executable)
+    for client in options.only:
+        if client in PACKAGES:
+            yield from of_package(client, python, server, has_chat)
+        elif client == "open-webui":
+            yield from of_open_webui(server, has_chat)
+        else:
+            yield from of_lm_eval(options.run, options.documents, server)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--run", type=Path, help="a finished run, which is served")
+    what.add_argument("--url", help="of a server that runs, as http://127.0.0.1:8000")
+    parser.add_argument("--clients-env", type=Path, help="a virtual environment with the clients")
+    parser.add_argument(
+        "--api-key", default="none", help="with --url, where the server asks for it"
+    )
+    clients = (*PACKAGES, *OTHERS)
+    parser.add_argument("--only", nargs="+", choices=clients, default=clients)
+    parser.add_argument("--documents", type=int, default=10, help="that lm-eval asks about (10)")
+    options = parser.parse_args()
+    states = []
+    with served(options) as url:
+        for client, version, outcome in all_lines(options, url):
+            why = f": {outcome.why}" if outcome.why else ""
+            print(f"{client} {version}  {outcome.what}  {outcome.state}{why}", flush=True)
+            states.append(outcome.state)
+    tried = [state for state in states if state != "not tried"]
+    print(f"{tried.count('ok')} of {len(tried)} ok; not tried: {len(states) - len(tried)}")
+    if not tried or "failed" in tried:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
