@@ -306,6 +306,8 @@ def _rates_of(
 
 def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, float]:
     """Tokens a second with memory for 64 paths of 256, as a share of those with memory for all."""
+    from dipaco.serving.garbage import keep_what_there_is
+
     topology = square_with_embeddings(model, SIDES[-1])
     engines = {
         number: ManyPaths(model, topology, scratch / f"memory for {number}", cached_paths=number)
@@ -321,6 +323,7 @@ def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[st
                 load = engine.load(paths, NEW_TOKENS)
                 if each:
                     loads[number].append(load)
+            keep_what_there_is()  # as the server does, once the first round has compiled
         for number, own in loads.items():
             firsts = [1000 * seconds for load in own for seconds in load.first_token_seconds]
             print(

@@ -152,6 +152,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.observe.compiling import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
+    from dipaco.serving.garbage import keep_what_there_is
     from dipaco.serving.http.app import HttpSettings, make_app
     from dipaco.serving.http.chat_template import ChatTemplate, find_template
     from dipaco.serving.http.metrics import Metrics
@@ -200,6 +201,7 @@ def run(options: argparse.Namespace) -> int:
             service.say(notice)
 
         watcher.start()
+        keep_what_there_is()
         cut_off = functools.partial(service.loop.stop, drain_seconds=0.0)
         serve(app, listening, options.drain_seconds, say_stopping, cut_off, options.connections)
         watcher.stop()

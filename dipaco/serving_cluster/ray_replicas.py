@@ -25,6 +25,7 @@ from dipaco.launch.ray import WorkerResources, connect, kind_of_devices
 from dipaco.serving.decoding.stream import GenerationRequest
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import PathCacheTooSmall
+from dipaco.serving.garbage import keep_what_there_is
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.warm_up import WarmUp
@@ -77,6 +78,7 @@ class RayReplica(Replica):
         self._owner, self._app = owner, context.app_name
         machine = f"The machine {ray.util.get_node_ip_address()}"
         super().__init__(spec, context.replica_id.unique_id, machine)
+        keep_what_there_is()
 
     async def check_health(self) -> None:
         """For Ray Serve, which restarts a replica whose check raises."""

@@ -141,6 +141,22 @@ def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
     assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")
 
 
+def test_garbage_is_collected_of_requests_only(tiny, command_cache, tmp_path):
+    """What is there when the programs are compiled is a lot, and is not looked at again."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, gc, sys\n"
+        "say = lambda: print('kept', gc.get_freeze_count(), 'objects', file=sys.stderr)\n"
+        "atexit.register(say)\n"
+    )
+    server = Server(tiny.folder, command_cache, "--rows", "2", path=(tmp_path,))
+    server.metric("rows")  # it answers, so it notices signals
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == 0
+    found = re.search(r"kept (\d+) objects", server.stderr)
+    assert found, server.stderr
+    assert int(found[1]) > 100_000
+
+
 @pytest.mark.slow
 def test_without_accelerators_paths_are_spread_over_parts_of_the_cpu(tiny, command_cache):
     server = Server(tiny.folder, command_cache, "--rows", "2", "--devices", "2")
