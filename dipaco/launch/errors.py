@@ -7,6 +7,10 @@ class TooFewDevices(DipacoError):
     """The workers and evaluators need {asked} devices here, and {there} of kind {kind} are visible. Ask for fewer: `--workers`, `--evaluators`, `--devices-per-worker`, a smaller `mesh`; with `JAX_PLATFORMS=cpu` they compute on the CPU."""
 
 
+class MeshUnfit(DipacoError):
+    """Each worker is given {devices} devices and cannot train this run with them: {problem} Nothing was begun. Change `mesh`, or give another `--devices-per-worker` or `--hosts-per-worker`."""
+
+
 class NoSuchDevice(DipacoError):
     """`{device}` is asked for, and {there} GPUs are visible here. `--device cpu` computes without one; `CUDA_VISIBLE_DEVICES` may hide some."""
 
