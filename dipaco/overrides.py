@@ -31,6 +31,7 @@ from dipaco.settings import check_types, hint_for, kind_in_words, kinds_of, plai
 from dipaco.topology import Topology, grid
 from dipaco.topology.grids import MOST_PATHS, experts_of, num_blocks
 
+LARGEST = 2**63 - 1  # of whole numbers; a larger one is no float, and no number of a database
 GRID_EXPECTED = (
     "a grid of levels and their modules, as in topology=2x3 (two levels, of 2 and of 3 modules), "
     f"2x2x2 or 4, with at most {MOST_PATHS:,} paths"
@@ -327,7 +328,10 @@ def _read(name: str, text: str, kind: Any) -> Any:
     problem: Exception | None = None
     for candidate in candidates:
         try:
-            return msgspec.to_builtins(msgspec.convert(candidate, kind))
+            value = msgspec.to_builtins(msgspec.convert(candidate, kind))
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise BadSetting(name=name, value=text, expected=f"at most {LARGEST} in size")
+            return value
         except (msgspec.ValidationError, DipacoError) as error:
             problem = problem or error
     if isinstance(problem, DipacoError):
@@ -338,7 +342,8 @@ def _read(name: str, text: str, kind: Any) -> Any:
 def _number(text: str) -> int | float | str:
     """Numbers that JSON does not know: `.5`, `1.`, `+3e-3`; anything else as it is."""
     if re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
+        with contextlib.suppress(ValueError):  # of more digits than Python reads; inf is said
+            return int(text)
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
         return float(text)
     return text

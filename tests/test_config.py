@@ -425,6 +425,23 @@ def test_a_wrong_type_is_answered_with_the_right_one(text, expected):
         override(CONFIG, [text])
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"inner.steps={'9' * 5000}", "a whole number"),  # more digits than Python reads
+        (f"inner.steps={'9' * 4000}", "at most 9223372036854775807 in size"),
+        (f"seed=-{'9' * 20}", "at most 9223372036854775807 in size"),
+        (f"inner.learning_rate={'9' * 5000}", "above 0, and finite"),
+        ("inner.steps=1e999999999", "a whole number"),
+        ("model.num_layers=99999999999999", "at most 10,000"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_absurd_numbers_are_refused_with_a_sentence(text, expected):
+    with pytest.raises(BadSetting, match=f"Expected {expected}"):
+        override(CONFIG, [text])
+
+
 @pytest.mark.parametrize("text", ["inner.steps", "=3", ""])
 def test_what_is_no_assignment_is_refused(text):
     with pytest.raises(BadOverride, match="NAME=VALUE"):

@@ -16,7 +16,6 @@ import argparse
 import math
 import re
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -226,14 +225,14 @@ def main() -> None:
         try:
             table_of_file = msgspec.json.decode(file.read_bytes(), type=SweepTable)
         except (OSError, msgspec.DecodeError) as error:
-            sys.exit(
+            parser.error(
                 f"{file} is no table of this version ({error}). `dipaco ablate` writes it again."
             )
         rows |= {row.name: row for row in table_of_file.rows}
     found = tries(list(rows.values()), rate=0.0, phases=0)
     numbers = [int(match[1]) for match in map(LOCK_STEP.fullmatch, found) if match]
     if not numbers:
-        sys.exit("There is no row `data_parallel P rate RATE phases N` in these tables.")
+        parser.error("There is no row `data_parallel P rate RATE phases N` in these tables.")
     all_curves = {number: curves_of(found, number, options.also) for number in sorted(numbers)}
     for number, curves in all_curves.items():
         print(f"{number} machines\n\n{table(curves, options.links)}\n")

@@ -141,7 +141,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3, help="of a row that names none")
     parser.add_argument("--phases", type=int, default=10, help="of a row that names none")
     options = parser.parse_args()
-    table = msgspec.json.decode(options.table.read_bytes(), type=SweepTable)
+    try:
+        table = msgspec.json.decode(options.table.read_bytes(), type=SweepTable)
+    except (OSError, msgspec.DecodeError) as error:
+        problem = f"{options.table} is no table of this version ({error})"
+        parser.error(f"{problem}. `dipaco ablate` writes it again.")
     curves = best(table.rows, options.rate, options.phases)
     panels = {
         "equal steps": (*PATHS, *SIZES),

@@ -26,6 +26,7 @@ from dipaco.cli.options import add_run_start, check_count, check_memory_fraction
 from dipaco.cli.run_commands import stop_message
 
 if TYPE_CHECKING:
+    from dipaco.config import RunConfig
     from dipaco.launch.engine import Engine
     from dipaco.launch.supervisor import WorkerGroup
     from dipaco.runs.run import Run
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.observe.trackers import check_trackers
     from dipaco.workers.process import begun_run
 
+    _check_mesh(options, config)
     if options.name is not None:
         check_name(options.name)
     check_trackers(options.trackers)
@@ -119,6 +121,24 @@ def _check_counts(options: argparse.Namespace) -> None:
         expected = "a number: all hosts of a worker are on this machine, and must not share devices"
         raise OptionMissing(option="--devices-per-worker", expected=expected)
     check_memory_fraction(options.memory_fraction)
+
+
+def _check_mesh(options: argparse.Namespace, config: "RunConfig") -> None:
+    """Raises `MeshUnfit` if the devices that each worker is given cannot train this; how many they
+    find where none are given is seen only there.
+    """
+    from dipaco.errors import SettingsDisagree
+    from dipaco.launch.errors import MeshUnfit
+    from dipaco.model.errors import BadMesh
+    from dipaco.runs.meshes import check_number
+
+    if options.devices_per_worker is None:
+        return
+    devices = options.devices_per_worker * options.hosts_per_worker
+    try:
+        check_number(config, devices, options.hosts_per_worker)
+    except (BadMesh, SettingsDisagree) as error:
+        raise MeshUnfit(devices=devices, problem=error) from error
 
 
 def _worker_groups(opened: "Run", options: argparse.Namespace, name: str) -> list["WorkerGroup"]:

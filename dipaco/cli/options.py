@@ -136,13 +136,14 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 def check_metrics(options: argparse.Namespace) -> None:
-    """Raises `BadSetting`: `--metrics-port` is no port; `ExtraMissing`."""
+    """Raises `BadSetting`: `--metrics-port` is no port; `ExtraMissing`; `CannotListen`."""
     if options.metrics_port is None:
         return
     check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
-    from dipaco.observe.metrics import check_extra
+    from dipaco.observe.metrics import check_extra, check_port
 
     check_extra()
+    check_port(options.metrics_port, options.metrics_host)
 
 
 @contextlib.contextmanager

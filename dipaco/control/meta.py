@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dipaco.control.database import Database
+from dipaco.control.errors import UpgradeNotEnded
 from dipaco.control.history import note_event
 from dipaco.control.retry import retried
 
@@ -72,8 +73,15 @@ class Meta:
 
     @retried
     def set_command(self, name: str) -> None:
-        """What the workers of this run do from now on: `run`, `pause`, `drain`."""
+        """What the workers of this run do from now on: `run`, `pause`, `drain`.
+
+        Raises:
+          UpgradeNotEnded: workers would stay or go on, on tables that are newer than their program.
+        """
         with self._database.transaction():
+            self._database.lock("command")
+            if name != "drain" and self.has_newer_tables():
+                raise UpgradeNotEnded
             self._put_command(name, before_drain="")
             note_event(self._database, "command", reason=name)
 
@@ -172,16 +180,17 @@ class Meta:
           False: the tables are newer than when the drain began, this one or the first of upgrades
             that did not end, so no worker of before may go on. Nothing was changed.
         """
-        if self._has_newer_tables():  # asked first without writing: the disk may be full
+        if self.has_newer_tables():  # asked first without writing: the disk may be full
             return False
         with self._database.transaction():
             self._database.lock("command")
-            if self._has_newer_tables():
+            if self.has_newer_tables():
                 return False
             self._end_drain()
         return True
 
-    def _has_newer_tables(self) -> bool:
+    def has_newer_tables(self) -> bool:
+        """Whether an upgrade that has not ended has brought the tables to another version."""
         before = self.get(TABLES_BEFORE_DRAIN)
         return bool(before and self._database.tables_version() > int(before))
 

@@ -5,16 +5,18 @@ of `SCRIPTS`. The page connects to its own server only, and from disk to nothing
 """
 
 import importlib.resources
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
+from dipaco.control.errors import NotAvailable
 from dipaco.dashboard import texts as of_texts
 from dipaco.dashboard.errors import PageIsFolder
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import recording_of, state_of, to_json
 from dipaco.dashboard.texts import Texts
-from dipaco.errors import DipacoError
+from dipaco.errors import CorpusMissing, DipacoError
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.runs.run import Run
 
@@ -60,10 +62,16 @@ def recording_and_texts(run: Run) -> tuple[bytes, bytes]:
 
 
 def table_of(run: Run) -> dict[str, Any] | None:
-    """The texts of a run; None where nothing has been routed, or its text is not here."""
+    """The texts of a run; None where nothing has been routed, its text is not here, or, with a
+    warning, where it cannot be read.
+    """
     try:
         return Texts(run).table()
-    except (DipacoError, OSError):
+    except (NotAvailable, CorpusMissing):
+        return None
+    except (DipacoError, OSError) as error:
+        warning = "The page is without the texts of %s, which cannot be read: %s"
+        logging.getLogger("dipaco").warning(warning, run.address, error)
         return None
 
 

@@ -7,6 +7,14 @@ class TooFewDevices(DipacoError):
     """The workers and evaluators need {asked} devices here, and {there} of kind {kind} are visible. Ask for fewer: `--workers`, `--evaluators`, `--devices-per-worker`, a smaller `mesh`; with `JAX_PLATFORMS=cpu` they compute on the CPU."""
 
 
+class MeshUnfit(DipacoError):
+    """Each worker is given {devices} devices and cannot train this run with them: {problem} Nothing was begun. Change `mesh`, or give another `--devices-per-worker` or `--hosts-per-worker`."""
+
+
+class LauncherNameTaken(DipacoError):
+    """A launcher named `{name}` is at work on this run, as process {pid} of this machine: workers of this one would have the names of its workers. Nothing was started. Give another `--name` or none, or end that one; `dipaco scale --launcher {name}` changes how many workers it keeps."""
+
+
 class NoSuchDevice(DipacoError):
     """`{device}` is asked for, and {there} GPUs are visible here. `--device cpu` computes without one; `CUDA_VISIBLE_DEVICES` may hide some."""
 

@@ -11,16 +11,22 @@ import re
 from dipaco.control.ledger import Ledger
 from dipaco.control.life import Life
 from dipaco.control.names import name_of
+from dipaco.launch.errors import LauncherNameTaken
 
 
 def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
     """The name that was given, else that of a launcher that has ended while workers of it are alive
-    on this machine, else a new one. It is recorded as this process's. Raises `BadName`.
+    on this machine, else a new one. It is recorded as this process's.
 
     Args:
       given: by the user.
       ledger: of the run.
       roles: a pattern of what stands between a launcher's name and the numbers of its workers.
+
+    Raises:
+      BadName.
+      LauncherNameTaken: the launcher of that name is alive on this machine; of one on another that
+        is not known, and it may be gone.
     """
     here = Life.here()
     if given is None:
@@ -35,6 +41,9 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
             if ledger.meta.take_launcher_name(made_up[1], str(here), after=before):
                 return made_up[1]
     name = name_of(given)
+    before = ledger.meta.launcher_life(name)
+    if before not in (None, str(here)) and _is_alive_beside(here, before):
+        raise LauncherNameTaken(name=name, pid=Life.parse(before).pid)
     ledger.meta.take_launcher_name(name, str(here))
     return name
 

@@ -13,6 +13,7 @@ AttentionKernel = Literal["auto", "plain", "cudnn"]
 COMPUTE_DTYPES, RESULT_DTYPES = get_args(ComputeDtype), get_args(ResultDtype)
 ATTENTION_KERNELS = get_args(AttentionKernel)
 # Parameters with a row or column for each token -> their axis of tokens.
+MOST_LAYERS = 10_000  # each is named, wherever parts are
 VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}
 
 
@@ -63,6 +64,8 @@ class ModelConfig:
             value = getattr(self, field)
             if value is not None and value < 1:
                 _refuse(self, field, "at least 1", "Give a positive number.")
+        if self.num_layers > MOST_LAYERS:
+            _refuse(self, "num_layers", f"at most {MOST_LAYERS:,}", "Give a smaller number.")
         if self.head_dim is None and self.d_model % self.num_heads:
             _refuse(self, "num_heads", f"a divisor of d_model ({self.d_model})", "Or set head_dim.")
         if self.num_heads % self.kv_heads:

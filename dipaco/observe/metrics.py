@@ -22,6 +22,7 @@ same on every process of a run.
 
 import contextlib
 import math
+import socket
 import threading
 import time
 from collections import Counter as Counts
@@ -186,6 +187,15 @@ def check_extra() -> None:
         import prometheus_client  # noqa: F401
 
 
+def check_port(port: int, host: str) -> None:
+    """Raises `CannotListen` where `serve_metrics` could not at this moment."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
+    except OSError as error:
+        raise _cannot_listen(port, host, error) from error
+
+
 @contextlib.contextmanager
 def serve_metrics(
     port: int,
@@ -208,12 +218,14 @@ def serve_metrics(
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:
-        raise CannotListen(
-            where=f"{host}:{port}", problem=error, option="--metrics-port"
-        ) from error
+        raise _cannot_listen(port, host, error) from error
     try:
         yield work
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _cannot_listen(port: int, host: str, error: Exception) -> CannotListen:
+    return CannotListen(where=f"{host}:{port}", problem=error, option="--metrics-port")

@@ -39,6 +39,7 @@ class Situation(NamedTuple):
     """What the reason follows from, as it is at one moment."""
 
     command: str  # run, pause, drain
+    is_half_upgraded: bool  # its tables are new, and no worker may use them yet
     tasks: Sequence[UnfinishedTask]
     claims: Sequence[HeldClaim]
     members: Sequence[Member]  # that ever took part
@@ -61,6 +62,7 @@ def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situa
     """Reads it; `folder` is the run's on this machine, whose disk is looked at."""
     return Situation(
         command=ledger.meta.command().name,
+        is_half_upgraded=ledger.meta.has_newer_tables(),
         tasks=ledger.queue.unfinished(),
         claims=ledger.queue.held(),
         members=members_of(ledger),
@@ -80,7 +82,8 @@ def why(at: Situation) -> Reason:
     if at.command != "run":
         state = "draining" if at.command == "drain" else "paused"
         left = f", with {counted(len(at.alive), 'worker')} still here"
-        return Reason(state, f"{state}{left}; `dipaco resume` goes on")
+        verb = "upgrade" if at.is_half_upgraded else "resume"
+        return Reason(state, f"{state}{left}; `dipaco {verb}` goes on")
     if at.is_stuck:
         return Reason("failed", f"cannot go on: {_failed(at)}")
     if at.full_disk:

@@ -1,5 +1,7 @@
 """The devices of this process that a run trains and scores on, and arrays on them."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dipaco.config import RunConfig, check_mesh
 from dipaco.errors import MachineFault, SettingsDisagree
-from dipaco.model.config import MeshConfig
+from dipaco.model.config import MESH_AXES, MeshConfig
 from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.model.kernels import check_kernel
 from dipaco.model.sharding import make_mesh
@@ -22,13 +24,27 @@ def training_mesh(config: RunConfig) -> Mesh:
       SettingsDisagree: batches cannot be divided among these, or hosts have more.
     """
     mesh = make_mesh(config.mesh)
-    check_mesh(config, mesh.shape)
-    if jax.process_count() > 1 and mesh.size < len(jax.devices()):
-        raise SettingsDisagree(
-            problem=f"the hosts of this worker have {len(jax.devices())} devices together, and "
-            f"the mesh takes {mesh.size}; one axis of `mesh` may be -1, the rest"
-        )
+    _check_sizes(config, mesh.shape, len(jax.devices()), jax.process_count())
     return mesh
+
+
+def check_number(config: RunConfig, num_devices: int, hosts: int) -> None:
+    """Whether a worker elsewhere, of so many devices on all its hosts together, can train a run.
+    Raises `BadMesh`, `SettingsDisagree` as `training_mesh` does there.
+    """
+    shape = config.mesh.shape(num_devices)
+    _check_sizes(config, dict(zip(MESH_AXES, shape, strict=True)), num_devices, hosts)
+
+
+def _check_sizes(config: RunConfig, sizes: Mapping[str, int], num_devices: int, hosts: int) -> None:
+    """Raises `SettingsDisagree`; `sizes` are the devices along each axis of the mesh."""
+    check_mesh(config, sizes)
+    taken = math.prod(sizes.values())
+    if hosts > 1 and taken < num_devices:
+        raise SettingsDisagree(
+            problem=f"the hosts of this worker have {num_devices} devices together, and "
+            f"the mesh takes {taken}; one axis of `mesh` may be -1, the rest"
+        )
 
 
 def check_devices(config: RunConfig) -> None:

@@ -1,8 +1,9 @@
 """A pool of processes, each working on one run.
 
 A process that is killed is restarted. One that ends with an error message for a person, and a run
-that cannot begin, fail their run and the runs that wait for it; the others go on. A run that
-another process works on already, as after a launcher that was killed, gets no second process.
+that cannot begin, fail their run and the runs that wait for it; the others go on. A run that is
+known to fail does so while it waits, and what only such runs would begin with is not trained. A run
+that another process works on already, as after a launcher that was killed, gets no second process.
 """
 
 import time
@@ -33,6 +34,7 @@ class Job(NamedTuple):
     follows: str | None  # title of the job that must be done or have failed first
     begin: Callable[[], Event]  # makes or finds the run, just before its process starts
     is_done: Callable[[], bool]
+    refusal: Callable[[], DipacoError | None] = lambda: None  # why it would fail, if it is known
 
 
 class JobPool:
@@ -65,6 +67,7 @@ class JobPool:
         self._waiting = list(jobs)
         self._running: dict[str, Job] = {}  # by process name
         self._adopted: list[Job] = []
+        self._unwanted: set[str] = set()  # processes that were asked to end
         self._restarts: dict[str, int] = {}
         self._engine = make_engine(lambda name: log_of(self._running[name]))
         self._poll_seconds = poll_seconds
@@ -89,6 +92,7 @@ class JobPool:
             while self._waiting or self.active:
                 if self._should_stop:
                     return False
+                self._refuse_known()
                 self._start_due()
                 for ended in self._engine.poll():
                     self._handle_end(ended)
@@ -98,6 +102,23 @@ class JobPool:
             return True
         finally:
             self._engine.stop(GRACE_SECONDS)
+
+    def _refuse_known(self) -> None:
+        """Fails the waiting jobs that are known to fail, and ends those of use to these alone."""
+        for job in list(self._waiting):
+            if (error := job.refusal()) is not None:
+                self._waiting.remove(job)
+                self._fail(job, f"{type(error).__name__}: {error}")
+        self._waiting = [job for job in self._waiting if self._is_wanted(job)]
+        for name, job in self._running.items():
+            if name not in self._unwanted and not self._is_wanted(job):
+                self._unwanted.add(name)
+                self._engine.end(name)
+
+    def _is_wanted(self, job: Job) -> bool:
+        """Whether it is a run, or one that begins with it has not failed."""
+        later = [title for title, other in self._jobs.items() if other.after == job.title]
+        return not later or not all(title in self.failed for title in later)
 
     def _start_due(self) -> None:
         undone = {job.title for job in [*self._waiting, *self.active]}
@@ -129,7 +150,7 @@ class JobPool:
 
     def _handle_end(self, ended: EndedWorker) -> None:
         job = self._running.pop(ended.name)
-        if job.is_done():
+        if job.is_done() or ended.name in self._unwanted:
             return
         self._restarts[job.title] = self._restarts.get(job.title, 0) + 1
         if ended.code in FINAL_CODES or self._restarts[job.title] > MAX_RESTARTS:

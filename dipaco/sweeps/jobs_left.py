@@ -2,14 +2,18 @@
 
 Where several base models are of one text, the first reads it and the others take it from that run.
 They wait for it, and where it fails they train all the same: with its text if it has come so far.
+Once a text is there, a run whose paths are more than its router documents is refused.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from dipaco.data.corpus import read_manifest
 from dipaco.data.errors import CorpusDamaged
+from dipaco.errors import DipacoError
 from dipaco.observe.events import Event
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import reading
 from dipaco.runs.progress import progress_of
 from dipaco.store.layout import Layout, SweepLayout
@@ -51,6 +55,10 @@ def jobs_left(
             tell(Event("text_left", {"folder": str(text), "problem": str(damage)}, "warning"))
         return damage
 
+    @cache  # a job is asked for its refusal again and again
+    def num_router_documents(shared: Path) -> int:
+        return read_manifest(Layout(shared).corpus).documents["router"]
+
     def text_for(run: SweepRun) -> Path | None:
         return folder_with_text(layout, run.config, first_row, remembered_damage)
 
@@ -83,8 +91,25 @@ def jobs_left(
             follows=None,
             begin=_begin_row(run, shared),
             is_done=lambda folder=run.folder: is_finished(folder),
+            refusal=partial(_refusal, run, shared, num_router_documents),
         )
     return list(jobs.values())
+
+
+def _refusal(
+    run: SweepRun, shared: Path, num_router_documents: Callable[[Path], int]
+) -> TooFewRouterDocuments | None:
+    """Why a run fails at its router: None for one that has begun, which says so itself, and as long
+    as its text is not there.
+    """
+    if Layout(run.folder).ledger.exists() or not has_text(shared):
+        return None
+    try:
+        documents = num_router_documents(shared)
+    except DipacoError:  # a damaged text is said by the process that reads it
+        return None
+    paths = run.config.num_paths
+    return TooFewRouterDocuments(documents=documents, paths=paths) if documents < paths else None
 
 
 def _begin_shared(

@@ -11,6 +11,10 @@ from dipaco.cli.dashboard import beside
 from dipaco.cli.errors import BadKeyFile
 from dipaco.cli.main import main
 from dipaco.cli.options import read_keys
+from dipaco.control.errors import NotAvailable
+from dipaco.dashboard import page
+from dipaco.data.errors import CorpusDamaged
+from dipaco.errors import CorpusMissing
 
 
 def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
@@ -24,6 +28,32 @@ def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
     assert main(["dashboard", "--run", str(tmp_path / "nowhere"), "--export", str(file)]) == 2
     assert "NoSuchRun" in capsys.readouterr().err
     assert file.read_text("utf-8") == content
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (CorpusDamaged(file="tokens", problem="it is short", folder="corpus"), "it is short"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (CorpusMissing(folder="corpus"), ""),
+        (NotAvailable(what="stage `route`"), ""),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_texts_that_cannot_be_read_are_left_out_and_a_fault_is_said(
+    tiny, tmp_path, monkeypatch, caplog, fault, said
+):
+    """There may be none, or not on this machine: that is no fault."""
+
+    def fails(run):
+        raise fault
+
+    monkeypatch.setattr(page, "Texts", fails)
+    file = tmp_path / "page.html"
+    assert main(["dashboard", "--run", str(tiny.folder), "--export", str(file)]) == 0
+    assert 'id="recording"' in file.read_text("utf-8")
+    assert said in caplog.text
+    assert ("The page is without the texts" in caplog.text) == bool(said)
 
 
 @pytest.mark.parametrize("name", [".", "/", "folder"])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,19 @@ def test_only_a_verb_that_continues_says_so(words, goes_on, monkeypatch, capsys)
     assert main(words.split()) == 130
     says = "Interrupted. The same command goes on from here." if goes_on else "Interrupted."
     assert capsys.readouterr().err == f"\n{says}\n"
+
+
+def test_while_the_verbs_themselves_are_imported_it_ends_with_a_sentence(tmp_path):
+    """As the command `dipaco` starts; it takes a second where Python's files are far away."""
+    with (HOME / "pyproject.toml").open("rb") as stream:
+        module, _, function = tomllib.load(stream)["project"]["scripts"]["dipaco"].partition(":")
+    interrupted = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "difflib.py").write_text(interrupted)  # which a verb imports
+    command = f"from {module} import {function}; {function}()"
+    ended = subprocess.run(
+        [sys.executable, "-c", command, "status", "--run", "run"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{HOME}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "\nInterrupted.\n")

@@ -1,6 +1,7 @@
 """`dipaco train` on a finished run, and from the modules of another run or a checkpoint."""
 
 import dataclasses
+import socket
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,21 @@ def test_an_option_that_cannot_be_used_is_said_before_a_run_begins(
     run = tmp_path / "run"
     refused = dipaco(verb, config_file, "--run", run, *options, path=[str(tmp_path)])
     assert (refused.code in (2, 4), says in refused.err) == (True, True), refused.err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_taken_port_of_metrics_is_said_before_a_run_begins(
+    dipaco, config_file, tmp_path, workers
+):
+    pytest.importorskip("prometheus_client", reason="metrics need the `metrics` extra")
+    run = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ("--workers", workers, "--metrics-port", port)
+        refused = dipaco("train", config_file, "--run", run, *words)
+    assert refused.code == 2
+    assert f"CannotListen: Cannot listen on 127.0.0.1:{port}" in refused.err
     assert not run.exists()
 
 

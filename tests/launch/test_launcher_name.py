@@ -8,6 +8,7 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.life import Life, _began
+from dipaco.launch.errors import LauncherNameTaken
 from dipaco.launch.launcher_name import launcher_name
 
 OF = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
@@ -102,3 +103,15 @@ def test_the_name_of_a_launcher_is_recorded_with_its_life(ledger, alive, over, g
     ledger.meta.take_launcher_name(name, over)
     assert launcher_name(name, ledger, LAUNCH) == name
     assert ledger.meta.launcher_life(name) == str(Life.here())
+
+
+def test_a_name_is_refused_whose_launcher_is_at_work_on_this_machine(ledger, alive):
+    """Their workers would have the same names: those of the second would wait for ever."""
+    ledger.meta.take_launcher_name("lab", alive[1])
+    pid = Life.parse(alive[1]).pid
+    with pytest.raises(LauncherNameTaken, match=rf"`lab` is at work .*process {pid}.*`--name`"):
+        launcher_name("lab", ledger, LAUNCH)
+    assert ledger.meta.launcher_life("lab") == alive[1]
+    assert launcher_name("other", ledger, LAUNCH) == "other"
+    ledger.meta.take_launcher_name("lab", "another-boot pid:[1] 7 99")
+    assert launcher_name("lab", ledger, LAUNCH) == "lab", "of a machine that may be gone"

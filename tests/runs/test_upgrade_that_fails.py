@@ -159,6 +159,32 @@ def test_after_an_upgrade_that_was_killed_on_new_tables_a_failing_one_lets_nobod
     assert begun.ledger.meta.command().name == "drain"
 
 
+@pytest.mark.parametrize("verb", ["resume", "pause"])
+def test_no_command_lets_workers_of_before_go_on_while_an_upgrade_is_unfinished(
+    begun, next_tables, capsys, verb
+):
+    with contextlib.closing(Ledger(*begun.database_location, allows_older=True)) as ledger:
+        ledger.meta.begin_drain()
+        ledger.meta.upgrade_tables()
+    assert main([verb, "--run", str(begun.address)]) == 2
+    shown = capsys.readouterr()
+    assert "Run `dipaco upgrade --run RUN` again first" in shown.err
+    assert not shown.out, "it promises nothing"
+    assert begun.ledger.meta.command().name == "drain"
+    assert main(["status", "--run", str(begun.address)]) == 0
+    assert "`dipaco upgrade` goes on" in capsys.readouterr().out
+    upgrade(begun.address, 10.0)
+    assert main([verb, "--run", str(begun.address)]) == 0
+
+
+def test_a_drain_that_is_given_while_an_upgrade_is_unfinished_holds_afterwards(begun, next_tables):
+    with contextlib.closing(Ledger(*begun.database_location, allows_older=True)) as ledger:
+        ledger.meta.begin_drain()
+        ledger.meta.upgrade_tables()
+    assert main(["drain", "--run", str(begun.address)]) == 0
+    assert upgrade(begun.address, 10.0).command == "drain"
+
+
 @pytest.mark.parametrize("fails", [no_space_left, interrupted])
 def test_what_fails_after_the_version_is_pinned_says_that_the_run_is_upgraded(
     begun, next_tables, monkeypatch, fails

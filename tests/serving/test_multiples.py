@@ -90,3 +90,9 @@ def test_numbers_of_many_digits_take_no_time():
     assert problem_of_multiples('{"multipleOf": 1e-999999999}')
     assert problem_of_multiples('{"multipleOf": 1' + "0" * 100_000 + "}")
     assert problem_of_multiples('{"multipleOf": 0.' + "1" * 100_000 + "}")
+
+
+@pytest.mark.parametrize("number", ["1e9999999999999999999", "2.5e-9999999999999999999"])
+def test_an_exponent_that_no_decimal_has_is_a_sentence(number):
+    with pytest.raises(ValueError, match=f"^the number {number} has too large an exponent$"):
+        problem_of_multiples(f'{{"multipleOf": 3, "maximum": {number}}}')

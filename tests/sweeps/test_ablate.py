@@ -242,9 +242,10 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
 
 @pytest.mark.slow
 def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path):
-    """48 router documents for 256 paths: the base model of both rows is trained all the same."""
+    """48 router documents for 256 paths: the base model is trained for the other row alone."""
     many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'
-    rows = f'"many": dataclasses.replace(diloco(), topology={many}), "diloco": diloco()'
+    many_row = f"dataclasses.replace(diloco(), topology={many})"
+    rows = f'"many": {many_row}, "diloco": diloco()'
     sweep = sweep_file(tmp_path, rows)
     ended = dipaco("ablate", sweep, "--run", tmp_path / "sweep", forks=True)
     assert ended.code == 2
@@ -253,6 +254,13 @@ def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path)
     table = json.loads((tmp_path / "sweep" / "table.json").read_bytes())
     assert [row["name"] for row in table["rows"]] == ["diloco"]
     assert table["missing"] == ["many, seed 0"]
+    assert not (tmp_path / "sweep" / "rows" / "many").exists(), "it was refused before it began"
+
+    ended = dipaco("ablate", sweep_file(tmp_path, f'"many": {many_row}'), "--run", tmp_path / "two")
+    assert ended.code == 2
+    assert "TooFewRouterDocuments" in ended.err
+    assert "many, seed 0 could not be finished" in ended.err
+    assert not (tmp_path / "two" / "rows").exists()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from dipaco.launch.engine import EndedWorker
 from dipaco.observe.events import Event
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.sweeps.errors import OtherBaseModel
 from dipaco.sweeps.jobs import MAX_RESTARTS, Job, JobPool
 
@@ -16,7 +17,7 @@ class Processes:
 
     def __init__(self, ends):
         self.running, self.started, self.most = [], [], 0
-        self._ends, self.is_stopped = ends, False
+        self._ends, self.is_stopped, self.ended = ends, False, []
 
     def start(self, spec, name):
         folder = spec.run.rpartition("/")[2]
@@ -31,6 +32,9 @@ class Processes:
         name, folder = self.running.pop(0)
         return [EndedWorker(name, self._ends(folder))]
 
+    def end(self, name):
+        self.ended.append(dict(self.running)[name])
+
     def stop(self, grace_seconds):
         self.is_stopped = True
         return []
@@ -41,7 +45,13 @@ def pool(tmp_path):
     """`pool([(title, after), ...], ends)` -> the pool, its engine, and its events."""
 
     def make(
-        jobs, ends, max_running=2, is_worked_on=lambda folder: False, follows=None, refused=()
+        jobs,
+        ends,
+        max_running=2,
+        is_worked_on=lambda folder: False,
+        follows=None,
+        refused=(),
+        refusal=lambda title: None,
     ):
         done, events = set(), []
 
@@ -60,7 +70,8 @@ def pool(tmp_path):
                     raise OtherBaseModel(folder="base", row=title)
                 return Event("row_goes_on", {"row": title, "done": 0.0})
 
-            return Job(title, folder, "worker", after, before, begin, lambda: title in done)
+            is_done, refuses = lambda: title in done, lambda: refusal(title)
+            return Job(title, folder, "worker", after, before, begin, is_done, refuses)
 
         processes = Processes(ended)
         made = JobPool(
@@ -115,6 +126,52 @@ def test_a_job_that_cannot_begin_fails_alone_with_what_waits_for_it(pool):
     assert list(made.failed) == ["bad", "after bad"]
     assert "holds another base model" in made.failed["bad"]
     assert [event.level for event in events if event.name == "row_failed"] == ["error"] * 2
+
+
+TOO_MANY = TooFewRouterDocuments(documents=48, paths=256)
+
+
+def test_a_job_that_is_known_to_fail_fails_while_it_waits(pool):
+    """Here as soon as the text is there, long before the base model is."""
+    looks, failed_at = [], []
+
+    def look():
+        looks.append(1)
+        failed_at.append(dict(made.failed))
+
+    made, processes, _ = pool(
+        [("base", None), ("bad", "base"), ("good", "base")],
+        lambda title: -9 if len(looks) < 3 else 0,  # it is killed and goes on, as one that is long
+        refusal=lambda title: TOO_MANY if title == "bad" and len(looks) > 1 else None,
+    )
+    assert made.work(look)
+    assert processes.started == ["base"] * 4 + ["good"]
+    assert [len(each) for each in failed_at[:3]] == [0, 0, 1]
+    assert "48 router documents cannot be divided among 256 paths" in made.failed["bad"]
+    assert not processes.ended
+
+
+def test_nothing_is_trained_that_only_jobs_begin_with_that_are_known_to_fail(pool):
+    """Where that is known before; else what is at work on it is ended, and does not go on."""
+    jobs = [("base", None), ("bad", "base"), ("worse", "base"), ("other", None)]
+    made, processes, _ = pool(
+        jobs, lambda _: 0, refusal=lambda title: TOO_MANY if title in ("bad", "worse") else None
+    )
+    assert made.work(lambda: None)
+    assert processes.started == ["other"]
+    assert list(made.failed) == ["bad", "worse"]
+
+    looks = []
+    made, processes, _ = pool(
+        jobs,
+        lambda _: -15,
+        1,
+        refusal=lambda title: TOO_MANY if title in ("bad", "worse") and looks else None,
+    )
+    poll, processes.poll = processes.poll, lambda: poll() if processes.ended else []
+    assert not made.work(lambda: looks.append(1) or ("other" in processes.started and made.end()))
+    assert (processes.started, processes.ended) == (["base", "other"], ["base"])
+    assert list(made.failed) == ["bad", "worse"]
 
 
 def test_a_killed_job_is_restarted_a_few_times(pool):

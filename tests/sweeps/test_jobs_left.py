@@ -7,11 +7,13 @@ import pytest
 from dipaco.data.corpus import Corpus, read_manifest
 from dipaco.data.prepare import prepare
 from dipaco.overrides import override
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.jobs_left import jobs_left
 from dipaco.sweeps.shared_base import base_digest, begin_shared, folder_with_text
+from dipaco.topology import Level, Topology
 from tests.workers.conftest import CONFIG
 
 FASTER = override(CONFIG, ["inner.learning_rate=0.1"])
@@ -66,6 +68,21 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
         assert read_manifest(Layout(job.folder).corpus) == read_manifest(Layout(row).corpus)
         with reading(job.folder) as run:
             assert not run.ledger.facts.stages()
+
+
+def test_a_row_of_more_paths_than_router_documents_is_refused_once_its_text_is_there(layout):
+    many = Topology(levels=(*CONFIG.topology.levels, Level(name="more", experts=999)))
+    jobs = jobs_of(layout, CONFIG, dataclasses.replace(CONFIG, topology=many))
+    few, more = jobs["row 0"], jobs["row 1"]
+    base = jobs[more.after]
+    assert [job.refusal() for job in jobs.values()] == [None] * 3
+    begin_shared(base.folder, CONFIG, lambda: None)
+    assert more.refusal() is None, "the text is not there yet"
+    num = prepare(CONFIG.data, Layout(base.folder).corpus).manifest.documents["router"]
+    refused = more.refusal()
+    assert isinstance(refused, TooFewRouterDocuments)
+    assert str(refused).startswith(f"{num} router documents cannot be divided among ")
+    assert few.refusal() is base.refusal() is None
 
 
 def damage(file):

@@ -1,9 +1,11 @@
 """`tools/lockstep.py`: each side at its best rate, by tokens, by bytes and by hours."""
 
 import dataclasses
+import sys
 
 import lockstep
 import pytest
+import race
 from support.curves import tries
 
 from tests.tools.test_race import row as row_of
@@ -99,3 +101,22 @@ def test_the_curves_are_drawn(curves, tmp_path):
     assert "hours at 20 Mbit/s" in drawn
     assert "bytes of a machine" not in drawn
     assert (tmp_path / "lockstep.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("tool", [lockstep, race], ids=lambda tool: tool.__name__)
+def test_a_file_that_is_no_table_is_refused_with_a_sentence(tmp_path, monkeypatch, capsys, tool):
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for file in (tmp_path / "nothere.json", other):
+        monkeypatch.setattr(sys, "argv", ["tool.py", str(file)])
+        with pytest.raises(SystemExit) as ended:
+            tool.main()
+        assert ended.value.code == 2
+        assert f"{file} is no table of this version (" in capsys.readouterr().err
+
+
+def test_rows_without_a_seed_in_common_are_refused_with_a_sentence(capsys):
+    with pytest.raises(SystemExit) as ended:
+        tries([], rate=0.0, phases=0)
+    assert ended.value.code == 2
+    assert "no seed in common" in capsys.readouterr().err

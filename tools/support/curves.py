@@ -41,7 +41,8 @@ def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
     found: Tries = {}
     seeds = set.intersection(*(set(row.seeds) for row in rows)) if rows else set()
     if not seeds:
-        sys.exit("These rows have no seed in common: there is nothing to compare.")
+        print("These rows have no seed in common: there is nothing to compare.", file=sys.stderr)
+        sys.exit(2)
     for row in rows:
         suffix = f"_{row.variant}" if row.variant else ""
         match = ROW.fullmatch(row.arm)

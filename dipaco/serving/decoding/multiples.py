@@ -9,7 +9,7 @@ others, and then their least common multiple counts; those of different numbers 
 import json
 import math
 from collections.abc import Iterable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
 MOST = 10_000
@@ -42,7 +42,7 @@ def problem_of_multiples(schema: str) -> str | None:
     one of them has; 1 and its decimals (0.01) cost nothing. In a schema with a `$ref`, all are.
 
     Raises:
-      ValueError: it is not JSON.
+      ValueError: it is not JSON, or has a number with an exponent that no decimal has.
       RecursionError: it is too deep.
     """
     if KEY not in schema and "\\u" not in schema:
@@ -56,11 +56,19 @@ def problem_of_multiples(schema: str) -> str | None:
         has_reference |= any(key == REFERENCE for key, _ in pairs)
         return _Object(pairs)
 
-    document = json.loads(schema, object_pairs_hook=read, parse_int=Decimal, parse_float=Decimal)
+    document = json.loads(schema, object_pairs_hook=read, parse_int=Decimal, parse_float=_decimal)
     problem = _problem_of([every])
     if problem is None or has_reference:
         return problem
     return _problem_of(_numbers(document))
+
+
+def _decimal(written: str) -> Decimal:
+    try:
+        return Decimal(written)
+    except InvalidOperation as error:
+        number = written if len(written) <= 40 else f"{written[:40]}..."
+        raise ValueError(f"the number {number} has too large an exponent") from error
 
 
 def _own(pairs: list[tuple[str, object]]) -> Multiples:
