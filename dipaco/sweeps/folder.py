@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from dipaco.config import MODULAR, ReportSettings, RunConfig
+from dipaco.control.summaries import Prepared
 from dipaco.errors import BadSetting, DipacoError, RunBusy, SettingsDisagree
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
@@ -59,7 +60,7 @@ def origin_of(folder: Path) -> Origin:
         return Origin(
             prepared.artifacts["corpus"].digest,
             run.ledger.meta.get("version") or "",
-            prepared.summary["documents"]["valid"],
+            Prepared.of(prepared).documents["valid"],
         )
 
 

@@ -13,6 +13,7 @@ from dipaco.config import (
     ReportSettings,
 )
 from dipaco.control.plan import Arm
+from dipaco.control.summaries import Prepared, Rerouted, Routed
 from dipaco.control.tasks import Claim, Evaluated, Fact, StageDone
 from dipaco.evaluation.tables import (
     BEST_PATH,
@@ -115,8 +116,8 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
         (row for arm in run.plan.arms for row in _rows(run, arm, evaluations, settings)),
         key=place_in_table,
     )
-    routed = run.routing_of(MODULAR, run.config.phases).summary
-    prepared = run.stage("prepare").summary
+    routed = Routed.of(run.routing_of(MODULAR, run.config.phases))
+    prepared = Prepared.of(run.stage("prepare"))
     topology = run.plan.arm(MODULAR).topology
     return Report(
         rows=rows,
@@ -129,21 +130,21 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
                 modules=[str(module) for module in topology.modules_of(path)],
             )
             for path, (documents, domains) in enumerate(
-                zip(routed["documents"], routed["domains"], strict=True)
+                zip(routed.documents, routed.domains, strict=True)
             )
         ],
         curves={arm.name: curve_of(run, arm, evaluations) for arm in run.plan.arms},
         losses={arm.name: loss_curves(run, arm) for arm in run.plan.arms},
         corpus={
-            "documents": sum(prepared["documents"].values()),
-            "train": prepared["documents"]["train"],
-            "valid": prepared["documents"]["valid"],
-            "router": prepared["documents"]["router"],
-            "tokens": prepared["tokens"],
-            "bytes": prepared["bytes"],
-            "domains": len(prepared["domains"]),
+            "documents": sum(prepared.documents.values()),
+            "train": prepared.documents["train"],
+            "valid": prepared.documents["valid"],
+            "router": prepared.documents["router"],
+            "tokens": prepared.tokens,
+            "bytes": prepared.num_bytes,
+            "domains": len(prepared.domains),
         },
-        notes=_notes(run, rows, prepared, sum(routed["valid"])),
+        notes=_notes(run, rows, prepared, sum(routed.valid)),
     )
 
 
@@ -196,9 +197,9 @@ def _rows(
     ]
     if arm.name == MODULAR and run.plan.reroutes:
         rows += [
-            _variant_row(arm.name, f"every_{row['every']}", row["perplexity"], common)
-            for row in reversed(run.stage("reroute").summary["rows"])
-            if row["every"] is not None
+            _variant_row(arm.name, f"every_{row.every}", row.perplexity, common)
+            for row in reversed(Rerouted.of(run.stage("reroute")).rows)
+            if row.every is not None
         ]
     rows += [_variant_row(arm.name, variant, value, common) for variant, value in others.items()]
     if last.best_path_perplexity is not None:
@@ -242,7 +243,7 @@ def _note_on_quorum(run: Run) -> str:
     )
 
 
-def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents: int) -> list[str]:
+def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) -> list[str]:
     prefix_tokens = run.config.data.prefix_tokens
     by_name = {row.name: row.perplexity for row in rows}
     notes = [
@@ -321,10 +322,8 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
             f"{left_out:,} of {run.plan.arm(MODULAR).path_steps:,} were left out, where a phase "
             f"has {steps:,}. Another run of this config need not have these digests."
         )
-    notes += [
-        f"Left out of the corpus: {name} ({why})." for name, why in prepared["left_out"].items()
-    ]
-    return notes + list(prepared["notes"])
+    notes += [f"Left out of the corpus: {name} ({why})." for name, why in prepared.left_out.items()]
+    return notes + prepared.notes
 
 
 def _markdown(run: Run, report: Report) -> str:
