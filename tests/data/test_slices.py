@@ -133,7 +133,7 @@ def sources(tmp_path_factory) -> tuple[str, ...]:
 def small_files() -> Iterator[None]:
     """So that there are many chunks, and files of tokens."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("staging", "merging", "sliced"):
+        for module in ("text_chunks", "merging", "sliced"):
             patch.setattr(f"dipaco.data.{module}.CHUNK_BYTES", 5000)
         patch.setattr("dipaco.data.prepare.FILE_BYTES", 4000)
         yield
