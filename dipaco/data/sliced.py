@@ -103,7 +103,7 @@ def tokenise_slice(
     try:
         written = ChunkWriter(folder)
         for text in texts:
-            written.add(text, len(text))
+            written.add(text, len(text.encode()))
         written.close()
         chunks = _Chunks(folder, written.lengths)
         encoded = encode_chunks(
@@ -114,7 +114,7 @@ def tokenise_slice(
                 for tokens in tokens_of:
                     stream.write(tokens.astype(tokenizer.token_type).tobytes())
                 lengths.append(np.array([len(tokens) for tokens in tokens_of], np.int64))
-                count(sum(written.sizes[: chunk + 1]))
+                count(sum(written.num_bytes[: chunk + 1]))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return np.concatenate(lengths).astype(np.int32)

@@ -22,21 +22,21 @@ class ChunkWriter:
 
     Attributes:
       lengths: of each chunk that is written, its texts.
-      sizes: of each, what the caller counts.
+      num_bytes: of each, the bytes of UTF-8.
     """
 
     def __init__(self, folder: Path):
         self._folder = folder
         self._texts: list[str] = []
-        self._size = 0
+        self._num_bytes = 0
         self.lengths: list[int] = []
-        self.sizes: list[int] = []
+        self.num_bytes: list[int] = []
 
-    def add(self, text: str, size: int) -> bool:
+    def add(self, text: str, num_bytes: int) -> bool:
         """Returns whether that was the last text of a chunk."""
         self._texts.append(text)
-        self._size += size
-        is_full = self._size >= CHUNK_BYTES
+        self._num_bytes += num_bytes
+        is_full = self._num_bytes >= CHUNK_BYTES
         if is_full:
             self.close()
         return is_full
@@ -48,5 +48,5 @@ class ChunkWriter:
         file = chunk_file(self._folder, len(self.lengths))
         write_whole(file, lambda stream: stream.write(msgspec.msgpack.encode(self._texts)))
         self.lengths.append(len(self._texts))
-        self.sizes.append(self._size)
-        self._texts, self._size = [], 0
+        self.num_bytes.append(self._num_bytes)
+        self._texts, self._num_bytes = [], 0
