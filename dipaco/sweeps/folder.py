@@ -14,6 +14,7 @@ from dipaco.files import translate_os_errors, write_atomically
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
+from dipaco.runs.report import make_report
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import (
@@ -27,7 +28,6 @@ from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismat
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.scoring import DocumentScores, document_scores
-from dipaco.workers.tasks.report import make_report
 
 
 def is_finished(folder: Path) -> bool:

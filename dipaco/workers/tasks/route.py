@@ -27,12 +27,12 @@ from dipaco.routing.labels import best_paths
 from dipaco.routing.likelihood import balanced, balancing_nats
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import FeaturesOf, route_documents
+from dipaco.runs.routing_notes import sentence_on_shards
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import FittedModels, fit_small_models
 from dipaco.store.layout import shard_tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut
-from dipaco.workers.routing_notes import sentence_on_shards
 from dipaco.workers.row_plans import save_row_plan
 from dipaco.workers.tasks.route_slices import features_for, validation_documents
 
