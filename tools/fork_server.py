@@ -39,13 +39,12 @@ from dipaco.data.packages import source
 from dipaco.evaluation import plots
 from dipaco.launch.parent_death import PR_SET_PDEATHSIG
 from dipaco.model import huggingface
-from dipaco.runs import programs
+from dipaco.runs import programs, report
 from dipaco.runs.version import described_version
 from dipaco.serving import dispatch
 from dipaco.serving.decoding import loop
 from dipaco.sweeps import jobs
 from dipaco.workers import origin
-from dipaco.workers.tasks import report
 
 LOADED_BEFORE_THE_FORK = (
     *(orbax.checkpoint, prepare, source, plots, huggingface, dispatch, loop, jobs, origin, report),

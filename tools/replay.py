@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
+from support.training_again import first_modules, take_steps
 
 from dipaco import trees
 from dipaco.algorithm import variants
@@ -71,15 +71,6 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
     ]
 
 
-def first_modules(run: Run) -> variants.Modules:
-    """What a run began its first phase with."""
-    topology = run.plan.arm(MODULAR).topology
-    if run.given("modules") is not None:  # a run that began from the modules of another
-        return {module: run.parameters(MODULAR, module, 0) for module in topology.modules}
-    base = run.base_parts()
-    return {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
-
-
 def replay(run: Run) -> Iterator[variants.Modules]:
     """All modules after each outer step, as Algorithm 1 has them."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
@@ -103,13 +94,10 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         state = run.programs.place(parts, carried.optimizer, first)
         rates = learning_rates(inner, arm.total_steps, first, end - first, since)
         present_V = run.present_tokens(MODULAR, path, phase)
-        for number, rate in enumerate(rates):
-            batch = dict(batches.at(carried.position + number))
-            if present_V is not None:
-                batch[PRESENT] = present_V
-            batch = run.programs.place_batch(batch)
-            state, _ = run.programs.step(state, batch, rate)
-        after, optimizer = jax.device_get((state.parts, state.optimizer))
+        present = {} if present_V is None else {PRESENT: present_V}
+        numbers = itertools.count(carried.position)
+        following = ({**batches.at(number), **present} for number in numbers)
+        after, optimizer = take_steps(run, state, rates, following)
         position, count = carried.position + len(rates), carried.taken + len(rates)
         return after, Carried(optimizer, batches.fingerprint, position, count)
 

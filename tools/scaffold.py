@@ -19,19 +19,21 @@ runs that leave absent rows at rest, which a control variate would move.
 
 import argparse
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from replay import first_modules
+from support.training_again import first_modules, take_steps
 
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.errors import DipacoError
 from dipaco.evaluation.perplexity import best_path, routed
 from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.state import PathState
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.vocabulary import counts_of, has_rows, row_shares
 from dipaco.routing.config import LIKELIHOOD
@@ -128,12 +130,14 @@ def train(run: Run, *, has_control_variates: bool = True) -> Iterator[variants.M
         batches = batches_for(run, arm, path, phase)
         before = jax.tree.map(np.asarray, parts)
         state = run.programs.place(parts, optimizer, first)
-        for number, rate in enumerate(rates, start=first):
-            batch = run.programs.place_batch(batches.at(number))
-            state, _ = run.programs.step(state, batch, rate)
-            if phase > 0 and has_control_variates:
-                state = state._replace(parts=corrected(state.parts, correction, rate))
-        after, optimizer = jax.device_get((state.parts, state.optimizer))
+
+        def correct(state: PathState, rate: Any) -> PathState:
+            if phase == 0 or not has_control_variates:
+                return state
+            return state._replace(parts=corrected(state.parts, correction, rate))
+
+        following = map(batches.at, itertools.count(first))
+        after, optimizer = take_steps(run, state, rates, following, correct)
         moved[path] = dissect(by_itself(before, after, correction, rates), topology, path)
         return after, optimizer
 

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 import dipaco
-from dipaco.data.staging import read_chunk
+from dipaco.data.text_chunks import chunk_file, read_chunk
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.errors import DiskFull, NotWritable
 from dipaco.files import write_arrays
@@ -31,12 +31,10 @@ JOBS_AHEAD = 2  # per process: it never waits for its next job, and few results 
 
 
 class TextChunks(Protocol):
-    """Texts in files of about a megabyte each, with room for their tokens beside them."""
+    """A folder of them (`text_chunks.py`), with room for their tokens beside them."""
 
     @property
     def folder(self) -> Path: ...
-
-    def chunk_file(self, chunk: int) -> Path: ...
 
     def kept_in(self, chunk: int) -> np.ndarray:
         """[documents of the chunk] bool: those to encode."""
@@ -50,7 +48,7 @@ def encode_chunks(
     # Starting a process takes as long as encoding two chunks.
     if processes == 1 or len(chunks) <= 2:
         for chunk in chunks:
-            texts = read_chunk(staged.chunk_file(chunk))
+            texts = read_chunk(chunk_file(staged.folder, chunk))
             yield tokenizer.encode([texts[i] for i in np.flatnonzero(staged.kept_in(chunk))])
         return
 
@@ -95,7 +93,7 @@ class _Worker:
 
     def send(self, staged: TextChunks, chunk: int) -> None:
         job = {
-            "texts": str(staged.chunk_file(chunk)),
+            "texts": str(chunk_file(staged.folder, chunk)),
             "kept": np.flatnonzero(staged.kept_in(chunk)).tolist(),
             "result": str(staged.folder / f"tokens_{chunk:06d}.npz"),
         }

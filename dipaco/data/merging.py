@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from dipaco.data.reading import Pieces, SourceFacts, added
-from dipaco.data.staging import CHUNK_BYTES, first_of_each
+from dipaco.data.staging import first_of_each
+from dipaco.data.text_chunks import CHUNK_BYTES
 
 COLUMNS = ("domains", "begins", "ends", "num_bytes", "hashes", "groups")
 

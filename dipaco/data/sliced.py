@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from dipaco.data.config import DataConfig, num_processes
@@ -21,9 +20,8 @@ from dipaco.data.merging import SliceTable, table_of_pieces
 from dipaco.data.reading import Pieces
 from dipaco.data.slices import SourcePart
 from dipaco.data.sources import open_source
-from dipaco.data.staging import CHUNK_BYTES
+from dipaco.data.text_chunks import CHUNK_BYTES, ChunkWriter
 from dipaco.data.tokenizer import Tokenizer
-from dipaco.files import write_whole
 
 
 def read_slice(
@@ -74,13 +72,10 @@ def texts_where(chosen: np.ndarray, num_bytes: np.ndarray, texts: memoryview) ->
 
 
 class _Chunks(NamedTuple):
-    """Texts in files of about a megabyte, as `encode_chunks` reads them."""
+    """Texts to encode, all of them."""
 
     folder: Path
-    lengths: list[int]  # documents in each
-
-    def chunk_file(self, chunk: int) -> Path:
-        return self.folder / f"text_{chunk:06d}.msgpack"
+    lengths: list[int]  # documents in each chunk
 
     def kept_in(self, chunk: int) -> np.ndarray:
         return np.ones(self.lengths[chunk], dtype=bool)
@@ -106,7 +101,11 @@ def tokenise_slice(
     folder.mkdir()
     lengths: list[np.ndarray] = [np.zeros(0, np.int64)]
     try:
-        chunks, sizes = _write_chunks(folder, texts)
+        written = ChunkWriter(folder)
+        for text in texts:
+            written.add(text, len(text.encode()))
+        written.close()
+        chunks = _Chunks(folder, written.lengths)
         encoded = encode_chunks(
             chunks, range(len(chunks.lengths)), tokenizer, num_processes(config)
         )
@@ -115,33 +114,10 @@ def tokenise_slice(
                 for tokens in tokens_of:
                     stream.write(tokens.astype(tokenizer.token_type).tobytes())
                 lengths.append(np.array([len(tokens) for tokens in tokens_of], np.int64))
-                count(sum(sizes[: chunk + 1]))
+                count(sum(written.num_bytes[: chunk + 1]))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return np.concatenate(lengths).astype(np.int32)
-
-
-def _write_chunks(folder: Path, texts: Iterator[str]) -> tuple[_Chunks, list[int]]:
-    """Also the characters in each."""
-    chunks, sizes, chunk = _Chunks(folder, []), list[int](), list[str]()
-
-    def close() -> None:
-        file = chunks.chunk_file(len(chunks.lengths))
-        write_whole(file, lambda stream: stream.write(msgspec.msgpack.encode(chunk)))
-        chunks.lengths.append(len(chunk))
-        sizes.append(sum(map(len, chunk)))
-        chunk.clear()
-
-    size = 0
-    for text in texts:
-        chunk.append(text)
-        size += len(text)
-        if size >= CHUNK_BYTES:
-            close()
-            size = 0
-    if chunk:
-        close()
-    return chunks, sizes
 
 
 class SliceTokens(NamedTuple):

@@ -20,9 +20,9 @@ from dipaco.data.errors import EmptyCorpus
 from dipaco.data.reading import Pieces, SourceFacts
 from dipaco.data.sources import open_source
 from dipaco.data.splitmix import splitmix
-from dipaco.files import write_arrays, write_whole
+from dipaco.data.text_chunks import ChunkWriter, chunk_file, read_chunk
+from dipaco.files import write_arrays
 
-CHUNK_BYTES = 1 << 20
 DOCUMENTS = "documents.npz"
 HASHES_AT_ONCE = 1 << 20
 SPLITS = ("train", "valid", "router", "short")  # by code; short = too short for valid or router
@@ -52,9 +52,6 @@ class Staged:
     def num_chunks(self) -> int:
         return len(self.chunk_starts) - 1
 
-    def chunk_file(self, chunk: int) -> Path:
-        return self.folder / f"text_{chunk:06d}.msgpack"
-
     def kept_in(self, chunk: int) -> np.ndarray:
         """[documents of the chunk] bool."""
         return self.is_kept[self.chunk_starts[chunk] : self.chunk_starts[chunk + 1]]
@@ -73,17 +70,13 @@ class Staged:
         for chunk in range(self.num_chunks):
             low, high = self.chunk_starts[chunk], self.chunk_starts[chunk + 1]
             if chosen[low:high].any():
-                texts = read_chunk(self.chunk_file(chunk))
+                texts = read_chunk(chunk_file(self.folder, chunk))
                 yield from (texts[i] for i in np.flatnonzero(chosen[low:high]))
 
 
 def fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
     """[N] uint64 -> [N] float64 in [0, 1), independent for each seed."""
     return (splitmix(hashes, seed) >> np.uint64(11)) * 2.0**-53
-
-
-def read_chunk(file: Path) -> list[str]:
-    return msgspec.msgpack.decode(file.read_bytes(), type=list[str])
 
 
 def stage_documents(
@@ -132,35 +125,21 @@ def _read_sources(
     config: DataConfig, folder: Path, say: Callable[[str], None], count: Callable[[int], None]
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    pieces, chunk = Pieces(), list[str]()
-    chunk_bytes, chunk_starts = 0, [0]
-
-    def close_chunk() -> None:
-        nonlocal chunk_bytes
-        file = folder / f"text_{len(chunk_starts) - 1:06d}.msgpack"
-        write_whole(file, lambda stream: stream.write(msgspec.msgpack.encode(chunk)))
-        chunk_starts.append(chunk_starts[-1] + len(chunk))
-        chunk.clear()
-        chunk_bytes = 0
+    pieces, chunks = Pieces(), ChunkWriter(folder)
 
     def keep(data: bytes) -> None:
-        nonlocal chunk_bytes
-        chunk.append(data.decode())
-        chunk_bytes += len(data)
-        if chunk_bytes >= CHUNK_BYTES:
-            close_chunk()
+        if chunks.add(data.decode(), len(data)):
             count(pieces.num_bytes)
 
     for url in config.sources:
         source = open_source(url, max_bytes_per_domain=config.max_bytes_per_domain, say=say)
         pieces.read(source, config, keep)
-    if chunk:
-        close_chunk()
+    chunks.close()
     count(pieces.num_bytes)
     if not pieces.hashes:
         raise EmptyCorpus(sources=", ".join(f"`{url}`" for url in config.sources))
     columns = pieces.columns()
-    starts = np.array(chunk_starts, dtype=np.int64)
+    starts = np.cumsum([0, *chunks.lengths], dtype=np.int64)
     write_arrays(folder / DOCUMENTS, table_of(columns, pieces.facts, starts))
 
 

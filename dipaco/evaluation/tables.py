@@ -65,6 +65,7 @@ class BaseModel:
     perplexity: float  # validation, as in a row
 
 
+WRONG_PATH = "wrong_path"  # among an evaluation's other rows; the report has it beside the row
 BEST_PATH = "best_path"  # the variant that picks each document's path after the fact
 PLAIN_WIDTH = 100  # of text that no terminal shows
 Curve = list[tuple[int, float]]  # (steps, value), steps ascending

@@ -17,10 +17,10 @@ from dipaco.observe.writers import JsonLines, Several
 from dipaco.plural import counted
 from dipaco.runs.progress import progress_of
 from dipaco.runs.reasons import terminal_line
+from dipaco.runs.report import files_of, renewed_report
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 from dipaco.runs.trackers import trackers_of
-from dipaco.workers.tasks.report import files_of, renewed_report
 
 SECONDS_BETWEEN_MESSAGES = 2.0
 SECONDS_BETWEEN_COUNTS = 10.0

@@ -104,7 +104,7 @@ class OpenedRun:
     @property
     def report(self) -> RunReport:
         """The table that `dipaco train` prints, curves and notes. Raises `RunUnfinished`."""
-        from dipaco.workers.tasks.report import make_report
+        from dipaco.runs.report import make_report
 
         unfinished = self._run.ledger.queue.unfinished()
         if unfinished:

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from dipaco.config import MODULAR, RunConfig
+from dipaco.control.summaries import Alternated, Prepared, Rerouted, Routed
 from dipaco.control.tasks import (
     Claim,
     Evaluated,
@@ -47,51 +50,60 @@ def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> 
 
 
 def _corpus(fact: StageDone) -> Iterator[Event]:
-    summary = fact.summary
+    corpus = Prepared.of(fact)
     yield Event(
         "corpus_prepared",
         {
-            "documents": sum(summary["documents"].values()),
-            "tokens": summary["tokens"],
-            "domains": len(summary["domains"]),
+            "documents": sum(corpus.documents.values()),
+            "tokens": corpus.tokens,
+            "domains": len(corpus.domains),
             "seconds": fact.seconds,
         },
     )
-    for domain, reason in summary["left_out"].items():
+    for domain, reason in corpus.left_out.items():
         yield Event("domain_left_out", {"domain": domain, "reason": reason}, "warning")
-    for note in summary["notes"]:
+    for note in corpus.notes:
         yield Event("corpus_note", {"note": note})
 
 
 def _alternation(fact: StageDone) -> Event:
-    fields = {name: fact.summary[name] for name in ("agreement", "agreement_after", "moved")}
-    return Event("documents_rerouted", {"phase": fact.phase + 1, **fields})
+    routed = Alternated.of(fact)
+    return Event(
+        "documents_rerouted",
+        {
+            "phase": fact.phase + 1,
+            "agreement": routed.agreement,
+            "agreement_after": routed.agreement_after,
+            "moved": routed.moved,
+        },
+    )
 
 
 def _shards(fact: StageDone) -> Iterator[Event]:
-    documents, domains = fact.summary["documents"], fact.summary["domains"]
-    for path, (count, by_domain) in enumerate(zip(documents, domains, strict=True)):
+    routed = Routed.of(fact)
+    shards = zip(routed.documents, routed.domains, strict=True)
+    for path, (count, by_domain) in enumerate(shards):
         largest = sorted(by_domain.items(), key=lambda item: -item[1])[:3]
         shares = ", ".join(f"{name} {n / max(count, 1):.0%}" for name, n in largest)
         fields: dict[str, Value] = {
             "path": path,
             "documents": count,
-            "share": count / max(sum(documents), 1),
+            "share": count / max(sum(routed.documents), 1),
             "domains": shares,
         }
         yield Event("shard_built", fields)
-    if "outside_bounds" in fact.summary:
-        fields = {"how": fact.summary["outside_bounds"]}
-        yield Event("shards_outside_bounds", fields, "warning")
+    if routed.outside_bounds:
+        yield Event("shards_outside_bounds", {"how": routed.outside_bounds}, "warning")
 
 
 def _rerouting(fact: StageDone, config: RunConfig) -> Iterator[Event]:
-    if (loss := fact.summary["hold_out_loss"]) is not None:
-        steps = {"step": fact.summary["step"], "steps": config.reroute.steps}
+    summary = Rerouted.of(fact)
+    if (loss := summary.hold_out_loss) is not None:
+        steps = {"step": summary.step, "steps": config.reroute.steps}
         yield Event("router_kept", {**steps, "hold_out_loss": loss})
-    for row in fact.summary["rows"]:
-        if row["every"] is not None:
-            yield Event("rerouted", row)
+    for row in summary.rows:
+        if row.every is not None:
+            yield Event("rerouted", msgspec.structs.asdict(row))
 
 
 def _path(fact: PathTrained, config: RunConfig) -> Event:

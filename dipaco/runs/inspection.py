@@ -8,6 +8,7 @@ import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.control.quorums import DecidedGrace, TakenContribution
+from dipaco.control.summaries import Routed
 from dipaco.control.tasks import StageDone
 from dipaco.data.pack import load_plan
 from dipaco.receipt import Receipt
@@ -27,8 +28,8 @@ def inspection_of(run: Run) -> dict[str, Any]:
     arm = run.plan.arm(MODULAR)
     routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
     routings.sort(key=lambda stage: stage.phase)
-    last = routings[-1].summary
-    documents = last["documents"]
+    last = Routed.of(routings[-1])
+    documents = last.documents
     taken = run.ledger.quorums.taken(MODULAR)
     graces = run.ledger.quorums.graces(MODULAR)
     return {
@@ -39,8 +40,8 @@ def inspection_of(run: Run) -> dict[str, Any]:
                 "path": path,
                 "documents": documents[path],
                 "share": documents[path] / sum(documents),
-                "validation_documents": last["valid"][path],
-                "domains": last["domains"][path],
+                "validation_documents": last.valid[path],
+                "domains": last.domains[path],
                 "modules": [str(module) for module in arm.topology.modules_of(path)],
             }
             for path in range(arm.topology.num_paths)

@@ -5,6 +5,7 @@ its router cost.
 from typing import NamedTuple
 
 from dipaco.config import MODULAR
+from dipaco.control.summaries import Prepared, Routed
 from dipaco.routing.config import SMALL_MODELS
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import flops_of_fit
@@ -96,8 +97,9 @@ def router_costs(run: Run) -> RouterCosts:
     """Those of small models that route; nothing for a router that is fitted to features."""
     if run.config.routing.kind != SMALL_MODELS:
         return RouterCosts(0, 0.0)
-    documents = run.stage("prepare").summary["documents"]["train"]
-    seconds = run.stage("route").summary["small_models_seconds"]
+    documents = Prepared.of(run.stage("prepare")).documents["train"]
+    seconds = Routed.of(run.stage("route")).small_models_seconds
+    assert seconds is not None
     return RouterCosts(flops_of_fit(run.config, documents), seconds)
 
 

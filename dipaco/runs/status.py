@@ -8,6 +8,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
 from dipaco.control.sent_snapshots import is_last, num_taken_since, num_unsent
+from dipaco.control.summaries import Routed
 from dipaco.runs.blocked import Grace, situation_of, why
 from dipaco.runs.progress import progress_of, work_left_seconds
 from dipaco.runs.run import Run
@@ -133,7 +134,7 @@ def _unsent_snapshots(run: Run) -> dict[str, int]:
 def _outside_bounds(run: Run) -> str:
     """Which shards of the newest routing are outside their bounds, in a sentence; or nothing."""
     routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
-    return routings[-1].summary.get("outside_bounds", "") if routings else ""
+    return Routed.of(routings[-1]).outside_bounds if routings else ""
 
 
 def _progress_of(run: Run) -> dict[str, Any]:

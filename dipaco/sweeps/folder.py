@@ -7,12 +7,14 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from dipaco.config import MODULAR, ReportSettings, RunConfig
+from dipaco.control.summaries import Prepared
 from dipaco.errors import BadSetting, DipacoError, RunBusy, SettingsDisagree
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
+from dipaco.runs.report import make_report
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import (
@@ -26,7 +28,6 @@ from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismat
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.scoring import DocumentScores, document_scores
-from dipaco.workers.tasks.report import make_report
 
 
 def is_finished(folder: Path) -> bool:
@@ -59,7 +60,7 @@ def origin_of(folder: Path) -> Origin:
         return Origin(
             prepared.artifacts["corpus"].digest,
             run.ledger.meta.get("version") or "",
-            prepared.summary["documents"]["valid"],
+            Prepared.of(prepared).documents["valid"],
         )
 
 

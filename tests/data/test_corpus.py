@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from dipaco.data import encode, staging
+from dipaco.data import encode, staging, text_chunks
 from dipaco.data import prepare as prepare_module
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
@@ -37,7 +37,7 @@ TOY = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Many chunks and several token files from little text."""
-    monkeypatch.setattr(staging, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(prepare_module, "FILE_BYTES", 12_000)
 
 
@@ -224,9 +224,9 @@ def test_a_preparation_interrupted_anywhere_resumes_to_the_same_bytes(tmp_path, 
 
 KILLED = """
 import os, signal, sys
-from dipaco.data import prepare, staging
+from dipaco.data import prepare, text_chunks
 from dipaco.data.config import DataConfig
-staging.CHUNK_BYTES, prepare.FILE_BYTES = 10_000, 12_000
+text_chunks.CHUNK_BYTES, prepare.FILE_BYTES = 10_000, 12_000
 config = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=2)
 def kill(step):
     if step.stage == "tokens" and step.done > 30_000:

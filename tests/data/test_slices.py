@@ -25,6 +25,7 @@ from dipaco.data.sliced import (
 )
 from dipaco.data.slices import cut_into_slices
 from dipaco.data.staging import open_staged, table_of
+from dipaco.data.tokenizer import train_tokenizer
 from dipaco.files import write_arrays
 
 WORDS = Path(random.__file__).read_text().split()
@@ -133,7 +134,7 @@ def sources(tmp_path_factory) -> tuple[str, ...]:
 def small_files() -> Iterator[None]:
     """So that there are many chunks, and files of tokens."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("staging", "merging", "sliced"):
+        for module in ("text_chunks", "merging", "sliced"):
             patch.setattr(f"dipaco.data.{module}.CHUNK_BYTES", 5000)
         patch.setattr("dipaco.data.prepare.FILE_BYTES", 4000)
         yield
@@ -178,3 +179,12 @@ def test_the_listing_says_whether_two_machines_see_the_same_files(tmp_path):
     assert cut_into_slices(config, 4)[1] == before
     (tmp_path / "a.txt").write_text("some other text")
     assert cut_into_slices(config, 2)[1].digest != before.digest
+
+
+def test_bytes_of_a_slice_are_counted_also_where_letters_take_several(tmp_path, small_files):
+    texts, counted = ["Füße über Flüsse " * 50] * 20, []
+    tokenizer = train_tokenizer(iter(texts), 300, tmp_path / "tokenizer.json")
+    config = DataConfig(sources=("toy:",), **SETTINGS)
+    tokenise_slice(config, iter(texts), tokenizer, tmp_path / "tokens", counted.append)
+    assert len(counted) > 1
+    assert counted[-1] == sum(len(text.encode()) for text in texts)

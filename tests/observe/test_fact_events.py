@@ -2,18 +2,20 @@
 
 import dataclasses
 
+import msgspec
+
 from configs import toy
+from dipaco.control.summaries import Prepared, Routed
 from dipaco.control.tasks import Claim, Evaluated, StageDone, Task
 from dipaco.observe.fact_events import fact_events
 from tests.control.conftest import contribution, sampled, trained
 
 CONFIG = toy.run()
-ROUTED = StageDone(
-    stage="route",
-    artifacts={},
-    summary={"documents": [3, 1], "domains": [{"law": 1, "code": 2}, {"law": 1}]},
-    seconds=1.0,
-)
+SHARDS = Routed(documents=[3, 1], domains=[{"law": 1, "code": 2}, {"law": 1}], valid=[1, 0])
+
+
+def done(stage, summary):
+    return StageDone(stage=stage, artifacts={}, summary=summary.as_json(), seconds=1.0)
 
 
 def lines(fact, kind="train"):
@@ -22,28 +24,28 @@ def lines(fact, kind="train"):
 
 
 def test_a_routing_shows_the_shard_of_every_path_with_its_largest_domains():
-    assert lines(ROUTED) == [
+    assert lines(done("route", SHARDS)) == [
         "path 0: 3 documents (75.0%), mostly code 67%, law 33%",
         "path 1: 1 documents (25.0%), mostly law 100%",
     ]
 
 
 def test_a_shard_outside_its_bounds_is_a_warning():
-    summary = {**ROUTED.summary, "outside_bounds": "path 0 87.5%."}
-    *_, line = lines(dataclasses.replace(ROUTED, summary=summary))
+    summary = msgspec.structs.replace(SHARDS, outside_bounds="path 0 87.5%.")
+    *_, line = lines(done("route", summary))
     assert line == "warning: shards outside their bounds: path 0 87.5%."
 
 
 def test_a_corpus_says_what_was_left_out_and_one_domain_is_no_plural():
-    summary = {
-        "documents": {"train": 1000, "valid": 1},
-        "tokens": 1,
-        "domains": {"notes": 1001},
-        "left_out": {"law": "no network"},
-        "notes": ["Not read: 2 .py."],
-    }
-    fact = StageDone(stage="prepare", artifacts={}, summary=summary, seconds=1.0)
-    assert lines(fact) == [
+    summary = Prepared(
+        documents={"train": 1000, "valid": 1},
+        tokens=1,
+        num_bytes=9,
+        domains={"notes": 1001},
+        left_out={"law": "no network"},
+        notes=["Not read: 2 .py."],
+    )
+    assert lines(done("prepare", summary)) == [
         "corpus prepared: 1,001 documents, 1 token, 1 domain, 1.0 s",
         "warning: domain law left out: no network",
         "text: Not read: 2 .py.",

@@ -283,13 +283,13 @@ def configs():
 def test_every_shipped_config_is_forecast_with_a_step_and_without(name):
     config = load_config(name)
     timed = forecast(config, step_seconds=1.0)
-    assert 0 < timed["computing"] <= 1
-    assert timed["run_hours"] > 0
+    assert 0 < timed.computing <= 1
+    assert timed.run_hours > 0
     untimed = forecast(config)
-    assert untimed["computing"] is None
-    assert untimed["bytes_of_a_phase"] == timed["bytes_of_a_phase"]
-    enough = forecast(config, step_seconds=timed["step_seconds_for_goal"] or 1.0)
-    assert enough["computing"] == pytest.approx(0.95) or not timed["transfer_seconds"]
+    assert untimed.computing is None
+    assert untimed.bytes_of_a_phase == timed.bytes_of_a_phase
+    enough = forecast(config, step_seconds=timed.step_seconds_for_goal or 1.0)
+    assert enough.computing == pytest.approx(0.95) or not timed.transfer_seconds
 
 
 def test_a_step_is_measured_once_and_then_remembered(tmp_path, monkeypatch):
@@ -336,9 +336,9 @@ def test_a_base_model_of_several_paths_is_exchanged_as_a_model_that_all_of_them_
         "outer states": Traffic(0.75 * SIZE / 4, SIZE / 4),
     }
     phases, found = shared.plan.base.phases, forecast(shared, workers=4, megabits=20.0)
-    assert found["base_bytes"] == round(phases * sum(cost.bytes_per_machine))
+    assert found.base_bytes == round(phases * sum(cost.bytes_per_machine))
     alone = forecast(dataclasses.replace(TOY, outer=outer), workers=4, megabits=20.0)
-    assert found["run_bytes"] == found["base_bytes"] + alone["run_bytes"]
+    assert found.run_bytes == found.base_bytes + alone.run_bytes
     computing = shared.plan.base.total_steps * 2.0
     seconds = run_seconds(shared, ON_20, phase_cost(shared, ON_20))
     seconds -= run_seconds(TOY, ON_20, phase_cost(shared, ON_20)) - run_seconds_of_base(TOY)

@@ -466,15 +466,15 @@ def test_what_a_codec_loses_is_added_once():
         async with Late(dataclasses.replace(LATE, codec="float16")) as group:
             ana, _ = await group.join("ana"), await group.join("bo")
             sent, lost = [], []
-            with_residual = ana._with_residual
+            added_to = ana._residual.added_to
 
             def noted(vector, plan):
-                total = with_residual(vector, plan)
+                total = added_to(vector, plan)
                 lost.append(np.asarray(total) - np.asarray(vector))
                 sent.append(plan.number)
                 return total
 
-            ana._with_residual = noted
+            ana._residual.added_to = noted
             leader = group.leader.group
             hold_rounds_until(group, lambda: leader.next_rows.ledger.is_complete)
             while len(sent) < 3:  # on a busy machine the other may have done all rows of a step

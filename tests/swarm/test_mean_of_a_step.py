@@ -57,8 +57,8 @@ def mean_over(wire, reducer_seconds, tries=1):
             return MEAN
 
         wire.fetching = asyncio.ensure_future(comes())
-        peer._means = {7: {0: wire.fetching}}
-        return [await peer._mean_of(CLOSED, PART, digest(MEAN)) for _ in range(tries)][-1]
+        peer._means._fetching = {7: {0: wire.fetching}}
+        return [await peer._means.of_slice(CLOSED, PART, digest(MEAN)) for _ in range(tries)][-1]
 
     return asyncio.run(asyncio.wait_for(fetch(), 60))
 

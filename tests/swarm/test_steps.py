@@ -187,12 +187,17 @@ def test_a_volunteer_that_was_removed_too_early_brings_its_sum_back():
 class DiesAtPush(Volunteer):
     """Dies when it should send its sum, and with it the slice that it adds up."""
 
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+
+        async def nothing(plan, part):
+            return b""
+
+        self._means._fetch = nothing
+
     async def _push_slice(self, plan, part, vector):
         await self.wire.transport.close()
         raise asyncio.CancelledError
-
-    async def _fetch_mean(self, plan, part):
-        return b""
 
 
 def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step():

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from dipaco.observe.details import details
+from dipaco.runs.report import make_report
+from dipaco.runs.routing_notes import sentence_on_shards
 from dipaco.runs.status import status_of
-from dipaco.workers.routing_notes import shards_outside_bounds
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG
 from tests.workers.test_recovery import finish
 
@@ -50,5 +50,5 @@ def test_the_advice_counts_a_document_once_however_many_paths_it_trains(overlap)
         corpus=SimpleNamespace(documents=lambda split: {"train": range(1000)}[split]),
     )
     documents = [count * overlap for count in (400, 200, 200, 200)]
-    said = shards_outside_bounds(run, documents, 0)["outside_bounds"]
+    said = sentence_on_shards(run, documents, 0)
     assert said.endswith("`data.router_fraction` is 0.05 here: try 0.2 in a new run.")

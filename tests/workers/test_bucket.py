@@ -14,13 +14,13 @@ from dipaco.data.corpus import ALWAYS_READ, Corpus
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import create_or_open, open_run, reading
+from dipaco.runs.report import make_report
 from dipaco.runs.sizes import sizes_of
 from dipaco.store.address import Address
 from dipaco.store.layout import MODULES as FOLDER
 from dipaco.store.layout import remote_name, shard_tokens_folder
 from dipaco.workers.cleaning import clean
 from dipaco.workers.row_plans import batches_for
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, worker_of
 from tests.workers.test_recovery import (  # noqa: F401
     digests_of,

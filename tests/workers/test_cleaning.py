@@ -13,6 +13,7 @@ from dipaco.errors import RunBusy
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.inspection import inspection_of
 from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.report import make_report
 from dipaco.runs.sizes import sizes_of
 from dipaco.runs.status import status_of
 from dipaco.store.address import Address
@@ -25,7 +26,6 @@ from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.origin import from_run
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, work_until, worker_of
 from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
 from tests.workers.test_recovery import digests_of, finish

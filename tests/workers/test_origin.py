@@ -8,6 +8,7 @@ import replay
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.runs.opening import create_or_open, reading
+from dipaco.runs.report import make_report
 from dipaco.runs.run import Run
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
@@ -16,7 +17,6 @@ from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
 from dipaco.workers.origin import _check_model, from_run
 from dipaco.workers.origin_router import notes_on_router
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, EVERYTHING, never
 from tests.workers.test_recovery import finish
 

@@ -21,6 +21,7 @@ from dipaco.observe.overview import overview
 from dipaco.routing.router import fit_router
 from dipaco.runs.errors import RuleNotImportable
 from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.report import make_report
 from dipaco.runs.routing import features
 from dipaco.runs.rules import Rules, record_of
 from dipaco.runs.run import Run
@@ -29,7 +30,6 @@ from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 BUILT_IN = Rules(

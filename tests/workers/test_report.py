@@ -9,8 +9,8 @@ from dipaco.evaluation import plots
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
 from dipaco.runs.progress import costs_of_start
-from dipaco.workers.routing_notes import note_on_routing
-from dipaco.workers.tasks.report import files_of, make_report, renewed_report
+from dipaco.runs.report import files_of, make_report, renewed_report
+from dipaco.runs.routing_notes import note_on_routing
 from tests.support.tiny_run import TOY
 from tests.workers.conftest import CONFIG, worker_of
 

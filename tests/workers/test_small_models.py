@@ -15,6 +15,7 @@ from dipaco.model.lm import forward
 from dipaco.routing.config import SmallModelSettings
 from dipaco.runs import small_models
 from dipaco.runs.opening import create_or_open
+from dipaco.runs.report import make_report
 from dipaco.runs.routing import paths_of_prefixes
 from dipaco.runs.small_models import small_config
 from dipaco.serving.dispatch import Dispatcher
@@ -22,7 +23,6 @@ from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, worker_of
 
 PREFIX = CONFIG.data.prefix_tokens

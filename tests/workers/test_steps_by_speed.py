@@ -11,12 +11,12 @@ from dipaco.config import MODULAR
 from dipaco.control.tasks import PathTrained
 from dipaco.inner.config import InnerSettings
 from dipaco.runs.progress import progress_of
+from dipaco.runs.report import make_report
 from dipaco.runs.status import status_of
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
-from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, SHARINGS, never
 
 PHASES, STEPS = 3, 8

@@ -14,6 +14,7 @@ from dipaco.config import MODULAR
 from dipaco.data.pipeline import Batches
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.config import OuterSettings
+from dipaco.runs.report import make_report
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
@@ -21,7 +22,6 @@ from dipaco.workers.errors import SnapshotOfOtherData
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.row_plans import batches_for
-from dipaco.workers.tasks.report import make_report
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 from tests.workers.conftest import (
     CONFIG,

@@ -45,12 +45,13 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco.control.sqlite import SQLite
     from dipaco.data import prepare, staging
     from dipaco.data.token_files import TokenWriter
+    from dipaco.runs import report
     from dipaco.store import objects
     from dipaco.store.objects import Objects
     from dipaco.sweeps import jobs
     from dipaco.workers import background_sending
     from dipaco.workers.monitor import Monitor
-    from dipaco.workers.tasks import report, train
+    from dipaco.workers.tasks import train
 
     point = _Counter(fault, marker)
     at: Callable[[str], Callable[[], None]] = lambda where: lambda: point.passed(where)  # noqa: E731

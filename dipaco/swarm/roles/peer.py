@@ -27,24 +27,22 @@ from dipaco.swarm.network.messages import (
     JoinRequest,
     LeaveRequest,
     ManifestRequest,
-    PastMeanRequest,
     PollRequest,
     RoundPlan,
     Slice,
     StateManifest,
-    digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.roles.part_sender import PartSender
-from dipaco.swarm.training.slices import decoded_mean, fetch_mean
+from dipaco.swarm.roles.round_means import PATIENCE, RoundMeans
+from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
 # That the next poll waits for a step to be taken here, at most: a peer without a poll is taken for
 # silent after some seconds (`group.QUIET_SECONDS`).
 STEP_SECONDS = 0.3
-PATIENCE = 3.0  # times what a mean or a sum needs at the link's speed, before it is given up
 
 
 class Peer:
@@ -76,7 +74,6 @@ class Peer:
         self.leader = LeaderConnection(wire, backbones, say)
         self.group_state: GroupState | None = None
         self._changed, self._is_leaving = asyncio.Event(), asyncio.Event()
-        self._means: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> coded mean
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._heard: str | None = None  # the address of the leader that replied last
@@ -86,6 +83,9 @@ class Peer:
         self._reply_seconds = Durations()  # of short requests to the leader
         self._download = StateDownload(wire, holder, state_codec, say)
         self._sender = PartSender(wire, holder.reducer, self.leader, say)
+        self._means = RoundMeans(
+            wire, holder.reducer, self.leader, self._sender, self._reply_seconds
+        )
 
     @property
     def samples_per_second(self) -> float:
@@ -287,13 +287,7 @@ class Peer:
             return
         self._begun_rounds.add(key)
         slices = [part for part in plan.slices if part.stop > part.start]
-        for task in (task for means in self._means.values() for task in means.values()):
-            task.cancel()  # of a round that is over, or held again
-        self._means = {
-            plan.number: {
-                part.start: asyncio.ensure_future(self._fetch_mean(plan, part)) for part in slices
-            }
-        }
+        self._means.begin(plan, slices)
         vector = self.gradient_sum(plan)
         if vector is not None:
             for part in slices:
@@ -310,74 +304,16 @@ class Peer:
         leader = "" if self.group_state is None else self.group_state.leader
         await self._sender.send(plan, part, vector, leader)
 
-    async def _fetch_mean(self, plan: RoundPlan, part: Slice) -> bytes:
-        """The coded mean of a slice; empty where its reducer does not give it."""
-        if self._sender.is_unreached(part.address):
-            return b""  # the leader gives it
-        try:
-            mean = await fetch_mean(
-                self.wire,
-                self.holder.reducer,
-                plan,
-                part,
-                within_seconds=4 * plan.within_seconds,
-            )
-        except PEER_ERRORS:
-            return b""
-        return mean.content
-
     async def _advance(self, closed: ClosedStep) -> None:
         assert self.holder.compute is not None
-        contents = await asyncio.gather(
-            *(
-                self._mean_of(closed, part, known)
-                for part, known in zip(closed.slices, closed.digests, strict=True)
-            )
-        )
-        known = [content for content in contents if content is not None]
-        if len(known) < len(contents):
+        if (contents := await self._means.of_step(closed)) is None:
             self.holder.lineage = ""  # the state is fetched instead
             return
-        await self.holder.advance(decoded_mean(closed.codec, closed.slices, known), closed)
+        await self.holder.advance(decoded_mean(closed.codec, closed.slices, contents), closed)
         if self.group_state is not None:
             self.holder.pin(self.group_state.pinned_step)
         self.on_step(closed)
         self._notify()
-
-    async def _mean_of(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
-        """A slice of the mean, from its reducer or else from the leader; None where it is gone."""
-        if part.stop == part.start:
-            return b""
-        task = self._means.get(closed.round_number, {}).get(part.start)
-        if task is not None:
-            # The leader has this slice already: a reducer that still has not is passed over. Slices
-            # come side by side, so each may take as long as the whole mean.
-            num_bytes = 4 * sum(one.stop - one.start for one in closed.slices)
-            within = self._reply_seconds.deadline_seconds(2.0) + 1.0
-            within += PATIENCE * self.wire.meter.seconds("down", num_bytes)
-            try:
-                content = await asyncio.wait_for(task, within)
-                if digest(content) == known:
-                    return content
-            except (TimeoutError, BadMessage):
-                # A step that is tried again asks the leader at once.
-                del self._means[closed.round_number][part.start]
-        body = PastMeanRequest(
-            step=closed.step, before=closed.before, start=part.start, stop=part.stop
-        )
-        for _ in range(3):
-            try:
-                _, content = await self.wire.ask(
-                    self.leader.address, "past_mean", body, Ack, within_seconds=60.0
-                )
-            except SwarmRefuses:
-                return None
-            except PEER_ERRORS:
-                await asyncio.sleep(0.1)
-                continue
-            if digest(content) == known:
-                return content
-        return None
 
     async def _fetch_state(self) -> None:
         """Fetches the group's state. Where that fails, `follow_forever` tries again."""

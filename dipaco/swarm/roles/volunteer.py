@@ -26,11 +26,11 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.progress import Rate
+from dipaco.swarm.roles.codec_residual import CodecResidual
 from dipaco.swarm.roles.own_progress import NO_ROWS, why_no_rows
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.step_sum import StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
-from dipaco.swarm.training.slices import rounding
 from dipaco.swarm.training.state_holder import StateHolder
 
 SPEED_SHARE = 0.3  # of the newest block, in what a volunteer takes for its speed
@@ -69,10 +69,7 @@ class Volunteer(Peer):
         self._leaders_lost = 0
         self._late_seconds = 0.0  # that a block took whose step was over before
         self._is_computing, self._without_rows, self._said_why = False, "", ""
-        # With a codec: what was sent in a round, sent in the step that was taken, and lost of it.
-        self._sent: tuple[int, np.ndarray] | None = None
-        self._rounded: tuple[ClosedStep, np.ndarray] | None = None
-        self._residual: np.ndarray | None = None
+        self._residual = CodecResidual(is_late=self._is_late)
         self.samples = 0  # that were computed and accepted
         self.speed = self._speed_before = speed or Rate()  # in samples, while it computes
 
@@ -155,19 +152,7 @@ class Volunteer(Peer):
         if mine is None or set(mine.summed) != expected:
             self._discard_sum(plan.step)
             return None
-        return self._with_residual(np.asarray(mine.total), plan)
-
-    def _with_residual(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
-        """With what the codec lost of the last sum that went into a step."""
-        if plan.codec == "none":
-            return vector
-        if self._is_late and self._rounded is not None:  # there was no pause to do it in
-            (closed, sent), self._rounded = self._rounded, None
-            self._residual = rounding(closed.codec, closed.slices, sent)
-        if self._residual is not None:
-            vector = vector + self._residual
-        self._sent = plan.number, vector
-        return vector
+        return self._residual.added_to(np.asarray(mine.total), plan)
 
     def _restore(self, kept: StepSum) -> None:
         """Goes on with a kept sum, if it is still wanted and nothing was summed since."""
@@ -210,15 +195,13 @@ class Volunteer(Peer):
         self._sums = {}
 
     def on_state_fetched(self) -> None:
-        self._sent = self._rounded = self._residual = None
+        self._residual.forget()
         # What is summed of a step that is still to come counts: the leader has it in its ledger.
         ahead = self.holder.step if self._is_late else math.inf
         self._sums = {step: one for step, one in self._sums.items() if step >= ahead}
 
     def on_step(self, closed: ClosedStep) -> None:
-        if self._sent is not None and self._sent[0] == closed.round_number:
-            self._rounded = closed, self._sent[1]
-        self._sent = None
+        self._residual.on_step(closed)
         for sums in (self._sums, self._kept):
             for step in [step for step in sums if step <= closed.step]:
                 del sums[step]
@@ -233,12 +216,8 @@ class Volunteer(Peer):
             if state is None or not self._may_ask(state):
                 await self.wait_for_change(1.0)
                 continue
-            if self._rounded is not None and not self._is_late:
-                closed, vector = self._rounded
-                self._rounded = None
-                self._residual = await asyncio.to_thread(
-                    rounding, closed.codec, closed.slices, vector
-                )
+            if self._residual.is_due:
+                await self._residual.work_out()
                 continue
             if self._kept:  # all of them first: who asks for rows has brought what it has
                 if not await self._offer_kept_sum(self._kept[min(self._kept)]):

@@ -22,6 +22,7 @@ from dipaco.evaluation.perplexity import (
     routed,
     wrong_path,
 )
+from dipaco.evaluation.tables import WRONG_PATH
 from dipaco.routing.config import FEATURES, LIKELIHOOD, RANDOM
 from dipaco.runs.run import Run
 from dipaco.workers.errors import ArmDiverged
@@ -36,8 +37,6 @@ from dipaco.workers.scoring import (
     scores_of_paths,
     validation,
 )
-
-WRONG_PATH = "wrong_path"  # among `other_rows`; the report has it beside the row, not as one
 
 
 def evaluate_release(run: Run, claim: Claim) -> list[Fact]:

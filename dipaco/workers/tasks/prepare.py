@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from dipaco.control.plan import Arm
+from dipaco.control.summaries import Prepared
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.corpus import Corpus
 from dipaco.data.examples import prompt_examples
@@ -73,15 +74,15 @@ def prepare_corpus(
                 "corpus_files": files,
                 "everything": save_row_plan(run, everything.plan),
             },
-            summary={
-                "documents": manifest.documents,
-                "tokens": manifest.tokens,
-                "bytes": manifest.num_bytes,
-                "domains": {domain.name: domain.documents for domain in manifest.domains},
-                "left_out": manifest.left_out,
-                "examples": prompt_examples(corpus),
-                "notes": [*(run.given("notes") or ()), *manifest.notes],
-            },
+            summary=Prepared(
+                documents=manifest.documents,
+                tokens=manifest.tokens,
+                num_bytes=manifest.num_bytes,
+                domains={domain.name: domain.documents for domain in manifest.domains},
+                left_out=manifest.left_out,
+                examples=prompt_examples(corpus),
+                notes=[*(run.given("notes") or ()), *manifest.notes],
+            ).as_json(),
             seconds=time.monotonic() - started,
         ),
     ]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.config import MODULAR
+from dipaco.control.summaries import Rerouted, ReroutedEvery
 from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens, rerouted
@@ -49,17 +50,17 @@ def reroute(
     for every in (*config.reroute.every, None):
         path_NT = path_of_tokens(path_N, choice_NT, every or config.data.length, prefix_tokens)
         result = rerouted(scores("values"), path_NT, lengths, prefix_tokens)
-        rows.append({"every": every, **result._asdict()})
+        rows.append(ReroutedEvery(every=every, **result._asdict()))
     return [
         StageDone(
             stage="reroute",
             artifacts={"within_router": save_tree(run.objects, "routers", kept.params)},
-            summary={
-                "rows": rows,
-                "release": arm.phases,
-                "step": int(kept.step),
-                "hold_out_loss": float(kept.loss) if np.isfinite(kept.loss) else None,
-            },
+            summary=Rerouted(
+                rows=rows,
+                release=arm.phases,
+                step=int(kept.step),
+                hold_out_loss=float(kept.loss) if np.isfinite(kept.loss) else None,
+            ).as_json(),
             seconds=seconds + time.monotonic() - started,
         )
     ]

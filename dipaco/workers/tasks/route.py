@@ -4,14 +4,15 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.control.plan import Arm
+from dipaco.control.summaries import Alternated, Routed
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
@@ -26,12 +27,12 @@ from dipaco.routing.labels import best_paths
 from dipaco.routing.likelihood import balanced, balancing_nats
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import FeaturesOf, route_documents
+from dipaco.runs.routing_notes import sentence_on_shards
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import FittedModels, fit_small_models
 from dipaco.store.layout import shard_tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut
-from dipaco.workers.routing_notes import shards_outside_bounds
 from dipaco.workers.row_plans import save_row_plan
 from dipaco.workers.tasks.route_slices import features_for, validation_documents
 
@@ -60,18 +61,20 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
         "valid": save_tree(run.objects, "shards", validation),
         **_further_artifacts(run, phase, routed, shards, held_out),
     }
+    summary = Routed(
+        documents=counts,
+        domains=_domains_of(run, shards),
+        valid=np.bincount(shortlists_VK[:, 0], minlength=run.config.num_paths).tolist(),
+        small_models_seconds=routed.small_models_seconds,
+        outside_bounds=sentence_on_shards(run, counts, phase),
+    )
+    if routed.refit is not None:
+        summary = _alternated(run, phase, shards, summary, routed.refit)
     stage = StageDone(
         stage="route",
         phase=phase,
         artifacts=artifacts,
-        summary={
-            "documents": counts,
-            "domains": _domains_of(run, shards),
-            "valid": np.bincount(shortlists_VK[:, 0], minlength=run.config.num_paths).tolist(),
-            **routed.seconds,
-            **shards_outside_bounds(run, counts, phase),
-            **_alternation_summary(run, phase, shards, routed.refit),
-        },
+        summary=summary.as_json(),
         seconds=time.monotonic() - started,
     )
     if phase:
@@ -87,7 +90,7 @@ class _Routed(NamedTuple):
     features_of: FeaturesOf
     refit: "_Refit | None" = None  # of an alternation
     small: FittedModels | None = None  # that divided them
-    seconds: Mapping[str, float] = {}  # of fitting those, for the stage's summary
+    small_models_seconds: float | None = None  # of fitting those
 
     def shortlists(self, run: Run, documents: np.ndarray) -> np.ndarray:
         """int [N, K], the K paths that are compared for each document, the router's first first."""
@@ -100,7 +103,7 @@ def _routed(run: Run, phase: int) -> _Routed:
     if routing.kind == SMALL_MODELS and not phase:
         started = time.monotonic()
         small = _small_models(run)
-        seconds = {"small_models_seconds": time.monotonic() - started}
+        seconds = time.monotonic() - started
         run.small_models = small.models  # they route from here on, before the stage is recorded
         return _Routed(small.router, small.choices_NK, features_of, None, small, seconds)
     refit = None
@@ -283,14 +286,10 @@ def _by_likelihood(run: Run, phase: int) -> _Refit:
     )
 
 
-def _alternation_summary(
-    run: Run, phase: int, shards: list[Shard], refit: _Refit | None
-) -> dict[str, Any]:
-    """What `status` shows of an alternation: how often the router before and this one send a router
-    document to its best path, and how many documents have changed their path. Empty for none.
-    """
-    if refit is None:
-        return {}
+def _alternated(
+    run: Run, phase: int, shards: list[Shard], routed: Routed, refit: _Refit
+) -> Alternated:
+    """A routing's summary, and what its alternation changed."""
     plans = run.shards_of(run.routing_of(MODULAR, phase - 1)).plans
     stayed = sum(
         len(np.intersect1d(load_plan(Path(run.objects.file(plan))).documents, shard.plan.documents))
@@ -298,15 +297,15 @@ def _alternation_summary(
     )
     documents = sum(len(shard.plan.documents) for shard in shards)
     labels = np.bincount(refit.labels["paths"], minlength=run.config.num_paths)
-    return {
-        "labels": labels.tolist(),
-        # How many of the router's documents each path gets, before and after calibration.
-        "before_calibration": refit.before_calibration,
-        "after_calibration": refit.after_calibration,
-        "agreement": refit.agreement,
-        "agreement_after": refit.agreement_after,
-        "moved": 1 - stayed / documents,
-    }
+    return Alternated(
+        **msgspec.structs.asdict(routed),
+        labels=labels.tolist(),
+        before_calibration=refit.before_calibration,
+        after_calibration=refit.after_calibration,
+        agreement=refit.agreement,
+        agreement_after=refit.agreement_after,
+        moved=1 - stayed / documents,
+    )
 
 
 def _build_shards(run: Run, choices_NK: np.ndarray) -> tuple[list[Shard], list[np.ndarray]]:

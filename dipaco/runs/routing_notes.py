@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from dipaco.config import MODULAR, RunConfig
+from dipaco.control.summaries import Rerouted, Routed
 from dipaco.evaluation.tables import quantity
 from dipaco.model.config import flops_per_token
 from dipaco.routing.config import LIKELIHOOD, RANDOM, SMALL_MODELS
@@ -63,42 +64,42 @@ def note_on_ensembles(config: RunConfig) -> str:
     )
 
 
-def shards_outside_bounds(run: Run, documents: Sequence[int], phase: int) -> dict[str, str]:
-    """What is recorded of a routing whose shards are outside their bounds: `outside_bounds`, a
-    sentence. A router of one's own has no bounds.
+def sentence_on_shards(run: Run, documents: Sequence[int], phase: int) -> str:
+    """Which shards are outside their bounds; nothing if none is, and of a router of one's own,
+    which has no bounds.
     """
     if "router" in run.rules:
-        return {}
+        return ""
     outside = sentence_on_bounds(run.config.routing, documents, phase)
     if not outside:
-        return {}
+        return ""
     fraction = run.config.data.router_fraction
     num_train = len(run.corpus.documents("train"))  # overlapping shards have more together
     wider = wider_router_fraction(fraction, num_train, len(documents))
     if wider is not None:
         outside += f" `data.router_fraction` is {fraction:g} here: try {wider:g} in a new run."
-    return {"outside_bounds": outside}
+    return outside
 
 
 def notes_on_bounds(run: Run) -> list[str]:
     """Which shards are outside their bounds, if any are."""
-    outside = run.routing_of(MODULAR, run.config.phases).summary.get("outside_bounds")
+    outside = Routed.of(run.routing_of(MODULAR, run.config.phases)).outside_bounds
     return [f"Shards outside their bounds: {outside}"] if outside else []
 
 
 def notes_on_rerouting(run: Run) -> list[str]:
     """What changing the path within a document costs."""
-    summary = run.stage("reroute").summary
-    rows = [row for row in summary["rows"] if row["every"] is not None]
+    summary = Rerouted.of(run.stage("reroute"))
     costs = "; ".join(
-        f"every {row['every']} tokens: {row['switches']:,} changes, "
-        f"{row['tokens_read_again'] / row['tokens']:.2f} tokens read again for each predicted"
-        for row in rows
+        f"every {row.every} tokens: {row.switches:,} changes, "
+        f"{row.tokens_read_again / row.tokens:.2f} tokens read again for each predicted"
+        for row in summary.rows
+        if row.every is not None
     )
     kept = ""
-    if summary.get("hold_out_loss") is not None:  # runs of older versions have none
+    if summary.hold_out_loss is not None:  # runs of older versions have none
         kept = (
-            f" That router is kept as it was after {summary['step']:,} of "
+            f" That router is kept as it was after {summary.step:,} of "
             f"{run.config.reroute.steps:,} steps, when it did best on documents that did not train "
             "it."
         )

@@ -7,8 +7,8 @@ import pytest
 from support.made_up_run import make_run
 
 from dipaco.config import MODULAR
+from dipaco.runs import loss_curves
 from dipaco.runs.opening import reading
-from dipaco.workers import loss_curves
 from tests.support.tiny_run import TOY
 
 

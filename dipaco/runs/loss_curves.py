@@ -10,8 +10,8 @@ import statistics
 
 from dipaco.control.plan import Arm
 from dipaco.evaluation.tables import Curve
+from dipaco.runs.curves import steps_before
 from dipaco.runs.run import Run
-from dipaco.workers.curves import steps_before
 
 MOST_LOSSES = 200_000  # of an arm: some ten megabytes of `report.json`
 

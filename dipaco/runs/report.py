@@ -1,0 +1,331 @@
+"""The report of a finished run, from its facts alone: a table, curves, notes and a picture."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from dipaco.config import (
+    DATA_PARALLEL,
+    DENSE,
+    DENSE_EQUAL_TOKENS,
+    MODULAR,
+    ReportSettings,
+)
+from dipaco.control.plan import Arm
+from dipaco.control.summaries import Prepared, Rerouted, Routed
+from dipaco.control.tasks import Evaluated
+from dipaco.evaluation.tables import (
+    BEST_PATH,
+    WRONG_PATH,
+    PathShare,
+    Report,
+    ReportRow,
+    duration,
+    link_name,
+    num_bytes,
+    quantity,
+    render_markdown,
+    seconds_over_link,
+)
+from dipaco.files import translate_os_errors, write_atomically
+from dipaco.model.config import flops_per_token, num_parameters, part_parameters
+from dipaco.runs.curves import (
+    base_model_of,
+    curve_of,
+    notes_on_start,
+    start_of,
+)
+from dipaco.runs.loss_curves import loss_curves, notes_on_losses
+from dipaco.runs.progress import RouterCosts, base_costs, router_costs
+from dipaco.runs.routing_notes import (
+    note_on_ensembles,
+    note_on_routing,
+    notes_on_bounds,
+    notes_on_rerouting,
+)
+from dipaco.runs.rules import phrase
+from dipaco.runs.run import Run
+from dipaco.runs.vocabulary_bytes import bytes_left_out
+
+ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR)
+
+
+def files_of(run: Run) -> dict[str, Path]:
+    """The report files by suffix, the one for people first."""
+    return {suffix: run.layout.report(suffix) for suffix in ("md", "json", "png")}
+
+
+def renewed_report(run: Run) -> Report:
+    """The report of a finished run by its own settings. Its files are written again where one is
+    missing, or where they were written by other settings.
+    """
+    report, files = make_report(run), files_of(run)
+    is_written = all(file.exists() for file in files.values())
+    if not is_written or files["json"].read_bytes() != report.to_json():
+        write_files(run, report)
+    return report
+
+
+def write_files(run: Run, report: Report) -> dict[str, Path]:
+    """Writes them into the run folder, and sends them to the run's bucket, if it has one.
+
+    report.json is there only while the others are of the same report: a process that ends before
+    all are written and sent leaves none.
+    """
+    from dipaco.evaluation.plots import draw_report
+
+    files, content = files_of(run), report.to_json()
+    with translate_os_errors(files["json"]):
+        files["json"].unlink(missing_ok=True)
+    write_atomically(files["md"], _markdown(run, report).encode())
+    with translate_os_errors(files["png"]):
+        draw_report(report, files["png"])
+    for suffix in ("md", "png"):
+        run.objects.publish(files[suffix], files[suffix].read_bytes())
+    run.objects.publish(files["json"], content)
+    write_atomically(files["json"], content)
+    return files
+
+
+def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
+    """The report of a run whose arms are all evaluated, by its own settings if none are given."""
+    settings = settings or run.config.report
+    evaluations = run.ledger.facts.evaluations()
+    rows = sorted(
+        (row for arm in run.plan.arms for row in _rows(run, arm, evaluations, settings)),
+        key=place_in_table,
+    )
+    routed = Routed.of(run.routing_of(MODULAR, run.config.phases))
+    prepared = Prepared.of(run.stage("prepare"))
+    topology = run.plan.arm(MODULAR).topology
+    return Report(
+        rows=rows,
+        base=base_model_of(run, evaluations),
+        shards=[
+            PathShare(
+                path=path,
+                documents=documents,
+                domains=domains,
+                modules=[str(module) for module in topology.modules_of(path)],
+            )
+            for path, (documents, domains) in enumerate(
+                zip(routed.documents, routed.domains, strict=True)
+            )
+        ],
+        curves={arm.name: curve_of(run, arm, evaluations) for arm in run.plan.arms},
+        losses={arm.name: loss_curves(run, arm) for arm in run.plan.arms},
+        corpus={
+            "documents": sum(prepared.documents.values()),
+            "train": prepared.documents["train"],
+            "valid": prepared.documents["valid"],
+            "router": prepared.documents["router"],
+            "tokens": prepared.tokens,
+            "bytes": prepared.num_bytes,
+            "domains": len(prepared.domains),
+        },
+        notes=_notes(run, rows, prepared, sum(routed.valid)),
+    )
+
+
+def _rows(
+    run: Run, arm: Arm, evaluations: list[Evaluated], settings: ReportSettings
+) -> list[ReportRow]:
+    model = run.config.model
+    totals, base = run.ledger.progress.training_totals(arm.name), base_costs(run)
+    start = start_of(run, arm)
+    last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
+    tokens, machines = base.tokens + start.tokens + totals.tokens, arm.num_at_once
+    steps = arm.path_steps - run.ledger.phase_steps.num_left_out(arm.name)
+    # A single path exchanges nothing.
+    bytes_sent = totals.bytes_sent if arm.topology.num_paths > 1 else 0
+    bytes_per_machine = round(
+        base.bytes_sent / base.machines + start.bytes_sent / start.machines + bytes_sent / machines
+    )
+    machine_seconds = (
+        base.seconds / base.machines + start.seconds / start.machines + totals.seconds / machines
+    )
+    router = router_costs(run) if arm.is_routed else RouterCosts(0, 0.0)
+    machine_seconds += router.seconds
+    in_part = part_parameters(model)
+    common: dict[str, Any] = {
+        "seed": run.config.seed,
+        "parameters_per_path": num_parameters(model),
+        "parameters_total": sum(
+            in_part[part]
+            for module in arm.topology.modules
+            for part in arm.topology.parts_of(module)
+        ),
+        "steps": base.steps + start.steps + round(steps / machines),
+        "steps_elsewhere": start.steps,
+        "tokens": tokens,
+        "flops": float(tokens * flops_per_token(model, run.config.data.length) + router.flops),
+        "bytes_sent": base.bytes_sent + start.bytes_sent + bytes_sent,
+        "bytes_per_machine": bytes_per_machine,
+        "bytes_left_out": bytes_left_out(run, arm),
+        "seconds": round(base.seconds + start.seconds + totals.seconds + router.seconds, 3),
+        "machine_seconds": round(machine_seconds, 3),
+        "link_seconds": {
+            link_name(link): round(seconds_over_link(machine_seconds, bytes_per_machine, link), 3)
+            for link in settings.link_megabits
+        },
+    }
+    others = dict(last.other_rows)
+    wrong = others.pop(WRONG_PATH, None)
+    rows = [
+        ReportRow(name=arm.name, perplexity=last.perplexity, wrong_path_perplexity=wrong, **common)
+    ]
+    if arm.name == MODULAR and run.plan.reroutes:
+        rows += [
+            _variant_row(arm.name, f"every_{row.every}", row.perplexity, common)
+            for row in reversed(Rerouted.of(run.stage("reroute")).rows)
+            if row.every is not None
+        ]
+    rows += [_variant_row(arm.name, variant, value, common) for variant, value in others.items()]
+    if last.best_path_perplexity is not None:
+        rows.append(_variant_row(arm.name, BEST_PATH, last.best_path_perplexity, common))
+    return rows
+
+
+def _variant_row(arm: str, variant: str, perplexity: float, common: dict[str, Any]) -> ReportRow:
+    """Routed otherwise, or an ensemble: two paths are read for a prediction, or all modules."""
+    row = ReportRow(name=f"{arm}_{variant}", variant=variant, perplexity=perplexity, **common)
+    if not variant.startswith("ensemble"):
+        return row
+    read = row.parameters_total
+    if variant == "ensemble_2":
+        read = min(read, 2 * row.parameters_per_path)
+    return dataclasses.replace(row, parameters_per_path=read)
+
+
+def place_in_table(row: ReportRow) -> tuple[int, bool]:
+    """Rows of one arm stay together; the bound is the last of them."""
+    return ROW_ORDER.index(row.arm), row.variant == BEST_PATH
+
+
+def _note_on_quorum(run: Run) -> str:
+    """Which contributions each step took, and why another run may take others."""
+    arm, late = run.plan.arm(MODULAR), run.ledger.quorums.late(MODULAR)
+    steps = "; ".join(
+        f"{module} step {step}: path{'s' * (len(taken) > 1)} "
+        f"{', '.join(str(each.path) for each in taken)}"
+        for (module, step), taken in late.items()
+    )
+    count = sum(map(len, late.values()))
+    most = "at most " if arm.adaptive_grace is not None else ""
+    return (
+        f"Modules stepped with {arm.quorum:.0%} of their contributions and {most}"
+        f"{arm.grace_seconds:g} s of grace (`outer.quorum`): {count} of "
+        f"{run.ledger.quorums.num_taken(MODULAR)} were late and joined the step after their own"
+        f"{f' ({steps})' if steps else ''}; every other was "
+        "taken by the step of its phase. Which are late depends on timing: another run of this "
+        "config need not have these digests."
+    )
+
+
+def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) -> list[str]:
+    prefix_tokens = run.config.data.prefix_tokens
+    by_name = {row.name: row.perplexity for row in rows}
+    notes = [
+        f"Perplexity of {documents:,} validation documents, each alone and cut to the context, "
+        f"tokens {prefix_tokens} and onward, no special tokens.",
+        "tokens, steps, flops and times include the base model's; time is that of one machine that "
+        "does everything.",
+        "bytes per machine, were each path of a phase on a machine of its own: its modules down, "
+        "whole or as the other paths' contributions if those are fewer bytes (`outer.fetch`), and "
+        "its contributions up at every phase; where gradients are averaged at every step, a "
+        "gradient up and the mean down each time. bytes sent are those of all machines.",
+        "time at N Mbit/s is that of one such machine: the base model's training, the steps of one "
+        "path as measured here, and then its bytes, up and down, one after another over a link of "
+        "that rate. No transfer overlaps computing; outer steps and waiting for others are left "
+        "out.",
+    ]
+    if run.rules:
+        sources = ", ".join(rule.digest[:10] for rule in run.rules.values())
+        notes.append(
+            f"Own rules of this run: {phrase(run.rules)} (source {sources}). An outer step and a "
+            "router are the modular model's; a path loss trains the base model and the others too."
+        )
+    if left_out := max(row.bytes_left_out for row in rows):
+        notes.append(
+            "Contributions leave out rows of tokens that a path does not have: "
+            f"{num_bytes(left_out)} that are not among the bytes sent (`outer.vocabulary_rows`)."
+        )
+    notes += notes_on_start(run, rows)
+    notes += notes_on_losses(run)
+    if run.config.num_paths > 1:
+        notes.append(note_on_routing(run.config))
+    notes += notes_on_bounds(run)
+    router = router_costs(run)
+    if router.flops:
+        notes.append(
+            f"flops and times of the modular rows include {quantity(router.flops)} flops and "
+            f"{duration(router.seconds)} of fitting the small models that route, on one machine."
+        )
+    if "modular_ensemble" in by_name:
+        notes.append(note_on_ensembles(run.config))
+    if any(row.variant == BEST_PATH for row in rows):
+        notes.append(
+            "modular_best_path picks each document's path after the fact: a bound that no router "
+            "can reach."
+        )
+    if DENSE_EQUAL_TOKENS in by_name:
+        verdict = (
+            "wins here: early in training, more tokens for one small model beat many paths"
+            if by_name[DENSE_EQUAL_TOKENS] < by_name[MODULAR]
+            else "loses to the modular model here"
+        )
+        fewer = ", had none taken fewer steps" if run.plan.arm(MODULAR).has_fewer_steps else ""
+        notes.append(
+            f"dense_equal_tokens saw the tokens of all paths together{fewer}, one after another, "
+            f"in one model; it {verdict}."
+        )
+    sent = {row.name: row.bytes_sent for row in rows}
+    if sent.get(DATA_PARALLEL) and sent[MODULAR]:  # more than one machine each
+        times = sent[DATA_PARALLEL] / sent[MODULAR]
+        gap = by_name[MODULAR] / by_name[DATA_PARALLEL] - 1
+        machines = run.plan.arm(DATA_PARALLEL).topology.num_paths
+        notes.append(
+            f"data_parallel is what {machines} machines do in lock-step: one model of a path's "
+            f"size under batches {machines} times as large, whose gradients they average at every "
+            f"step, at the same rate, for {times:.3g} times the bytes. modular is {abs(gap):.1%} "
+            f"{'behind' if gap > 0 else 'ahead'}."
+        )
+    if run.plan.reroutes:
+        notes += notes_on_rerouting(run)
+    if run.plan.arm(MODULAR).has_quorum:
+        notes.append(_note_on_quorum(run))
+    if run.plan.arm(MODULAR).has_fewer_steps:
+        left_out, steps = run.ledger.phase_steps.num_left_out(MODULAR), run.config.inner.steps
+        notes.append(
+            "Paths on slow machines took fewer inner steps (`inner.least_steps_share`): "
+            f"{left_out:,} of {run.plan.arm(MODULAR).path_steps:,} were left out, where a phase "
+            f"has {steps:,}. Another run of this config need not have these digests."
+        )
+    notes += [f"Left out of the corpus: {name} ({why})." for name, why in prepared.left_out.items()]
+    return notes + prepared.notes
+
+
+def _markdown(run: Run, report: Report) -> str:
+    notes = "\n".join(f"- {note}" for note in report.notes)
+    shards = "\n".join(
+        f"| {share.path} | {share.documents:,} | {_largest(share.domains)} |"
+        for share in report.shards
+    )
+    return f"""# {run.config.name}, seed {run.config.seed}
+
+{render_markdown(report.rows)}
+
+{notes}
+
+| path | documents | largest domains |
+| --- | ---: | :--- |
+{shards}
+
+![Learning curves, and which domain went to which path](report.png)
+"""
+
+
+def _largest(domains: dict[str, int], count: int = 4) -> str:
+    total = sum(domains.values())
+    largest = sorted(domains.items(), key=lambda item: -item[1])[:count]
+    return ", ".join(f"{name} {number / total:.0%}" for name, number in largest)

@@ -1,0 +1,58 @@
+"""What the codec of a group loses of a volunteer's sums: each is sent with what was lost of the
+last one that went into a step (error feedback).
+"""
+
+import asyncio
+
+import numpy as np
+
+from dipaco.swarm.network.messages import ClosedStep, RoundPlan
+from dipaco.swarm.training.slices import rounding
+
+
+class CodecResidual:
+    """Of one volunteer.
+
+    Args:
+      is_late: with delayed updates there is no pause between steps to work it out in: it is done
+        when the next sum is sent.
+    """
+
+    def __init__(self, *, is_late: bool):
+        self._is_late = is_late
+        self._sent: tuple[int, np.ndarray] | None = None  # in a round
+        self._rounded: tuple[ClosedStep, np.ndarray] | None = None  # in the step that was taken
+        self._residual: np.ndarray | None = None
+
+    def added_to(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
+        """A sum as it is sent in a round."""
+        if plan.codec == "none":
+            return vector
+        if self._is_late and self._rounded is not None:
+            (closed, sent), self._rounded = self._rounded, None
+            self._residual = rounding(closed.codec, closed.slices, sent)
+        if self._residual is not None:
+            vector = vector + self._residual
+        self._sent = plan.number, vector
+        return vector
+
+    def on_step(self, closed: ClosedStep) -> None:
+        """A step is taken: what was sent went into it, if it was in its round."""
+        if self._sent is not None and self._sent[0] == closed.round_number:
+            self._rounded = closed, self._sent[1]
+        self._sent = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be worked out now."""
+        return self._rounded is not None and not self._is_late
+
+    async def work_out(self) -> None:
+        """In a thread: it takes a while for a large model."""
+        assert self._rounded is not None
+        (closed, vector), self._rounded = self._rounded, None
+        self._residual = await asyncio.to_thread(rounding, closed.codec, closed.slices, vector)
+
+    def forget(self) -> None:
+        """What was lost is of another state."""
+        self._sent = self._rounded = self._residual = None
