@@ -20,7 +20,7 @@ from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
-from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
 from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.memory import free_bytes, plan_memory, zero_path
 from dipaco.serving.path_cache import Modules, Parts, PathCache, PathStore
@@ -76,7 +76,7 @@ class TokenLoop(Protocol):
     def submit(
         self,
         request: GenerationRequest,
-        on_token: OnToken | None = None,
+        on_items: OnItems | None = None,
         *,
         is_admitted: bool = False,
     ) -> Stream: ...

@@ -20,7 +20,7 @@ from dipaco.receipt import Receipt
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
 from dipaco.serving.decoding.step_times import StepTimes
-from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
 from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.path_cache import CacheStats, Modules, PathCache, PathPin
@@ -140,13 +140,13 @@ class LoopsOfDevices:
     def submit(
         self,
         request: GenerationRequest,
-        on_token: OnToken | None = None,
+        on_items: OnItems | None = None,
         *,
         is_admitted: bool = False,
     ) -> Stream:
         """As `Loop.submit`."""
         device = self._placement.device_of(self._modules_of(request.release, request.path))
-        return self._loops[device].submit(request, on_token, is_admitted=is_admitted)
+        return self._loops[device].submit(request, on_items, is_admitted=is_admitted)
 
     def stats(self) -> LoopStats:
         """Sums; the time to the first token is the mean over the devices that have one."""

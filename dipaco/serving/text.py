@@ -90,10 +90,12 @@ class Characters:
 
     def is_broken_by(self, some: bytes) -> bool:
         """Whether these bytes cannot continue the held ones, which then come out as one U+FFFD."""
+        if not (held := self.held):
+            return False
         try:
-            codecs.utf_8_decode(self.held + some[:1], "strict", False)
+            codecs.utf_8_decode(held + some[:1], "strict", False)
         except UnicodeDecodeError:
-            return bool(self.held)
+            return True
         return False
 
     def add(self, some: bytes) -> str:

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Set
 from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.meter import RATE_SECONDS, LoopMeter, LoopStats
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnItems, Stream, Token
 from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
@@ -53,10 +53,10 @@ class RemoteStream(Stream):
     def __init__(
         self,
         request: GenerationRequest,
-        on_token: OnToken | None,
+        on_items: OnItems | None,
         on_cancel: Callable[[Stream], None],
     ):
-        super().__init__(request, on_token)
+        super().__init__(request, on_items)
         self._on_cancel = on_cancel
 
     def cancel(self) -> None:
@@ -155,7 +155,7 @@ class RemoteLoop:
     def submit(
         self,
         request: GenerationRequest,
-        on_token: OnToken | None = None,
+        on_items: OnItems | None = None,
         *,
         is_admitted: bool = False,
     ) -> Stream:
@@ -176,7 +176,7 @@ class RemoteLoop:
                 inside = self._places.num_held
                 seconds = self._meter.seconds_until_served(inside)
                 raise QueueFull(waiting=inside, retry_after_seconds=seconds)
-        stream = RemoteStream(request, on_token, self._on_cancel)
+        stream = RemoteStream(request, on_items, self._on_cancel)
         self._events.call_soon_threadsafe(self._start, _RemoteRequest(stream, modules))
         return stream
 
@@ -285,7 +285,7 @@ class RemoteLoop:
         with self._lock:
             self._places.give_back(remote.stream.request.client)
         self._meter.record_finish(finish.reason)
-        remote.stream.put(finish)
+        remote.stream.put([finish])
 
     async def _drain(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -346,15 +346,15 @@ class RemoteLoop:
         stream = remote.stream
         if stream.prompt_logprobs is None:
             stream.prompt_logprobs = update.prompt_logprobs
-        for item in update.items:
-            if isinstance(item, Finish):
-                return self._checked(remote, item)
+        tokens = [item for item in update.items if isinstance(item, Token)]
+        if tokens:
             if not remote.new_ids:
                 self._meter.record_first_token(stream.submitted_seconds)
-            remote.new_ids.append(item.id)
-            self._meter.num_tokens += 1
-            stream.put(item)
-        return None
+            remote.new_ids += [token.id for token in tokens]
+            self._meter.num_tokens += len(tokens)
+            stream.put(tokens)
+        end = update.items[-1] if update.items else None
+        return self._checked(remote, end) if isinstance(end, Finish) else None
 
     def _checked(self, remote: _RemoteRequest, finish: Finish) -> Finish:
         """The end of the request. Raises `ReplicaUnavailable` where another replica may go on."""

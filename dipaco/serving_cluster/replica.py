@@ -9,7 +9,7 @@ import asyncio
 import collections
 import logging
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from dipaco.errors import DipacoError
@@ -17,7 +17,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.serving.decoding.grammar import Grammar, Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.meter import LoopStats
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnItems, Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.event_bridge import EventBridge
@@ -136,7 +136,7 @@ class Replica:
     ) -> AsyncGenerator[ReplicaUpdate]:
         key = request.release, request.path
         kept = self._path_modules.setdefault(key, _PathModules(modules))
-        bridge: EventBridge[Token | Finish] = EventBridge()
+        bridge: EventBridge[Sequence[Token | Finish]] = EventBridge()
         grammar = None
         if request.schema is not None and self._grammars is not None:
             grammar = await asyncio.to_thread(self._grammars.compiled, request.schema)
@@ -147,7 +147,7 @@ class Replica:
             try:
                 is_first = True
                 while True:
-                    items = await bridge.take()
+                    items = [item for some in await bridge.take() for item in some]
                     if not items:
                         continue  # taken before, with the item before it
                     logprobs, is_first = (stream.prompt_logprobs if is_first else None), False
@@ -179,14 +179,12 @@ class Replica:
         )
 
 
-def _keeping(
-    kept: tuple[_PathModules, Grammar | None], put: Callable[[Token | Finish], None]
-) -> Callable[[Token | Finish], None]:
+def _keeping(kept: tuple[_PathModules, Grammar | None], put: OnItems) -> OnItems:
     """`put` with references to what is kept as long as the loop's stream: modules, and the grammar,
     which the loop then need not compile.
     """
 
-    def put_item(item: Token | Finish, kept: object = kept) -> None:
-        put(item)
+    def put_items(items: Sequence[Token | Finish], kept: object = kept) -> None:
+        put(items)
 
-    return put_item
+    return put_items

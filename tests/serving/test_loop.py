@@ -228,10 +228,10 @@ def test_a_request_cancelled_while_waiting_never_begins(loop):
 def test_a_callback_that_raises_cancels_its_own_request_only(loop):
     calm = loop.submit(request())
 
-    def fail(item):
+    def fail(items):
         raise ConnectionError
 
-    loop.submit(request(), on_token=fail)
+    loop.submit(request(), on_items=fail)
     run_until_idle(loop)
     assert len(ids(calm)) == 10
     assert loop.stats().rows_per_path == {}
@@ -342,7 +342,7 @@ def test_a_row_of_a_busy_client_is_paused_for_another_and_goes_on_with_the_same_
     assert sum(loop.stats().rows_per_path.values()) == 6
     assert loop.stats().num_paused == 0
     seen = []
-    streams += [loop.submit(each, seen.append) for each in new[:1]]
+    streams += [loop.submit(each, seen.extend) for each in new[:1]]
     loop.run_once()
     assert len(seen) == loop.limits.steps_per_block, "it begins in the next turn"
     streams += [loop.submit(each) for each in new[1:]]
@@ -430,8 +430,8 @@ def test_a_path_is_pinned_exactly_while_it_has_active_rows():
         yield prepared(path)
         pins[release, path] -= 1
 
-    def note(item):
-        if isinstance(item, Finish):
+    def note(items):
+        if isinstance(items[-1], Finish):
             pins_at_end.append(pins["b", 0])
 
     loop, pins_at_end = make_loop(parts_of), []

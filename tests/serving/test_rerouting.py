@@ -257,18 +257,19 @@ class FailsLate:
     then, the others have not been looked at.
     """
 
-    def __init__(self, on_item):
-        self._on_item, self._num_items, self._choice = on_item, 0, None
+    def __init__(self, on_items):
+        self._on_items, self._num_items, self._choice = on_items, 0, None
         self._may_go_on, self._is_ended = threading.Event(), threading.Event()
 
-    def on_item(self, answer, choice, num_moves, item):
-        """As the answer's, in the loop's thread."""
-        self._choice, self._num_items = choice, self._num_items + 1
-        if self._num_items > EVERY + 2:
-            assert self._may_go_on.wait(30)
-        self._on_item(answer, choice, num_moves, item)
-        if isinstance(item, Finish):
-            self._is_ended.set()
+    def on_items(self, answer, choice, num_moves, items):
+        """As the answer's, in the loop's thread, with each item by itself."""
+        for item in items:
+            self._choice, self._num_items = choice, self._num_items + 1
+            if self._num_items > EVERY + 2:
+                assert self._may_go_on.wait(30)
+            self._on_items(answer, choice, num_moves, [item])
+            if isinstance(item, Finish):
+                self._is_ended.set()
 
     async def reroute(self, served, text, client):
         while len(self._choice.held) < 2:
@@ -286,14 +287,14 @@ def test_no_token_is_left_out_where_choosing_a_path_fails(rerouted, settings, mo
 
     body = {"model": "toy", "prompt": [7, 9, 11], "temperature": 0, "ignore_eos": True}
     body |= {"max_tokens": EVERY + 6}
-    fails = FailsLate(Answer._on_item)
+    fails = FailsLate(Answer._on_items)
     with Service(rerouted, settings, say=lambda _: None) as service:
         service.start()
         with TestClient(make_app(service)) as client:
             (expected,) = client.post("/v1/completions", json=body | {"path": 0}).json()["choices"]
             monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
             monkeypatch.setattr(PromptRouter, "reroute", staticmethod(fails.reroute))
-            monkeypatch.setattr(Answer, "_on_item", lambda *each: fails.on_item(*each))
+            monkeypatch.setattr(Answer, "_on_items", lambda *each: fails.on_items(*each))
             (choice,) = client.post("/v1/completions", json=body).json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == (expected["text"], "length")
 

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import itertools
 import queue
 import threading
 import time
@@ -88,7 +89,7 @@ def replicas_of(loop, dies_after=()):
         num_tokens = 0
         try:
             while True:
-                for item in await bridge.take():
+                for item in itertools.chain(*await bridge.take()):
                     if dies is not None and num_tokens == dies:
                         raise ReplicaUnavailable
                     yield ReplicaUpdate([item], stream.prompt_logprobs if not num_tokens else None)

@@ -30,9 +30,8 @@ class BatchRow:
         return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
 
     def add(self, token: Token) -> Finish | None:
-        """Puts one token into the stream; returns the end where this was the last."""
+        """Returns the end where this token was the last."""
         self.tokens.append(token.id)
-        self.stream.put(token)
         if token.id in self.stream.request.stop_ids:
             return Finish("stop")
         if self.grammar is not None:

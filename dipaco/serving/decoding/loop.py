@@ -31,7 +31,7 @@ from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.mixing import DecodeStep, Mixer
 from dipaco.serving.decoding.request_queue import RequestQueue
 from dipaco.serving.decoding.sampling import uniforms
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnItems, Stream
 from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.decoding.waiting_requests import PathKey, key_of
 from dipaco.serving.errors import NoRoomForPath
@@ -82,7 +82,7 @@ class Loop:
     def submit(
         self,
         request: GenerationRequest,
-        on_token: OnToken | None = None,
+        on_items: OnItems | None = None,
         *,
         is_admitted: bool = False,
     ) -> Stream:
@@ -90,8 +90,8 @@ class Loop:
 
         Args:
           request: what to generate.
-          on_token: called with every token and then the `Finish`, in the loop's own thread: it
-            must return at once. None: read `Stream.get`.
+          on_items: called with its tokens of each block, and then with the `Finish`, in the loop's
+            own thread: it must return at once. None: read `Stream.get`.
           is_admitted: its sender, which takes no more than `capacity`, has given it a place.
 
         Raises:
@@ -100,7 +100,7 @@ class Loop:
           LoopStopping: it takes no more requests.
         """
         check_fits(self.config, request.prompt_ids)
-        stream = Stream(request, on_token)
+        stream = Stream(request, on_items)
         places = None if is_admitted else self.capacity
         self._queue.put(stream, places, self._meter.seconds_until_served)
         return stream
@@ -319,14 +319,19 @@ class Loop:
         num_tokens = 0
         for index, (batch, row) in enumerate(rows):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
+            taken, finish = [], None
             for token in tokens_of(block, index, row.stream.request.num_logprobs):
                 if not row.takes(token):
                     self._pool.take_back(step, row)
                     break
-                num_tokens += 1
+                taken.append(token)
                 if finish := row.add(token):
-                    self._remove_row(batch, row, finish)
                     break
+            num_tokens += len(taken)
+            if taken:
+                row.stream.put(taken)
+            if finish:
+                self._remove_row(batch, row, finish)
             if is_first:
                 self._meter.record_first_token(row.stream.submitted_seconds)
         return num_tokens
@@ -386,7 +391,7 @@ class Loop:
     def _end(self, stream: Stream, finish: Finish) -> None:
         self._queue.end(stream)
         self._meter.record_finish(finish.reason)
-        stream.put(finish)
+        stream.put([finish])
 
     def _end_active(self, finish: Finish) -> None:
         for batch in list(self._batches.values()):

@@ -3,7 +3,7 @@
 import dataclasses
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -46,13 +46,13 @@ class Finish(NamedTuple):
     error: Exception | None = None
 
 
-OnToken = Callable[[Token | Finish], None]
+OnItems = Callable[[Sequence[Token | Finish]], None]  # tokens that came together, or the end
 
 
 class Stream:
     """The tokens of one request, then a `Finish`. Any thread may read and cancel."""
 
-    def __init__(self, request: GenerationRequest, on_token: OnToken | None = None):
+    def __init__(self, request: GenerationRequest, on_items: OnItems | None = None):
         self.request = request
         self.prompt_logprobs: list[Token] | None = None  # set before the first token comes
         self.made_ids: list[int] = []  # before it was last paused; the loop's own
@@ -60,7 +60,7 @@ class Stream:
         self.row_seconds: float | None = None  # when it first got a row; set before its tokens come
         self.is_cancelled = False
         self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
-        self._on_token = on_token or self._items.put
+        self._on_items = on_items or self._keep
 
     @property
     def is_to_be_scored(self) -> bool:
@@ -68,7 +68,7 @@ class Stream:
         return self.request.prompt_logprobs and self.prompt_logprobs is None
 
     def get(self, timeout_seconds: float | None = None) -> Token | Finish:
-        """The next token, or the end. Only for a stream without `on_token`.
+        """The next token, or the end. Only for a stream without `on_items`.
 
         Raises:
           queue.Empty: none came in time.
@@ -79,9 +79,13 @@ class Stream:
         """Frees its row before the next block; the stream then ends with `cancelled`."""
         self.is_cancelled = True
 
-    def put(self, item: Token | Finish) -> None:
+    def put(self, items: Sequence[Token | Finish]) -> None:
         """Called by the loop. A callback that raises cancels its own stream and no other."""
         try:
-            self._on_token(item)
+            self._on_items(items)
         except Exception:
             self.is_cancelled = True
+
+    def _keep(self, items: Sequence[Token | Finish]) -> None:
+        for item in items:
+            self._items.put(item)

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ class _Choice:
         self.stream: Stream | None = None
         self.left_path: int | None = None  # from which it has just moved, and may move back
         self.num_moves = 0  # items of streams before the latest move are dropped
-        self.held: list[_Item] | None = None  # since a path is being chosen; None: none is
+        self.held: list[_Items] | None = None  # since a path is being chosen; None: none is
         self.leaves_path = asyncio.Event()
         self.is_over = False
         self.is_echoed = False
@@ -97,8 +97,8 @@ class _Choice:
         return self.prompt.ids + tuple(self.new_ids)
 
 
-# A choice, how often it had moved when the item was made, and the item.
-_Item = tuple[_Choice, int, Token | Finish | _PathChosen]
+# A choice, how often it had moved when they were made, and what came of it together.
+_Items = tuple[_Choice, int, Sequence[Token | Finish] | _PathChosen]
 
 
 class Answer:
@@ -146,7 +146,7 @@ class Answer:
         ]
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
         self._came_seconds = came_seconds
-        self._bridge: EventBridge[_Item] = EventBridge()
+        self._bridge: EventBridge[_Items] = EventBridge()
         self._admitted = admitted
         self._model, self._requests = model, metrics.requests
         for choice in self._choices:
@@ -181,29 +181,29 @@ class Answer:
             events = []
             ended: dict[_Choice, str] = {}
             num_tokens: collections.Counter[_Choice] = collections.Counter()
-            items = collections.deque(await self._bridge.take())
+            came = collections.deque(await self._bridge.take())
             now_seconds = time.monotonic()
             try:
-                while items:
-                    choice, num_moves, item = items.popleft()
-                    if isinstance(item, _PathChosen):
-                        items.extendleft(reversed(choice.held or ()))
+                while came:
+                    choice, num_moves, items = came.popleft()
+                    if isinstance(items, _PathChosen):
+                        came.extendleft(reversed(choice.held or ()))
                         choice.held = None
                         continue
                     if choice.held is not None:
-                        choice.held.append((choice, num_moves, item))
+                        choice.held.append((choice, num_moves, items))
                         continue
                     if choice.is_over or num_moves != choice.num_moves:
                         continue  # made before the loop saw that the stream was cancelled
-                    num_tokens[choice] += isinstance(item, Token)
-                    event = self._event_of(choice, item)
+                    event, num_read = self._event_of(choice, items, num_tokens)
                     if event.finish_reason:
                         ended[choice] = event.finish_reason
                         choice.is_over = True
                         choice.leaves_path.set()
                         num_open -= 1
                     elif self._is_reroute_due(choice):
-                        choice.held = []
+                        rest = items[num_read:]
+                        choice.held = [(choice, num_moves, rest)] if rest else []
                         self._tasks.add(asyncio.create_task(self._choose_path(choice)))
                     events.append(event)
             finally:
@@ -241,7 +241,7 @@ class Answer:
                         stream.cancel()
                 choice.leaves_path.clear()
         except Exception as error:
-            self._bridge.put((choice, choice.num_moves, Finish("error", error)))
+            self._bridge.put((choice, choice.num_moves, [Finish("error", error)]))
 
     @contextlib.asynccontextmanager
     async def _pinned_path(self, choice: _Choice) -> AsyncGenerator[None]:
@@ -281,13 +281,13 @@ class Answer:
                 prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,
             ),
             # The stream refers to this answer, and so keeps the release while a row needs it.
-            functools.partial(self._on_item, choice, choice.num_moves),
+            functools.partial(self._on_items, choice, choice.num_moves),
             is_admitted=True,
         )
 
-    def _on_item(self, choice: _Choice, num_moves: int, item: Token | Finish) -> None:
+    def _on_items(self, choice: _Choice, num_moves: int, items: Sequence[Token | Finish]) -> None:
         """Called in the loop's thread."""
-        self._bridge.put((choice, num_moves, item))
+        self._bridge.put((choice, num_moves, items))
 
     def _is_reroute_due(self, choice: _Choice) -> bool:
         """Whether to choose the path again: after every W tokens, if more are to come."""
@@ -304,13 +304,14 @@ class Answer:
 
     async def _choose_path(self, choice: _Choice) -> None:
         """Re-routes a choice while the others go on; its own tokens are held until then."""
-        items: list[_PathChosen | Finish] = [_PathChosen()]
+        failed: list[Finish] = []
         try:
             await self._reroute(choice)
         except Exception as error:
-            items.append(Finish("error", error))  # after the tokens that were held
-        for item in items:
-            self._bridge.put((choice, choice.num_moves, item))
+            failed.append(Finish("error", error))
+        self._bridge.put((choice, choice.num_moves, _PathChosen()))
+        if failed:  # after the tokens that were held
+            self._bridge.put((choice, choice.num_moves, failed))
 
     async def _reroute(self, choice: _Choice) -> None:
         """Moves a choice to the path that should continue it."""
@@ -328,16 +329,29 @@ class Answer:
             self._metrics.reroutes.inc()
             self._metrics.reroute_tokens.inc(len(choice.ids))
 
-    def _event_of(self, choice: _Choice, item: Token | Finish) -> AnswerEvent:
-        echo = self._echo(choice)
-        piece, reason = self._piece_of(choice, item), None
-        if choice.writer.is_stopped:
-            reason = "stop"
-        elif isinstance(item, Finish):
-            has_ended = item.reason == "stop" and self._params.max_new_tokens
-            reason = "stop" if has_ended else "length"
-        text, tokens = echo.text + piece.text, echo.tokens + piece.tokens
-        return AnswerEvent(choice.index, choice.path, text, tokens, reason)
+    def _event_of(
+        self,
+        choice: _Choice,
+        items: Sequence[Token | Finish],
+        num_tokens: collections.Counter[_Choice],
+    ) -> tuple[AnswerEvent, int]:
+        """The text of what came together, and how many items it took: up to the end, or to where
+        the path is to be chosen again.
+        """
+        (text, tokens), reason, num_read = self._echo(choice), None, 0
+        for item in items:
+            num_tokens[choice] += isinstance(item, Token)
+            piece = self._piece_of(choice, item)
+            text, num_read = text + piece.text, num_read + 1
+            tokens += piece.tokens
+            if choice.writer.is_stopped:
+                reason = "stop"
+            elif isinstance(item, Finish):
+                has_ended = item.reason == "stop" and self._params.max_new_tokens
+                reason = "stop" if has_ended else "length"
+            if reason or self._is_reroute_due(choice):
+                break
+        return AnswerEvent(choice.index, choice.path, text, tokens, reason), num_read
 
     def _piece_of(self, choice: _Choice, item: Token | Finish) -> TextPiece:
         if isinstance(item, Token):

@@ -9,10 +9,11 @@ import contextlib
 import time
 from collections.abc import Generator, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dipaco.serving.http.bulk_histogram import BulkHistogram
 from dipaco.serving.service import Service
 
 LABELS = ("model_name", "engine")
@@ -40,8 +41,8 @@ class VllmMetrics:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(f"vllm:{name}", help_text, (*LABELS, *labels), registry=registry)
 
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"vllm:{name}", help_text, LABELS, registry=registry, buckets=buckets)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> BulkHistogram:
+            return BulkHistogram(f"vllm:{name}", help_text, LABELS, buckets, registry)
 
         self.num_open: collections.Counter[str] = collections.Counter()  # requests, by model
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
@@ -89,7 +90,7 @@ class VllmMetrics:
         """A request with so many tokens has its path; it came at that time (`time.monotonic`)."""
         self.num_open[model] += 1
         self._prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
-        self._prompt_lengths.labels(model, ENGINE).observe(prompt_tokens)
+        self._prompt_lengths.observe((model, ENGINE), prompt_tokens)
         return RequestTimes(came_seconds)
 
     def add_tokens(
@@ -114,31 +115,30 @@ class VllmMetrics:
         self._generation_tokens.labels(model, ENGINE).inc(number)
         if not times.num_tokens:
             times.first_seconds, times.row_seconds = now_seconds, row_seconds
-            self._first_token.labels(model, ENGINE).observe(since)
+            self._first_token.observe((model, ENGINE), since)
             since = 0.0  # the others of the first block came with the first token
         later = number - (not times.num_tokens)
         times.num_tokens += number
-        for histogram in self._between_tokens:
-            child = histogram.labels(model, ENGINE)
-            for _ in range(later):
-                child.observe(since / later)
+        if later:
+            for histogram in self._between_tokens:
+                histogram.observe((model, ENGINE), since / later, later)
 
     def end(self, model: str, times: RequestTimes, reason: str) -> None:
         """A request has ended: by `stop` or `length`, or else it was given up (`abort`)."""
         self.num_open[model] -= 1
         self._success.labels(model, ENGINE, reason).inc()
         for histogram in self._lengths:  # a request is one choice: its own length is the greatest
-            histogram.labels(model, ENGINE).observe(times.num_tokens)
+            histogram.observe((model, ENGINE), times.num_tokens)
         if reason != "abort":
             now = time.monotonic()
-            self._latency.labels(model, ENGINE).observe(now - times.came_seconds)
+            self._latency.observe((model, ENGINE), now - times.came_seconds)
             if times.num_tokens:
                 decoding = times.latest_seconds - times.first_seconds
-                self._in_decode.labels(model, ENGINE).observe(decoding)
+                self._in_decode.observe((model, ENGINE), decoding)
             if times.row_seconds is not None:
                 prefill = times.first_seconds - times.row_seconds
-                self._in_prefill.labels(model, ENGINE).observe(prefill)
-                self._in_queue.labels(model, ENGINE).observe(times.row_seconds - times.came_seconds)
+                self._in_prefill.observe((model, ENGINE), prefill)
+                self._in_queue.observe((model, ENGINE), times.row_seconds - times.came_seconds)
 
 
 class VllmCollector(Collector):
