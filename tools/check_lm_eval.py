@@ -132,7 +132,9 @@ def run_lm_eval(url: str, model: str, tokenizer: Path, length: int, tasks: Path)
         command, env=os.environ | offline, capture_output=True, text=True, cwd=tasks
     )
     if ended.returncode:
-        raise SystemExit(f"lm-eval ended with exit code {ended.returncode}:\n{ended.stderr}")
+        print(ended.stderr, file=sys.stderr)
+        last_line = ended.stderr.strip().rpartition("\n")[2][:300]
+        raise SystemExit(f"lm-eval ended with exit code {ended.returncode}: {last_line}")
     print(ended.stdout, flush=True)
 
 

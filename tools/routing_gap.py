@@ -16,8 +16,9 @@ texts, as of one domain, have no interval.
 With `--leave-out`, the prior, for each shortlist, and the temperature, for each ensemble, are those
 that were best on the other domains; what is shown is of the domains left out.
 
-With `--first-tokens` it shows instead what longer beginnings tell: documents go by so many of their
-first tokens, and all rows, the best path too, are of the tokens after the longest of them.
+With `--first-tokens` it shows instead what longer beginnings tell: documents go by the likelihood
+of so many of their first tokens (features and shortlists stay as they are), and all rows, the best
+path too, are of the tokens after the longest of them.
 
 Several runs of one sweep, as a row's seeds, are shown as one: their documents together, perplexity
 as the geometric mean, and intervals over texts, each of which is drawn in all runs or in none.
@@ -31,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dipaco.config import MODULAR
+from dipaco.errors import DipacoError
 from dipaco.evaluation.ensembles import Mixture, RenewedMixture, best_of, log_posterior, mixed
 from dipaco.evaluation.gap import in_words, share_of_gap
 from dipaco.evaluation.perplexity import is_scored, perplexity
@@ -62,50 +64,95 @@ def main() -> None:
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="DIR", help="folders of finished runs"
     )
-    parser.add_argument("--shortlists", default="2,4,8,16,32", metavar="N,N")
-    parser.add_argument("--priors", default="0,1,2,4", metavar="NATS,NATS")
-    parser.add_argument("--temperatures", default="1,2,4,8", metavar="T,T")
+    parser.add_argument("--shortlists", default="2,4,8,16,32", type=counts, metavar="N,N")
+    parser.add_argument("--priors", default="0,1,2,4", type=numbers, metavar="NATS,NATS")
+    parser.add_argument("--temperatures", default="1,2,4,8", type=numbers, metavar="T,T")
     parser.add_argument("--leave-out", default="", metavar="DOMAIN,DOMAIN")
-    parser.add_argument("--first-tokens", default="", metavar="N,N")
+    parser.add_argument("--first-tokens", default=[], type=counts, metavar="N,N")
     options = parser.parse_args()
-    priors = [float(prior) for prior in options.priors.split(",")]
-    temperatures = [float(each) for each in options.temperatures.split(",")]
-    first_tokens = sorted(int(each) for each in options.first_tokens.split(",") if each)
     left_out = [name for name in options.leave_out.split(",") if name]
-    if first_tokens and left_out:
+    if options.first_tokens and left_out:
         parser.error("`--first-tokens` chooses no setting, so it goes without `--leave-out`")
-    of_runs, prefix_tokens = [], 0
-    for folder in options.runs:
-        with reading(folder) as run:
-            evaluation, prefix_tokens = run.config.evaluation, run.config.data.prefix_tokens
-            if not (evaluation.best_path and evaluation.ensembles):
-                parser.error(f"{folder} keeps no scores: it needs `evaluation.ensembles=true`")
-            if run.config.routing.kind == RANDOM:
-                parser.error(f"{folder} deals documents out at random: no router to compare")
-            if missing := sorted(set(left_out) - set(run.corpus.domain_names)):
-                known = ", ".join(sorted(run.corpus.domain_names))
-                parser.error(f"no domain {', '.join(missing)}; there are {known}")
-            longest = run.config.data.length - 1
-            if first_tokens and not prefix_tokens <= first_tokens[0] <= first_tokens[-1] <= longest:
-                parser.error(f"{folder} keeps what is said of tokens {prefix_tokens} to {longest}")
-            of_runs.append(scores_of(run, temperatures, keep_tokens=bool(first_tokens)))
-    if len({scores.sum_NP.shape[1] for scores in of_runs}) > 1:
-        parser.error("the runs have not as many paths as each other")
-    scores = together(of_runs)
+    try:
+        scores, prefix_tokens = read(options, left_out)
+    except (DipacoError, Unfit) as error:
+        parser.error(str(error))
     paths = scores.sum_NP.shape[1]
-    sizes = [*(int(size) for size in options.shortlists.split(",") if int(size) < paths), paths]
+    sizes = [*(size for size in options.shortlists if size < paths), paths]
     shown: list[str] = []
-    for number in first_tokens:
-        after = after_first_tokens(scores, prefix_tokens, number, first_tokens[-1])
+    for number in options.first_tokens:
+        after = after_first_tokens(scores, prefix_tokens, number, options.first_tokens[-1])
         everything = np.ones(len(after.count_N), bool)
-        lines = table(after, sizes, priors, everything, is_tuned=False)
-        shown += [f"By the first {number} tokens:", "", *lines, ""]
-    if not first_tokens:
+        lines = table(after, sizes, options.priors, everything, is_tuned=False)
+        by = f"Likelihood by the first {number} tokens, features and shortlists by those of the run"
+        shown += [f"{by}:", "", *lines, ""]
+    if not options.first_tokens:
         is_shown_N = (
             np.isin(scores.domain_N, left_out) if left_out else np.ones(len(scores.count_N), bool)
         )
-        shown = table(scores, sizes, priors, is_shown_N, is_tuned=bool(left_out))
+        shown = table(scores, sizes, options.priors, is_shown_N, is_tuned=bool(left_out))
     print("\n".join(shown))
+
+
+def numbers(text: str) -> list[float]:
+    """`0,2.5`, in ascending order."""
+    return sorted(float(each) for each in text.split(",") if each)
+
+
+def counts(text: str) -> list[int]:
+    """`8,16`, each 1 or more, in ascending order."""
+    found = sorted(int(each) for each in text.split(",") if each)
+    if found and found[0] < 1:
+        raise ValueError
+    return found
+
+
+class Unfit(Exception):
+    """A run cannot be shown, or not beside the others; says why."""
+
+
+def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, int]:
+    """The scores of all runs, and the tokens that no perplexity counts.
+
+    Raises:
+      Unfit, DipacoError: a run has not what is asked for.
+    """
+    of_runs, first = [], None
+    for folder in options.runs:
+        with reading(folder) as run:
+            data, evaluation = run.config.data, run.config.evaluation
+            of_router = run.config.routing.prefix_tokens
+            if not (evaluation.best_path and evaluation.ensembles):
+                raise Unfit(f"{folder} keeps no scores: it needs `evaluation.ensembles=true`")
+            if run.config.routing.kind == RANDOM:
+                raise Unfit(f"{folder} deals documents out at random: no router to compare")
+            if missing := sorted(set(left_out) - set(run.corpus.domain_names)):
+                known = ", ".join(sorted(run.corpus.domain_names))
+                raise Unfit(f"no domain {', '.join(missing)}; there are {known}")
+            if (asked := options.first_tokens) and not (
+                data.prefix_tokens <= asked[0] <= asked[-1] < data.length
+            ):
+                told = f"{data.prefix_tokens} to {data.length - 1}"
+                raise Unfit(f"{folder} keeps what is said of tokens {told}")
+            first = first or run.config
+            if (data, of_router) != (first.data, first.routing.prefix_tokens):
+                raise Unfit(f"{folder} and {options.runs[0]} differ in `data` or `routing`")
+            scores = scores_of(run, options.temperatures, keep_tokens=bool(options.first_tokens))
+            of_runs.append(scores)
+            if not are_alike(scores, of_runs[0]):
+                what = "other documents, or another number of paths"
+                raise Unfit(f"{folder} has {what} than {options.runs[0]}")
+    assert first is not None
+    return together(of_runs), first.data.prefix_tokens
+
+
+def are_alike(one: Scores, other: Scores) -> bool:
+    """Whether they are of the same documents, under as many paths."""
+    same = (
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("count_N", "text_N", "domain_N")
+    )
+    return one.sum_NP.shape == other.sum_NP.shape and all(same)
 
 
 def together(of_runs: Sequence[Scores]) -> Scores:

@@ -27,7 +27,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from clients import open_webui_checks
-from clients.checks import Outcome, Server, outcome_of
+from clients.checks import KEY_VARIABLE, Outcome, Server, outcome_of
 from support.serve_process import serving
 
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
@@ -49,8 +49,8 @@ def of_package(client: str, python: Path, server: Server, has_chat: bool) -> Ite
     if subprocess.run([python, "-c", looking], capture_output=True).returncode:
         yield package, "-", Outcome("all checks", "not tried", f"{python} does not have it")
         return
-    command = [python, "-m", module, *server, "yes" if has_chat else "no"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    command = [python, "-m", module, server.url, server.model, "yes" if has_chat else "no"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), KEY_VARIABLE: server.key}
     try:
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS
@@ -128,10 +128,8 @@ def first_model(url: str, key: str) -> tuple[str, bool]:
     return entry["id"], entry.get("dipaco", {}).get("has_chat", True)
 
 
-def all_lines(options: argparse.Namespace, url: str) -> Iterator[Line]:
+def all_lines(options: argparse.Namespace, server: Server, has_chat: bool) -> Iterator[Line]:
     """Every check, in turn."""
-    model, has_chat = first_model(url, options.api_key)
-    server = Server(url, model, options.api_key)
     python = options.clients_env / "bin" / "python" if options.clients_env else Path(sys.executable)
     for client in options.only:
         if client in PACKAGES:
@@ -148,16 +146,25 @@ def main() -> None:
     what.add_argument("--run", type=Path, help="a finished run, which is served")
     what.add_argument("--url", help="of a server that runs, as http://127.0.0.1:8000")
     parser.add_argument("--clients-env", type=Path, help="a virtual environment with the clients")
-    parser.add_argument(
-        "--api-key", default="none", help="with --url, where the server asks for it"
-    )
+    parser.add_argument("--api-key-file", type=Path, help="with --url, where a key is asked for")
     clients = (*PACKAGES, *OTHERS)
     parser.add_argument("--only", nargs="+", choices=clients, default=clients)
     parser.add_argument("--documents", type=int, default=10, help="that lm-eval asks about (10)")
     options = parser.parse_args()
+    if options.clients_env and not (options.clients_env / "bin" / "python").is_file():
+        parser.error(f"{options.clients_env} has no bin/python: it is no virtual environment")
     states = []
+    try:
+        key = options.api_key_file.read_text().split()[0] if options.api_key_file else "none"
+    except (OSError, IndexError) as error:
+        parser.error(f"no key in {options.api_key_file}: {error}")
     with served(options) as url:
-        for client, version, outcome in all_lines(options, url):
+        try:
+            model, has_chat = first_model(url, key)
+        except OSError as error:  # among them those of urllib
+            parser.error(f"{url} does not list its models: {error}")
+        server = Server(url, model, key)
+        for client, version, outcome in all_lines(options, server, has_chat):
             why = f": {outcome.why}" if outcome.why else ""
             print(f"{client} {version}  {outcome.what}  {outcome.state}{why}", flush=True)
             states.append(outcome.state)

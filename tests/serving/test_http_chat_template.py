@@ -268,6 +268,7 @@ def test_a_client_that_counts_a_conversation_gets_what_its_chat_is_charged(chat_
         (TURNS | {"tools": [{"type": "function"}]}, "tools"),
         (TURNS | {"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"prompt": "jiji", "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"prompt": "jiji", "continue_final_message": True}, "continue_final_message"),
     ],
     ids=str,
 )

@@ -103,7 +103,8 @@ def test_a_client_writes_a_line_for_each_check(monkeypatch, capsys):
         need(server.model == "another", server.model)
 
     made = [Check("it is", lambda _: None), Check("wrong", wrong), Check("chats", wrong, True)]
-    monkeypatch.setattr(sys, "argv", ["checks", *HERE, "no"])
+    monkeypatch.setattr(sys, "argv", ["checks", HERE.url, HERE.model, "no"])
+    monkeypatch.setenv(checks.KEY_VARIABLE, HERE.key)
     checks.run_checks("pytest", made)
     first, *found = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {"version": pytest.__version__}

@@ -1,16 +1,19 @@
 """What the checks of a client share: the server that they ask, and a line for each of them.
 
 A client's file is a program of its own, started by `try_clients.py` with the Python that has the
-client: `python -m clients.openai_checks URL MODEL KEY CHAT`. It writes a line of JSON per check.
+client: `python -m clients.openai_checks URL MODEL CHAT`, with the key in `KEY_VARIABLE`. It writes
+a line of JSON per check.
 """
 
 import importlib
 import importlib.metadata
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+KEY_VARIABLE = "DIPACO_CLIENT_KEY"  # not an argument, which every user of a machine can read
 PROMPT, OTHER = "And God", "def f("
 SCHEMA = {
     "type": "object",
@@ -83,7 +86,8 @@ def refused(
 
 def run_checks(package: str, checks: Sequence[Check]) -> None:
     """Does all checks of a client with the server that the command line names."""
-    url, model, key, has_chat = sys.argv[1:]
+    url, model, has_chat = sys.argv[1:]
+    key = os.environ[KEY_VARIABLE]
     print(json.dumps({"version": importlib.metadata.version(package)}), flush=True)
     for check in checks:
         if check.is_chat and has_chat == "no":

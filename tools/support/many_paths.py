@@ -179,19 +179,19 @@ class ManyPaths:
         async def client() -> None:
             while paths:
                 path, started = paths.pop(), time.perf_counter()
-                items: asyncio.Queue[Token | Finish] = asyncio.Queue()
+                blocks: asyncio.Queue[Sequence[Token | Finish]] = asyncio.Queue()
 
-                def give(item: Token | Finish, items: asyncio.Queue = items) -> None:
-                    events.call_soon_threadsafe(items.put_nowait, item)
+                def give(items: Sequence[Token | Finish], blocks: asyncio.Queue = blocks) -> None:
+                    events.call_soon_threadsafe(blocks.put_nowait, items)
 
                 async with admission.pinned(self._modules[path], "bench"):
                     self.loop.submit(self.request(path, new_tokens), give)
-                    await items.get()
+                    end = (await blocks.get())[-1]
                     first_tokens.append(time.perf_counter() - started)
-                    while not isinstance(item := await items.get(), Finish):
-                        pass
-                    if item.error is not None:
-                        raise item.error
+                    while not isinstance(end, Finish):
+                        end = (await blocks.get())[-1]
+                    if end.error is not None:
+                        raise end.error
 
         num_tokens, started = len(paths) * new_tokens, time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))

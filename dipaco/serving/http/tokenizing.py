@@ -75,6 +75,9 @@ def _prompt_ids(service: Service, prompt: str, body: TokenizeRequest) -> np.ndar
     if body.add_generation_prompt is not None:
         problem = "`add_generation_prompt` is for `messages`. Leave it out beside a `prompt`."
         raise _refusal("add_generation_prompt", problem)
+    if body.continue_final_message:
+        problem = "`continue_final_message` is for `messages`. Leave it out beside a `prompt`."
+        raise _refusal("continue_final_message", problem)
     (ids,) = service.tokenizer.encode([prompt])
     return ids
 
