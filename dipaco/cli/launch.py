@@ -19,6 +19,7 @@ workers to the same run.
 """
 
 import argparse
+import functools
 from typing import TYPE_CHECKING
 
 from dipaco.cli.errors import OptionMissing
@@ -77,7 +78,6 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.observe.trackers import check_trackers
     from dipaco.workers.process import begun_run
 
-    _check_mesh(options, config)
     if options.name is not None:
         check_name(options.name)
     check_trackers(options.trackers)
@@ -87,6 +87,8 @@ def run(options: argparse.Namespace) -> int:
         options.database,
         init_from=options.init_from,
         start_from=options.start_from,
+        check_new=functools.partial(_check_mesh, options),
+        check_open=functools.partial(_check_name, options),
     ) as (opened, is_new):
         if opened.ledger.queue.is_finished():
             print_results(opened)
@@ -124,21 +126,33 @@ def _check_counts(options: argparse.Namespace) -> None:
 
 
 def _check_mesh(options: argparse.Namespace, config: "RunConfig") -> None:
-    """Raises `MeshUnfit` if the devices that each worker is given cannot train this; how many they
-    find where none are given is seen only there.
+    """For a new run: raises `MeshUnfit` if the devices that each worker is given cannot train it.
+    How many these are is seen only there where none are given, on a TPU, of which a chip may be two
+    devices, and on a cluster, which may have TPUs.
     """
     from dipaco.errors import SettingsDisagree
+    from dipaco.launch.devices import visible_devices
     from dipaco.launch.errors import MeshUnfit
     from dipaco.model.errors import BadMesh
     from dipaco.runs.meshes import check_number
 
-    if options.devices_per_worker is None:
+    if options.devices_per_worker is None or options.workers == 0:
+        return
+    if options.engine != "local" or visible_devices().kind == "tpu":
         return
     devices = options.devices_per_worker * options.hosts_per_worker
     try:
         check_number(config, devices, options.hosts_per_worker)
     except (BadMesh, SettingsDisagree) as error:
         raise MeshUnfit(devices=devices, problem=error) from error
+
+
+def _check_name(options: argparse.Namespace, opened: "Run") -> None:
+    """Raises `LauncherNameTaken` if the name that is given is another launcher's."""
+    from dipaco.launch.launcher_name import check_free
+
+    if options.name is not None and not opened.ledger.queue.is_finished():
+        check_free(options.name, opened.ledger)
 
 
 def _worker_groups(opened: "Run", options: argparse.Namespace, name: str) -> list["WorkerGroup"]:

@@ -15,6 +15,8 @@ from dipaco.control import clock
 
 PROC = Path("/proc")
 UNKNOWN = "-"
+STATE, THREADS, BEGAN = 0, 17, 19  # places in /proc/NUMBER/stat after the name
+ENDED = ("Z", "X")  # states of a process of which only the number and the exit code are left
 
 
 class Life(NamedTuple):
@@ -45,16 +47,20 @@ class Life(NamedTuple):
         return " ".join(map(str, self))
 
     def is_over(self) -> bool:
-        """Whether it certainly is: its number, which counts here as well, has no process, or
-        another that began at another time.
+        """Whether it certainly is: its number, which counts here as well, has no process, one
+        that has ended and that its parent has not waited for, or one that began at another time.
         """
         here = Life.here()
         if (self.boot, self.namespace) != (here.boot, here.namespace):
             return False
         if not has_process(self.pid):
             return True
-        began = _began(self.pid)
-        return began is not None and began != self.began
+        values = _stat(self.pid)
+        if values is None:
+            return False
+        # Of a process whose first thread alone has ended, the others are alive.
+        has_ended = values[STATE] in ENDED and int(values[THREADS]) <= 1
+        return has_ended or values[BEGAN] != self.began
 
 
 def has_process(pid: int) -> bool:
@@ -81,9 +87,15 @@ def _of_process(pid: int) -> tuple[str, str, int, str]:
 
 def _began(pid: int) -> str | None:
     """When a process began; None where that cannot be known."""
+    values = _stat(pid)
+    return None if values is None else values[BEGAN]
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel says of a process; None where it does not."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    # NUMBER (NAME) STATE ...: the name may hold anything; the 22nd value is its beginning.
-    return text.rpartition(")")[2].split()[19]
+    # NUMBER (NAME) STATE ...: the name may hold anything.
+    return text.rpartition(")")[2].split()

@@ -119,19 +119,19 @@ class Meta:
         return self.get(_life_of(name))
 
     @retried
-    def take_launcher_name(self, name: str, life: str, after: str | None = None) -> bool:
+    def take_launcher_name(self, name: str, life: str, *, after: str | None) -> bool:
         """Records that a launcher has a name.
 
         Args:
           life: of its process.
-          after: the life that had the name; None = whichever had.
+          after: `launcher_life` as it was seen; None = nobody had the name.
 
         Returns:
           False: another process took the name first.
         """
         with self._database.transaction():
             self._database.lock(_life_of(name))
-            if after is not None and self.get(_life_of(name)) not in (after, life):
+            if self.get(_life_of(name)) not in (after, life):
                 return False
             self._database.change("change_meta", key=_life_of(name), value=life)
             return True

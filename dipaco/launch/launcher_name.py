@@ -41,11 +41,22 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
             if ledger.meta.take_launcher_name(made_up[1], str(here), after=before):
                 return made_up[1]
     name = name_of(given)
-    before = ledger.meta.launcher_life(name)
+    while True:  # again where another took it meanwhile
+        before = check_free(name, ledger)
+        if ledger.meta.take_launcher_name(name, str(here), after=before):
+            return name
+
+
+def check_free(name: str, ledger: Ledger) -> str | None:
+    """Looks whether this process may have a name. Returns the life that had it last.
+
+    Raises:
+      LauncherNameTaken: as `launcher_name`.
+    """
+    here, before = Life.here(), ledger.meta.launcher_life(name)
     if before not in (None, str(here)) and _is_alive_beside(here, before):
         raise LauncherNameTaken(name=name, pid=Life.parse(before).pid)
-    ledger.meta.take_launcher_name(name, str(here))
-    return name
+    return before
 
 
 def _is_alive_beside(here: Life, life: str) -> bool:

@@ -67,6 +67,8 @@ def begun_run(
     rules: Rules | None = None,
     reads_text: bool = False,
     check_machine: Callable[[RunConfig], object] | None = None,
+    check_new: Callable[[RunConfig], object] | None = None,
+    check_open: Callable[[Run], object] | None = None,
 ) -> Generator[tuple[Run, bool]]:
     """Begins a run or opens the one that is there, and holds its folder's lock meanwhile. Tasks
     that failed are tried again: the command means that their cause was put right.
@@ -82,6 +84,9 @@ def begun_run(
         that are not there are said before the folder is made.
       check_machine: raises if this one cannot train the run; called with the config of a new one
         that has no `database`, before anything is copied or recorded. None = others are to.
+      check_new: raises if a new run must not begin; called as `check_machine`, whatever the
+        `database`.
+      check_open: raises if this process must not take part; called before it changes the run.
 
     Yields:
       (the run, whether it was begun just now).
@@ -90,7 +95,8 @@ def begun_run(
       BadSetting: a value of the config is not of its setting's type; nothing was written.
       ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
-      CannotTrainHere: `check_machine` raises a fault; another error of it is raised as it is.
+      CannotTrainHere: `check_machine` raises a fault; another error of it, and any of the other
+        checks, is raised as it is.
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
@@ -113,6 +119,8 @@ def begun_run(
                     check_machine(config)
                 except MachineFault as fault:
                     raise CannotTrainHere(problem=fault) from fault
+            if check_new is not None:
+                check_new(config)
             check_settings(config, recorded or {})  # before bytes are copied
             if init_from is not None:
                 given = from_checkpoint(config, address, init_from)
@@ -124,6 +132,8 @@ def begun_run(
         try:
             opened.import_rules()
             check_origin(opened, init_from, start_from)
+            if check_open is not None:
+                check_open(opened)
             opened = with_report_settings(opened, config)
             clean_up(opened, is_first=lock.is_exclusive)
             lock.share()

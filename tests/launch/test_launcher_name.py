@@ -23,6 +23,11 @@ def ledger(tmp_path):
         yield ledger
 
 
+def put_owner(ledger, name, life):
+    """Whoever had the name, a launcher of this life has it."""
+    assert ledger.meta.take_launcher_name(name, life, after=ledger.meta.launcher_life(name))
+
+
 @pytest.fixture
 def alive():
     """Lives of two processes that are alive: a worker's, and a launcher's."""
@@ -42,11 +47,11 @@ def over():
 
 def test_the_same_command_goes_on_under_the_name_of_a_launcher_that_was_killed(ledger, alive, over):
     name, members = MADE_UP, ledger.members
-    ledger.meta.take_launcher_name(name, over)
+    put_owner(ledger, name, over)
     members.join(f"{name}-worker-1", life=alive[0], **OF)
     assert launcher_name(None, ledger) != name, "its workers would have other names"
     assert launcher_name(None, ledger, LAUNCH) == name
-    ledger.meta.take_launcher_name(name, over)
+    put_owner(ledger, name, over)
     members.leave(f"{name}-worker-1", alive[0])
     assert launcher_name(None, ledger, LAUNCH) != name
     members.join(f"{name}-1", life=alive[0], **OF)
@@ -62,7 +67,7 @@ def test_no_name_is_taken_of_a_launcher_that_is_alive_elsewhere_or_without_worke
     owners |= {"h-5-00000e": elsewhere, "lab": over}
     for name, owner in owners.items():
         if owner is not None:
-            ledger.meta.take_launcher_name(name, owner)
+            put_owner(ledger, name, owner)
         ledger.members.join(f"{name}-worker-0", life=lives.get(name, alive[0]), **OF)
     name = launcher_name(None, ledger, LAUNCH)
     assert re.fullmatch(re.escape(socket.gethostname()) + r"-\d+-[0-9a-f]{6}", name)
@@ -74,7 +79,7 @@ def test_of_two_launchers_one_takes_the_name_of_one_that_was_killed(
     ledger, alive, over, monkeypatch, looks_before
 ):
     """Also where the second has looked at the name before the first took it."""
-    ledger.meta.take_launcher_name(MADE_UP, over)
+    put_owner(ledger, MADE_UP, over)
     for worker in (0, 1):
         ledger.members.join(f"{MADE_UP}-worker-{worker}", life=alive[0], **OF)
     first = Life.parse(alive[1])
@@ -87,7 +92,7 @@ def test_of_two_launchers_one_takes_the_name_of_one_that_was_killed(
 
         def then_takes(life):
             if str(life) == over:
-                ledger.meta.take_launcher_name(MADE_UP, str(first))
+                put_owner(ledger, MADE_UP, str(first))
             return is_over(life)
 
         monkeypatch.setattr(Life, "is_over", then_takes)
@@ -100,18 +105,43 @@ def test_the_name_of_a_launcher_is_recorded_with_its_life(ledger, alive, over, g
     name = launcher_name(given, ledger, LAUNCH)
     assert given in (None, name)
     assert ledger.meta.launcher_life(name) == str(Life.here())
-    ledger.meta.take_launcher_name(name, over)
+    put_owner(ledger, name, over)
     assert launcher_name(name, ledger, LAUNCH) == name
     assert ledger.meta.launcher_life(name) == str(Life.here())
 
 
 def test_a_name_is_refused_whose_launcher_is_at_work_on_this_machine(ledger, alive):
     """Their workers would have the same names: those of the second would wait for ever."""
-    ledger.meta.take_launcher_name("lab", alive[1])
+    put_owner(ledger, "lab", alive[1])
     pid = Life.parse(alive[1]).pid
     with pytest.raises(LauncherNameTaken, match=rf"`lab` is at work .*process {pid}.*`--name`"):
         launcher_name("lab", ledger, LAUNCH)
     assert ledger.meta.launcher_life("lab") == alive[1]
     assert launcher_name("other", ledger, LAUNCH) == "other"
-    ledger.meta.take_launcher_name("lab", "another-boot pid:[1] 7 99")
+    put_owner(ledger, "lab", "another-boot pid:[1] 7 99")
     assert launcher_name("lab", ledger, LAUNCH) == "lab", "of a machine that may be gone"
+
+
+def test_of_two_launchers_that_start_together_one_has_the_name(ledger, alive, monkeypatch):
+    """Both have seen that nobody has it."""
+    meta, take = ledger.meta, ledger.meta.take_launcher_name
+
+    def take_as_second(*words, **more):
+        assert take("lab", alive[1], after=None)
+        monkeypatch.setattr(meta, "take_launcher_name", take)
+        return take(*words, **more)
+
+    monkeypatch.setattr(meta, "take_launcher_name", take_as_second)
+    with pytest.raises(LauncherNameTaken, match=rf"process {Life.parse(alive[1]).pid} "):
+        launcher_name("lab", ledger, LAUNCH)
+    assert meta.launcher_life("lab") == alive[1]
+
+
+def test_a_name_is_taken_after_the_life_that_was_seen_and_again_by_the_same(ledger, alive, over):
+    take = ledger.meta.take_launcher_name
+    assert not take("lab", alive[0], after=over), "nobody has had it"
+    assert take("lab", over, after=None)
+    assert take("lab", over, after=None), "after a connection was lost, it is asked for again"
+    assert not take("lab", alive[0], after=None)
+    assert take("lab", alive[0], after=over)
+    assert ledger.meta.launcher_life("lab") == alive[0]

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
+from dipaco.control import life as life_module
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.life import Life
+from dipaco.control.life import Life, _began
 from dipaco.control.meta import RunCommand
 from dipaco.workers.errors import NameLost, NameTaken
 from dipaco.workers.heartbeat import LeaseRenewer
@@ -60,6 +61,26 @@ def test_a_life_is_told_from_that_of_any_other_process(other_process):
     for other in (there._replace(boot="another"), there._replace(namespace="pid:[1]")):
         assert here.neighbour(str(other)) is None
         assert not other.is_over()  # numbers that are counted elsewhere say nothing here
+
+
+def test_a_process_that_ended_and_that_its_parent_has_not_waited_for_is_over(other_process):
+    """Its number stays, for ever where the first process of a container waits for none."""
+    other_process.kill()
+    os.waitid(os.P_PID, other_process.pid, os.WEXITED | os.WNOWAIT)
+    assert _began(other_process.pid) == other_process.life.began
+    assert other_process.life.is_over()
+
+
+def test_a_process_is_not_over_while_a_thread_of_it_is_alive(monkeypatch, tmp_path):
+    """Where its first thread has ended, the kernel calls it what one is called that has ended."""
+    here = Life.here()
+    stat = tmp_path / str(here.pid) / "stat"
+    stat.parent.mkdir()
+    monkeypatch.setattr(life_module, "PROC", tmp_path)
+    for state, threads, is_over in (("S", 2, False), ("Z", 2, False), ("Z", 1, True)):
+        between = " ".join("0" * 16)
+        stat.write_text(f"1 (a Z) b) {state} {between} {threads} 0 {here.began} 0 0")
+        assert here.is_over() == is_over
 
 
 def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_process):
