@@ -2,7 +2,8 @@
 
 Where several base models are of one text, the first reads it and the others take it from that run.
 They wait for it, and where it fails they train all the same: with its text if it has come so far.
-Once a text is there, a run whose paths are more than its router documents is refused.
+Once a text is there, in whichever folder it is taken from, a run whose paths are more than its
+router documents is refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,24 +57,27 @@ def jobs_left(
         return damage
 
     @cache  # a job is asked for its refusal again and again
-    def num_router_documents(shared: Path) -> int:
-        return read_manifest(Layout(shared).corpus).documents["router"]
+    def num_router_documents(folder: Path) -> int:
+        return read_manifest(Layout(folder).corpus).documents["router"]
 
     def text_for(run: SweepRun) -> Path | None:
         return folder_with_text(layout, run.config, first_row, remembered_damage)
 
     jobs: dict[str, Job] = {}
-    read_by: dict[str, str | None] = {}  # text -> the job that reads it; None = it is there
+    readers: dict[str, tuple[str, Path]] = {}  # text that is not there -> who reads it, and where
+    taken_from: dict[Path, Path] = {}  # base model without its text -> the folder that has it first
     for run in filter(is_left, runs):
         digest = base_digest(run.config)
         shared, title = layout.shared(digest), f"base model {digest}"
         is_begun = Layout(run.folder).ledger.exists()
         if not is_begun and title not in jobs and not has_base_model(shared):
-            text, reader = corpus_digest(run.config), None
+            reader = None
             if not has_text(shared):
-                if text not in read_by:
-                    read_by[text] = title if text_for(run) is None else None
-                reader = read_by[text]
+                source = text_for(run)
+                if source is None:
+                    text = corpus_digest(run.config)
+                    reader, source = readers.setdefault(text, (title, shared))
+                taken_from[shared] = source
             jobs[title] = Job(
                 title,
                 shared,
@@ -91,21 +95,26 @@ def jobs_left(
             follows=None,
             begin=_begin_row(run, shared),
             is_done=lambda folder=run.folder: is_finished(folder),
-            refusal=partial(_refusal, run, shared, num_router_documents),
+            refusal=partial(
+                _refusal, run, (shared, taken_from.get(shared, shared)), num_router_documents
+            ),
         )
     return list(jobs.values())
 
 
 def _refusal(
-    run: SweepRun, shared: Path, num_router_documents: Callable[[Path], int]
+    run: SweepRun, folders: Sequence[Path], num_router_documents: Callable[[Path], int]
 ) -> TooFewRouterDocuments | None:
     """Why a run fails at its router: None for one that has begun, which says so itself, and as long
-    as its text is not there.
+    as its text is in none of the folders. The first that has one counts.
     """
-    if Layout(run.folder).ledger.exists() or not has_text(shared):
+    if Layout(run.folder).ledger.exists():
+        return None
+    folder = next(filter(has_text, folders), None)
+    if folder is None:
         return None
     try:
-        documents = num_router_documents(shared)
+        documents = num_router_documents(folder)
     except DipacoError:  # a damaged text is said by the process that reads it
         return None
     paths = run.config.num_paths
