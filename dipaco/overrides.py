@@ -330,7 +330,7 @@ def _read(name: str, text: str, kind: Any) -> Any:
         try:
             value = msgspec.to_builtins(msgspec.convert(candidate, kind))
             if isinstance(value, int) and abs(value) > LARGEST:
-                raise BadSetting(name=name, value=text, expected=f"at most {LARGEST} in size")
+                raise BadSetting(name=name, value=text, expected="at most 2^63 - 1 in size")
             return value
         except (msgspec.ValidationError, DipacoError) as error:
             problem = problem or error

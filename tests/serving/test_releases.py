@@ -41,7 +41,7 @@ def begin(service, path=0, tokens=6):
     """Submits a request with the release it began in; the loop is not running."""
     items = []
     served = service.releases.current
-    keep_alive = lambda item, served=served: items.append(item)  # noqa: E731
+    keep_alive = lambda some, served=served: items.extend(some)  # noqa: E731
     service.loop.submit(
         GenerationRequest(
             prompt_ids=(5, 6, 7), path=path, release=served.digest, max_new_tokens=tokens
