@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dipaco.model import lm
 from dipaco.serving.decoding import cache_pool, decode
+from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.fairness import has_room
 from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -223,6 +224,22 @@ def test_a_request_cancelled_while_waiting_never_begins(loop):
     stream.cancel()
     assert not loop.run_once()
     assert read(stream) == ([], Finish("cancelled"))
+
+
+def test_tokens_before_a_failure_within_their_block_are_not_left_out(loop, monkeypatch):
+    undisturbed = loop.submit(request())
+    run_until_idle(loop)
+    fails = iter([False, False, True])
+
+    def takes(row, token):
+        if next(fails, False):
+            raise RuntimeError("out of memory")
+        return True
+
+    monkeypatch.setattr(BatchRow, "takes", takes)
+    stream = loop.submit(request())
+    run_until_idle(loop)
+    assert read(stream) == read(undisturbed)
 
 
 def test_a_callback_that_raises_cancels_its_own_request_only(loop):

@@ -320,16 +320,18 @@ class Loop:
         for index, (batch, row) in enumerate(rows):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
             taken, finish = [], None
-            for token in tokens_of(block, index, row.stream.request.num_logprobs):
-                if not row.takes(token):
-                    self._pool.take_back(step, row)
-                    break
-                taken.append(token)
-                if finish := row.add(token):
-                    break
-            num_tokens += len(taken)
-            if taken:
-                row.stream.put(taken)
+            try:
+                for token in tokens_of(block, index, row.stream.request.num_logprobs):
+                    if not row.takes(token):
+                        self._pool.take_back(step, row)
+                        break
+                    taken.append(token)
+                    if finish := row.add(token):
+                        break
+            finally:  # those that the row has, also where one after them failed
+                num_tokens += len(taken)
+                if taken:
+                    row.stream.put(taken)
             if finish:
                 self._remove_row(batch, row, finish)
             if is_first:
