@@ -33,11 +33,12 @@ def dense() -> RunConfig:
 
 def data_parallel() -> RunConfig:
     """What four machines make of one model in lock-step."""
+    config = diloco()
     return dataclasses.replace(
-        diloco(),
+        config,
         outer=OuterSettings(synchronous=True),
         routing=RoutingConfig(kind="random"),
-        evaluation=dataclasses.replace(diloco().evaluation, best_path=False),
+        evaluation=dataclasses.replace(config.evaluation, best_path=False),
     )
 
 

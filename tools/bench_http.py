@@ -6,7 +6,7 @@
 Serves a run in a process of its own and asks it for 64 greedy completions at once, of 96 tokens
 after 16 random ones, each of a path in turn, until all are answered: parsing, prefill and decoding,
 and this client. With `--beside` other servers, of an older program say, are asked for the same in
-turn; a ratio is its seconds / theirs, the median over the rounds with a 95 % interval.
+turn; a ratio is of tokens a second, the median over the rounds with a 95 % interval.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from support.paired_ratio import median_and_interval
 from support.serve_process import serving
+from support.thin_client import send
 
 ROWS = 64
 PROMPT_TOKENS, NEW_TOKENS = 16, 96
@@ -28,22 +29,15 @@ Address = tuple[str, int]
 
 async def complete(address: Address, model: str, path: int, prompt: list[int]) -> int:
     """Asks for one completion on a path; returns how many tokens it has."""
-    body = json.dumps(
-        {"model": model, "prompt": prompt, "path": path}
-        | {"max_tokens": NEW_TOKENS, "temperature": 0}
-    )
-    answer = await ask(address, "POST /v1/completions", body)
+    body = {"model": model, "prompt": prompt, "path": path}
+    body |= {"max_tokens": NEW_TOKENS, "temperature": 0}
+    answer = await ask(address, "POST /v1/completions", json.dumps(body).encode())
     return answer["usage"]["completion_tokens"]
 
 
-async def ask(address: Address, what: str, body: str = "") -> dict:
+async def ask(address: Address, what: str, content: bytes = b"") -> dict:
     """The JSON that a server answers."""
-    reader, writer = await asyncio.open_connection(*address)
-    head = (
-        f"{what} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write((head + body).encode())
+    reader, writer = await send(address, what, content)
     head, _, text = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     status = head.split(maxsplit=2)[1]

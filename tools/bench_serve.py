@@ -55,6 +55,7 @@ from support.many_paths import (
 from support.numbers import at_least_one, several
 from support.paired_ratio import median_and_interval
 from support.serve_process import serving
+from support.thin_client import send
 
 if TYPE_CHECKING:
     from dipaco.model.config import ModelConfig
@@ -92,9 +93,7 @@ async def complete(address: tuple[str, int], prompt: list[int], options, model: 
     }
     data = json.dumps(body).encode()
     started = time.perf_counter()
-    reader, writer = await asyncio.open_connection(*address)
-    head = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    reader, writer = await send(address, "POST /v1/completions", data)
     text, num_tokens, first_seconds = "", 0, 0.0
     async for line in reader:
         if not line.startswith(b"data: {"):

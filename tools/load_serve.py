@@ -30,6 +30,8 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from support.thin_client import send
+
 HANG_UP_SHARE = 0.05
 WRONG = (
     {"model": "no such model"},
@@ -125,13 +127,9 @@ async def client(
 async def ask(port: int, body: dict, hangs_up: bool, is_wrong: bool, tally: Tally) -> float:
     """One completion; returns the seconds to wait before the next."""
     started = time.monotonic()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    content = json.dumps(body).encode()
+    reader, writer = await send(("127.0.0.1", port), "POST /v1/completions", content)
     try:
-        content = json.dumps(body).encode()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(content) + content
-        )
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         status = head.split(maxsplit=2)[1]
@@ -191,8 +189,7 @@ async def report(options: argparse.Namespace, tally: Tally) -> None:
 
 
 async def metric(port: int, name: str) -> float:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    reader, writer = await send(("127.0.0.1", port), "GET /metrics")
     text = (await reader.read()).decode()
     writer.close()
     return number(rf"(?m)^dipaco_{name} (\S+)$", text)

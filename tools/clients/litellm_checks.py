@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 
-from clients.checks import PROMPT, SCHEMA, Check, Server, imported, need, refused, run_checks
+from clients.checks import OTHER, PROMPT, SCHEMA, Check, Server, imported, need, refused, run_checks
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing it asks the network
 litellm = imported("litellm")
@@ -12,19 +12,21 @@ litellm.suppress_debug_info = True
 ASKED = [{"role": "user", "content": PROMPT}]
 
 
-def _chat(server: Server) -> dict:
+def _settings(server: Server, provider: str = "openai") -> dict:
     return {
-        "model": f"openai/{server.model}",
-        "messages": ASKED,
+        "model": f"{provider}/{server.model}",
         "api_base": server.base_url,
         "api_key": server.key,
         "num_retries": 0,
     }
 
 
+def _chat(server: Server) -> dict:
+    return _settings(server) | {"messages": ASKED}
+
+
 def _text(server: Server) -> dict:
-    rest = {key: value for key, value in _chat(server).items() if key != "messages"}
-    return rest | {"model": f"text-completion-openai/{server.model}", "prompt": PROMPT}
+    return _settings(server, "text-completion-openai") | {"prompt": PROMPT}
 
 
 def chat(server: Server) -> None:
@@ -87,8 +89,7 @@ def completion_stream(server: Server) -> None:
 
 
 def embeddings(server: Server) -> None:
-    body = {key: value for key, value in _chat(server).items() if key != "messages"}
-    answer = litellm.embedding(**body, input=[PROMPT, "def f("])
+    answer = litellm.embedding(**_settings(server), input=[PROMPT, OTHER])
     need(len(answer.data) == 2 and len(answer.data[0]["embedding"]) > 0, answer)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,6 +23,25 @@ class BatchRow:
     grammar: GrammarState | None = None  # of what it makes
     mask_number: int = 0  # of the mask with which its block draws
     number: int = dataclasses.field(default_factory=itertools.count().__next__)  # no other has it
+
+    def put(self, tokens: Sequence[Token]) -> tuple[int, Finish | None]:
+        """Puts tokens of its block into the stream, up to its end or to one that is drawn again.
+
+        Returns:
+          how many, and the end where the last of them was the last.
+        """
+        taken, finish = [], None
+        try:
+            for token in tokens:
+                if not self.takes(token):
+                    break
+                taken.append(token)
+                if finish := self.add(token):
+                    break
+        finally:  # those that it has, also where one after them failed
+            if taken:
+                self.stream.put(taken)
+        return len(taken), finish
 
     def takes(self, token: Token) -> bool:
         """Whether a token of its block is as it is drawn one by one: else its grammar's mask has

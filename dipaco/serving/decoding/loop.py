@@ -319,21 +319,13 @@ class Loop:
         num_tokens = 0
         for index, (batch, row) in enumerate(rows):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
-            taken, finish = [], None
-            try:
-                for token in tokens_of(block, index, row.stream.request.num_logprobs):
-                    if not row.takes(token):
-                        self._pool.take_back(step, row)
-                        break
-                    taken.append(token)
-                    if finish := row.add(token):
-                        break
-            finally:  # those that the row has, also where one after them failed
-                num_tokens += len(taken)
-                if taken:
-                    row.stream.put(taken)
+            tokens = tokens_of(block, index, row.stream.request.num_logprobs)
+            num_taken, finish = row.put(tokens)
+            num_tokens += num_taken
             if finish:
                 self._remove_row(batch, row, finish)
+            elif num_taken < len(tokens):
+                self._pool.take_back(step, row)
             if is_first:
                 self._meter.record_first_token(row.stream.submitted_seconds)
         return num_tokens
