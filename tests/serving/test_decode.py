@@ -6,7 +6,16 @@ import pytest
 
 from dipaco.model.inference import prepare
 from dipaco.model.lm import forward
-from dipaco.serving.decoding.decode import buckets, make_pool, score_prompt, smallest_fitting
+from dipaco.serving.decoding.decode import (
+    DRAWN,
+    buckets,
+    decode_block,
+    gather_rows,
+    make_pool,
+    score_prompt,
+    smallest_fitting,
+)
+from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
 from tests.support.serving_rig import CONFIG, random_parts
 
 
@@ -36,3 +45,34 @@ def test_a_prompt_is_scored_as_the_full_forward_scores_it():
     np.testing.assert_allclose(block.logprob[1:, 0], expected, atol=3e-5)
     np.testing.assert_array_equal(block.top_token[1:, 0, 0], logprobs.argmax(axis=1))
     np.testing.assert_allclose(block.top_logprob[1:, 0], -np.sort(-logprobs)[:, :20], atol=3e-5)
+
+
+@pytest.mark.parametrize("wants_logprobs", [False, True])
+def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(wants_logprobs):
+    parts, steps, slots = random_parts(0), 6, 32
+    prepared = prepare(CONFIG, parts)
+    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (steps, 2), np.int32)
+    given_nB[-1] = DRAWN
+    history_BS = np.zeros((2, slots), np.int32)
+    history_BS[:, 0] = 3, 5
+    pool, rows_B = make_pool(CONFIG, 2), np.arange(2, dtype=np.int32)
+    block, *_ = decode_block(
+        CONFIG,
+        prepared,
+        pool,
+        gather_rows(pool, rows_B, slots),
+        rows_B=rows_B,
+        history_BS=history_BS,
+        lengths_B=np.ones(2, np.int32),
+        settings=stack_settings([SamplingSettings()] * 2),
+        uniforms_nBU=np.zeros((steps, 2, NUM_UNIFORMS), np.float32),
+        wants_logprobs=np.array(wants_logprobs),
+        given_nB=given_nB,
+    )
+    np.testing.assert_array_equal(block.token[:-1], given_nB[:-1])
+    logits, _ = forward(CONFIG, parts, np.stack([[3, 5], *given_nB[:-1]], axis=1))
+    np.testing.assert_array_equal(block.token[-1], logits[:, -1].argmax(axis=-1))
+    logprobs_BnV = np.asarray(jax.nn.log_softmax(logits))
+    expected_Bn = np.take_along_axis(logprobs_BnV, np.asarray(block.token).T[..., None], axis=2)
+    if wants_logprobs:
+        np.testing.assert_allclose(block.logprob.T, expected_Bn[..., 0], atol=3e-5)

@@ -58,13 +58,11 @@ class RowInputs:
                 self._of, self._held = these, _on_device(inputs)
         if all(row.grammar is None for row in rows):
             return self._held
-        stop_ids_BM, shortest_B = stack_stops([_earliest_stop(row) for row in rows], num_rows)
-        settings = self._held["settings"]._replace(
-            stop_ids_BM=stop_ids_BM,
-            shortest_B=shortest_B,
-            allowed_BW=_allowed(rows, num_rows, tokens_W),
-        )
-        return self._held | {"settings": settings}
+        changed = {"allowed_BW": _allowed(rows, num_rows, tokens_W)}
+        if any(row.stream.request.min_new_tokens for row in rows):
+            stops = stack_stops([_earliest_stop(row) for row in rows], num_rows)
+            changed |= zip(("stop_ids_BM", "shortest_B"), stops, strict=True)
+        return self._held | {"settings": self._held["settings"]._replace(**changed)}
 
 
 def block_inputs(rows: Sequence[BatchRow], plan: BlockPlan, slots: int) -> dict[str, Any]:

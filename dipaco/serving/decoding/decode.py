@@ -185,10 +185,20 @@ def decode_block(
         blocks, history_BS, lengths_B = carry
         last_B1 = jnp.minimum(lengths_B - 1, slots - 1)[:, None]
         token_B1 = jnp.take_along_axis(history_BS, last_B1, axis=1)
-        logits_VB, blocks = _next_logits(config, prepared, token_B1, lengths_B - 1, blocks)
-        token_B = sample(logits_VB, settings, uniforms_BU, history_BS, lengths_B)
-        token_B = jnp.where(given_B >= 0, given_B, token_B)
-        logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
+        logits_of, blocks = _next_logits(config, prepared, token_B1, lengths_B - 1, blocks)
+
+        def choose():
+            logits_VB = logits_of()
+            token_B = sample(logits_VB, settings, uniforms_BU, history_BS, lengths_B)
+            token_B = jnp.where(given_B >= 0, given_B, token_B)
+            logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
+            return token_B, *logprobs
+
+        def keep():
+            return given_B, *_zeros(jax.eval_shape(logits_of), given_B)
+
+        # Where every row's token is given, there is nothing to choose.
+        token_B, *logprobs = lax.cond(jnp.any(given_B == DRAWN) | wants_logprobs, choose, keep)
         # A row that rests makes its last token's entry of the cache again.
         is_made_B = given_B != RESTS
         places_B = jnp.where(is_made_B, lengths_B, slots)
@@ -252,10 +262,12 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
 
 
 def _next_logits(config, prepared, token_B1, starts_B, blocks):
+    """What makes the logits float32 [V, B], and the cache with the tokens in it."""
     if isinstance(prepared, mixed.MixedParts):
-        return mixed.step(config, prepared, token_B1[:, 0], starts_B, blocks)
+        logits_VB, blocks = mixed.step(config, prepared, token_B1[:, 0], starts_B, blocks)
+        return (lambda: logits_VB), blocks
     x_DB, blocks = extend(config, prepared, token_B1, starts_B, blocks)
-    return logits(config, prepared, x_DB), blocks
+    return (lambda: logits(config, prepared, x_DB)), blocks
 
 
 def _log_probabilities(logits_VB, token_B):
