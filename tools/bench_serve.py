@@ -3,7 +3,7 @@
     python tools/bench_serve.py
     python tools/bench_serve.py --run runs/quickstart --pairs 3
     python tools/bench_serve.py --only paths
-    python tools/bench_serve.py --only memory --rounds 5
+    python tools/bench_serve.py --only memory --rounds 5 --memory-tokens 96
     python tools/bench_serve.py --only paths --sides 2,8      # the first table of `paths` alone
 
 Serves a run in a process of its own and asks it over HTTP, streaming, for 64 greedy tokens after
@@ -173,6 +173,12 @@ def main() -> None:
         "--pairs", type=at_least_one, default=20, help="of runs, for each concurrency (20)"
     )
     parser.add_argument("--new-tokens", type=at_least_one, default=64, help="of each request (64)")
+    parser.add_argument(
+        "--memory-tokens",
+        type=at_least_one,
+        default=NEW_TOKENS,
+        help=f"of each request with memory for some paths ({NEW_TOKENS})",
+    )
     parser.add_argument("--concurrent", type=at_least_one, nargs="+", default=[1, 8, 32])
     parser.add_argument(
         "--only",
@@ -217,8 +223,12 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     from dipaco.overrides import load_config
 
     model, rounds = load_config(HOME / "configs" / "quickstart.py").model, options.rounds
+
+    def with_memory_for_some(rounds: int) -> dict[str, float]:
+        return memory_for_some(model, scratch, rounds, options.memory_tokens)
+
     if options.only == "memory":
-        return {"paths_256_memory_for_64": memory_for_some(model, scratch, rounds)}
+        return {"paths_256_memory_for_64": with_memory_for_some(rounds)}
     devices = min(options.devices, jax.local_device_count())
     sides = SIDES if options.sides is None else (1, *(side for side in options.sides if side > 1))
     rows = rows_on_paths(model, scratch, rounds, sides, devices)
@@ -226,7 +236,7 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
         return rows
     return {
         **rows,
-        "paths_256_memory_for_64": memory_for_some(model, scratch, max(1, rounds // 2)),
+        "paths_256_memory_for_64": with_memory_for_some(max(1, rounds // 2)),
         "second_turn": second_turn(model, scratch, rounds),
     }
 
@@ -303,7 +313,9 @@ def _rates_of(
     return rates
 
 
-def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, float]:
+def memory_for_some(
+    model: "ModelConfig", scratch: Path, rounds: int, new_tokens: int
+) -> dict[str, float]:
     """Tokens a second with memory for 64 paths of 256, as a share of those with memory for all."""
     from dipaco.serving.garbage import keep_what_there_is
 
@@ -319,7 +331,7 @@ def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[st
             paths = draw(2 * topology.num_paths, topology.num_paths)
             np.random.default_rng(each).shuffle(paths)
             for number, engine in engines.items():
-                load = engine.load(paths, NEW_TOKENS)
+                load = engine.load(paths, new_tokens)
                 if each:
                     loads[number].append(load)
             keep_what_there_is()  # as the server does, once the first round has compiled
