@@ -101,6 +101,11 @@ class Engine(ABC):
         for process in self._workers.get(name, ()):
             process.terminate()
 
+    def kill(self, name: str) -> None:
+        """Ends a worker at once; `poll` reports it."""
+        for process in self._workers.get(name, ()):
+            process.kill()
+
     def poll(self) -> list[EndedWorker]:
         """The workers that have ended since the last call."""
         ended = [(name, self._end_of(name, worker)) for name, worker in self._workers.items()]

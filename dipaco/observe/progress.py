@@ -84,9 +84,16 @@ class Progress:
         self._bytes_sent += bytes_sent
         self._loss = self._loss if loss is None else loss
         if self._bar:
-            self._bar.show(self._done_steps, self._facts())
+            self._bar.show(self._done_steps, self._total_steps, self._facts())
         elif self._clock() - self._printed_seconds >= LINE_SECONDS:
             self._print()
+
+    def expect(self, total_steps: int) -> None:
+        """From now on the stage has `total_steps`, or as many as are done if these are more."""
+        self._total_steps = max(total_steps, self._done_steps)
+        self._printed_step = -1  # what the last line says is no longer so
+        if self._bar:
+            self._bar.show(self._done_steps, self._total_steps, self._facts())
 
     def say(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -150,13 +157,15 @@ class _Bar:
         self._task = self._rich.add_task(title, total=total_steps, completed=done_steps, facts="")
         self._rich.start()
 
-    def show(self, done_steps: int, facts: list[str]) -> None:
+    def show(self, done_steps: int, total_steps: int, facts: list[str]) -> None:
         width, (task,) = self._rich.console.width, self._rich.tasks
-        room = width - len(f"{task.description}  {done_steps}/{task.total} ") - LEAST_BAR
+        room = width - len(f"{task.description}  {done_steps}/{total_steps} ") - LEAST_BAR
         shown = list(facts)
         while shown and len(" · ".join(shown)) > room:
             shown.pop(-2 if len(shown) > 1 else -1)  # what is left over longest: the time left
-        self._rich.update(self._task, completed=done_steps, facts=" · ".join(shown))
+        self._rich.update(
+            self._task, completed=done_steps, total=total_steps, facts=" · ".join(shown)
+        )
 
     def rename(self, title: str) -> None:
         self._rich.update(self._task, description=title)

@@ -141,7 +141,7 @@ class _Sweep:
             )
 
             def look() -> None:
-                progress.look([job.folder for job in pool.active])
+                progress.look(pool.still_to_do)
                 self._add_finished(progress.show)
 
             with on_sigterm(pool.end):

@@ -104,6 +104,18 @@ def test_one_worker_is_ended_in_order_and_the_others_stay(engine, tmp_path):
     assert is_alive(other)
 
 
+def test_one_worker_that_does_not_end_is_killed_and_the_others_stay(engine, tmp_path):
+    engine.start(Dummy(str(tmp_path), how="deaf"), "one")
+    engine.start(Dummy(str(tmp_path)), "other")
+    one, other = pid_of(tmp_path, "one"), pid_of(tmp_path, "other")
+    engine.end("one")
+    engine.kill("one")
+    assert [ended.name for ended in next_end(engine)] == ["one"]
+    wait_until(lambda: not is_alive(one), "it is gone", 10)
+    assert is_alive(other)
+    assert engine.poll() == []
+
+
 def test_stop_asks_workers_to_end_and_then_kills_the_remaining_ones(engine, tmp_path):
     engine.start(Dummy(str(tmp_path)), "polite")
     engine.start(Dummy(str(tmp_path), how="deaf"), "deaf")
