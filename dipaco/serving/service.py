@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence, Set
-from pathlib import Path
 
 import numpy as np
 
@@ -44,7 +43,7 @@ from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import text_starts, token_bytes
 from dipaco.serving.vocabulary import vocabulary_of
 from dipaco.serving.warm_up import WarmUp
-from dipaco.store.address import Address
+from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 
@@ -71,7 +70,7 @@ class Service:
 
     def __init__(
         self,
-        folder: Path | Address,
+        folder: Where,
         settings: ServiceSettings | None = None,
         say: Callable[[str], None] = print_notice,
         on_cold: Callable[[float], object] = lambda seconds: None,
@@ -102,7 +101,7 @@ class Service:
 
     def _open(
         self,
-        folder: Path | Address,
+        folder: Where,
         on_cold: Callable[[float], object],
         engine: Callable[[EngineSpec], ServingEngine],
     ) -> None:
