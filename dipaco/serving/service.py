@@ -13,6 +13,7 @@ import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.control.release import Release
+from dipaco.control.summaries import Prepared
 from dipaco.errors import DipacoError
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import open_run
@@ -119,7 +120,7 @@ class Service:
         vocabulary = vocabulary_of(run)
         self.grammars, self.token_ids = Grammars(vocabulary), vocabulary.token_ids()
         # Of prompts; runs of older versions have none.
-        self.examples: list[str] = run.stage("prepare").summary.get("examples", [])
+        self.examples = Prepared.of(run.stage("prepare")).examples
 
         self.health = ReleaseHealth(self._report_module)
         self.models = ServedModels(run, release, settings.phase, self.health, self.say)
