@@ -9,7 +9,8 @@ A path of the run, or one of fresh parameters (`--width`) with the run's tokeniz
 obey a schema, drawn at temperature 1, and then as many free texts of the same lengths; `--rows` at
 once, interleaved pair by pair. A ratio is tokens per second with the schema / without, its median
 over the pairs with a 95 % interval. `--draws` texts in all are parsed and compared with the schema
-by hand. The last line is JSON.
+by hand, and their tokens of which the schema allows one only are counted: a server does not draw
+these. The last line is JSON.
 """
 
 import argparse
@@ -92,6 +93,15 @@ def is_record(found: dict[str, Any]) -> bool:
     )
 
 
+def num_forced(grammars: Grammars, schema: str, tokens: list[int], stop_ids: frozenset[int]) -> int:
+    """Tokens of a text in whose place the schema allows no other."""
+    state, found = grammars.begin(schema, [], stop_ids), 0
+    for token in tokens:
+        found += bool(state.forced)
+        state.add(token)
+    return found
+
+
 def made_by(
     loop: Loop, requests: list[GenerationRequest], clock: Callable[[], float]
 ) -> tuple[list[list[int]], float]:
@@ -150,8 +160,9 @@ def main() -> None:
     grammars, rng = Grammars(vocabulary), np.random.default_rng(0)
     schema = json.dumps(SCHEMAS[options.schema])
     grammars.compiled(schema)  # which the server keeps, from the first request on
+    counted_by = Grammars(vocabulary)  # else counting would wear out those that are timed
     stop_ids = frozenset() if end is None else frozenset({end})
-    ratios, checked, valid, seed = {}, 0, 0, 0
+    ratios, checked, valid, forced, tokens_made, seed = {}, 0, 0, 0, 0, 0
     for rows in map(int, options.rows.split(",")):
         limits = LoopLimits(rows=rows, rows_per_path=rows)
         loop = Loop(
@@ -175,6 +186,8 @@ def main() -> None:
             for tokens in texts:
                 text = tokenizer.decode([token for token in tokens if token != end])
                 checked, valid = checked + 1, valid + is_valid(text, options.schema)
+                forced += num_forced(counted_by, schema, tokens, stop_ids)
+                tokens_made += len(tokens)
             lengths = [len(tokens) for tokens in texts]
             free = [
                 request(seed + n, max_new_tokens=length, min_new_tokens=length)
@@ -186,7 +199,8 @@ def main() -> None:
         ratio, low, high = median_and_interval(pairs[1:])
         ratios[str(rows)] = round(ratio, 3)
         print(f"{rows} rows: {ratio:.2f} ({low:.2f} to {high:.2f}) of the speed without a schema")
-    print(json.dumps({"speed_with_schema": ratios, "draws": checked, "valid": valid}))
+    found = {"draws": checked, "valid": valid, "forced": round(forced / tokens_made, 3)}
+    print(json.dumps({"speed_with_schema": ratios, **found}))
 
 
 if __name__ == "__main__":

@@ -63,9 +63,19 @@ class Task(NamedTuple):
     def module(self) -> ModuleId:
         return ModuleId.parse(self.subject)
 
+    @property
+    def step(self) -> str:
+        """Of one of the stages `SLICED`: which step it does a slice of; empty: the whole stage."""
+        return self.arm if self.kind in SLICED else ""
+
+    @property
+    def slice(self) -> int:
+        """Of that step."""
+        return int(self.subject)
+
     def __str__(self) -> str:
-        if self.kind in SLICED and self.arm:
-            return f"{self.kind} {self.arm} slice {self.subject}"
+        if self.step:
+            return f"{self.kind} {self.step} slice {self.slice}"
         about = "path " if self.kind in OF_A_PATH else "module " if self.kind == "outer" else ""
         what = f" {self.arm} {about}{self.subject}".rstrip() if self.arm else ""
         return f"{self.kind}{what} phase {self.phase}" if self.arm or self.phase else self.kind

@@ -26,7 +26,6 @@ from dipaco.runs.opening import open_run
 from dipaco.runs.releases import check_arm, check_path, find_release
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
-from dipaco.store.address import Address
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
 
@@ -53,7 +52,7 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
     """
     if phase is not None:
         phase = whole_number("phase", phase, 0)
-    run = open_run(Address.parse(str(folder)))
+    run = open_run(folder)
     try:
         check_arm(run, arm)
     except BaseException:

@@ -73,7 +73,7 @@ def run(
         config = load_config(Path(config))
     ask_for_equal_bits()
     use_compilation_cache(cache_folder() / "compiled")
-    address = Address.parse(str(folder))
+    address = Address.of(folder)
     checkpoint = None if init_from is None else Path(init_from)
     listener = progress if callable(progress) else None
     stream = sys.stdout if progress is True else io.StringIO()  # where nobody looks

@@ -17,7 +17,7 @@ from typing import Any
 from dipaco.errors import RunBusy
 from dipaco.files import translate_os_errors
 from dipaco.runs.opening import check_folder
-from dipaco.store.address import Address
+from dipaco.store.address import Address, Where
 from dipaco.store.layout import Layout
 
 SETUP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
@@ -42,7 +42,7 @@ class FolderLock:
 
 
 @contextlib.contextmanager
-def folder_lock(where: Path | Address) -> Generator[FolderLock]:
+def folder_lock(where: Where) -> Generator[FolderLock]:
     """Holds the lock of a run's folder: exclusively for the first process, shared for the rest.
 
     Raises:
@@ -83,7 +83,7 @@ def folder_lock(where: Path | Address) -> Generator[FolderLock]:
             return
 
 
-def _wait(stream: Any, deadline: float, where: Path | Address) -> bool:
+def _wait(stream: Any, deadline: float, where: Where) -> bool:
     """Waits for the lock; whether it is exclusive. Raises `RunBusy`."""
     while not _try_lock(stream, fcntl.LOCK_EX):
         if _try_lock(stream, fcntl.LOCK_SH):
@@ -110,7 +110,7 @@ def _remove_unused(folder: Path, lock: Path) -> None:
             folder.rmdir()
 
 
-def is_in_use(where: Path | Address) -> bool:
+def is_in_use(where: Where) -> bool:
     """Whether a process works on a run from this folder now."""
     lock = Layout(Address.of(where).folder).lock
     if not lock.exists():

@@ -6,7 +6,6 @@ import difflib
 import json
 import uuid
 from collections.abc import Generator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from dipaco import overrides
@@ -29,7 +28,7 @@ from dipaco.runs.errors import (
 from dipaco.runs.rules import Recorded, check_settings, imported, phrase
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_program, check_version, described_version
-from dipaco.store.address import Address
+from dipaco.store.address import Address, Where
 from dipaco.store.layout import Layout, SweepLayout
 
 SOME = 3  # of the folders that are in the way, that are named
@@ -38,7 +37,7 @@ NOBODYS = (".", "_", "@", "#")  # what editors, Python and file servers begin na
 
 
 def create_or_open(
-    where: Path | Address,
+    where: Where,
     config: RunConfig,
     given: Mapping[str, Any] | None = None,
     database: str | None = None,
@@ -211,13 +210,13 @@ def _parse_marker(address: Address, content: bytes) -> FoundRun:
         ) from error
 
 
-def database_option(where: Path | Address) -> str | None:
+def database_option(where: Where) -> str | None:
     """The `--database` that a run was begun with, fit to be shown; None = in its folder."""
     found = _find(Address.of(where))
     return None if found is None else found.database
 
 
-def open_run(where: Path | Address, database: str | None = None) -> Run:
+def open_run(where: Where, database: str | None = None) -> Run:
     """Opens the run in a folder or at a URL.
 
     Args:
@@ -258,7 +257,7 @@ def _meant_by(address: Address) -> str:
     return f"Did you mean {address.folder.parent / near[0]}? " if near else ""
 
 
-def database_location_of(where: Path | Address, database: str | None = None) -> DatabaseLocation:
+def database_location_of(where: Where, database: str | None = None) -> DatabaseLocation:
     """Where the facts of a run are.
 
     Raises:
@@ -310,7 +309,7 @@ def refuse_sweep(address: Address) -> None:
 
 
 def has_begun(
-    where: Path | Address,
+    where: Where,
     config: RunConfig,
     rules: Recorded | None = None,
     *,
@@ -333,7 +332,7 @@ def _has_facts(run: Run) -> bool:
 
 
 @contextlib.contextmanager
-def reading(where: Path | Address) -> Generator[Run]:
+def reading(where: Where) -> Generator[Run]:
     """A run for commands that only read it. Raises as `open_run`."""
     run = open_run(where)
     try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from dipaco.control.release import Release
+from dipaco.control.summaries import Routed
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.serving.dispatch import is_routed
@@ -53,11 +54,11 @@ class ServedModel:
         phase = self._routed_at(release.phase)
         if not self.is_routed or phase in self._shards:
             return
-        summary = run.routing_of(release.arm, release.phase).summary
-        domains = summary.get("domains") or [{} for _ in summary["documents"]]
+        routed = Routed.of(run.routing_of(release.arm, release.phase))
+        domains = routed.domains or [{} for _ in routed.documents]
         self._shards[phase] = [
             PathShard(number, dict(sorted(of_path.items(), key=lambda item: -item[1])))
-            for number, of_path in zip(summary["documents"], domains, strict=True)
+            for number, of_path in zip(routed.documents, domains, strict=True)
         ]
 
     def shards_of(self, served: ServedRelease) -> list[PathShard] | None:

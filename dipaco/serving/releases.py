@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from dipaco.control.release import Release
 from dipaco.errors import DipacoError, NoSuchPath
@@ -20,7 +19,7 @@ from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.path_cache import Modules
-from dipaco.store.address import Address
+from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 
@@ -189,7 +188,7 @@ class ReleaseFollower:
 
     def __init__(
         self,
-        folder: Path | Address,
+        folder: Where,
         releases: ServedReleases,
         health: ReleaseHealth,
         prepare: Callable[[Run, ServedRelease], None],

@@ -16,6 +16,7 @@ import numpy as np
 from dipaco.config import MODULAR
 from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
+from dipaco.control.summaries import Rerouted
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
 from dipaco.routing import token_router
@@ -80,7 +81,7 @@ def load_rerouter(run: Run, release: Release) -> Rerouter | None:
         stage = run.stage("reroute")
     except NotAvailable:
         return None
-    if stage.summary["release"] != release.phase:
+    if Rerouted.of(stage).release != release.phase:
         return None
     params = load_tree(run.objects, stage.artifacts["within_router"])
     return Rerouter(run.config.model, params)

@@ -8,12 +8,12 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence, Set
-from pathlib import Path
 
 import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.control.release import Release
+from dipaco.control.summaries import Prepared
 from dipaco.errors import DipacoError
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import open_run
@@ -44,7 +44,7 @@ from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import text_starts, token_bytes
 from dipaco.serving.vocabulary import vocabulary_of
 from dipaco.serving.warm_up import WarmUp
-from dipaco.store.address import Address
+from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 
@@ -71,7 +71,7 @@ class Service:
 
     def __init__(
         self,
-        folder: Path | Address,
+        folder: Where,
         settings: ServiceSettings | None = None,
         say: Callable[[str], None] = print_notice,
         on_cold: Callable[[float], object] = lambda seconds: None,
@@ -102,7 +102,7 @@ class Service:
 
     def _open(
         self,
-        folder: Path | Address,
+        folder: Where,
         on_cold: Callable[[float], object],
         engine: Callable[[EngineSpec], ServingEngine],
     ) -> None:
@@ -120,7 +120,7 @@ class Service:
         vocabulary = vocabulary_of(run)
         self.grammars, self.token_ids = Grammars(vocabulary), vocabulary.token_ids()
         # Of prompts; runs of older versions have none.
-        self.examples: list[str] = run.stage("prepare").summary.get("examples", [])
+        self.examples = Prepared.of(run.stage("prepare")).examples
 
         self.health = ReleaseHealth(self._report_module)
         self.models = ServedModels(run, release, settings.phase, self.health, self.say)

@@ -38,6 +38,9 @@ class Address:
         if "://" not in text:
             if not text:
                 raise BadRun(given=text, problem="it is empty")
+            if text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):
+                problem = "a URL has two slashes, of which a `Path` keeps one: give it as text"
+                raise BadRun(given=text, problem=problem)
             return cls(Path(text))
         scheme, _, place = text.partition("://")
         if "@" in place:
@@ -60,9 +63,9 @@ class Address:
         return cls(cache_folder() / "runs" / f"{names[-1]}-{digest}", url)
 
     @classmethod
-    def of(cls, where: "Address | Path") -> "Address":
-        """Accepts a folder as well as an address."""
-        return where if isinstance(where, Address) else cls(where)
+    def of(cls, where: "Where") -> "Address":
+        """Accepts an address, a folder, or either as text. Raises `BadRun`."""
+        return where if isinstance(where, Address) else cls.parse(str(where))
 
     def __str__(self) -> str:
         return self.url or str(self.folder)
@@ -98,3 +101,7 @@ class Address:
         if self.remote is None:
             return Objects(self.folder)
         return Objects(self.folder, self.remote, FileCache(self.folder.parent, cache_bytes()))
+
+
+# What functions that are called from Python take; `Address.of` makes an address of it.
+Where = Address | Path | str

@@ -76,12 +76,12 @@ def execute(
         return step_module(run, claim)
 
     def route_step() -> list[Fact]:
-        if claim.task.arm:
+        if claim.task.step:
             return slice_of_features(run, claim)
         return route(run, claim, is_first=hosts.is_first)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: PREPARE[claim.task.arm](run, claim, callbacks.prepare_progressed),
+        "prepare": lambda: PREPARE[claim.task.step](run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
         "route": lambda: hosts.run_on_all(route_step),
         "train": train_path,

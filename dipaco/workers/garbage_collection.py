@@ -54,7 +54,7 @@ def collect_after(
         else:
             for name in _superseded_snapshots(run, claim):
                 objects.delete(name)
-    if task.kind in SLICED and not task.arm:
+    if task.kind in SLICED and not task.step:
         delete_slices(run)
     for name in partial_snapshots:
         objects.delete(name)

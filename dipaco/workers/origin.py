@@ -29,7 +29,7 @@ from dipaco.runs.opening import reading
 from dipaco.runs.progress import base_costs, costs_of_start
 from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
-from dipaco.store.address import Address
+from dipaco.store.address import Address, Where
 from dipaco.store.errors import BadRun
 from dipaco.store.layout import Layout
 from dipaco.store.objects import Objects
@@ -42,7 +42,7 @@ from dipaco.workers.origin_router import check_router, comes_from_base, notes_on
 Given = Mapping[str, Any]
 
 
-def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) -> Given:
+def from_checkpoint(config: RunConfig, where: Where, checkpoint: Path) -> Given:
     """All modules start from a Hugging Face checkpoint after `base.steps` of pre-training; its
     tokenizer is used, and its tokens for the start and the end of a text.
 
@@ -82,9 +82,7 @@ def parse_start(source: str) -> tuple[Address, str]:
         raise CannotStartFrom(source=given, problem=problem) from error
 
 
-def from_run(
-    config: RunConfig, where: Path | Address, source: str, rules: Recorded | None = None
-) -> Given:
+def from_run(config: RunConfig, where: Where, source: str, rules: Recorded | None = None) -> Given:
     """Modules start as those of another run after a phase, `DIR@PHASE`, or as its base model,
     `DIR@base`. The base model, the tokenizer and, for the same number of paths, the router come
     from there too; nothing is pre-trained. Rules of its own are those of `rules` alone.

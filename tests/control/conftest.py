@@ -205,7 +205,7 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
     """What finishing `task` records."""
     match task.kind:
         case "prepare" if task.arm:
-            return [slice_done(task.arm, int(task.subject))]
+            return [slice_done(task.step, task.slice)]
         case "prepare" | "report" | "reroute":
             return [stage(task.kind)]
         case "label":

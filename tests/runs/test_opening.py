@@ -46,6 +46,8 @@ def test_a_run_is_begun_once_and_opened_with_its_config_afterwards(tmp_path):
     assert again.given("base") == ["name", "digest", 3]
     assert again.given("modules") is None
     again.ledger.close()
+    with reading(str(tmp_path)) as there:  # a folder may be given as text
+        assert there.config == CONFIG
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def read(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
       OtherSources, SourcesMissing: this machine sees other files than one that has read a slice,
         or none.
     """
-    started, number = time.monotonic(), int(claim.task.subject)
+    started, number = time.monotonic(), claim.task.slice
     config, others = data_config(run), run.ledger.facts.slices("prepare", "read")
     try:
         slices, listing = cut_into_slices(config, run.plan.slices)
@@ -136,7 +136,7 @@ def merge_slices(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
 
 def tokenise(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     """Makes the documents of one slice tokens that stay in the corpus."""
-    started, number = time.monotonic(), int(claim.task.subject)
+    started, number = time.monotonic(), claim.task.slice
     (merged,) = run.ledger.facts.slices("prepare", "merge")
     text = run.ledger.facts.slices("prepare", "read")[number].artifacts["texts"]
     names = f"size_{number:06d}", f"{number:06d}"
@@ -274,8 +274,8 @@ def _done(
 ) -> SliceDone:
     return SliceDone(
         stage=claim.task.kind,
-        step=claim.task.arm,
-        slice=int(claim.task.subject),
+        step=claim.task.step,
+        slice=claim.task.slice,
         artifacts=artifacts,
         summary=json.loads(json.dumps(summary)),
         seconds=time.monotonic() - started,

@@ -23,7 +23,7 @@ ORDER = ("router", "train", "valid")
 
 def slice_of_features(run: Run, claim: Claim) -> list[Fact]:
     """Computes the features of one slice of the documents."""
-    started, number = time.monotonic(), int(claim.task.subject)
+    started, number = time.monotonic(), claim.task.slice
     made, documents = {}, _documents(run)
     for split, (start, stop) in _ranges(documents, run.plan.feature_slices)[number].items():
         made[split] = features_of(run, run.corpus, documents[split][start:stop])
