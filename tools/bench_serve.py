@@ -34,6 +34,7 @@ import contextlib
 import dataclasses
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -223,6 +224,10 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     from dipaco.overrides import load_config
 
     model, rounds = load_config(HOME / "configs" / "quickstart.py").model, options.rounds
+
+    if PROMPT + options.memory_tokens > model.max_length:
+        most = model.max_length - PROMPT
+        sys.exit(f"--memory-tokens {options.memory_tokens}: the context has room for {most}")
 
     def with_memory_for_some(rounds: int) -> dict[str, float]:
         return memory_for_some(model, scratch, rounds, options.memory_tokens)

@@ -90,8 +90,10 @@ class Progress:
 
     def expect(self, total_steps: int) -> None:
         """From now on the stage has `total_steps`, or as many as are done if these are more."""
-        self._total_steps = max(total_steps, self._done_steps)
-        self._printed_step = -1  # what the last line says is no longer so
+        if (total_steps := max(total_steps, self._done_steps)) == self._total_steps:
+            return
+        self._total_steps = total_steps
+        self._printed_step, self._first_step = -1, 0  # what the last line says is no longer so
         if self._bar:
             self._bar.show(self._done_steps, self._total_steps, self._facts())
 

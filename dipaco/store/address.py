@@ -39,8 +39,9 @@ class Address:
             if not text:
                 raise BadRun(given=text, problem="it is empty")
             if text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):
-                problem = "a URL has two slashes, of which a `Path` keeps one: give it as text"
-                raise BadRun(given=text, problem=problem)
+                raise BadRun(
+                    given=text, problem="a URL has two slashes, of which a `Path` keeps one"
+                )
             return cls(Path(text))
         scheme, _, place = text.partition("://")
         if "@" in place:

@@ -86,6 +86,22 @@ def test_a_stage_may_become_shorter():
     ]
 
 
+def test_what_is_expected_already_is_not_printed_again():
+    clock, stream = Clock(), io.StringIO()
+    with Progress("sweep", 10, stream=stream, clock=clock) as progress:
+        clock.seconds = 20
+        progress.advance(10)
+        progress.expect(10)
+    assert stream.getvalue() == "sweep: 10 of 10 steps (100%)\n"
+
+
+def test_a_stage_that_was_half_done_and_ends_so_says_it():
+    stream = io.StringIO()
+    with Progress("sweep", 100, done_steps=40, stream=stream, clock=Clock()) as progress:
+        progress.expect(40)
+    assert stream.getvalue() == "sweep: 40 of 40 steps (100%)\n"
+
+
 def test_the_bar_of_a_stage_that_becomes_shorter_reaches_its_end():
     stream = Terminal()
     with Progress("sweep", 100, stream=stream, clock=Clock()) as progress:

@@ -1,11 +1,15 @@
 """The compiled programs of serving: buckets, the pool's shapes, scores of a prompt."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from dipaco.model.inference import prepare
 from dipaco.model.lm import forward
+from dipaco.serving.decoding import decode
+from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.decode import (
     DRAWN,
     buckets,
@@ -47,32 +51,64 @@ def test_a_prompt_is_scored_as_the_full_forward_scores_it():
     np.testing.assert_allclose(block.top_logprob[1:, 0], -np.sort(-logprobs)[:, :20], atol=3e-5)
 
 
-@pytest.mark.parametrize("wants_logprobs", [False, True])
-def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(wants_logprobs):
-    parts, steps, slots = random_parts(0), 6, 32
-    prepared = prepare(CONFIG, parts)
-    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (steps, 2), np.int32)
-    given_nB[-1] = DRAWN
-    history_BS = np.zeros((2, slots), np.int32)
-    history_BS[:, 0] = 3, 5
-    pool, rows_B = make_pool(CONFIG, 2), np.arange(2, dtype=np.int32)
+def decode_given(config, given_nB, wants_logprobs=False):
+    """A block of such rows, each after a token of its own."""
+    num_rows, slots = given_nB.shape[1], 32
+    history_BS = np.zeros((num_rows, slots), np.int32)
+    history_BS[:, 0] = 3 + np.arange(num_rows)
+    pool, rows_B = make_pool(config, num_rows), np.arange(num_rows, dtype=np.int32)
     block, *_ = decode_block(
-        CONFIG,
-        prepared,
+        config,
+        prepare(config, random_parts(0)),
         pool,
         gather_rows(pool, rows_B, slots),
         rows_B=rows_B,
         history_BS=history_BS,
-        lengths_B=np.ones(2, np.int32),
-        settings=stack_settings([SamplingSettings()] * 2),
-        uniforms_nBU=np.zeros((steps, 2, NUM_UNIFORMS), np.float32),
+        lengths_B=np.ones(num_rows, np.int32),
+        settings=stack_settings([SamplingSettings()] * num_rows),
+        uniforms_nBU=np.zeros((*given_nB.shape, NUM_UNIFORMS), np.float32),
         wants_logprobs=np.array(wants_logprobs),
         given_nB=given_nB,
     )
+    return history_BS[:, 0], block
+
+
+@pytest.mark.parametrize("wants_logprobs", [False, True])
+def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(wants_logprobs):
+    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (6, 2), np.int32)
+    given_nB[-1] = DRAWN
+    first_B, block = decode_given(CONFIG, given_nB, wants_logprobs)
     np.testing.assert_array_equal(block.token[:-1], given_nB[:-1])
-    logits, _ = forward(CONFIG, parts, np.stack([[3, 5], *given_nB[:-1]], axis=1))
+    tokens_BT = np.stack([first_B, *given_nB[:-1]], axis=1)
+    logits, _ = forward(CONFIG, random_parts(0), tokens_BT)
     np.testing.assert_array_equal(block.token[-1], logits[:, -1].argmax(axis=-1))
     logprobs_BnV = np.asarray(jax.nn.log_softmax(logits))
     expected_Bn = np.take_along_axis(logprobs_BnV, np.asarray(block.token).T[..., None], axis=2)
     if wants_logprobs:
         np.testing.assert_allclose(block.logprob.T, expected_Bn[..., 0], atol=3e-5)
+
+
+def test_a_step_makes_logits_only_where_a_row_draws(monkeypatch):
+    made = []
+
+    def counted(*arguments):
+        jax.debug.callback(lambda: made.append(1))
+        return logits_of(*arguments)
+
+    logits_of = decode.logits
+    monkeypatch.setattr(decode, "logits", counted)
+    config = dataclasses.replace(CONFIG, max_length=CONFIG.max_length - 1)  # a program of its own
+    # One row whose next five tokens are known, and three of padding.
+    plan = plan_block([Forced(5)], 4, 8)
+    decode_given(config, plan.given_nB)
+    jax.effects_barrier()
+    assert len(made) == 3
+
+
+class Forced:
+    """A grammar that allows one token only for so many places."""
+
+    is_steady = is_over = False
+
+    def __init__(self, number):
+        self.forced = range(number)

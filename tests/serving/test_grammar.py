@@ -147,7 +147,7 @@ def test_a_block_has_as_many_steps_as_give_the_most_tokens_for_the_time():
     alone = plan_block([Stub(3)], 2, 8)
     assert alone.num_steps == 4
     assert alone.given_nB[:, 0].tolist() == [0, 1, 2, *[DRAWN] * 5]
-    assert (alone.given_nB[:, 1] == DRAWN).all()
+    assert (alone.given_nB[:, 1] == RESTS).all()  # padding
     over = plan_block([Stub(2, is_over=True)], 1, 8)
     assert over.num_tokens == [2]
     assert over.given_nB[:, 0].tolist() == [0, 1, *[RESTS] * 6]

@@ -2,8 +2,7 @@
 
 A row without a grammar draws one token in each step. With a grammar each token that is drawn must
 be known before the next one's mask is, but most tokens are not drawn: the grammar allows one only
-(71 % of those of a JSON object of four fields, vocabulary 2048). Such tokens pass the steps as they
-are, and one is drawn.
+(`tools/bench_structured.py` counts them). Such tokens pass the steps as they are, and one is drawn.
 
 Then the row draws ahead, from the same mask, for as many steps as the block has. On the host its
 grammar takes those tokens for which the mask was right, and the next block draws the others again,
@@ -44,6 +43,7 @@ def plan_block(
       most_steps: n.
     """
     given_nB = np.full((most_steps, num_rows), DRAWN, np.int32)
+    given_nB[:, len(grammars) :] = RESTS  # else each step would draw for padding
     expected = [most_steps] * len(grammars)  # tokens that are likely taken
     num_tokens = [most_steps] * len(grammars)
     for row, grammar in enumerate(grammars):
