@@ -10,7 +10,7 @@ obey a schema, drawn at temperature 1, and then as many free texts of the same l
 once, interleaved pair by pair. A ratio is tokens per second with the schema / without, its median
 over the pairs with a 95 % interval. `--draws` texts in all are parsed and compared with the schema
 by hand, and their tokens of which the schema allows one only are counted: a server does not draw
-these. The last line is JSON.
+these. The last line is JSON; the exit code is 1 unless every text obeys the schema.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +202,8 @@ def main() -> None:
         print(f"{rows} rows: {ratio:.2f} ({low:.2f} to {high:.2f}) of the speed without a schema")
     found = {"draws": checked, "valid": valid, "forced": round(forced / tokens_made, 3)}
     print(json.dumps({"speed_with_schema": ratios, **found}))
+    if valid < checked:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
