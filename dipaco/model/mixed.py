@@ -51,10 +51,10 @@ class MixedParts(NamedTuple):
         return next(level for level in self.levels if part in level.modules[0])
 
 
-def step(
+def extend(
     config: ModelConfig, mixed: MixedParts, tokens_B: jax.Array, starts_B: jax.Array, blocks: Blocks
 ) -> tuple[jax.Array, dict[str, Any]]:
-    """One more token of each row, as `inference.extend` and `inference.logits` for each path.
+    """Runs one more token of each row through the blocks, as `inference.extend` for each path.
 
     Args:
       config: sizes; static under `jax.jit`.
@@ -64,7 +64,8 @@ def step(
       blocks: the cache, in the order of the rows; there must be a slot for the token.
 
     Returns:
-      Logits of the next token, float32 [V, B], and the cache with the token in it.
+      Hidden states float32 [D, N], before the final norm, in the columns of the last block's
+      level: for `logits`. And the cache with the token in it.
     """
     seen = inference.seen_slots(config, starts_B, 1, blocks)
     level = mixed.level_of("embed")
@@ -88,7 +89,13 @@ def step(
         x_DN += _joined(_each_tile(level, _of_part(inference.attention_output, config, name), y))
         units = _tiles_of(level, inference.unit_columns(config, x_DN))
         x_DN += _joined(_each_tile(level, _of_part(inference.feed_forward, config, name), units))
-    x_DN, level = _to_level(x_DN, level, mixed.level_of("final_norm"))
+    return x_DN, after
+
+
+def logits(config: ModelConfig, mixed: MixedParts, x_DN: jax.Array) -> jax.Array:
+    """float32 [V, B]: logits of each row's next token, from the hidden states of `extend`."""
+    last = mixed.level_of(block_names(config)[-1])
+    x_DN, level = _to_level(x_DN, last, mixed.level_of("final_norm"))
     x_DN = _joined(
         _each_tile(
             level,
@@ -98,8 +105,8 @@ def step(
     )
     head = "embed" if config.tied_head else "head"
     x_DN, level = _to_level(x_DN, level, mixed.level_of(head))
-    logits = _each_tile(level, _of_part(inference.head, config, head), _tiles_of(level, x_DN))
-    return _columns_of_rows(level, _joined(logits)), after
+    tiles = _each_tile(level, _of_part(inference.head, config, head), _tiles_of(level, x_DN))
+    return _columns_of_rows(level, _joined(tiles))
 
 
 def _of_part(function: Callable, config: ModelConfig, part: str) -> Callable:

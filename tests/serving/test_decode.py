@@ -1,11 +1,17 @@
 """The compiled programs of serving: buckets, the pool's shapes, scores of a prompt."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
+from dipaco.model.config import part_names
 from dipaco.model.inference import prepare
 from dipaco.model.lm import forward
+from dipaco.model.mixed import MixedParts
+from dipaco.model.spec import describe
 from dipaco.serving.decoding.decode import (
     DRAWN,
     buckets,
@@ -16,6 +22,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
+from dipaco.serving.decoding.tiles import LevelShape, StepShape, tiles_of
 from tests.support.serving_rig import CONFIG, random_parts
 
 
@@ -47,27 +54,45 @@ def test_a_prompt_is_scored_as_the_full_forward_scores_it():
     np.testing.assert_allclose(block.top_logprob[1:, 0], -np.sort(-logprobs)[:, :20], atol=3e-5)
 
 
-@pytest.mark.parametrize("wants_logprobs", [False, True])
-def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(wants_logprobs):
-    parts, steps, slots = random_parts(0), 6, 32
-    prepared = prepare(CONFIG, parts)
-    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (steps, 2), np.int32)
-    given_nB[-1] = DRAWN
+def arguments(prepared, given_nB, wants_logprobs=False):
+    """Of a block for two rows that begin with one token each."""
+    slots, steps = 32, len(given_nB)
     history_BS = np.zeros((2, slots), np.int32)
     history_BS[:, 0] = 3, 5
     pool, rows_B = make_pool(CONFIG, 2), np.arange(2, dtype=np.int32)
+    return {
+        "prepared": prepared,
+        "pool": pool,
+        "gathered": gather_rows(pool, rows_B, slots),
+        "rows_B": rows_B,
+        "history_BS": history_BS,
+        "lengths_B": np.ones(2, np.int32),
+        "settings": stack_settings([SamplingSettings()] * 2),
+        "uniforms_nBU": np.zeros((steps, 2, NUM_UNIFORMS), np.float32),
+        "wants_logprobs": np.array(wants_logprobs),
+        "given_nB": given_nB,
+    }
+
+
+def in_tiles(prepared):
+    """A path as a step of several paths takes it."""
+    shape = StepShape(2, is_uneven=False)
+    return MixedParts((tiles_of(LevelShape(part_names(CONFIG), 3), [prepared] * 2, shape),))
+
+
+several_or_one = pytest.mark.parametrize("of", [in_tiles, dict], ids=["several", "one"])
+
+
+@several_or_one
+@pytest.mark.parametrize("wants_logprobs", [False, True])
+def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(
+    wants_logprobs, of
+):
+    parts, steps = random_parts(0), 6
+    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (steps, 2), np.int32)
+    given_nB[-1] = DRAWN
     block, *_ = decode_block(
-        CONFIG,
-        prepared,
-        pool,
-        gather_rows(pool, rows_B, slots),
-        rows_B=rows_B,
-        history_BS=history_BS,
-        lengths_B=np.ones(2, np.int32),
-        settings=stack_settings([SamplingSettings()] * 2),
-        uniforms_nBU=np.zeros((steps, 2, NUM_UNIFORMS), np.float32),
-        wants_logprobs=np.array(wants_logprobs),
-        given_nB=given_nB,
+        CONFIG, **arguments(of(prepare(CONFIG, parts)), given_nB, wants_logprobs)
     )
     np.testing.assert_array_equal(block.token[:-1], given_nB[:-1])
     logits, _ = forward(CONFIG, parts, np.stack([[3, 5], *given_nB[:-1]], axis=1))
@@ -76,3 +101,24 @@ def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them
     expected_Bn = np.take_along_axis(logprobs_BnV, np.asarray(block.token).T[..., None], axis=2)
     if wants_logprobs:
         np.testing.assert_allclose(block.logprob.T, expected_Bn[..., 0], atol=3e-5)
+
+
+@several_or_one
+def test_a_step_whose_tokens_are_all_given_makes_no_logits(of):
+    config = dataclasses.replace(CONFIG, vocab_size=50)  # no other size of the model
+    parts = jax.tree.map(lambda spec: np.zeros(spec.shape, np.float32), describe(config))
+    of_block = arguments(of(prepare(config, parts)), np.zeros((2, 2), np.int32))
+    program = jax.make_jaxpr(lambda given: decode_block(config, **given))(of_block)
+    products = list(products_always_made(program.jaxpr))
+    assert products
+    assert not any(config.vocab_size in shape for shape in products), products
+
+
+def products_always_made(jaxpr):
+    """Shapes of the products of a program that are under no condition."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.outvars[0].aval.shape
+        elif equation.primitive.name != "cond":
+            for inner in jaxprs_in_params(equation.params):
+                yield from products_always_made(inner)
