@@ -1,6 +1,7 @@
 """A step of rows of several paths is a step of each path alone."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -22,8 +23,8 @@ ROWS, SLOTS = 6, 8
 
 @jax.jit(static_argnums=0)
 def step(config, parts, tokens_B, starts_B, blocks):
-    x_DN, blocks = mixed.extend(config, parts, tokens_B, starts_B, blocks)
-    return mixed.logits(config, parts, x_DN), blocks
+    x, blocks = mixed.extend(config, parts, tokens_B, starts_B, blocks)
+    return mixed.logits(config, parts, x), blocks
 
 
 @jax.jit(static_argnums=0)
@@ -86,3 +87,26 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows)
             after,
             kept,
         )
+
+
+def test_where_tokens_are_rows_they_are_so_from_the_embedding_to_the_head():
+    """A matrix is transposed once, when the logits are handed out."""
+    outer, inner = (modules(CONFIG, parts, 0, as_rows=True) for parts in (OUTER, INNER))
+    top = modules(CONFIG, TOP, 0, as_rows=True)
+    whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
+    two = [0, 1, 0, 1, 0, 1]
+    parts = MixedParts((tiles(two, [outer] * 2, 4, 2), tiles(two, [inner] * 2, 4, 2), whole))
+    blocks = empty_cache(CONFIG, ROWS, SLOTS)
+    del blocks["length"]
+    tokens_B = starts_B = np.zeros(ROWS, np.int32)
+
+    def transposed(function, *arguments):
+        program = jax.make_jaxpr(functools.partial(function, CONFIG))(*arguments)
+        own = (each for each in program.eqns if each.primitive.name == "transpose")
+        return [shape for each in own if len(shape := each.outvars[0].aval.shape) == 2]
+
+    extended = parts, tokens_B, starts_B, blocks
+    assert not transposed(mixed.extend, *extended)
+    x, _ = jax.eval_shape(functools.partial(mixed.extend, CONFIG), *extended)
+    hidden = np.zeros(x.shape, x.dtype)
+    assert transposed(mixed.logits, parts, hidden) == [(CONFIG.vocab_size, ROWS)]
