@@ -12,7 +12,7 @@ part name to a nested dict of arrays, so that a dict union joins the parts of se
     lm.py           parts -> logits; hidden states for the router
     loss.py         next-token loss and log-likelihoods
     cache.py        keys and values of earlier tokens, for decoding
-    inference.py    parts -> logits for serving: kernels as suits the machine, tokens as columns
+    inference.py    parts -> logits for serving: kernels and tokens as suits the machine
     sharding.py     logical axes -> mesh axes
     huggingface.py  checkpoints to and from `transformers`
     config_json.py  their config.json, read and checked

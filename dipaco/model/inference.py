@@ -1,8 +1,10 @@
-"""The model for serving: kernels joined once, tokens as columns between them.
+"""The model for serving: kernels joined once, tokens between them as the products take them.
 
 Axis letters are in this room's `__init__`; N = B T is the tokens of all rows side by side. A step
 of decoding multiplies few tokens by a large kernel. How the two lie in that product is decided for
-the machine, when a kernel is prepared (`kernels.tokens_are_rows`).
+the machine, when a kernel is prepared (`kernels.tokens_are_rows`), and so lie all values between
+the products: `x` below is [N, D] where tokens are rows, else [D, N]. What comes in and goes out has
+them as columns on any machine.
 """
 
 import dataclasses
@@ -30,6 +32,11 @@ class Kernel:
 
     values: Any  # [in, out] where tokens are rows, else [out, in]
     tokens_are_rows: bool = dataclasses.field(metadata={"static": True})
+
+    @property
+    def features_axis(self) -> int:
+        """Of the tokens that it is multiplied with, and of the product."""
+        return int(self.tokens_are_rows)
 
     @property
     def nbytes(self) -> int:
@@ -73,26 +80,41 @@ def extend(
     """
     batch, length = tokens_BT.shape
     seen = seen_slots(config, starts_B, length, blocks)
-    x_DN = embed(prepared["embed"], tokens_BT.reshape(-1))
+    axis = features_axis(prepared)
+    x = embed(prepared["embed"], tokens_BT.reshape(-1), axis)
     after = {}
     for name in block_names(config):
         block = prepared[name]
-        joined_NMK = queries_keys_values(config, block, unit_columns(config, x_DN))
+        joined_NMK = queries_keys_values(config, block, unit(config, x, axis))
         joined_BTMK = joined_NMK.reshape(batch, length, *joined_NMK.shape[1:])
         y_NM, after[name] = attend_cached(config, joined_BTMK, starts_B, seen, blocks[name])
-        x_DN = x_DN + attention_output(config, block, y_NM.T)
-        x_DN = x_DN + feed_forward(config, block, unit_columns(config, x_DN))
-    return x_DN, after
+        x = x + attention_output(config, block, y_NM if axis else y_NM.T)
+        x = x + feed_forward(config, block, unit(config, x, axis))
+    return as_columns(x, axis), after
 
 
 def logits(config: ModelConfig, prepared: Parts, x_DN: jax.Array) -> jax.Array:
     """float32 [V, N]: logits of the token that follows each column of hidden states."""
-    x_DN = scaled(prepared["final_norm"]["scale"], unit_columns(config, x_DN))
-    return head(config, prepared["embed" if config.tied_head else "head"], x_DN)
+    axis = features_axis(prepared)
+    x = scaled(prepared["final_norm"]["scale"], unit(config, x_DN.T if axis else x_DN, axis), axis)
+    y = head(config, prepared["embed" if config.tied_head else "head"], x, axis)
+    return as_columns(y, axis)
 
 
-# The pieces of the two above. Each takes one part or none, so that columns may come from rows of
-# several paths (`model.mixed`). `unit_DN` is what `unit_columns` made of x.
+# The pieces of the two above. Each takes one part or none, so that tokens may come from rows of
+# several paths (`model.mixed`). `axis` is the features'; `unit_x` is what `unit` made of x.
+
+
+def features_axis(prepared: Parts) -> int:
+    """Of x: 1 where tokens are rows, [N, D], else 0, [D, N]."""
+    return prepared["block_00"]["attention"]["output"].features_axis
+
+
+def as_columns(x: jax.Array, axis: int) -> jax.Array:
+    """[D, N], however x lies."""
+    # XLA folds a transpose after a product into the product, which makes it one of the other kind,
+    # or a slower one. The barrier keeps it out.
+    return lax.optimization_barrier(x).T if axis else x
 
 
 class SeenSlots(NamedTuple):
@@ -110,27 +132,33 @@ def seen_slots(config: ModelConfig, starts_B: jax.Array, length: int, blocks: Bl
     return SeenSlots(rotary, slots_S[None, None, :] <= positions_BT[:, :, None])
 
 
-def embed(part: Tree, tokens_N: jax.Array) -> jax.Array:
-    """Part `embed`: [D, N]."""
-    return jnp.take(part["table"], tokens_N, axis=0).T
+def embed(part: Tree, tokens_N: jax.Array, axis: int) -> jax.Array:
+    """Part `embed`: x."""
+    x_ND = jnp.take(part["table"], tokens_N, axis=0)
+    return x_ND if axis else x_ND.T
 
 
-def unit_columns(config: ModelConfig, x_DN: jax.Array) -> jax.Array:
-    """Each column divided by its root mean square: RMSNorm without its scale."""
-    mean_square_1N = jnp.mean(jnp.square(x_DN), axis=0, keepdims=True)
-    return x_DN * lax.rsqrt(mean_square_1N + config.norm_epsilon)
+def unit(config: ModelConfig, x: jax.Array, axis: int) -> jax.Array:
+    """Each token divided by its root mean square: RMSNorm without its scale."""
+    mean_square = jnp.mean(jnp.square(x), axis=axis, keepdims=True)
+    return x * lax.rsqrt(mean_square + config.norm_epsilon)
 
 
-def scaled(scale_D: jax.Array, unit_DN: jax.Array) -> jax.Array:
-    """RMSNorm of each column."""
-    return unit_DN * scale_D[:, None]
+def scaled(scale_D: jax.Array, unit_x: jax.Array, axis: int) -> jax.Array:
+    """RMSNorm of each token."""
+    return unit_x * jnp.expand_dims(scale_D, 1 - axis)
 
 
-def queries_keys_values(config: ModelConfig, block: Tree, unit_DN: jax.Array) -> jax.Array:
-    """Queries, keys and values of each column, the heads of all three side by side [N, M, K]."""
+def queries_keys_values(config: ModelConfig, block: Tree, unit_x: jax.Array) -> jax.Array:
+    """Queries, keys and values of each token, the heads of all three side by side [N, M, K]."""
     params = block["attention"]
-    joined_MN = _product(config, params["query_key_value"], scaled(params["norm"], unit_DN))
-    joined_NMK = joined_MN.reshape(-1, config.head_size, unit_DN.shape[1]).transpose(2, 0, 1)
+    kernel, size = params["query_key_value"], config.head_size
+    axis = kernel.features_axis
+    joined = _product(config, kernel, scaled(params["norm"], unit_x, axis))
+    if axis:
+        joined_NMK = joined.reshape(len(joined), -1, size)
+    else:
+        joined_NMK = joined.reshape(-1, size, joined.shape[1]).transpose(2, 0, 1)
     if not config.qk_norm:
         return joined_NMK
     q_NHK, k_NGK, v_NGK = _split_heads(config, joined_NMK)
@@ -158,24 +186,27 @@ def attend_cached(
     return y_BTM.reshape(batch * length, -1), cache
 
 
-def attention_output(config: ModelConfig, block: Tree, y_MN: jax.Array) -> jax.Array:
-    """[D, N]: what attention adds to x; `y_MN` is what the heads read."""
-    return _product(config, block["attention"]["output"], y_MN)
+def attention_output(config: ModelConfig, block: Tree, y: jax.Array) -> jax.Array:
+    """What attention adds to x; `y` is what the heads read, as x lies."""
+    return _product(config, block["attention"]["output"], y)
 
 
-def feed_forward(config: ModelConfig, block: Tree, unit_DN: jax.Array) -> jax.Array:
-    """[D, N]: what the feed-forward layer adds to x."""
+def feed_forward(config: ModelConfig, block: Tree, unit_x: jax.Array) -> jax.Array:
+    """What the feed-forward layer adds to x."""
     params = block["feed_forward"]
-    both_FN = _product(config, params["gate_up"], scaled(params["norm"], unit_DN))
-    gate_FN, up_FN = jnp.split(both_FN, 2)
-    return _product(config, params["down"], jax.nn.silu(gate_FN) * up_FN)
+    axis = params["gate_up"].features_axis
+    both = _product(config, params["gate_up"], scaled(params["norm"], unit_x, axis))
+    gate, up = jnp.split(both, 2, axis=axis)
+    return _product(config, params["down"], jax.nn.silu(gate) * up)
 
 
-def head(config: ModelConfig, part: Tree, x_DN: jax.Array) -> jax.Array:
-    """Part `head`, or `embed` where they are tied: float32 [V, N]."""
-    if config.tied_head:  # the table is [V, D], and float32
-        return _product(config, Kernel(part["table"], tokens_are_rows=False), x_DN)
-    return _product(config, part["kernel"], x_DN)
+def head(config: ModelConfig, part: Tree, x: jax.Array, axis: int) -> jax.Array:
+    """Part `head`, or `embed` where they are tied: logits float32, as x lies."""
+    if not config.tied_head:
+        return _product(config, part["kernel"], x)
+    table = Kernel(part["table"], tokens_are_rows=False)  # [V, D], and float32
+    logits_VN = _product(config, table, as_columns(x, axis))
+    return lax.optimization_barrier(logits_VN).T if axis else logits_VN
 
 
 def _prepare_part(config: ModelConfig, name: str, part: Tree, has_tokens_as_rows: bool) -> Tree:
@@ -209,18 +240,13 @@ def _split_heads(config, joined):
     return jnp.split(joined, (config.num_heads, config.num_heads + config.kv_heads), axis=-2)
 
 
-def _product(config: ModelConfig, kernel: Kernel, x_DN: jax.Array) -> jax.Array:
-    """float32 [out, N]."""
-    # The barriers keep the tokens as they are asked for: XLA folds a transpose before or after a
-    # product into the product, which makes it one of the other kind, or a slower one.
+def _product(config: ModelConfig, kernel: Kernel, x: jax.Array) -> jax.Array:
+    """float32 [N, out] of x [N, in] where tokens are rows, else [out, N] of [in, N]."""
     dtype, dimensions = config.compute_dtype, (((1,), (0,)), ((), ()))
-    values = kernel.values.astype(dtype)
-    if kernel.tokens_are_rows:
-        x_ND = lax.optimization_barrier(x_DN.astype(dtype).T)
-        y_NM = lax.dot_general(x_ND, values, dimensions, preferred_element_type=jnp.float32)
-        return lax.optimization_barrier(y_NM).T
-    x_DN = lax.optimization_barrier(x_DN.astype(dtype))
-    return lax.dot_general(values, x_DN, dimensions, preferred_element_type=jnp.float32)
+    # As in `as_columns`, for a transpose before the product.
+    values, x = kernel.values.astype(dtype), lax.optimization_barrier(x.astype(dtype))
+    both = (x, values) if kernel.tokens_are_rows else (values, x)
+    return lax.dot_general(*both, dimensions, preferred_element_type=jnp.float32)
 
 
 def _num_slots(blocks: Blocks) -> int:

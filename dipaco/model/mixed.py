@@ -50,11 +50,16 @@ class MixedParts(NamedTuple):
     def level_of(self, part: str) -> LevelTiles:
         return next(level for level in self.levels if part in level.modules[0])
 
+    @property
+    def features_axis(self) -> int:
+        """As `inference.features_axis`."""
+        return inference.features_axis(self.level_of("block_00").modules[0])
 
-def step(
+
+def extend(
     config: ModelConfig, mixed: MixedParts, tokens_B: jax.Array, starts_B: jax.Array, blocks: Blocks
 ) -> tuple[jax.Array, dict[str, Any]]:
-    """One more token of each row, as `inference.extend` and `inference.logits` for each path.
+    """Runs one more token of each row through the blocks, as `inference.extend` for each path.
 
     Args:
       config: sizes; static under `jax.jit`.
@@ -64,42 +69,56 @@ def step(
       blocks: the cache, in the order of the rows; there must be a slot for the token.
 
     Returns:
-      Logits of the next token, float32 [V, B], and the cache with the token in it.
+      Hidden states for `logits`: float32, before the final norm, in the tiles of the last block.
+      And the cache with the token in it.
     """
-    seen = inference.seen_slots(config, starts_B, 1, blocks)
+    axis, seen = mixed.features_axis, inference.seen_slots(config, starts_B, 1, blocks)
     level = mixed.level_of("embed")
-    x_DN = _joined(
+    x = _joined(
+        axis,
         _each_tile(
             level,
-            lambda module, tokens_C: inference.embed(module["embed"], tokens_C),
+            lambda module, tokens_C: inference.embed(module["embed"], tokens_C, axis),
             _of_rows(level, tokens_B),
-        )
+        ),
     )
     after = {}
     for name in block_names(config):
-        x_DN, level = _to_level(x_DN, level, mixed.level_of(name))
-        units = _tiles_of(level, inference.unit_columns(config, x_DN))
+        x, level = _to_level(axis, x, level, mixed.level_of(name))
+        units = _tiles_of(axis, level, inference.unit(config, x, axis))
         joined = _each_tile(level, _of_part(inference.queries_keys_values, config, name), units)
         joined_BMK = _to_rows(level, joined)
         y_BM, after[name] = inference.attend_cached(
             config, joined_BMK[:, None], starts_B, seen, blocks[name]
         )
-        y = [y_CM.T for y_CM in _of_rows(level, y_BM)]
-        x_DN += _joined(_each_tile(level, _of_part(inference.attention_output, config, name), y))
-        units = _tiles_of(level, inference.unit_columns(config, x_DN))
-        x_DN += _joined(_each_tile(level, _of_part(inference.feed_forward, config, name), units))
-    x_DN, level = _to_level(x_DN, level, mixed.level_of("final_norm"))
-    x_DN = _joined(
+        y = [y_CM if axis else y_CM.T for y_CM in _of_rows(level, y_BM)]
+        attended = _each_tile(level, _of_part(inference.attention_output, config, name), y)
+        x += _joined(axis, attended)
+        units = _tiles_of(axis, level, inference.unit(config, x, axis))
+        x += _joined(axis, _each_tile(level, _of_part(inference.feed_forward, config, name), units))
+    return x, after
+
+
+def logits(config: ModelConfig, mixed: MixedParts, x: jax.Array) -> jax.Array:
+    """float32 [V, B]: logits of each row's next token, from the hidden states of `extend`."""
+    axis, last = mixed.features_axis, mixed.level_of(block_names(config)[-1])
+    x, level = _to_level(axis, x, last, mixed.level_of("final_norm"))
+    x = _joined(
+        axis,
         _each_tile(
             level,
-            lambda module, unit_DC: inference.scaled(module["final_norm"]["scale"], unit_DC),
-            _tiles_of(level, inference.unit_columns(config, x_DN)),
-        )
+            lambda module, unit_x: inference.scaled(module["final_norm"]["scale"], unit_x, axis),
+            _tiles_of(axis, level, inference.unit(config, x, axis)),
+        ),
     )
     head = "embed" if config.tied_head else "head"
-    x_DN, level = _to_level(x_DN, level, mixed.level_of(head))
-    logits = _each_tile(level, _of_part(inference.head, config, head), _tiles_of(level, x_DN))
-    return _columns_of_rows(level, _joined(logits)), after
+    x, level = _to_level(axis, x, level, mixed.level_of(head))
+    tiles = _each_tile(
+        level,
+        lambda module, x: inference.head(config, module[head], x, axis),
+        _tiles_of(axis, level, x),
+    )
+    return inference.as_columns(_ordered_as_rows(axis, level, _joined(axis, tiles)), axis)
 
 
 def _of_part(function: Callable, config: ModelConfig, part: str) -> Callable:
@@ -123,29 +142,32 @@ def _to_rows(level: LevelTiles, tiles: Sequence[jax.Array]) -> jax.Array:
     return tiles[0] if level.is_whole else jnp.concatenate(tiles)[level.places_B]
 
 
-def _joined(tiles: Sequence[jax.Array]) -> jax.Array:
-    """T arrays [M, C] -> [M, N], with N = T C columns."""
-    return tiles[0] if len(tiles) == 1 else jnp.concatenate(tiles, axis=1)
+# As in `inference`, x is [N, M] or [M, N]; `axis` is that of its M features.
 
 
-def _tiles_of(level: LevelTiles, x_MN: jax.Array) -> list[jax.Array]:
-    """[M, N] -> T arrays [M, C]."""
-    return jnp.split(x_MN, len(level.modules), axis=1)
+def _joined(axis: int, tiles: Sequence[jax.Array]) -> jax.Array:
+    """T arrays of C tokens -> x, with N = T C."""
+    return tiles[0] if len(tiles) == 1 else jnp.concatenate(tiles, axis=1 - axis)
 
 
-def _columns_of_rows(level: LevelTiles, x_MN: jax.Array) -> jax.Array:
-    """[M, N] -> [M, B]."""
-    return x_MN if level.is_whole else jnp.take(x_MN, level.places_B, axis=1)
+def _tiles_of(axis: int, level: LevelTiles, x: jax.Array) -> list[jax.Array]:
+    """x -> T arrays of C tokens."""
+    return jnp.split(x, len(level.modules), axis=1 - axis)
+
+
+def _ordered_as_rows(axis: int, level: LevelTiles, x: jax.Array) -> jax.Array:
+    """The tokens of a level's tiles in the order of the rows, with N = B."""
+    return x if level.is_whole else jnp.take(x, level.places_B, axis=1 - axis)
 
 
 def _to_level(
-    x_MN: jax.Array, level: LevelTiles, other: LevelTiles
+    axis: int, x: jax.Array, level: LevelTiles, other: LevelTiles
 ) -> tuple[jax.Array, LevelTiles]:
-    """The columns of each row, in the order of another level."""
+    """The token of each row, in the order of another level."""
     if other is level:
-        return x_MN, level
+        return x, level
     if other.is_whole:
-        return _columns_of_rows(level, x_MN), other
+        return _ordered_as_rows(axis, level, x), other
     rows_N = jnp.reshape(other.rows_TC, -1)
-    columns_N = rows_N if level.is_whole else jnp.take(level.places_B, rows_N)
-    return jnp.take(x_MN, columns_N, axis=1), other
+    places_N = rows_N if level.is_whole else jnp.take(level.places_B, rows_N)
+    return jnp.take(x, places_N, axis=1 - axis), other

@@ -1,6 +1,7 @@
 """A step of rows of several paths is a step of each path alone."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -18,7 +19,12 @@ CONFIG = ModelConfig(
 # The outer blocks belong to one level, the inner one to another; norm and head to a third.
 OUTER, INNER, TOP = ("embed", "block_00", "block_02"), ("block_01",), ("final_norm", "head")
 ROWS, SLOTS = 6, 8
-step = jax.jit(mixed.step, static_argnums=0)
+
+
+@jax.jit(static_argnums=0)
+def step(config, parts, tokens_B, starts_B, blocks):
+    x, blocks = mixed.extend(config, parts, tokens_B, starts_B, blocks)
+    return mixed.logits(config, parts, x), blocks
 
 
 @jax.jit(static_argnums=0)
@@ -81,3 +87,26 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows)
             after,
             kept,
         )
+
+
+def test_where_tokens_are_rows_they_are_so_from_the_embedding_to_the_head():
+    """A matrix is transposed once, when the logits are handed out."""
+    outer, inner = (modules(CONFIG, parts, 0, as_rows=True) for parts in (OUTER, INNER))
+    top = modules(CONFIG, TOP, 0, as_rows=True)
+    whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
+    two = [0, 1, 0, 1, 0, 1]
+    parts = MixedParts((tiles(two, [outer] * 2, 4, 2), tiles(two, [inner] * 2, 4, 2), whole))
+    blocks = empty_cache(CONFIG, ROWS, SLOTS)
+    del blocks["length"]
+    tokens_B = starts_B = np.zeros(ROWS, np.int32)
+
+    def transposed(function, *arguments):
+        program = jax.make_jaxpr(functools.partial(function, CONFIG))(*arguments)
+        own = (each for each in program.eqns if each.primitive.name == "transpose")
+        return [shape for each in own if len(shape := each.outvars[0].aval.shape) == 2]
+
+    extended = parts, tokens_B, starts_B, blocks
+    assert not transposed(mixed.extend, *extended)
+    x, _ = jax.eval_shape(functools.partial(mixed.extend, CONFIG), *extended)
+    hidden = np.zeros(x.shape, x.dtype)
+    assert transposed(mixed.logits, parts, hidden) == [(CONFIG.vocab_size, ROWS)]

@@ -5,9 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
+from dipaco.model.config import part_names
 from dipaco.model.inference import prepare
 from dipaco.model.lm import forward
+from dipaco.model.mixed import MixedParts
+from dipaco.model.spec import describe
 from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.decode import (
@@ -20,6 +24,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
+from dipaco.serving.decoding.tiles import LevelShape, StepShape, tiles_of
 from tests.support.serving_rig import CONFIG, random_parts
 
 
@@ -51,36 +56,48 @@ def test_a_prompt_is_scored_as_the_full_forward_scores_it():
     np.testing.assert_allclose(block.top_logprob[1:, 0], -np.sort(-logprobs)[:, :20], atol=3e-5)
 
 
-def decode_given(config, given_nB, wants_logprobs=False):
-    """A block of such rows, each after a token of its own."""
-    num_rows, slots = given_nB.shape[1], 32
-    history_BS = np.zeros((num_rows, slots), np.int32)
-    history_BS[:, 0] = 3 + np.arange(num_rows)
-    pool, rows_B = make_pool(config, num_rows), np.arange(num_rows, dtype=np.int32)
-    block, *_ = decode_block(
-        config,
-        prepare(config, random_parts(0)),
-        pool,
-        gather_rows(pool, rows_B, slots),
-        rows_B=rows_B,
-        history_BS=history_BS,
-        lengths_B=np.ones(num_rows, np.int32),
-        settings=stack_settings([SamplingSettings()] * num_rows),
-        uniforms_nBU=np.zeros((*given_nB.shape, NUM_UNIFORMS), np.float32),
-        wants_logprobs=np.array(wants_logprobs),
-        given_nB=given_nB,
-    )
-    return history_BS[:, 0], block
+def arguments(prepared, given_nB, wants_logprobs=False):
+    """Of a block for two rows that begin with one token each."""
+    slots, steps = 32, len(given_nB)
+    history_BS = np.zeros((2, slots), np.int32)
+    history_BS[:, 0] = 3, 5
+    pool, rows_B = make_pool(CONFIG, 2), np.arange(2, dtype=np.int32)
+    return {
+        "prepared": prepared,
+        "pool": pool,
+        "gathered": gather_rows(pool, rows_B, slots),
+        "rows_B": rows_B,
+        "history_BS": history_BS,
+        "lengths_B": np.ones(2, np.int32),
+        "settings": stack_settings([SamplingSettings()] * 2),
+        "uniforms_nBU": np.zeros((steps, 2, NUM_UNIFORMS), np.float32),
+        "wants_logprobs": np.array(wants_logprobs),
+        "given_nB": given_nB,
+    }
 
 
+def in_tiles(prepared):
+    """A path as a step of several paths takes it."""
+    shape = StepShape(2, is_uneven=False)
+    return MixedParts((tiles_of(LevelShape(part_names(CONFIG), 3), [prepared] * 2, shape),))
+
+
+several_or_one = pytest.mark.parametrize("of", [in_tiles, dict], ids=["several", "one"])
+
+
+@several_or_one
 @pytest.mark.parametrize("wants_logprobs", [False, True])
-def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(wants_logprobs):
-    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (6, 2), np.int32)
+def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(
+    wants_logprobs, of
+):
+    parts, steps = random_parts(0), 6
+    given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (steps, 2), np.int32)
     given_nB[-1] = DRAWN
-    first_B, block = decode_given(CONFIG, given_nB, wants_logprobs)
+    block, *_ = decode_block(
+        CONFIG, **arguments(of(prepare(CONFIG, parts)), given_nB, wants_logprobs)
+    )
     np.testing.assert_array_equal(block.token[:-1], given_nB[:-1])
-    tokens_BT = np.stack([first_B, *given_nB[:-1]], axis=1)
-    logits, _ = forward(CONFIG, random_parts(0), tokens_BT)
+    logits, _ = forward(CONFIG, parts, np.stack([[3, 5], *given_nB[:-1]], axis=1))
     np.testing.assert_array_equal(block.token[-1], logits[:, -1].argmax(axis=-1))
     logprobs_BnV = np.asarray(jax.nn.log_softmax(logits))
     expected_Bn = np.take_along_axis(logprobs_BnV, np.asarray(block.token).T[..., None], axis=2)
@@ -88,25 +105,45 @@ def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them
         np.testing.assert_allclose(block.logprob.T, expected_Bn[..., 0], atol=3e-5)
 
 
-def test_a_step_makes_logits_only_where_a_row_draws(monkeypatch):
+@several_or_one
+def test_a_step_whose_tokens_are_all_given_makes_no_logits(of):
+    config = dataclasses.replace(CONFIG, vocab_size=50)  # no other size of the model
+    parts = jax.tree.map(lambda spec: np.zeros(spec.shape, np.float32), describe(config))
+    of_block = arguments(of(prepare(config, parts)), np.zeros((2, 2), np.int32))
+    program = jax.make_jaxpr(lambda given: decode_block(config, **given))(of_block)
+    products = list(products_always_made(program.jaxpr))
+    assert products
+    assert not any(config.vocab_size in shape for shape in products), products
+
+
+def products_always_made(jaxpr):
+    """Shapes of the products of a program that are under no condition."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.outvars[0].aval.shape
+        elif equation.primitive.name != "cond":
+            for inner in jaxprs_in_params(equation.params):
+                yield from products_always_made(inner)
+
+
+def test_padding_draws_nothing(monkeypatch):
     made = []
 
-    def counted(*arguments):
+    def counted(*inputs):
         jax.debug.callback(lambda: made.append(1))
-        return logits_of(*arguments)
+        return logits(*inputs)
 
-    logits_of = decode.logits
+    logits = decode.logits
     monkeypatch.setattr(decode, "logits", counted)
-    config = dataclasses.replace(CONFIG, max_length=CONFIG.max_length - 1)  # a program of its own
-    # One row whose next five tokens are known, and three of padding.
-    plan = plan_block([Forced(5)], 4, 8)
-    decode_given(config, plan.given_nB)
+    run = jax.jit(decode_block.__wrapped__, static_argnames="config")  # a program of its own
+    plan = plan_block([Forced(5)], 2, 8)  # a row whose next five tokens are known, and no other
+    run(CONFIG, **arguments(prepare(CONFIG, random_parts(0)), plan.given_nB))
     jax.effects_barrier()
     assert len(made) == 3
 
 
 class Forced:
-    """A grammar that allows one token only for so many places."""
+    """A grammar that allows one token only in so many places."""
 
     is_steady = is_over = False
 

@@ -194,17 +194,43 @@ def test_the_tiles_of_an_uneven_step_hold_any_rows_of_a_level(num_rows, num_modu
     assert sum(-(-count // columns) for count in spread) <= tile_shape(level, even)[0] <= num_tiles
 
 
+@pytest.fixture
+def as_columns(monkeypatch):
+    """A machine that has tokens as columns."""
+    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: False)
+
+
 @pytest.mark.parametrize(
     ("num_modules", "tiles", "most", "columns"),
     [(1, 1, 1, 64), (8, 8, 15, 8), (16, 16, 22, 8), (60, 60, 60, 8), (256, 64, 64, 2)],
 )
-def test_the_tiles_of_64_rows(num_modules, tiles, most, columns):
+def test_the_tiles_of_64_rows(num_modules, tiles, most, columns, as_columns):
     level = LevelShape((), num_modules)
     assert tile_shape(level, StepShape(64, False)) == (tiles, columns)
     assert tile_shape(level, StepShape(64, True)) == (most, columns)
 
 
-def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next():
+@pytest.mark.parametrize(
+    ("num_modules", "even", "any_rows"),
+    [
+        (1, (1, 64), (1, 64)),
+        (8, (8, 8), (15, 8)),
+        (16, (16, 8), (28, 4)),  # of four columns there would be no room for uneven rows
+        (32, (32, 4), (40, 4)),
+        (60, (60, 4), (61, 4)),
+        (256, (64, 2), (64, 2)),
+    ],
+)
+def test_where_tokens_are_rows_tiles_have_four_columns_if_uneven_rows_fit(
+    num_modules, even, any_rows, monkeypatch
+):
+    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
+    level = LevelShape((), num_modules)
+    assert tile_shape(level, StepShape(64, False)) == even
+    assert tile_shape(level, StepShape(64, True)) == any_rows
+
+
+def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next(as_columns):
     mixer = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 8),), LoopLimits(rows=64))
     assert mixer.shapes == ((8, False), (32, False), (64, False), (64, True))
     paths = [dict(prepared(0)) for _ in range(8)]
@@ -230,7 +256,7 @@ def test_a_loop_of_one_row_has_no_common_step():
 
 
 @pytest.mark.parametrize("is_uneven", [False, True])
-def test_every_row_passes_the_modules_of_its_path(is_uneven):
+def test_every_row_passes_the_modules_of_its_path(is_uneven, as_columns):
     mixer = Mixer(CONFIG, GRID, LIMITS)
     first = 9 if is_uneven else 3  # a tile has eight columns
     rows_of = ((0, first), (5, 1), (3, 1), (8, 1))

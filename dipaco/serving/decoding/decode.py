@@ -264,8 +264,8 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
 def _next_logits(config, prepared, token_B1, starts_B, blocks):
     """What makes the logits float32 [V, B], and the cache with the tokens in it."""
     if isinstance(prepared, mixed.MixedParts):
-        logits_VB, blocks = mixed.step(config, prepared, token_B1[:, 0], starts_B, blocks)
-        return (lambda: logits_VB), blocks
+        x, blocks = mixed.extend(config, prepared, token_B1[:, 0], starts_B, blocks)
+        return (lambda: mixed.logits(config, prepared, x)), blocks
     x_DB, blocks = extend(config, prepared, token_B1, starts_B, blocks)
     return (lambda: logits(config, prepared, x_DB)), blocks
 
