@@ -11,6 +11,7 @@ from dipaco.serving import memory
 from dipaco.serving.decoding.cache_pool import CachePool
 from dipaco.serving.decoding.decode import make_pool
 from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.mixing import Mixer
 from dipaco.serving.memory import BUDGET, plan_memory, zero_path
 from tests.support.serving_rig import CONFIG, ids, make_loop, request, run_until_idle
 
@@ -62,6 +63,7 @@ def test_rows_gathered_for_many_paths_take_no_more_than_planned_and_change_no_te
         run_until_idle(loop)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CachePool, "start_block", watching)
+        patch.setattr(Mixer, "shape", lambda *_: None)  # each path has steps of its own
         together = [loop.submit(each) for each in requests]
         run_until_idle(loop)
     assert [ids(stream) for stream in together] == [ids(stream) for stream in alone]
