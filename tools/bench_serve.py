@@ -34,7 +34,6 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -199,6 +198,8 @@ def main() -> None:
         "--devices", type=at_least_one, default=2, help="over which `paths` spreads them, too (2)"
     )
     options = parser.parse_args()
+    if options.memory_tokens > (most := model_of_many_paths().max_length - PROMPT):
+        parser.error(f"--memory-tokens {options.memory_tokens}: the context has room for {most}")
     result: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -217,17 +218,18 @@ def main() -> None:
     print(json.dumps(result))
 
 
+def model_of_many_paths() -> "ModelConfig":
+    """The sizes of each."""
+    from dipaco.overrides import load_config
+
+    return load_config(HOME / "configs" / "quickstart.py").model
+
+
 def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What many paths cost, as entries of the last line."""
     import jax
 
-    from dipaco.overrides import load_config
-
-    model, rounds = load_config(HOME / "configs" / "quickstart.py").model, options.rounds
-
-    if PROMPT + options.memory_tokens > model.max_length:
-        most = model.max_length - PROMPT
-        sys.exit(f"--memory-tokens {options.memory_tokens}: the context has room for {most}")
+    model, rounds = model_of_many_paths(), options.rounds
 
     def with_memory_for_some(rounds: int) -> dict[str, float]:
         return memory_for_some(model, scratch, rounds, options.memory_tokens)

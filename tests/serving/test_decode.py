@@ -25,7 +25,7 @@ from dipaco.serving.decoding.decode import (
 )
 from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
 from dipaco.serving.decoding.tiles import LevelShape, StepShape, tiles_of
-from tests.support.serving_rig import CONFIG, random_parts
+from tests.support.serving_rig import CONFIG, ForcedTokens, random_parts
 
 
 def test_buckets_are_powers_of_two_up_to_the_largest():
@@ -136,16 +136,9 @@ def test_padding_draws_nothing(monkeypatch):
     logits = decode.logits
     monkeypatch.setattr(decode, "logits", counted)
     run = jax.jit(decode_block.__wrapped__, static_argnames="config")  # a program of its own
-    plan = plan_block([Forced(5)], 2, 8)  # a row whose next five tokens are known, and no other
+    plan = plan_block(
+        [ForcedTokens(5)], 2, 8
+    )  # a row whose next five tokens are known, and no other
     run(CONFIG, **arguments(prepare(CONFIG, random_parts(0)), plan.given_nB))
     jax.effects_barrier()
     assert len(made) == 3
-
-
-class Forced:
-    """A grammar that allows one token only in so many places."""
-
-    is_steady = is_over = False
-
-    def __init__(self, number):
-        self.forced = range(number)

@@ -25,7 +25,15 @@ from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import GrammarFailed, NoGrammar
 from dipaco.serving.http.errors import api_error_of
-from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
+from tests.support.serving_rig import (
+    CONFIG,
+    ForcedTokens,
+    ids,
+    prepared,
+    read,
+    request,
+    run_until_idle,
+)
 
 SCHEMA = json.dumps(
     {
@@ -138,27 +146,22 @@ def test_a_tokenizer_that_has_no_bytes_has_no_structured_output(make):
         assert (answer.status, answer.detail.param) == (400, "response_format")
 
 
-class Stub:
-    def __init__(self, num_forced, *, is_over=False, is_steady=False):
-        self.forced, self.is_over, self.is_steady = range(num_forced), is_over, is_steady
-
-
 def test_a_block_has_as_many_steps_as_give_the_most_tokens_for_the_time():
-    alone = plan_block([Stub(3)], 2, 8)
+    alone = plan_block([ForcedTokens(3)], 2, 8)
     assert alone.num_steps == 4
     assert alone.given_nB[:, 0].tolist() == [0, 1, 2, *[DRAWN] * 5]
     assert (alone.given_nB[:, 1] == RESTS).all()  # padding
-    over = plan_block([Stub(2, is_over=True)], 1, 8)
+    over = plan_block([ForcedTokens(2, is_over=True)], 1, 8)
     assert over.num_tokens == [2]
     assert over.given_nB[:, 0].tolist() == [0, 1, *[RESTS] * 6]
-    assert plan_block([Stub(20)], 1, 8).num_tokens == [8]
+    assert plan_block([ForcedTokens(20)], 1, 8).num_tokens == [8]
     assert plan_block([None, None], 4, 8)[1:] == (8, [8, 8])
     # For a row whose mask stays as it is there are steps to draw ahead.
-    assert plan_block([Stub(0, is_steady=True)], 1, 8)[1:] == (8, [8])
-    assert plan_block([Stub(0)], 1, 8)[1:] == (1, [1])
-    assert plan_block([Stub(2, is_steady=True)], 1, 8)[1:] == (3, [3])
+    assert plan_block([ForcedTokens(0, is_steady=True)], 1, 8)[1:] == (8, [8])
+    assert plan_block([ForcedTokens(0)], 1, 8)[1:] == (1, [1])
+    assert plan_block([ForcedTokens(2, is_steady=True)], 1, 8)[1:] == (3, [3])
     # For one long run, seven others would rest.
-    many = plan_block([Stub(6), *[Stub(0)] * 15], 16, 8)
+    many = plan_block([ForcedTokens(6), *[ForcedTokens(0)] * 15], 16, 8)
     assert (many.num_steps, many.num_tokens) == (1, [1] * 16)
 
 

@@ -123,3 +123,10 @@ async def ask_and_leave(
     }
     await app(scope, receive, send)
     return statuses[0]
+
+
+class ForcedTokens:
+    """What a plan of a block asks of a grammar: the next tokens are 0, 1, 2, ..."""
+
+    def __init__(self, num_forced, *, is_over=False, is_steady=False):
+        self.forced, self.is_over, self.is_steady = range(num_forced), is_over, is_steady
