@@ -6,12 +6,13 @@ one module. A step takes the columns of a tile through its module's kernels; att
 kernel, is over all rows in their own order, and so is the cache. On the way from one level to the
 next, the columns change places.
 
-The modules of the tiles are separate arguments of the program: nothing is copied, a module is held
-once, and any choice of modules fits the same program. (Stacked into one array they are as fast
-where the products are batched, and 5 to 10 times slower where the program takes slices of it: jax
-0.10 on CPU.) Tiles without a row come last, and are computed like the others: skipping them by
-`lax.cond` costs more than it saves (64 rows of an 8x8 grid, 0.84 M parameters a path: 15 tiles of
-which 8 have rows take 6.0 ms a step with the others skipped, 5.7 without, and 8 tiles 4.7).
+The modules of the tiles are separate arguments of the program, where nothing is copied and a module
+is held once, or lie in one stack, whose products are batched: one operation for all tiles, and a
+copy of the modules. Either way any choice of modules fits the same program. (Where the program
+takes slices of a stack it is 5 to 10 times slower: jax 0.10 on CPU.) Tiles without a row are
+computed like the others: skipping them by `lax.cond` costs more than it saves (64 rows of an 8x8
+grid, 0.84 M parameters a path: 15 tiles of which 8 have rows take 6.0 ms a step with the others
+skipped, 5.7 without, and 8 tiles 4.7).
 """
 
 import dataclasses
@@ -27,12 +28,19 @@ from dipaco.model.inference import Blocks
 from dipaco.model.spec import Parts
 
 
+class ModuleStack(NamedTuple):
+    """The modules of T tiles, side by side."""
+
+    parts: Parts  # each array as that of a module, [T, ...]
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LevelTiles:
     """The rows of a step, by the modules of one level: T tiles of C columns."""
 
-    modules: tuple[Parts, ...]  # of each tile, prepared; a module may have several tiles
+    # Of each tile, prepared; a module may have several tiles.
+    modules: tuple[Parts, ...] | ModuleStack
     rows_TC: Any  # int32: which row each column is; any row for a column without
     places_B: Any  # int32: the column of each row, t C + c
 
@@ -41,6 +49,11 @@ class LevelTiles:
         """Whether one module has all rows, in their own order."""
         return self.rows_TC.shape == (1, len(self.places_B))
 
+    @property
+    def parts(self) -> Parts:
+        """Of the first module, or of all in their stack."""
+        return self.modules.parts if isinstance(self.modules, ModuleStack) else self.modules[0]
+
 
 class MixedParts(NamedTuple):
     """The levels of a step; each part of the model is in the modules of one of them."""
@@ -48,12 +61,12 @@ class MixedParts(NamedTuple):
     levels: tuple[LevelTiles, ...]
 
     def level_of(self, part: str) -> LevelTiles:
-        return next(level for level in self.levels if part in level.modules[0])
+        return next(level for level in self.levels if part in level.parts)
 
     @property
     def features_axis(self) -> int:
         """As `inference.features_axis`."""
-        return inference.features_axis(self.level_of("block_00").modules[0])
+        return inference.features_axis(self.level_of("block_00").parts)
 
 
 def extend(
@@ -91,8 +104,13 @@ def extend(
         y_BM, after[name] = inference.attend_cached(
             config, joined_BMK[:, None], starts_B, seen, blocks[name]
         )
-        y = [y_CM if axis else y_CM.T for y_CM in _of_rows(level, y_BM)]
-        attended = _each_tile(level, _of_part(inference.attention_output, config, name), y)
+        attended = _each_tile(
+            level,
+            lambda module, y_CM, name=name: inference.attention_output(
+                config, module[name], y_CM if axis else y_CM.T
+            ),
+            _of_rows(level, y_BM),
+        )
         x += _joined(axis, attended)
         units = _tiles_of(axis, level, inference.unit(config, x, axis))
         x += _joined(axis, _each_tile(level, _of_part(inference.feed_forward, config, name), units))
@@ -125,34 +143,49 @@ def _of_part(function: Callable, config: ModelConfig, part: str) -> Callable:
     return lambda module, *inputs: function(config, module[part], *inputs)
 
 
-def _each_tile(level: LevelTiles, function: Callable, *inputs: Sequence[Any]) -> list[jax.Array]:
-    """function(module, *inputs) of each tile."""
-    return [function(module, *own) for module, *own in zip(level.modules, *inputs, strict=True)]
+# Values of each tile are T arrays, or one [T, ...] where the modules are in a stack.
+Tiles = Sequence[jax.Array] | jax.Array
 
 
-def _of_rows(level: LevelTiles, values_B: jax.Array) -> list[jax.Array]:
-    """Values of each row [B, ...] -> of each tile's columns, T arrays [C, ...]."""
+def _each_tile(level: LevelTiles, function: Callable, tiles: Tiles) -> Tiles:
+    """function(module, values) of each tile."""
+    if isinstance(level.modules, ModuleStack):
+        return jax.vmap(function)(level.modules.parts, tiles)
+    return [function(module, own) for module, own in zip(level.modules, tiles, strict=True)]
+
+
+def _of_rows(level: LevelTiles, values_B: jax.Array) -> Tiles:
+    """Values of each row [B, ...] -> of each tile's columns [C, ...]."""
     if level.is_whole:
         return [values_B]
+    if isinstance(level.modules, ModuleStack):
+        return values_B[level.rows_TC]
     return [values_B[rows_C] for rows_C in level.rows_TC]
 
 
-def _to_rows(level: LevelTiles, tiles: Sequence[jax.Array]) -> jax.Array:
-    """T arrays [C, ...] -> the values of each row [B, ...]."""
-    return tiles[0] if level.is_whole else jnp.concatenate(tiles)[level.places_B]
+def _to_rows(level: LevelTiles, tiles: Tiles) -> jax.Array:
+    """Values of each tile's columns [C, ...] -> of each row [B, ...]."""
+    if level.is_whole:
+        return tiles[0]
+    return jnp.concatenate(tiles)[level.places_B]
 
 
 # As in `inference`, x is [N, M] or [M, N]; `axis` is that of its M features.
 
 
-def _joined(axis: int, tiles: Sequence[jax.Array]) -> jax.Array:
-    """T arrays of C tokens -> x, with N = T C."""
+def _joined(axis: int, tiles: Tiles) -> jax.Array:
+    """Of each tile C tokens, as x lies -> x, with N = T C."""
     return tiles[0] if len(tiles) == 1 else jnp.concatenate(tiles, axis=1 - axis)
 
 
-def _tiles_of(axis: int, level: LevelTiles, x: jax.Array) -> list[jax.Array]:
-    """x -> T arrays of C tokens."""
-    return jnp.split(x, len(level.modules), axis=1 - axis)
+def _tiles_of(axis: int, level: LevelTiles, x: jax.Array) -> Tiles:
+    """x -> of each tile C tokens, as x lies."""
+    if not isinstance(level.modules, ModuleStack):
+        return jnp.split(x, len(level.modules), axis=1 - axis)
+    num_tiles = len(level.rows_TC)
+    if axis:
+        return x.reshape(num_tiles, -1, x.shape[1])
+    return x.reshape(len(x), num_tiles, -1).swapaxes(0, 1)
 
 
 def _ordered_as_rows(axis: int, level: LevelTiles, x: jax.Array) -> jax.Array:

@@ -13,13 +13,14 @@ from typing import Protocol
 import jax
 
 from dipaco import trees
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import ModelConfig, part_parameters
 from dipaco.model.inference import prepare
 from dipaco.receipt import Receipt
 from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.module_stacks import RELEASES
 from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
 from dipaco.serving.decoding.tiles import LevelShape
 from dipaco.serving.memory import free_bytes, plan_memory, zero_path
@@ -31,6 +32,8 @@ from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_for_jax
 from dipaco.topology import Topology
+
+PARAMETER_BYTES = 4  # at most: prepared parameters are in float32 or smaller
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,11 +54,18 @@ class EngineSpec:
     grammars: Grammars | None = None
 
 
-def level_shapes(topology: Topology, paths: Sequence[int]) -> tuple[LevelShape, ...]:
+def level_shapes(
+    model: ModelConfig, topology: Topology, paths: Sequence[int]
+) -> tuple[LevelShape, ...]:
     """The levels that own parts, with the modules that some paths of a run go through."""
     modules = {module for path in paths for module in topology.modules_of(path)}
+    sizes = part_parameters(model)
     return tuple(
-        LevelShape(level.parts, sum(module.level == level.name for module in modules))
+        LevelShape(
+            level.parts,
+            sum(module.level == level.name for module in modules),
+            PARAMETER_BYTES * sum(sizes[part] for part in level.parts),
+        )
         for level in topology.levels
         if level.parts
     )
@@ -134,17 +144,17 @@ class InProcessEngine:
         topology = spec.topology
         if topology is not None and paths is None:
             paths = range(topology.num_paths)
-        free = free_bytes(device, num_devices)
-        plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free)
-        self.cache = PathCache(
-            self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
-        )
         self.loop = Loop(
             spec.model,
             self._parts_of,
             limits=spec.limits,
-            levels=level_shapes(topology, paths) if topology and paths else (),
+            levels=level_shapes(spec.model, topology, paths) if topology and paths else (),
             grammars=spec.grammars,
+        )
+        free, stacks = free_bytes(device, num_devices), RELEASES * self.loop.mixer.stack_bytes
+        plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free, stacks)
+        self.cache = PathCache(
+            self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
         )
 
     @property

@@ -1,7 +1,7 @@
 """One budget for all that a serving process holds: the rows of the cache, the paths, their copies.
 
-Counted are the pool of rows, the rows gathered from it for the steps, paths as they are read, and
-the base model that routes. Paths may take what is left of the budget.
+Counted are the pool of rows, the rows gathered from it for the steps, the modules stacked for them,
+paths as they are read, and the base model that routes. Paths may take what is left of the budget.
 """
 
 import contextlib
@@ -32,10 +32,15 @@ class MemoryPlan(NamedTuple):
     paths: int  # all paths together
     reading: int  # the copies of modules that are being read, one path's or more
     base: int  # the base model
+    stacks: int  # copies of modules side by side
 
 
 def plan_memory(
-    model: ModelConfig, limits: LoopLimits, path_bytes: int | None, free_bytes: int
+    model: ModelConfig,
+    limits: LoopLimits,
+    path_bytes: int | None,
+    free_bytes: int,
+    stack_bytes: int = 0,
 ) -> MemoryPlan:
     """Divides the budget.
 
@@ -44,11 +49,12 @@ def plan_memory(
       limits: of the loop.
       path_bytes: that all paths may take; None = what is left.
       free_bytes: of the device.
+      stack_bytes: that stacks of modules take at most.
 
     Raises:
       BadSetting: the rows, or the paths beside them, do not fit.
     """
-    budget = int(BUDGET * free_bytes)
+    budget = int(BUDGET * free_bytes) - stack_bytes
     row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # of the spare row
     one_path = _num_bytes(jax.eval_shape(lambda: zero_path(model)))
     reading = base = one_path
@@ -71,7 +77,8 @@ def plan_memory(
         )
         expected = f"at most {left:,} bytes"
         raise BadSetting(name="--path-bytes", value=path_bytes, expected=expected, hint=hint)
-    return MemoryPlan(rows, left if path_bytes is None else path_bytes, reading, base)
+    paths = left if path_bytes is None else path_bytes
+    return MemoryPlan(rows, paths, reading, base, stack_bytes)
 
 
 def zero_path(model: ModelConfig) -> Parts:

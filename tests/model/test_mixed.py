@@ -10,7 +10,7 @@ import pytest
 from dipaco.model import inference, mixed
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig
-from dipaco.model.mixed import LevelTiles, MixedParts
+from dipaco.model.mixed import LevelTiles, MixedParts, ModuleStack
 from dipaco.model.spec import describe
 
 CONFIG = ModelConfig(
@@ -43,7 +43,7 @@ def modules(config, parts, seed, as_rows):
     return inference.prepare(config, own, as_rows)
 
 
-def tiles(choice_B, modules, num_tiles, columns):
+def tiles(choice_B, modules, num_tiles, columns, in_stack=False):
     """Rows by their module, in tiles; those that are left over repeat the first module."""
     rows_TC, places_B = np.zeros((num_tiles, columns), np.int32), np.zeros(ROWS, np.int32)
     chosen = []
@@ -55,19 +55,24 @@ def tiles(choice_B, modules, num_tiles, columns):
             rows_TC[len(chosen), : len(tile)] = tile
             chosen.append(module)
     chosen += [modules[0]] * (num_tiles - len(chosen))
-    return LevelTiles(tuple(chosen), rows_TC, places_B)
+    if not in_stack:
+        return LevelTiles(tuple(chosen), rows_TC, places_B)
+    stack = jax.tree.map(lambda *leaves: np.stack(leaves), *chosen)
+    return LevelTiles(ModuleStack(stack), rows_TC, places_B)
 
 
+@pytest.mark.parametrize("in_stack", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("as_rows", [True, False], ids=["rows", "columns"])
 @pytest.mark.parametrize("change", [{}, {"qk_norm": True, "tied_head": True}], ids=["plain", "qk"])
-def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows):
+def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows, in_stack):
     config = dataclasses.replace(CONFIG, **change)
     outer = [modules(config, OUTER, seed, as_rows) for seed in range(2)]
     inner = [modules(config, INNER, 10 + seed, as_rows) for seed in range(3)]
     top = modules(config, TOP, 20, as_rows)
     outer_B, inner_B = [1, 0, 1, 1, 0, 1], [2, 0, 2, 0, 1, 2]
     whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
-    parts = MixedParts((tiles(outer_B, outer, 4, 2), tiles(inner_B, inner, 6, 2), whole))
+    outer_tiles = tiles(outer_B, outer, 4, 2, in_stack[0])
+    parts = MixedParts((outer_tiles, tiles(inner_B, inner, 6, 2, in_stack[1]), whole))
 
     rng = np.random.default_rng(0)
     blocks = empty_cache(config, ROWS, SLOTS)
@@ -89,13 +94,15 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows)
         )
 
 
-def test_where_tokens_are_rows_they_are_so_from_the_embedding_to_the_head():
+@pytest.mark.parametrize("in_stack", [False, True])
+def test_where_tokens_are_rows_they_are_so_from_the_embedding_to_the_head(in_stack):
     """A matrix is transposed once, when the logits are handed out."""
     outer, inner = (modules(CONFIG, parts, 0, as_rows=True) for parts in (OUTER, INNER))
     top = modules(CONFIG, TOP, 0, as_rows=True)
     whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
     two = [0, 1, 0, 1, 0, 1]
-    parts = MixedParts((tiles(two, [outer] * 2, 4, 2), tiles(two, [inner] * 2, 4, 2), whole))
+    levels = (tiles(two, [module] * 2, 4, 2, in_stack) for module in (outer, inner))
+    parts = MixedParts((*levels, whole))
     blocks = empty_cache(CONFIG, ROWS, SLOTS)
     del blocks["length"]
     tokens_B = starts_B = np.zeros(ROWS, np.int32)

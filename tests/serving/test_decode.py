@@ -24,7 +24,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
-from dipaco.serving.decoding.tiles import LevelShape, StepShape, tiles_of
+from dipaco.serving.decoding.tiles import LevelShape, Spread, StepShape, tiles_of
 from tests.support.serving_rig import CONFIG, ForcedTokens, random_parts
 
 
@@ -78,7 +78,7 @@ def arguments(prepared, given_nB, wants_logprobs=False):
 
 def in_tiles(prepared):
     """A path as a step of several paths takes it."""
-    shape = StepShape(2, is_uneven=False)
+    shape = StepShape(2, Spread.EVEN)
     return MixedParts((tiles_of(LevelShape(part_names(CONFIG), 3), [prepared] * 2, shape),))
 
 

@@ -19,20 +19,21 @@ PATH = trees.num_bytes(zero_path(CONFIG))
 ROW = trees.num_bytes(make_pool(CONFIG, 0))
 
 
-@given(st.integers(1, 500), st.integers(1, 40), st.integers(0, 10**8))
-def test_rows_paths_and_copies_together_stay_within_the_budget(rows, rows_per_path, free):
+@given(st.integers(1, 500), st.integers(1, 40), st.integers(0, 10**8), st.sampled_from([0, 10**6]))
+def test_rows_paths_and_copies_together_stay_within_the_budget(rows, rows_per_path, free, stacks):
     limits = LoopLimits(rows=rows, rows_per_path=rows_per_path)
-    if int(BUDGET * free) < (rows + 1 + limits.gathered_rows) * ROW + 3 * PATH:
+    if int(BUDGET * free) < (rows + 1 + limits.gathered_rows) * ROW + 3 * PATH + stacks:
         with pytest.raises(BadSetting, match="--rows"):
-            plan_memory(CONFIG, limits, None, free)
+            plan_memory(CONFIG, limits, None, free, stacks)
         return
-    plan = plan_memory(CONFIG, limits, None, free)
+    plan = plan_memory(CONFIG, limits, None, free, stacks)
+    assert plan.stacks == stacks
     assert sum(plan) <= BUDGET * free
     assert plan.paths >= PATH
     assert plan.rows == (rows + 1 + limits.gathered_rows) * ROW
-    assert plan_memory(CONFIG, limits, plan.paths, free) == plan
+    assert plan_memory(CONFIG, limits, plan.paths, free, stacks) == plan
     with pytest.raises(BadSetting, match=rf"--path-bytes.*at most {plan.paths:,} bytes"):
-        plan_memory(CONFIG, limits, plan.paths + 1, free)
+        plan_memory(CONFIG, limits, plan.paths + 1, free, stacks)
 
 
 @pytest.mark.parametrize("free", [600_000, 10**7])

@@ -5,23 +5,34 @@ import contextlib
 import dataclasses
 import functools
 import json
+import sys
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.model.config import part_names
+from dipaco.model.config import part_names, part_parameters
+from dipaco.serving.decoding import module_stacks
 from dipaco.serving.decoding.batch import Batch, GatheredRows
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import CommonStep, DecodeStep, Mixer, StepKind
+from dipaco.serving.decoding.module_stacks import LevelStack, ModuleStacks
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.step_times import BlockShape, MeasuredTimes
-from dipaco.serving.decoding.tiles import LevelShape, StepShape, tile_shape
+from dipaco.serving.decoding.tiles import (
+    LARGEST_STACK_BYTES,
+    LevelShape,
+    Spread,
+    StepShape,
+    is_stacked,
+    tile_shape,
+)
 from dipaco.topology import PER_PATH, Level, Topology, blocks
 from tests.support.serving_rig import (
     CONFIG,
@@ -150,7 +161,7 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
     for loop in loops:
         streams = [loop.submit(each) for each in requests[:12]]
         loop.run_once()
-        assert loop._pool.mixer.shape(list(loop._batches.values())).is_uneven
+        assert loop._pool.mixer.shape(list(loop._batches.values())).spread is Spread.ANY
         streams += [loop.submit(each) for each in requests[12:]]  # while others are being served
         while loop.run_once():
             kinds |= {kind for kind, _ in loop._pool._of_several}
@@ -185,11 +196,11 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
 @given(st.integers(1, 130), st.integers(2, 300), st.data())
 def test_the_tiles_of_an_uneven_step_hold_any_rows_of_a_level(num_rows, num_modules, data):
     level = LevelShape((), num_modules)
-    num_tiles, columns = tile_shape(level, StepShape(num_rows, True))
+    num_tiles, columns = tile_shape(level, StepShape(num_rows, Spread.ANY))
     rows = data.draw(st.lists(st.integers(0, num_modules - 1), max_size=num_rows))
     used = sum(-(-count // columns) for count in collections.Counter(rows).values())
     assert used <= num_tiles
-    even = StepShape(num_rows, False)
+    even = StepShape(num_rows, Spread.EVEN)
     spread = collections.Counter(row % num_modules for row in range(num_rows)).values()
     assert sum(-(-count // columns) for count in spread) <= tile_shape(level, even)[0] <= num_tiles
 
@@ -206,8 +217,8 @@ def as_columns(monkeypatch):
 )
 def test_the_tiles_of_64_rows(num_modules, tiles, most, columns, as_columns):
     level = LevelShape((), num_modules)
-    assert tile_shape(level, StepShape(64, False)) == (tiles, columns)
-    assert tile_shape(level, StepShape(64, True)) == (most, columns)
+    assert tile_shape(level, StepShape(64, Spread.EVEN)) == (tiles, columns)
+    assert tile_shape(level, StepShape(64, Spread.ANY)) == (most, columns)
 
 
 @pytest.mark.parametrize(
@@ -226,13 +237,129 @@ def test_where_tokens_are_rows_tiles_have_four_columns_if_uneven_rows_fit(
 ):
     monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
     level = LevelShape((), num_modules)
-    assert tile_shape(level, StepShape(64, False)) == even
-    assert tile_shape(level, StepShape(64, True)) == any_rows
+    assert tile_shape(level, StepShape(64, Spread.EVEN)) == even
+    assert tile_shape(level, StepShape(64, Spread.ANY)) == any_rows
+
+
+@pytest.fixture
+def stacked_grid(monkeypatch):
+    """The grid on a machine that stacks the modules of a level, also for few rows."""
+    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
+    monkeypatch.setattr("dipaco.serving.decoding.tiles.LEAST_STACKED_ROWS", 12)
+    monkeypatch.setattr("dipaco.serving.decoding.tiles.LEAST_STACKED_COLUMNS", 4)
+    return tuple(level._replace(module_bytes=1000) for level in GRID)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_modules", "even", "at_random"),
+    [
+        (64, 2, (2, 32), (2, 48)),
+        (64, 8, (8, 8), (8, 16)),
+        (128, 16, (16, 8), (16, 16)),
+        (32, 4, (4, 8), (7, 8)),  # too few rows: not stacked
+        (64, 16, (16, 8), (28, 4)),  # too few for each
+    ],
+)
+def test_stacked_modules_have_a_tile_each_with_room_for_rows_at_random(
+    num_rows, num_modules, even, at_random, monkeypatch
+):
+    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
+    level = LevelShape((), num_modules, 1 << 20)
+    assert tile_shape(level, StepShape(num_rows, Spread.EVEN)) == even
+    at_random_shape = StepShape(num_rows, Spread.RANDOM)
+    assert tile_shape(level, at_random_shape) == at_random
+    assert is_stacked(level, at_random_shape) == (at_random[0] == num_modules)
+    larger = level._replace(module_bytes=(LARGEST_STACK_BYTES + 1) // num_modules + 1)
+    for not_stacked in (larger, LevelShape((), num_modules)):
+        assert not is_stacked(not_stacked, at_random_shape)
+        any_rows = StepShape(num_rows, Spread.ANY)
+        assert tile_shape(not_stacked, at_random_shape) == tile_shape(level, any_rows)
+
+
+def test_a_stacked_step_holds_no_module_with_more_rows_than_its_tile(stacked_grid):
+    mixer = Mixer(CONFIG, stacked_grid, LIMITS)
+    even, at_random, any_rows = (StepShape(12, spread) for spread in Spread)
+    assert mixer.shapes == (even, at_random, any_rows)
+    assert [tile_shape(stacked_grid[0], each) for each in (even, at_random)] == [(3, 4), (3, 12)]
+    of = lambda *rows: [batch_of(path_of(path), number) for path, number in rows]  # noqa: E731
+    assert mixer.shape(of((0, 4), (4, 4), (8, 4))) == even
+    assert mixer.shape(of((0, 5), (4, 1))) == at_random, "two tiles of the three, but not of one"
+    levels = tuple(level._replace(num_modules=2) for level in stacked_grid)
+    more = of((0, 1), (4, 1), (8, 1))  # modules than the levels say
+    assert Mixer(CONFIG, levels, LIMITS).shape(more) == any_rows
+    assert mixer.stack_bytes == 2 * SIDE * 1000
+    assert Mixer(CONFIG, GRID, LIMITS).stack_bytes == 0
+
+
+def module(seed, part="block_00"):
+    return {part: prepared(seed)[part]}
+
+
+def test_a_module_is_copied_into_a_stack_once_and_takes_the_place_of_one_that_is_gone(monkeypatch):
+    copied, put = [], module_stacks._put
+    copying = lambda stack, own, place: (copied.append(place), put(stack, own, place))[1]  # noqa: E731
+    monkeypatch.setattr(module_stacks, "_put", copying)
+    fresh = lambda seed: jax.tree.map(jnp.array, module(seed))  # noqa: E731
+    stack, own = LevelStack(3), {seed: fresh(seed) for seed in range(4)}
+
+    def put_in(*seeds):
+        places = stack.put([own[seed] for seed in seeds])
+        for seed, place in zip(seeds, places, strict=True):
+            jax.tree.map(
+                lambda all, one: np.testing.assert_array_equal(all[place], one),  # noqa: B023
+                stack.modules.parts,
+                own[seed],
+            )
+        return places
+
+    first, second = put_in(0, 1)
+    assert first != second
+    assert put_in(1, 0) == [second, first]
+    assert len(copied) == 2
+    (third,) = put_in(2)
+    del own[0]
+    assert put_in(1, 3, 2) == [second, first, third]
+    own[0] = fresh(0)  # read again: another object, in a place that this step does not need
+    assert put_in(0, 1, 3)[0] == third
+    assert len(copied) == 5
+
+
+@pytest.mark.slow
+def test_rows_whose_modules_are_stacked_get_the_tokens_they_get_alone(stacked_grid, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "GRID", stacked_grid)
+    read_again = {seed: jax.tree.map(jnp.array, prepared(seed)) for seed in range(SIDE)}
+    modules = [read_again.get, prepared]
+    loop = loop_over(lambda path: path_of(path, of=modules[-1]))
+    shapes, shape_of = set(), loop.mixer.shape
+    watching = lambda batches: (shapes.add(found := shape_of(batches)), found)[1]  # noqa: E731
+    monkeypatch.setattr(loop.mixer, "shape", watching)
+    paths = [*range(SIDE**2), 0, 1, 2, 0, 0, 0, 1, 1, 1, 4, 5]
+    requests = [
+        request(range(i, i + 5), path=path, release="ab"[i % 7 == 0], max_new_tokens=9, seed=i)
+        for i, path in enumerate(paths)
+    ]
+    alone, before = [], len(compilations)
+    for each in requests:
+        stream = loop.submit(each)
+        run_until_idle(loop)
+        alone.append(ids(stream))
+    while modules:
+        streams = [loop.submit(each) for each in requests]
+        run_until_idle(loop)
+        assert [ids(stream) for stream in streams] == alone
+        modules.pop()
+    assert len(compilations) == before
+    assert {shape.spread for shape in shapes if shape} >= {Spread.EVEN, Spread.RANDOM}
 
 
 def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next(as_columns):
     mixer = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 8),), LoopLimits(rows=64))
-    assert mixer.shapes == ((8, False), (32, False), (64, False), (64, True))
+    assert mixer.shapes == (
+        (8, Spread.EVEN),
+        (32, Spread.EVEN),
+        (64, Spread.EVEN),
+        (64, Spread.ANY),
+    )
     paths = [dict(prepared(0)) for _ in range(8)]
     for path in paths:
         path[part_names(CONFIG)[0]] = dict(path[part_names(CONFIG)[0]])
@@ -240,12 +367,15 @@ def test_rows_that_are_too_uneven_for_a_step_of_their_number_take_the_next(as_co
     def shape(*rows):
         return mixer.shape([batch_of(paths[path], number) for path, number in enumerate(rows)])
 
-    assert shape(2, 2, 2, 2) == (8, False)
-    assert shape(3, 3, 3, 3) == (32, False)
-    assert shape(9, 9, 9) == (32, False)  # six tiles of eight
-    assert shape(9, 9, 1, 1, 1, 1, 1) == (64, True)  # nine tiles, where both others have eight
-    assert shape(8, 8, 8, 8, 8, 8, 8, 8) == (64, False)
-    assert shape(57, 1, 1, 1, 1, 1, 1, 1) == (64, True)
+    assert shape(2, 2, 2, 2) == (8, Spread.EVEN)
+    assert shape(3, 3, 3, 3) == (32, Spread.EVEN)
+    assert shape(9, 9, 9) == (32, Spread.EVEN)  # six tiles of eight
+    assert shape(9, 9, 1, 1, 1, 1, 1) == (
+        64,
+        Spread.ANY,
+    )  # nine tiles: others have eight
+    assert shape(8, 8, 8, 8, 8, 8, 8, 8) == (64, Spread.EVEN)
+    assert shape(57, 1, 1, 1, 1, 1, 1, 1) == (64, Spread.ANY)
 
 
 def test_a_loop_of_one_row_has_no_common_step():
@@ -255,15 +385,16 @@ def test_a_loop_of_one_row_has_no_common_step():
     assert mixer.divide(only) == [DecodeStep(list(only.values()))]
 
 
-@pytest.mark.parametrize("is_uneven", [False, True])
-def test_every_row_passes_the_modules_of_its_path(is_uneven, as_columns):
+@pytest.mark.parametrize("spread", [Spread.EVEN, Spread.ANY])
+def test_every_row_passes_the_modules_of_its_path(spread, as_columns):
     mixer = Mixer(CONFIG, GRID, LIMITS)
-    first = 9 if is_uneven else 3  # a tile has eight columns
+    first = 9 if spread is Spread.ANY else 3  # a tile has eight columns
     rows_of = ((0, first), (5, 1), (3, 1), (8, 1))
     batches = [batch_of(path_of(path), rows) for path, rows in rows_of]
-    shape = StepShape(12, is_uneven)
+    shape = StepShape(12, spread)
     assert mixer.shape(batches) == shape
-    parts = mixer.parts(batches, shape)
+    step = DecodeStep(batches, CommonStep(StepKind("", has_grammar=False), shape, 64))
+    parts = mixer.parts(step, ModuleStacks())
     paths = [batch.prepared for batch in batches for _ in batch.rows]
     for level in parts.levels:
         columns = level.rows_TC.shape[1]
@@ -287,12 +418,12 @@ def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_s
     active = {("a", path): batch for path, batch in enumerate(batches)}
     steps = mixer.divide({**active, ("a", 7): empty, ("b", 8): elsewhere})
     plain = StepKind("a", has_grammar=False)
-    common = DecodeStep(batches, CommonStep(plain, StepShape(12, False), 64))
+    common = DecodeStep(batches, CommonStep(plain, StepShape(12, Spread.EVEN), 64))
     assert steps == [common, DecodeStep([elsewhere])]
     with_grammar = [batch_of(path_of(path), 1, grammar=object()) for path in range(7)]
     steps = mixer.divide({("a", path): batch for path, batch in enumerate(with_grammar)})
     shared = StepKind("a", has_grammar=True)
-    assert steps == [DecodeStep(with_grammar, CommonStep(shared, StepShape(12, False), 64))]
+    assert steps == [DecodeStep(with_grammar, CommonStep(shared, StepShape(12, Spread.EVEN), 64))]
     one = with_grammar[0]
     assert mixer.divide({**active, ("a", 9): one}) == [common, DecodeStep([one])]
     two = [DecodeStep([batch]) for batch in batches[:2]]
@@ -332,7 +463,7 @@ IN_TURN = [([path], None) for path in range(4)]
 def test_what_was_measured_decides_which_paths_share_a_step(four_paths, alone, steps):
     mixer, four = four_paths
     mixer.times = MeasuredTimes(
-        {BlockShape(16, 64): alone, BlockShape(StepShape(64, False), 64): 0.04}
+        {BlockShape(16, 64): alone, BlockShape(StepShape(64, Spread.EVEN), 64): 0.04}
     )
     assert divided(mixer, four) == steps
 
@@ -344,8 +475,8 @@ def test_a_long_text_does_not_make_the_steps_of_short_ones_long(four_paths):
         {
             BlockShape(16, 64): 1,
             BlockShape(16, 1024): 9,
-            **{BlockShape(StepShape(size, False), 64): 2 for size in (8, 32, 64)},
-            **{BlockShape(StepShape(size, False), 1024): 34 for size in (8, 32, 64)},
+            **{BlockShape(StepShape(size, Spread.EVEN), 64): 2 for size in (8, 32, 64)},
+            **{BlockShape(StepShape(size, Spread.EVEN), 1024): 34 for size in (8, 32, 64)},
         }
     )
     assert divided(mixer, four) == [([0, 1, 2, 3], 64)]
@@ -404,8 +535,9 @@ def test_the_levels_of_a_run_are_those_that_own_parts():
             Level(name="rest", parts=("final_norm",)),
         )
     )
-    assert level_shapes(topology, range(topology.num_paths)) == (
-        LevelShape(("block_00",), 4),
-        LevelShape(("embed",), 8),
-        LevelShape(("final_norm",), 1),
+    sizes = part_parameters(CONFIG)
+    assert level_shapes(CONFIG, topology, range(topology.num_paths)) == (
+        LevelShape(("block_00",), 4, 4 * sizes["block_00"]),
+        LevelShape(("embed",), 8, 4 * sizes["embed"]),
+        LevelShape(("final_norm",), 1, 4 * sizes["final_norm"]),
     )

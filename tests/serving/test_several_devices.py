@@ -160,7 +160,7 @@ def test_a_device_that_fails_stops_the_others_after_the_program_at_hand(spec, mo
 
 def test_a_device_has_tiles_for_the_modules_of_its_own_paths():
     topology = grid(part_names(CONFIG), (4, 4))
-    numbers = lambda paths: [level.num_modules for level in level_shapes(topology, paths)]  # noqa: E731
+    numbers = lambda paths: [level.num_modules for level in level_shapes(CONFIG, topology, paths)]  # noqa: E731
     assert numbers(range(16)) == [4, 4]
     assert numbers(range(8)) == [2, 4]
     assert numbers([5]) == [1, 1]

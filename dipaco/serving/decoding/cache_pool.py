@@ -35,6 +35,7 @@ from dipaco.serving.decoding.decode import (
 from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import DecodeStep, Mixer, StepKind
+from dipaco.serving.decoding.module_stacks import ModuleStacks
 from dipaco.serving.decoding.step_times import BlockShape, Rows, distinct_copies, measure
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.tiles import LevelShape, StepShape
@@ -79,6 +80,7 @@ class CachePool:
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
         self._of_several: dict[tuple[StepKind, int], StepMemory] = {}  # of common steps, by slots
+        self._stacks = ModuleStacks()
         self._texts = CachedTexts()
 
     @property
@@ -167,7 +169,7 @@ class CachePool:
             slots = self.mixer.slots(step.batches)
         else:
             _, shape, slots = step.common
-            num_rows, parts = shape.num_rows, self.mixer.parts(step.batches, shape)
+            num_rows, parts = shape.num_rows, self.mixer.parts(step, self._stacks)
         return self._run_block(parts, rows, self._memory_of(step), num_rows, slots)
 
     def take_back(self, step: DecodeStep, row: BatchRow) -> None:
@@ -211,8 +213,9 @@ class CachePool:
                 parts = self.mixer.any_parts([prepared], shape)
                 return run_block(parts, shape.num_rows, slots)
 
-            name = f"decoding {shape.num_rows} rows of {slots} tokens on several paths"
-            return WarmUpProgram(name + ", unevenly spread" * shape.is_uneven, run)
+            rows = f"{shape.num_rows} rows of {slots} tokens"
+            name = f"decoding {rows} on several paths, spread {shape.spread.value}"
+            return WarmUpProgram(name, run)
 
         def score() -> object:
             return score_prompt(self.config, prepared, self._whole_context())

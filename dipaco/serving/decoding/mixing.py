@@ -7,23 +7,25 @@ as its longest row needs, in every row: one long text among short ones is sooner
 decided block by block by how long each takes (`step_times`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.model.config import ModelConfig
-from dipaco.model.mixed import MixedParts
+from dipaco.model.mixed import LevelTiles, MixedParts
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch
 from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.module_stacks import ModuleStacks
 from dipaco.serving.decoding.step_times import BlockShape, EstimatedTimes, StepTimes
 from dipaco.serving.decoding.tiles import (
     LevelShape,
+    Spread,
     StepShape,
     any_tiles,
+    holds,
+    is_stacked,
     module_of,
-    tile_shape,
     tiles_of,
 )
 from dipaco.serving.decoding.waiting_requests import PathKey
@@ -76,13 +78,28 @@ class Mixer:
 
     @property
     def shapes(self) -> tuple[StepShape, ...]:
-        """Of steps for several paths; none where there are no such. Rows that are too uneven for
-        the tiles of one are padded to the next.
+        """Of steps for several paths; none where there are no such. Rows that do not fit the tiles
+        of one are padded to the next.
         """
         sizes = self._limits.mixed_row_sizes
         if not sizes or all(level.num_modules == 1 for level in self.levels):
             return ()
-        return (*(StepShape(size, False) for size in sizes), *(StepShape(sizes[-1], True),))
+        at_random = StepShape(sizes[-1], Spread.RANDOM)
+        is_other = any(is_stacked(level, at_random) for level in self.levels)
+        return (
+            *(StepShape(size, Spread.EVEN) for size in sizes),
+            *([at_random] if is_other else []),
+            StepShape(sizes[-1], Spread.ANY),
+        )
+
+    @property
+    def stack_bytes(self) -> int:
+        """Of the stacks of a release."""
+        return sum(
+            level.stack_bytes
+            for level in self.levels
+            if any(is_stacked(level, shape) for shape in self.shapes)
+        )
 
     def divide(self, batches: Mapping[PathKey, Batch]) -> list[DecodeStep]:
         """The steps of all batches with rows."""
@@ -105,21 +122,28 @@ class Mixer:
         num_rows = sum(len(batch.rows) for batch in batches)
         counts = [_rows_by_module(level, batches).values() for level in self.levels]
 
-        def holds(shape: StepShape) -> bool:
-            if num_rows > shape.num_rows:
-                return False
-            for level, numbers in zip(self.levels, counts, strict=True):
-                num_tiles, columns = tile_shape(level, shape)
-                if sum(math.ceil(number / columns) for number in numbers) > num_tiles:
-                    return False
-            return True
+        def holds_all(shape: StepShape) -> bool:
+            return num_rows <= shape.num_rows and all(
+                holds(level, shape, own) for level, own in zip(self.levels, counts, strict=True)
+            )
 
-        return next(filter(holds, self.shapes), None)
+        return next(filter(holds_all, self.shapes), None)
 
-    def parts(self, batches: Sequence[Batch], shape: StepShape) -> MixedParts:
-        """The modules that the rows pass, in the order of the batches and of the rows in each."""
-        paths = [batch.prepared for batch in batches for _ in batch.rows]
-        return MixedParts(tuple(tiles_of(level, paths, shape) for level in self.levels))
+    def parts(self, step: DecodeStep, stacks: ModuleStacks) -> MixedParts:
+        """The modules that the rows of a common step pass, in the order of the batches and of the
+        rows in each.
+        """
+        assert step.common is not None
+        (release, _), shape, _ = step.common
+        paths = [batch.prepared for batch in step.batches for _ in batch.rows]
+
+        def tiles(level: LevelShape) -> LevelTiles:
+            if not is_stacked(level, shape):
+                return tiles_of(level, paths, shape)
+            stack = stacks.of(release, level.parts, level.num_modules)
+            return tiles_of(level, paths, shape, stack)
+
+        return MixedParts(tuple(map(tiles, self.levels)))
 
     def any_parts(self, paths: Sequence[Parts], shape: StepShape) -> MixedParts:
         """Modules of some paths, in tiles as any step of this shape has them."""

@@ -1,0 +1,85 @@
+"""Modules of a level side by side on the device, as steps for many rows take them.
+
+A stack is a copy: it has a place for each module that a release has, and keeps what is in it while
+the modules stay the same, so that a step copies nothing. A module that is read again, or is newer,
+takes the place of one that the step does not need.
+"""
+
+import collections
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dipaco.model.mixed import ModuleStack
+from dipaco.model.spec import Parts
+
+RELEASES = 2  # that have stacks: the newest, and the one that requests finish on
+
+
+class LevelStack:
+    """The modules of one level of a release.
+
+    Args:
+      num_places: modules that it holds at most.
+    """
+
+    def __init__(self, num_places: int):
+        self._parts: Any = None
+        # Of an array of each module: what is held here keeps no module in memory.
+        self._held: list[weakref.ref[Any] | None] = [None] * num_places
+
+    @property
+    def modules(self) -> ModuleStack:
+        """By their places, after `put`; what else is in it is of no use."""
+        return ModuleStack(self._parts)
+
+    def put(self, modules: Sequence[Parts]) -> list[int]:
+        """Places for different modules, no more than it has; copies those that are not in it."""
+        marks = [jax.tree.leaves(module)[0] for module in modules]
+        held = [None if each is None else each() for each in self._held]
+        numbers = {id(mark): place for place, mark in enumerate(held) if mark is not None}
+        places = [numbers.get(id(mark)) for mark in marks]
+        free = [place for place in range(len(held)) if place not in places]
+        free.sort(key=lambda place: held[place] is not None)  # first those of modules that are gone
+        return [
+            self._copy(module, mark, free.pop(0)) if place is None else place
+            for module, mark, place in zip(modules, marks, places, strict=True)
+        ]
+
+    def _copy(self, module: Parts, mark: Any, place: int) -> int:
+        if self._parts is None:
+            self._parts = _repeated(module, len(self._held))
+        self._parts = _put(self._parts, module, place)
+        self._held[place] = weakref.ref(mark)
+        return place
+
+
+class ModuleStacks:
+    """The stacks of all levels, of the latest releases; only the loop's thread uses them."""
+
+    def __init__(self):
+        self._of: collections.OrderedDict[str, dict[tuple[str, ...], LevelStack]] = (
+            collections.OrderedDict()
+        )
+
+    def of(self, release: str, parts: tuple[str, ...], num_places: int) -> LevelStack:
+        """Of the level of a release that has these parts."""
+        levels = self._of.setdefault(release, {})
+        self._of.move_to_end(release)
+        while len(self._of) > RELEASES:
+            self._of.popitem(last=False)
+        return levels.setdefault(parts, LevelStack(num_places))
+
+
+@functools.partial(jax.jit, static_argnames=("number",))
+def _repeated(module: Parts, number: int) -> Parts:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), module)
+
+
+@functools.partial(jax.jit, donate_argnames=("stack",))
+def _put(stack: Parts, module: Parts, place: int) -> Parts:
+    return jax.tree.map(lambda all, one: all.at[place].set(one), stack, module)
