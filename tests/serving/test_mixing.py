@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import sys
+import weakref
 from types import SimpleNamespace
 
 import jax
@@ -317,7 +318,9 @@ def test_a_module_is_copied_into_a_stack_once_and_takes_the_place_of_one_that_is
     assert put_in(1, 0) == [second, first]
     assert len(copied) == 2
     (third,) = put_in(2)
+    leaf = weakref.ref(jax.tree.leaves(own[0])[0])
     del own[0]
+    assert leaf() is None, "a stack keeps no module in memory"
     assert put_in(1, 3, 2) == [second, first, third]
     own[0] = fresh(0)  # read again: another object, in a place that this step does not need
     assert put_in(0, 1, 3)[0] == third
