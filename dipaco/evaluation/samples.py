@@ -88,7 +88,7 @@ def _continue(
 
     def step(carry, number):
         last_DB, blocks = carry
-        logit_BV = logits(config, prepared, last_DB).T
+        logit_BV = logits(config, prepared, last_DB)
         if is_drawn:
             key_B = jax.vmap(lambda key: jax.random.fold_in(key, number))(keys_B)
             noise_BV = jax.vmap(lambda key: jax.random.gumbel(key, logit_BV.shape[1:]))(key_B)

@@ -3,8 +3,8 @@
 Axis letters are in this room's `__init__`; N = B T is the tokens of all rows side by side. A step
 of decoding multiplies few tokens by a large kernel. How the two lie in that product is decided for
 the machine, when a kernel is prepared (`kernels.tokens_are_rows`), and so lie all values between
-the products: `x` below is [N, D] where tokens are rows, else [D, N]. What comes in and goes out has
-them as columns on any machine.
+the products: `x` below is [N, D] where tokens are rows, else [D, N]. Hidden states that go out have
+them as columns on any machine, and logits as rows.
 """
 
 import dataclasses
@@ -94,11 +94,10 @@ def extend(
 
 
 def logits(config: ModelConfig, prepared: Parts, x_DN: jax.Array) -> jax.Array:
-    """float32 [V, N]: logits of the token that follows each column of hidden states."""
+    """float32 [N, V]: logits of the token that follows each column of hidden states."""
     axis = features_axis(prepared)
     x = scaled(prepared["final_norm"]["scale"], unit(config, x_DN.T if axis else x_DN, axis), axis)
-    y = head(config, prepared["embed" if config.tied_head else "head"], x, axis)
-    return as_columns(y, axis)
+    return as_rows(head(config, prepared["embed" if config.tied_head else "head"], x, axis), axis)
 
 
 # The pieces of the two above. Each takes one part or none, so that tokens may come from rows of
@@ -115,6 +114,11 @@ def as_columns(x: jax.Array, axis: int) -> jax.Array:
     # XLA folds a transpose after a product into the product, which makes it one of the other kind,
     # or a slower one. The barrier keeps it out.
     return lax.optimization_barrier(x).T if axis else x
+
+
+def as_rows(x: jax.Array, axis: int) -> jax.Array:
+    """[N, D], however x lies."""
+    return x if axis else lax.optimization_barrier(x).T
 
 
 class SeenSlots(NamedTuple):

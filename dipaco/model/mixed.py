@@ -118,7 +118,7 @@ def extend(
 
 
 def logits(config: ModelConfig, mixed: MixedParts, x: jax.Array) -> jax.Array:
-    """float32 [V, B]: logits of each row's next token, from the hidden states of `extend`."""
+    """float32 [B, V]: logits of each row's next token, from the hidden states of `extend`."""
     axis, last = mixed.features_axis, mixed.level_of(block_names(config)[-1])
     x, level = _to_level(axis, x, last, mixed.level_of("final_norm"))
     x = _joined(
@@ -136,7 +136,7 @@ def logits(config: ModelConfig, mixed: MixedParts, x: jax.Array) -> jax.Array:
         lambda module, x: inference.head(config, module[head], x, axis),
         _tiles_of(axis, level, x),
     )
-    return inference.as_columns(_ordered_as_rows(axis, level, _joined(axis, tiles)), axis)
+    return inference.as_rows(_ordered_as_rows(axis, level, _joined(axis, tiles)), axis)
 
 
 def _of_part(function: Callable, config: ModelConfig, part: str) -> Callable:

@@ -125,7 +125,7 @@ def _log_likelihoods(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array)
     cache = empty_cache(config, *tokens_1T.shape)
     starts_1 = cache.pop("length")
     x_DT, _ = extend(config, prepared, tokens_1T, starts_1, cache)
-    logits_VT = logits(config, prepared, x_DT)[:, :-1]
-    next_1T = tokens_1T[:, 1:]
-    next_logit_T = jnp.take_along_axis(logits_VT, next_1T, axis=0)[0]
-    return next_logit_T - jax.nn.logsumexp(logits_VT, axis=0)
+    logits_TV = logits(config, prepared, x_DT)[:-1]
+    next_T1 = tokens_1T[0, 1:, None]
+    next_logit_T = jnp.take_along_axis(logits_TV, next_T1, axis=1)[:, 0]
+    return next_logit_T - jax.nn.logsumexp(logits_TV, axis=1)

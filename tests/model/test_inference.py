@@ -1,4 +1,4 @@
-"""Serving's forward pass is the model's: the same logits, with tokens as columns and a cache."""
+"""Serving's forward pass is the model's: the same logits, with other layouts and a cache."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ forward = jax.jit(lm.forward, static_argnums=0)
 @jax.jit(static_argnums=0)
 def extend(config, prepared, tokens_BT, starts_B, blocks):
     x_DN, blocks = inference.extend(config, prepared, tokens_BT, starts_B, blocks)
-    logits_NV = inference.logits(config, prepared, x_DN).T
+    logits_NV = inference.logits(config, prepared, x_DN)
     return logits_NV.reshape(*tokens_BT.shape, -1), blocks
 
 

@@ -80,13 +80,13 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows,
     blocks = jax.tree.map(lambda leaf: rng.normal(0, 1, leaf.shape).astype(np.float32), blocks)
     tokens_B = rng.integers(0, config.vocab_size, ROWS).astype(np.int32)
     starts_B = np.array([3, 0, 6, 2, 5, 1], np.int32)
-    logits_VB, after = step(config, parts, tokens_B, starts_B, blocks)
+    logits_BV, after = step(config, parts, tokens_B, starts_B, blocks)
     for row in range(ROWS):
         path = outer[outer_B[row]] | inner[inner_B[row]] | top
         own = slice(row, row + 1)
         kept = jax.tree.map(lambda leaf: leaf[own], blocks)  # noqa: B023
-        alone_V1, kept = step_alone(config, path, tokens_B[own, None], starts_B[own], kept)
-        np.testing.assert_allclose(logits_VB[:, row], alone_V1[:, 0], atol=3e-5)
+        alone_1V, kept = step_alone(config, path, tokens_B[own, None], starts_B[own], kept)
+        np.testing.assert_allclose(logits_BV[row], alone_1V[0], atol=3e-5)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a[row], b[0], atol=3e-5),  # noqa: B023
             after,
@@ -96,7 +96,7 @@ def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows,
 
 @pytest.mark.parametrize("in_stack", [False, True])
 def test_where_tokens_are_rows_they_are_so_from_the_embedding_to_the_head(in_stack):
-    """A matrix is transposed once, when the logits are handed out."""
+    """No matrix is transposed on the way."""
     outer, inner = (modules(CONFIG, parts, 0, as_rows=True) for parts in (OUTER, INNER))
     top = modules(CONFIG, TOP, 0, as_rows=True)
     whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS))
@@ -116,4 +116,4 @@ def test_where_tokens_are_rows_they_are_so_from_the_embedding_to_the_head(in_sta
     assert not transposed(mixed.extend, *extended)
     x, _ = jax.eval_shape(functools.partial(mixed.extend, CONFIG), *extended)
     hidden = np.zeros(x.shape, x.dtype)
-    assert transposed(mixed.logits, parts, hidden) == [(CONFIG.vocab_size, ROWS)]
+    assert not transposed(mixed.logits, parts, hidden)

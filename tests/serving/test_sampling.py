@@ -24,8 +24,8 @@ draw = jax.jit(sample)
 def _shares(history=NOTHING_SEEN, **settings):
     """The share of draws that gave each token; one row for each draw."""
     rows = stack_settings([SamplingSettings(**{"temperature": 1.0, **settings})] * NUM_DRAWS)
-    logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
-    tokens = draw(logits_VB, rows, uniforms(0, NUM_DRAWS), *history)
+    logits_BV = np.repeat(LOGITS[None], NUM_DRAWS, axis=0)
+    tokens = draw(logits_BV, rows, uniforms(0, NUM_DRAWS), *history)
     return np.bincount(tokens, minlength=4) / NUM_DRAWS
 
 
@@ -76,8 +76,8 @@ def test_presence_and_frequency_penalties_count_the_tokens_that_were_made():
         prompt_lengths=[2] * NUM_DRAWS,
     )
     history = np.full((NUM_DRAWS, 6), [3, 3, 1, 2, 1, 0], np.int32), np.full(NUM_DRAWS, 5, np.int32)
-    logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
-    tokens = np.asarray(draw(logits_VB, rows, uniforms(0, NUM_DRAWS), *history))
+    logits_BV = np.repeat(LOGITS[None], NUM_DRAWS, axis=0)
+    tokens = np.asarray(draw(logits_BV, rows, uniforms(0, NUM_DRAWS), *history))
     weights = np.exp(LOGITS - [0, 0.5 + 2 * 0.25, 0.5 + 0.25, 0])
     shares = np.bincount(tokens[::2], minlength=4) / (NUM_DRAWS // 2)
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.05)
@@ -94,9 +94,9 @@ def test_a_bias_is_added_to_the_logits_of_its_tokens():
 
 def test_each_row_is_drawn_by_its_own_settings():
     settings = [SamplingSettings(), SamplingSettings(temperature=1.0, top_k=2)] * 500
-    logits_VB = np.repeat(LOGITS[:, None], 1000, axis=1)
+    logits_BV = np.repeat(LOGITS[None], 1000, axis=0)
     history = np.zeros((1000, 1), np.int32), np.zeros(1000, np.int32)
-    tokens = np.asarray(draw(logits_VB, stack_settings(settings), uniforms(1, 1000), *history))
+    tokens = np.asarray(draw(logits_BV, stack_settings(settings), uniforms(1, 1000), *history))
     assert set(tokens[::2]) == {1}
     assert set(tokens[1::2]) == {1, 3}
 
@@ -119,7 +119,7 @@ def test_tokens_of_several_groups_are_drawn_with_their_probability(settings):
     logits[70:130] = -np.inf  # a group between has none
     made = np.argsort(-logits)[[0, 1, 1]].astype(np.int32)
     drawn = draw(
-        np.repeat(logits[:, None], num_draws, axis=1),
+        np.repeat(logits[None], num_draws, axis=0),
         stack_settings([setting] * num_draws),
         uniforms(5, num_draws),
         np.repeat(made[None], num_draws, axis=0),
@@ -156,12 +156,12 @@ def test_rounding_changes_few_draws():
     rng = np.random.default_rng(0)
     rows = stack_settings([SamplingSettings(temperature=1.0)] * num_rows)
     history = np.zeros((num_rows, 1), np.int32), np.zeros(num_rows, np.int32)
-    logits_VB = rng.normal(0, 3, (vocabulary, num_rows)).astype(np.float32)
-    noise_VB = rng.normal(0, 1e-6, logits_VB.shape).astype(np.float32)
+    logits_BV = rng.normal(0, 3, (num_rows, vocabulary)).astype(np.float32)
+    noise_BV = rng.normal(0, 1e-6, logits_BV.shape).astype(np.float32)
     num_changed = sum(
-        np.sum(np.asarray(draw(logits_VB, rows, each, *history) != other))
+        np.sum(np.asarray(draw(logits_BV, rows, each, *history) != other))
         for each in np.split(uniforms(1, 300 * num_rows), 300)
-        for other in [draw(logits_VB + noise_VB, rows, each, *history)]
+        for other in [draw(logits_BV + noise_BV, rows, each, *history)]
     )
     # Of 4,800; along one sum over all tokens 16 were.
     assert num_changed <= 2
@@ -169,30 +169,30 @@ def test_rounding_changes_few_draws():
 
 @pytest.mark.parametrize("vocabulary", [3, 64, 200])
 def test_the_likeliest_is_the_argmax_and_the_first_of_equals(vocabulary):
-    logits_VB = np.random.default_rng(0).integers(0, 9, (vocabulary, 5)).astype(np.float32)
-    np.testing.assert_array_equal(likeliest(logits_VB), np.argmax(logits_VB, axis=0))
+    logits_BV = np.random.default_rng(0).integers(0, 9, (5, vocabulary)).astype(np.float32)
+    np.testing.assert_array_equal(likeliest(logits_BV), np.argmax(logits_BV, axis=1))
 
 
 def test_a_cut_over_many_tokens_keeps_what_sorting_keeps():
     rng = np.random.default_rng(0)
-    logits_VB = rng.normal(0, 3, (300, 64)).astype(np.float32)
+    logits_BV = rng.normal(0, 3, (64, 300)).astype(np.float32)
     settings = [
         SamplingSettings(temperature=0.7, top_k=int(k), top_p=float(p))
         for k, p in zip(rng.integers(0, 40, 64), rng.uniform(0.1, 1, 64), strict=True)
     ]
     history = np.zeros((64, 1), np.int32), np.zeros(64, np.int32)
     drawn = np.array(
-        [draw(logits_VB, stack_settings(settings), uniforms(s, 64), *history) for s in range(40)]
+        [draw(logits_BV, stack_settings(settings), uniforms(s, 64), *history) for s in range(40)]
     )
     for row, setting in enumerate(settings):
-        order = np.argsort(-logits_VB[:, row], kind="stable")[: setting.top_k or None]
-        weights = np.exp(logits_VB[order, row].astype(np.float64) / 0.7)
+        order = np.argsort(-logits_BV[row], kind="stable")[: setting.top_k or None]
+        weights = np.exp(logits_BV[row, order].astype(np.float64) / 0.7)
         before = (np.cumsum(weights) - weights) / weights.sum()
         assert set(drawn[:, row]) <= set(order[before < setting.top_p + 1e-6])
 
 
 def test_log_probabilities_are_those_of_the_softmax_best_first():
-    chosen, tokens, values = log_probabilities(LOGITS[:, None], np.array([2]), 3)
+    chosen, tokens, values = log_probabilities(LOGITS[None], np.array([2]), 3)
     np.testing.assert_allclose(chosen, np.log([0.2]), rtol=1e-5)
     np.testing.assert_array_equal(tokens, [[1, 3, 2]])
     np.testing.assert_allclose(values, np.log([[0.4, 0.3, 0.2]]), rtol=1e-5)
@@ -215,12 +215,12 @@ def test_seeds_of_choices_repeat_and_no_two_are_equal():
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-10, 1e-30, 2e-38, 1e-39, 1e-300])
 def test_a_temperature_near_zero_is_greedy(temperature):
-    logits_VB = np.random.default_rng(0).normal(0, 3, (300, 64)).astype(np.float32)
+    logits_BV = np.random.default_rng(0).normal(0, 3, (64, 300)).astype(np.float32)
     history = np.zeros((64, 1), np.int32), np.zeros(64, np.int32)
     for more in ({}, {"top_k": 40, "top_p": 0.9, "min_p": 0.05}):
         rows = stack_settings([SamplingSettings(temperature=temperature, **more)] * 64)
-        drawn = draw(logits_VB, rows, uniforms(0, 64), *history)
-        np.testing.assert_array_equal(drawn, np.argmax(logits_VB, axis=0))
+        drawn = draw(logits_BV, rows, uniforms(0, 64), *history)
+        np.testing.assert_array_equal(drawn, np.argmax(logits_BV, axis=1))
 
 
 @pytest.mark.parametrize(

@@ -188,10 +188,10 @@ def decode_block(
         logits_of, blocks = _next_logits(config, prepared, token_B1, lengths_B - 1, blocks)
 
         def choose():
-            logits_VB = logits_of()
-            token_B = sample(logits_VB, settings, uniforms_BU, history_BS, lengths_B)
+            logits_BV = logits_of()
+            token_B = sample(logits_BV, settings, uniforms_BU, history_BS, lengths_B)
             token_B = jnp.where(given_B >= 0, given_B, token_B)
-            logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
+            logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_BV, token_B)
             return token_B, *logprobs
 
         def keep():
@@ -253,8 +253,8 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
     x_TD = jnp.roll(x_DT, 1, axis=1).T
 
     def one(x_D, token):
-        logits_V1 = logits(config, prepared, x_D[:, None])
-        return _log_probabilities(logits_V1, token[None])
+        logits_1V = logits(config, prepared, x_D[:, None])
+        return _log_probabilities(logits_1V, token[None])
 
     # In batches: the logits of all tokens would be the largest array of the process.
     logprobs = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORE_BATCH_SIZE)
@@ -262,7 +262,7 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
 
 
 def _next_logits(config, prepared, token_B1, starts_B, blocks):
-    """What makes the logits float32 [V, B], and the cache with the tokens in it."""
+    """What makes the logits float32 [B, V], and the cache with the tokens in it."""
     if isinstance(prepared, mixed.MixedParts):
         x, blocks = mixed.extend(config, prepared, token_B1[:, 0], starts_B, blocks)
         return (lambda: mixed.logits(config, prepared, x)), blocks
@@ -270,11 +270,11 @@ def _next_logits(config, prepared, token_B1, starts_B, blocks):
     return (lambda: logits(config, prepared, x_DB)), blocks
 
 
-def _log_probabilities(logits_VB, token_B):
-    num_top = min(MAX_LOGPROBS, logits_VB.shape[0])
-    return log_probabilities(logits_VB, token_B, num_top)
+def _log_probabilities(logits_BV, token_B):
+    num_top = min(MAX_LOGPROBS, logits_BV.shape[1])
+    return log_probabilities(logits_BV, token_B, num_top)
 
 
-def _zeros(logits_VB, token_B):
-    shapes = jax.eval_shape(_log_probabilities, logits_VB, token_B)
+def _zeros(logits_BV, token_B):
+    shapes = jax.eval_shape(_log_probabilities, logits_BV, token_B)
     return jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), shapes)
