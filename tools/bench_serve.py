@@ -5,6 +5,7 @@
     python tools/bench_serve.py --only paths
     python tools/bench_serve.py --only memory --rounds 5 --memory-tokens 96
     python tools/bench_serve.py --only paths --sides 2,8      # the first table of `paths` alone
+    python tools/bench_serve.py --only paths --sides 8 --at-random
 
 Serves a run in a process of its own and asks it over HTTP, streaming, for 64 greedy tokens after
 each of 1, 8 and 32 prompts of 16 tokens at once, all of one path; in turn, pair by pair,
@@ -20,12 +21,13 @@ for prompts that come alone and eight at once (which are routed together, and re
 reads the first 32 tokens under the base model, so the share is about 32 / length at best.
 
 Then many paths, in this process, random parameters of the quickstart's sizes (0.84 M a path): 64
-rows, spread evenly over the paths of grids from one path to 16x16, where rows of several paths
-share their steps and where every path has steps of its own, on one device and with the paths spread
-over as many as `--devices` says; what is timed is decoding. 256 paths
-with an embedding each under 64 clients that ask one request after another, for every path equally
-often and in proportion to 1 / rank, with memory for all and for 64 of them. And the first tokens of
-a chat's second turn, on the path that has the first one in its cache and on one that has not.
+rows, spread evenly over the paths of grids from one path to 16x16 (`--at-random`: each on any
+path), where rows of several paths share their steps and where every path has steps of its own, on
+one device and with the paths spread over as many as `--devices` says; what is timed is decoding.
+256 paths with an embedding each under 64 clients that ask one request after another, for every path
+equally often and in proportion to 1 / rank, with memory for all and for 64 of them. And the first
+tokens of a chat's second turn, on the path that has the first one in its cache and on one that has
+not.
 """
 
 import argparse
@@ -36,7 +38,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +49,7 @@ from support.bench_run import make_run
 from support.many_paths import (
     ROWS,
     ManyPaths,
+    at_random,
     evenly,
     skewed,
     square,
@@ -192,6 +195,9 @@ def main() -> None:
         help="of the grids of `paths`, beside one path, and nothing else of it",
     )
     parser.add_argument(
+        "--at-random", action="store_true", help="each row of `paths` on any path, not evenly"
+    )
+    parser.add_argument(
         "--rounds", type=at_least_one, default=7, help="of each load on many paths (7)"
     )
     parser.add_argument(
@@ -238,7 +244,10 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
         return {"paths_256_memory_for_64": with_memory_for_some(rounds)}
     devices = min(options.devices, jax.local_device_count())
     sides = SIDES if options.sides is None else (1, *(side for side in options.sides if side > 1))
-    rows = rows_on_paths(model, scratch, rounds, sides, devices)
+    draw = at_random if options.at_random else lambda number, paths, seed: evenly(number, paths)
+    rows = rows_on_paths(model, scratch, rounds, sides, devices, draw)
+    if options.at_random:
+        rows = {f"{name}_at_random": rates for name, rates in rows.items()}
     if options.sides is not None:
         return rows
     return {
@@ -257,10 +266,16 @@ class Served(NamedTuple):
 
 
 def rows_on_paths(
-    model: "ModelConfig", scratch: Path, rounds: int, sides: tuple[int, ...], num_devices: int
+    model: "ModelConfig",
+    scratch: Path,
+    rounds: int,
+    sides: tuple[int, ...],
+    num_devices: int,
+    draw: Callable[[int, int, int], list[int]],
 ) -> dict[str, dict[str, int]]:
-    """Tokens a second of 64 rows, by the number of paths that they are spread over: on one device,
-    and on several if there are. A server takes the sooner of the two ways, which it has timed.
+    """Tokens a second of 64 rows, by the number of paths that `draw` (rows, paths, seed) spreads
+    them over: on one device, and on several if there are. A server takes the sooner of the two
+    ways, which it has timed.
     """
     numbers = sorted({1, num_devices})
     one_path = Served(1, 1, False)
@@ -270,7 +285,7 @@ def rows_on_paths(
         ways = [one_path]
         if side > 1:
             ways += [Served(side, number, way) for number in numbers for way in (True, False)]
-        rates = _rates_of(ways, model, scratch, rounds)
+        rates = _rates_of(ways, model, scratch, rounds, draw)
         median = lambda way: statistics.median(rates[way])  # noqa: B023, E731
         if side == 1:
             told[1]["1"] = round(median(one_path))
@@ -293,7 +308,11 @@ def rows_on_paths(
 
 
 def _rates_of(
-    ways: list[Served], model: "ModelConfig", scratch: Path, rounds: int
+    ways: list[Served],
+    model: "ModelConfig",
+    scratch: Path,
+    rounds: int,
+    draw: Callable[[int, int, int], list[int]],
 ) -> dict[Served, list[float]]:
     """Tokens a second of each round, in turn."""
     import jax
@@ -312,7 +331,7 @@ def _rates_of(
     rates: dict[Served, list[float]] = {way: [] for way in ways}
     for each in range(rounds + 1):
         for way, engine in engines.items():
-            seconds = engine.decode_seconds(evenly(ROWS, engine.num_paths), NEW_TOKENS)
+            seconds = engine.decode_seconds(draw(ROWS, engine.num_paths, each), NEW_TOKENS)
             if each:  # the first compiles
                 rates[way].append(ROWS * NEW_TOKENS / seconds)
     engines.clear()

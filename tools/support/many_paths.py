@@ -210,6 +210,11 @@ def evenly(number: int, num_paths: int) -> list[int]:
     return [each % num_paths for each in range(number)]
 
 
+def at_random(number: int, num_paths: int, seed: int) -> list[int]:
+    """Paths of so many requests, each of them any."""
+    return np.random.default_rng(seed).integers(num_paths, size=number).tolist()
+
+
 def skewed(number: int, num_paths: int, seed: int = 0) -> list[int]:
     """The same where path k is asked for in proportion to 1 / (k + 1)."""
     weights = 1 / np.arange(1, num_paths + 1)
