@@ -105,8 +105,8 @@ def _run(config, steps, prepared, tokens_BT, starts_B, blocks):
     def step(state):
         number, tokens_BT, blocks = state
         x_DN, blocks = inference.extend(config, prepared, tokens_BT, starts_B + number, blocks)
-        logits_VB = inference.logits(config, prepared, x_DN[:, -rows:])
-        next_B = jnp.argmax(logits_VB, axis=0).astype(jnp.int32)
+        logits_BV = inference.logits(config, prepared, x_DN[:, -rows:])
+        next_B = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
         return number + 1, tokens_BT.at[:, -1].set(next_B), blocks
 
     return lax.while_loop(lambda state: state[0] < steps, step, (0, tokens_BT, blocks))

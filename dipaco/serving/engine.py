@@ -33,7 +33,7 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_for_jax
 from dipaco.topology import Topology
 
-PARAMETER_BYTES = 4  # at most: prepared parameters are in float32 or smaller
+PARAMETER_BYTES = 4  # at most: prepared parameters are of float32 or, some of them, smaller
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

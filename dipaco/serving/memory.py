@@ -55,6 +55,7 @@ def plan_memory(
       BadSetting: the rows, or the paths beside them, do not fit.
     """
     budget = int(BUDGET * free_bytes) - stack_bytes
+    beside = f", beside {stack_bytes:,} for modules side by side" if stack_bytes else ""
     row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # of the spare row
     one_path = _num_bytes(jax.eval_shape(lambda: zero_path(model)))
     reading = base = one_path
@@ -65,7 +66,7 @@ def plan_memory(
         expected = f"at most {most:,}" if most > 0 else "a machine with more free memory"
         hint = (
             f" A row takes {2 * row_bytes:,} bytes, a path {one_path:,}, and all together may take "
-            f"{budget:,} of the {free_bytes:,} that are free."
+            f"{budget:,} of the {free_bytes:,} that are free{beside}."
         )
         raise BadSetting(name="--rows", value=limits.rows, expected=expected, hint=hint)
     more = min((READ_AT_ONCE - 1) * one_path, (left - one_path) // READING_PART)

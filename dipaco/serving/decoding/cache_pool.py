@@ -215,7 +215,7 @@ class CachePool:
 
             rows = f"{shape.num_rows} rows of {slots} tokens"
             name = f"decoding {rows} on several paths, spread {shape.spread.value}"
-            return WarmUpProgram(name, run)
+            return WarmUpProgram(name + ", in stacks" * shape.has_stacks, run)
 
         def score() -> object:
             return score_prompt(self.config, prepared, self._whole_context())

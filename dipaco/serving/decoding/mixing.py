@@ -84,12 +84,14 @@ class Mixer:
         sizes = self._limits.mixed_row_sizes
         if not sizes or all(level.num_modules == 1 for level in self.levels):
             return ()
-        at_random = StepShape(sizes[-1], Spread.RANDOM)
-        is_other = any(is_stacked(level, at_random) for level in self.levels)
+        *fewer, most = sizes
+        stacked = [StepShape(most, each, has_stacks=True) for each in (Spread.EVEN, Spread.RANDOM)]
+        has_stacks = any(is_stacked(level, stacked[0]) for level in self.levels)
         return (
-            *(StepShape(size, Spread.EVEN) for size in sizes),
-            *([at_random] if is_other else []),
-            StepShape(sizes[-1], Spread.ANY),
+            *(StepShape(size, Spread.EVEN) for size in fewer),
+            *(stacked if has_stacks else []),
+            StepShape(most, Spread.EVEN),  # few modules may have all rows, each in several tiles
+            StepShape(most, Spread.ANY),
         )
 
     @property

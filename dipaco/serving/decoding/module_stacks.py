@@ -34,17 +34,18 @@ class LevelStack:
 
     @property
     def modules(self) -> ModuleStack:
-        """By their places, after `put`; what else is in it is of no use."""
+        """By their places, after `put`; the other places hold what is of no use."""
         return ModuleStack(self._parts)
 
     def put(self, modules: Sequence[Parts]) -> list[int]:
         """Places for different modules, no more than it has; copies those that are not in it."""
         marks = [jax.tree.leaves(module)[0] for module in modules]
+        assert len({*map(id, marks)}) == len(marks), "no two of them are the same module"
         held = [None if each is None else each() for each in self._held]
-        numbers = {id(mark): place for place, mark in enumerate(held) if mark is not None}
-        places = [numbers.get(id(mark)) for mark in marks]
+        place_of = {id(mark): place for place, mark in enumerate(held) if mark is not None}
+        places = [place_of.get(id(mark)) for mark in marks]
         free = [place for place in range(len(held)) if place not in places]
-        free.sort(key=lambda place: held[place] is not None)  # first those of modules that are gone
+        free.sort(key=lambda place: held[place] is not None)  # first those that hold no module
         return [
             self._copy(module, mark, free.pop(0)) if place is None else place
             for module, mark, place in zip(modules, marks, places, strict=True)
@@ -62,16 +63,16 @@ class ModuleStacks:
     """The stacks of all levels, of the latest releases; only the loop's thread uses them."""
 
     def __init__(self):
-        self._of: collections.OrderedDict[str, dict[tuple[str, ...], LevelStack]] = (
-            collections.OrderedDict()
+        self._releases: collections.OrderedDict[str, dict[tuple[str, ...], LevelStack]] = (
+            collections.OrderedDict()  # the least recently used first
         )
 
     def of(self, release: str, parts: tuple[str, ...], num_places: int) -> LevelStack:
         """Of the level of a release that has these parts."""
-        levels = self._of.setdefault(release, {})
-        self._of.move_to_end(release)
-        while len(self._of) > RELEASES:
-            self._of.popitem(last=False)
+        levels = self._releases.setdefault(release, {})
+        self._releases.move_to_end(release)
+        while len(self._releases) > RELEASES:
+            self._releases.popitem(last=False)
         return levels.setdefault(parts, LevelStack(num_places))
 
 

@@ -25,9 +25,10 @@ LEAST_COLUMNS_AS_ROWS, ROOM_AS_ROWS = 4, 2
 
 # Where tokens are rows, the modules of a level are stacked for many rows: a block of 64 rows of an
 # 8x8 takes 0.84 of the time that it takes with tiles apart, and of 64 rows drawn at random, for
-# which stacks have room, 0.75 to 0.84 (AMD, 0.84 M parameters a path). Fewer rows gain little: a
-# step of 32 takes 0.96 of the time, of 8 in tiles of two 1.36. And stacks that the processor's
-# cache does not hold gain nothing: 0.98 in a 16x16, whose 32 modules take 54 MB.
+# which stacks have room, 0.75 to 0.84 (AMD, 0.84 M parameters a path; `tools/bench_serve.py --only
+# paths --sides 8`, with and without `--at-random`). Fewer rows gain little: a step of 32 takes 0.96
+# of the time, of 8 in tiles of two 1.36. And stacks that the processor's cache does not hold gain
+# nothing: 0.98 in a 16x16, whose 32 modules take 54 MB.
 LEAST_STACKED_ROWS, LEAST_STACKED_COLUMNS, LARGEST_STACK_BYTES = 64, 8, 16 << 20
 # Standard deviations of a module's rows, drawn at random, for which its tile has room.
 ROOM_DEVIATIONS = 2.5
@@ -59,6 +60,7 @@ class StepShape(NamedTuple):
 
     num_rows: int  # padding included
     spread: Spread  # for which it has tiles
+    has_stacks: bool = False  # of the levels whose modules fit one
 
 
 def tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
@@ -80,9 +82,9 @@ def tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
 def is_stacked(level: LevelShape, shape: StepShape) -> bool:
     """Whether the modules of a level lie side by side for this shape, each of them one tile."""
     return (
-        tokens_are_rows()
+        shape.has_stacks
+        and tokens_are_rows()
         and level.num_modules > 1
-        and shape.spread is not Spread.ANY
         and shape.num_rows >= LEAST_STACKED_ROWS
         and shape.num_rows >= LEAST_STACKED_COLUMNS * level.num_modules
         and 0 < level.stack_bytes <= LARGEST_STACK_BYTES
@@ -93,7 +95,7 @@ def holds(level: LevelShape, shape: StepShape, rows_of_modules: Collection[int])
     """Whether there are tiles for so many rows of each module."""
     num_tiles, columns = tile_shape(level, shape)
     if is_stacked(level, shape):
-        return len(rows_of_modules) <= num_tiles and max(rows_of_modules) <= columns
+        return len(rows_of_modules) <= num_tiles and max(rows_of_modules, default=0) <= columns
     return sum(math.ceil(number / columns) for number in rows_of_modules) <= num_tiles
 
 
