@@ -25,9 +25,10 @@ rows, spread evenly over the paths of grids from one path to 16x16, where rows o
 share their steps and where every path has steps of its own, on one device and with the paths spread
 over as many as `--devices` says; what is timed is decoding. 256 paths
 with an embedding each under 64 clients that ask one request after another, for every path equally
-often and in proportion to 1 / rank, with memory for all and for 64 of them. The first tokens of a
-path in memory, alone and while another is read for ten seconds. And those of a chat's second turn,
-on the path that has the first one in its cache and on one that has not.
+often, in proportion to 1 / rank, and so with prompts of 8 to 64 tokens and answers of 4 to 60, with
+memory for all and for 64 of them. The first tokens of a path in memory, alone and while another is
+read for ten seconds. And those of a chat's second turn, on the path that has the first one in its
+cache and on one that has not.
 """
 
 import argparse
@@ -172,7 +173,7 @@ def main() -> None:
         "--memory-tokens",
         type=at_least_one,
         default=NEW_TOKENS,
-        help=f"of each request with memory for some paths ({NEW_TOKENS})",
+        help=f"of each request with memory for some paths ({NEW_TOKENS}), but for mixed lengths",
     )
     parser.add_argument("--concurrent", type=at_least_one, nargs="+", default=[1, 8, 32])
     parser.add_argument(

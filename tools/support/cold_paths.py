@@ -9,6 +9,7 @@ from support.many_paths import (
     ManyPaths,
     alike,
     evenly,
+    mixed,
     skewed,
     square,
     square_with_embeddings,
@@ -31,25 +32,28 @@ def memory_for_some(
     num_fitting: int = ROWS,
 ) -> dict[str, float]:
     """Tokens a second with memory for some paths, as a share of those with memory for all; and in
-    how many milliseconds 95 % of first tokens come. Clients ask for every path equally often, and
-    in proportion to 1 / rank.
+    how many milliseconds 95 % of first tokens come. Clients ask for every path equally often, in
+    proportion to 1 / rank, and so with lengths that are mixed.
     """
     topology = square_with_embeddings(model, side)
     engines = {
         number: ManyPaths(model, topology, scratch / f"memory for {number}", cached_paths=number)
         for number in (None, num_fitting)
     }
+    for engine in engines.values():
+        engine.compile()  # mixed lengths may come upon any program, in any round
     shares = {}
-    for name, draw in (("even", evenly), ("skewed", skewed)):
+    for name, draw in (("even", evenly), ("skewed", skewed), ("mixed", skewed)):
         loads = {number: [] for number in engines}
         for each in range(rounds + 1):
             paths = draw(2 * topology.num_paths, topology.num_paths)
             np.random.default_rng(each).shuffle(paths)
+            asked = mixed(paths, seed=each) if name == "mixed" else alike(paths, new_tokens)
             for number, engine in engines.items():
-                load = engine.load(alike(paths, new_tokens))
+                load = engine.load(asked)
                 if each:
                     loads[number].append(load)
-            keep_what_there_is()  # as the server does, once the first round has compiled
+            keep_what_there_is()  # as the server does at its start
         for number, own in loads.items():
             firsts = [1000 * seconds for load in own for seconds in load.first_token_seconds]
             latest, held = np.percentile(firsts, 95), number or "all"

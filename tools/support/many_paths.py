@@ -27,6 +27,7 @@ from dipaco.store.tensors import save_tree
 from dipaco.topology import PER_PATH, Level, Topology, grid
 
 PROMPT = 16  # tokens
+MIXED_PROMPTS, MIXED_ANSWERS = (8, 64), (4, 60)  # tokens, the fewest and the most
 ROWS = 64
 
 
@@ -249,3 +250,10 @@ def skewed(number: int, num_paths: int, seed: int = 0) -> list[int]:
 def alike(paths: Sequence[int], new_tokens: int) -> list[Asked]:
     """Requests of one length."""
     return [Asked(path, PROMPT, new_tokens) for path in paths]
+
+
+def mixed(paths: Sequence[int], seed: int) -> list[Asked]:
+    """Requests whose lengths are drawn, evenly, from `MIXED_PROMPTS` and `MIXED_ANSWERS`."""
+    fewest, most = zip(MIXED_PROMPTS, MIXED_ANSWERS, strict=True)
+    lengths = np.random.default_rng(seed).integers(fewest, most, (len(paths), 2), endpoint=True)
+    return [Asked(path, *own) for path, own in zip(paths, lengths.tolist(), strict=True)]
