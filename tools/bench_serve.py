@@ -4,6 +4,7 @@
     python tools/bench_serve.py --run runs/quickstart --pairs 3
     python tools/bench_serve.py --only paths
     python tools/bench_serve.py --only memory --rounds 5 --memory-tokens 96
+    python tools/bench_serve.py --only cold
     python tools/bench_serve.py --only paths --sides 2,8      # the first table of `paths` alone
     python tools/bench_serve.py --only paths --sides 8 --at-random
 
@@ -25,9 +26,10 @@ rows, spread evenly over the paths of grids from one path to 16x16 (`--at-random
 path), where rows of several paths share their steps and where every path has steps of its own, on
 one device and with the paths spread over as many as `--devices` says; what is timed is decoding.
 256 paths with an embedding each under 64 clients that ask one request after another, for every path
-equally often and in proportion to 1 / rank, with memory for all and for 64 of them. And the first
-tokens of a chat's second turn, on the path that has the first one in its cache and on one that has
-not.
+equally often, in proportion to 1 / rank, and so with prompts of 8 to 64 tokens and answers of 4 to
+60, with memory for all and for 64 of them. The first tokens of a path in memory, alone and while
+another is read for ten seconds. And those of a chat's second turn, on the path that has the first
+one in its cache and on one that has not.
 """
 
 import argparse
@@ -46,15 +48,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rivals.transformers_rival import Theirs, seconds
 from support.bench_run import make_run
-from support.many_paths import (
-    ROWS,
-    ManyPaths,
-    at_random,
-    evenly,
-    skewed,
-    square,
-    square_with_embeddings,
-)
+from support.cold_paths import NEW_TOKENS, memory_for_some, warm_beside_cold
+from support.many_paths import ROWS, ManyPaths, at_random, evenly, square
 from support.numbers import at_least_one, several
 from support.paired_ratio import median_and_interval
 from support.serve_process import serving
@@ -69,7 +64,6 @@ ROUTED = (128, 512, 1024)  # lengths of prompts
 ROUTED_AT_ONCE = (1, 8)  # of them
 TIE = 1e-4
 SIDES = (1, 2, 4, 8, 16)  # of grids
-NEW_TOKENS = 32  # of a request on many paths
 FIRST_TURN, SECOND_TURN = 700, 24  # tokens of a chat
 HOME = Path(__file__).parents[1]
 
@@ -180,13 +174,14 @@ def main() -> None:
         "--memory-tokens",
         type=at_least_one,
         default=NEW_TOKENS,
-        help=f"of each request with memory for some paths ({NEW_TOKENS})",
+        help=f"of each request with memory for some paths ({NEW_TOKENS}), but for mixed lengths",
     )
     parser.add_argument("--concurrent", type=at_least_one, nargs="+", default=[1, 8, 32])
     parser.add_argument(
         "--only",
-        choices=["one-path", "paths", "memory"],
-        help="a part; memory: of `paths`, that with memory for some; none = all",
+        choices=["one-path", "paths", "memory", "cold"],
+        help="a part; memory: of `paths`, that with memory for some; cold: of `paths`, that with a "
+        "path that is read for long; none = all",
     )
     parser.add_argument(
         "--sides",
@@ -238,10 +233,12 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     model, rounds = model_of_many_paths(), options.rounds
 
     def with_memory_for_some(rounds: int) -> dict[str, float]:
-        return memory_for_some(model, scratch, rounds, options.memory_tokens)
+        return memory_for_some(model, SIDES[-1], scratch, rounds, options.memory_tokens)
 
     if options.only == "memory":
         return {"paths_256_memory_for_64": with_memory_for_some(rounds)}
+    if options.only == "cold":
+        return {"first_token_ms_of_a_warm_path": warm_beside_cold(model, scratch)}
     devices = min(options.devices, jax.local_device_count())
     sides = SIDES if options.sides is None else (1, *(side for side in options.sides if side > 1))
     draw = at_random if options.at_random else lambda number, paths, seed: evenly(number, paths)
@@ -253,6 +250,7 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         **rows,
         "paths_256_memory_for_64": with_memory_for_some(max(1, rounds // 2)),
+        "first_token_ms_of_a_warm_path": warm_beside_cold(model, scratch),
         "second_turn": second_turn(model, scratch, rounds),
     }
 
@@ -339,48 +337,6 @@ def _rates_of(
     engines.clear()
     jax.clear_caches()  # of all sides they would be more programs than a process may map
     return rates
-
-
-def memory_for_some(
-    model: "ModelConfig", scratch: Path, rounds: int, new_tokens: int
-) -> dict[str, float]:
-    """Tokens a second with memory for 64 paths of 256, as a share of those with memory for all; and
-    in how many milliseconds 95 % of first tokens come.
-    """
-    from dipaco.serving.garbage import keep_what_there_is
-
-    topology = square_with_embeddings(model, SIDES[-1])
-    engines = {
-        number: ManyPaths(model, topology, scratch / f"memory for {number}", cached_paths=number)
-        for number in (None, ROWS)
-    }
-    shares = {}
-    for name, draw in (("even", evenly), ("skewed", skewed)):
-        loads = {number: [] for number in engines}
-        for each in range(rounds + 1):
-            paths = draw(2 * topology.num_paths, topology.num_paths)
-            np.random.default_rng(each).shuffle(paths)
-            for number, engine in engines.items():
-                load = engine.load(paths, new_tokens)
-                if each:
-                    loads[number].append(load)
-            keep_what_there_is()  # as the server does, once the first round has compiled
-        for number, own in loads.items():
-            firsts = [1000 * seconds for load in own for seconds in load.first_token_seconds]
-            latest, held = np.percentile(firsts, 95), number or "all"
-            print(
-                f"256 paths, {name}, memory for {held}: "
-                f"{statistics.median(load.tokens_per_second for load in own):.0f} tok/s, first "
-                f"token {statistics.median(firsts):.0f} ms, p95 {latest:.0f} ms",
-                flush=True,
-            )
-            shares[f"{name}_p95_first_token_ms_memory_for_{held}"] = round(latest)
-        pairs = zip(loads[ROWS], loads[None], strict=True)
-        ratios = [some.tokens_per_second / full.tokens_per_second for some, full in pairs]
-        shares[name] = round(statistics.median(ratios), 3)
-    for engine in engines.values():
-        engine.stop()
-    return shares
 
 
 def second_turn(model: "ModelConfig", scratch: Path, rounds: int) -> float:

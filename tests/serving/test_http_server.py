@@ -4,8 +4,10 @@ import contextlib
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -174,14 +176,26 @@ def test_without_accelerators_paths_are_spread_over_parts_of_the_cpu(tiny, comma
     assert programs[-1][0] == programs[-1][1], server.stderr
 
 
+@pytest.fixture
+def many_files():
+    """This process may open as many files as the system allows it."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connection_limit.raise_file_limit()
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 @pytest.mark.slow
 def test_half_open_connections_beyond_the_limit_of_open_files_do_not_stop_the_server(
-    tiny, command_cache
+    tiny, command_cache, many_files
 ):
-    server = Server(tiny.folder, command_cache, "--rows", "2", max_files=(128, 256))
+    server = Server(tiny.folder, command_cache, "--rows", "2", max_files=(512, 1024))
     try:
+        if sys.platform == "linux":
+            raised = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+            assert raised == (1024, 1024)
         with contextlib.ExitStack() as half_open:
-            for _ in range(300):
+            for _ in range(1100):
                 half_open.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             url = f"http://127.0.0.1:{server.port}"
             for _ in range(5):

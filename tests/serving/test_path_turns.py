@@ -192,12 +192,17 @@ def test_a_path_is_not_read_after_all_those_of_a_client_that_asks_for_many():
         # One of its own, and one that the other waits for already, far back.
         others = [requests.begin("other", each) for each in (path("own"), path("flood 11"))]
         await asyncio.sleep(0.01)
-        disk.may_read.release(100)
+        for num_begun in range(READERS, MANY + 1):  # one by one: else the threads race
+            await until(lambda n=num_begun: len(disk.order) == n)
+            disk.may_read.release()
+        disk.may_read.release(READERS)
         await asyncio.gather(*flood, *others)
 
     within_30_seconds(run)
-    assert sorted(disk.order) == sorted({*disk.order})
-    assert {"own", "flood 11"} <= set(disk.order[READERS : READERS + 6]), disk.order
+    assert {*disk.order[:READERS]} == {f"flood {number}" for number in range(READERS)}
+    in_turn = ["flood 4", "own", "flood 5", "flood 11"]
+    in_turn += [f"flood {number}" for number in range(6, 11)]
+    assert disk.order[READERS:] == in_turn
 
 
 def test_a_client_that_waits_for_a_path_that_another_has_begun_keeps_its_turn(monkeypatch):

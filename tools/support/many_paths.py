@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +12,14 @@ import numpy as np
 
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
+from dipaco.receipt import Receipt
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.step_times import BlockShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.path_cache import Modules
+from dipaco.serving.path_cache import Modules, Parts
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving.several_devices import SeveralDevices
 from dipaco.store.address import Address
@@ -26,6 +27,7 @@ from dipaco.store.tensors import save_tree
 from dipaco.topology import PER_PATH, Level, Topology, grid
 
 PROMPT = 16  # tokens
+MIXED_PROMPTS, MIXED_ANSWERS = (8, 64), (4, 60)  # tokens, the fewest and the most
 ROWS = 64
 
 
@@ -48,11 +50,19 @@ def square_with_embeddings(config: ModelConfig, side: int) -> Topology:
     return Topology(levels=(*levels, own))
 
 
+class Asked(NamedTuple):
+    """A request: for which path, after how many tokens, for how many."""
+
+    path: int
+    prompt_tokens: int
+    new_tokens: int
+
+
 class Load(NamedTuple):
     """What clients got that ask one request after another."""
 
     tokens_per_second: float
-    first_token_seconds: list[float]  # of each request
+    first_token_seconds: list[float]  # of each request, in the order in which they came
 
 
 class Together:
@@ -125,16 +135,16 @@ class ManyPaths:
             engine = SeveralDevices(spec, num_devices)
             engines = engine.engines
         self.loop, self.cache = engine.loop, engine.cache
-        self._loops = [each.loop for each in engines]
+        self._engines, self._loops = engines, [each.loop for each in engines]
         if always_together:
             for loop in self._loops:
                 loop.mixer.times = Together()
         self._rng = np.random.default_rng(1)
 
-    def request(self, path: int, new_tokens: int, prompt: Sequence[int] | None = None):
-        """Greedy, after a random prompt if none is given."""
-        if prompt is None:
-            prompt = self._rng.integers(1, self._vocab_size, PROMPT).tolist()
+    def request(self, path: int, new_tokens: int, prompt: Sequence[int] | int = PROMPT):
+        """Greedy, after this prompt or so many random tokens."""
+        if isinstance(prompt, int):
+            prompt = self._rng.integers(1, self._vocab_size, prompt).tolist()
         return GenerationRequest(prompt_ids=tuple(prompt), path=path, max_new_tokens=new_tokens)
 
     def decode_seconds(self, paths: Sequence[int], new_tokens: int) -> float:
@@ -161,31 +171,43 @@ class ManyPaths:
             tokens.append(item.id)
         return seconds, tokens
 
-    def load(self, paths: Sequence[int], new_tokens: int, clients: int = ROWS) -> Load:
-        """Clients that share out requests for these paths; each asks for one after the other."""
+    def compile(self) -> None:
+        """Every program, as a server does at its start."""
+        for engine in self._engines:
+            engine.compile(None, None)
+
+    def read_slowly(self, seconds: float) -> None:
+        """From now on a module takes so many seconds more to read."""
+        for engine in self._engines:
+            engine.cache._load = _slow(engine.cache._load, seconds)
+
+    def load(self, asked: Sequence[Asked], clients: int = ROWS) -> Load:
+        """Clients that share out these requests, the last one first; each asks for one after the
+        other.
+        """
         for loop in self._loops:
             if not loop.is_alive:
                 loop.run()
-        return asyncio.run(self._load(list(paths), new_tokens, clients))
+        return asyncio.run(self._load(list(asked), clients))
 
     def stop(self) -> None:
         """Ends the loop's thread."""
         self.loop.stop(0)
 
-    async def _load(self, paths: list[int], new_tokens: int, clients: int) -> Load:
+    async def _load(self, asked: list[Asked], clients: int) -> Load:
         admission, first_tokens = PathAdmission(self.cache), []
         events = asyncio.get_running_loop()
 
         async def client() -> None:
-            while paths:
-                path, started = paths.pop(), time.perf_counter()
+            while asked:
+                (path, prompt_tokens, new_tokens), started = asked.pop(), time.perf_counter()
                 blocks: asyncio.Queue[Sequence[Token | Finish]] = asyncio.Queue()
 
                 def give(items: Sequence[Token | Finish], blocks: asyncio.Queue = blocks) -> None:
                     events.call_soon_threadsafe(blocks.put_nowait, items)
 
                 async with admission.pinned(self._modules[path], "bench"):
-                    self.loop.submit(self.request(path, new_tokens), give)
+                    self.loop.submit(self.request(path, new_tokens, prompt_tokens), give)
                     end = (await blocks.get())[-1]
                     first_tokens.append(time.perf_counter() - started)
                     while not isinstance(end, Finish):
@@ -193,9 +215,17 @@ class ManyPaths:
                     if end.error is not None:
                         raise end.error
 
-        num_tokens, started = len(paths) * new_tokens, time.perf_counter()
+        num_tokens, started = sum(each.new_tokens for each in asked), time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
         return Load(num_tokens / (time.perf_counter() - started), first_tokens)
+
+
+def _slow(load: Callable[[Receipt], Parts], seconds: float) -> Callable[[Receipt], Parts]:
+    def slow(receipt: Receipt) -> Parts:
+        time.sleep(seconds)
+        return load(receipt)
+
+    return slow
 
 
 def _run_until_idle(loop: Loop) -> None:
@@ -220,3 +250,15 @@ def skewed(number: int, num_paths: int, seed: int = 0) -> list[int]:
     weights = 1 / np.arange(1, num_paths + 1)
     rng = np.random.default_rng(seed)
     return rng.choice(num_paths, number, p=weights / weights.sum()).tolist()
+
+
+def alike(paths: Sequence[int], new_tokens: int) -> list[Asked]:
+    """Requests of one length."""
+    return [Asked(path, PROMPT, new_tokens) for path in paths]
+
+
+def mixed(paths: Sequence[int], seed: int) -> list[Asked]:
+    """Requests whose lengths are drawn, evenly, from `MIXED_PROMPTS` and `MIXED_ANSWERS`."""
+    fewest, most = zip(MIXED_PROMPTS, MIXED_ANSWERS, strict=True)
+    lengths = np.random.default_rng(seed).integers(fewest, most, (len(paths), 2), endpoint=True)
+    return [Asked(path, *own) for path, own in zip(paths, lengths.tolist(), strict=True)]
