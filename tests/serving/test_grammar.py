@@ -220,6 +220,66 @@ def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars
     assert blocks[8] < blocks[1] / 1.5
 
 
+ENDING = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"enum": ["ab", "cd"]}, "last": {"const": "ofalltexts"}},
+        "required": ["name", "last"],
+        "additionalProperties": False,
+    }
+)
+
+
+def texts_of(loop, schemas, max_new_tokens=40, prompt=(5, 9, 2), **more):
+    """The tokens and the end of a request with each schema, and how many blocks they took."""
+    warm = SamplingSettings(temperature=1.0)
+    streams = [
+        loop.submit(
+            request(
+                prompt, max_new_tokens=max_new_tokens, schema=each, seed=seed, sampling=warm, **more
+            )
+        )
+        for seed, each in enumerate(schemas)
+    ]
+    blocks = 0
+    while loop.run_once():
+        blocks += 1
+    made = [read(stream) for stream in streams]
+    return [([token.id for token in tokens], end.reason) for tokens, end in made], blocks
+
+
+def test_the_end_of_a_text_that_its_grammar_knows_takes_no_block_and_is_not_in_the_cache(grammars):
+    # With log-probabilities each token passes a step.
+    schemas = ENDING, SCHEMA, None, ENDING
+    expected, _ = texts_of(make_loop(grammars, 8), schemas, num_logprobs=0)
+    loop = make_loop(grammars, 8)
+    texts, _ = texts_of(loop, schemas)
+    assert texts == expected
+    for text, _ in texts[::3]:
+        assert json.loads(grammars.text(text))["last"] == "ofalltexts"
+    _, blocks = texts_of(make_loop(grammars, 8), [ENDING])
+    _, slow_blocks = texts_of(make_loop(grammars, 8), [ENDING], num_logprobs=0)
+    assert blocks < slow_blocks
+    after = []
+    for each in (loop, make_loop(grammars, 8)):  # the other has nothing of it in its cache
+        turn = each.submit(request((5, 9, 2, *texts[0][0], 7), max_new_tokens=8))
+        run_until_idle(each)
+        after.append(ids(turn))
+    assert after[0] == after[1]
+
+
+def test_the_known_end_of_a_text_ends_at_its_limit_and_at_a_stop_token(grammars):
+    ((whole, reason),), _ = texts_of(make_loop(grammars, 8), [ENDING])
+    assert reason == "stop"
+    most = len(whole) - 3
+    (cut,), _ = texts_of(make_loop(grammars, 8), [ENDING], max_new_tokens=most)
+    assert cut == (whole[:most], "length")
+    stop = whole[most - 1]
+    first = whole.index(stop) + 1
+    (stopped,), _ = texts_of(make_loop(grammars, 8), [ENDING], stop_ids=frozenset([stop]))
+    assert stopped == (whole[:first], "stop")
+
+
 STRING = json.dumps(
     {
         "type": "object",

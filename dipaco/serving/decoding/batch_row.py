@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -22,19 +22,19 @@ class BatchRow:
     uniforms: np.ndarray  # float32 [more than max_tokens, 2]; for its draws, by position
     grammar: GrammarState | None = None  # of what it makes
     mask_number: int = 0  # of the mask with which its block draws
+    num_unread: int = 1  # of its last tokens, that are not in the cache
     number: int = dataclasses.field(default_factory=itertools.count().__next__)  # no other has it
 
     def put(self, tokens: Sequence[Token]) -> tuple[int, Finish | None]:
-        """Puts tokens of its block into the stream, up to its end or to one that is drawn again.
+        """Puts tokens of its block into the stream, up to its end or to one that is drawn again;
+        and then the rest of the text, if its grammar knows it all.
 
         Returns:
           how many, and the end where the last of them was the last.
         """
         taken, finish = [], None
         try:
-            for token in tokens:
-                if not self.takes(token):
-                    break
+            for token in itertools.chain(itertools.takewhile(self.takes, tokens), self._rest()):
                 taken.append(token)
                 if finish := self.add(token):
                     break
@@ -48,6 +48,16 @@ class BatchRow:
         changed since the block began, and it is drawn again.
         """
         return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
+
+    def _rest(self) -> Iterator[Token]:
+        """The tokens after which the text is over, where nothing else may come: no step need read
+        them, except for their log-probabilities.
+        """
+        if self.grammar is None or self.stream.request.num_logprobs is not None:
+            return
+        while self.grammar.is_over and self.grammar.forced:
+            self.num_unread += 1
+            yield Token(self.grammar.forced[0])
 
     def add(self, token: Token) -> Finish | None:
         """Returns the end where this token was the last."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dipaco.model import mixed
@@ -40,7 +41,7 @@ WHOLE_LOOPS: dict[str, bool | int | str] = {
 class DecodeBlock(NamedTuple):
     """The tokens that n steps made in each of B rows."""
 
-    token: jax.Array  # int32 [n, B]
+    token: jax.Array | np.ndarray  # int32 [n, B]; of the host once it is fetched
     logprob: jax.Array  # float32 [n, B], in nats; zeros where no row asked
     top_token: jax.Array  # int32 [n, B, MAX_LOGPROBS], the likeliest, best first
     top_logprob: jax.Array  # float32 [n, B, MAX_LOGPROBS]

@@ -7,7 +7,7 @@ every request fails at once, and a loop that only runs on would take them all.
 import time
 
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, fetch_tokens
+from dipaco.serving.decoding.batch import Batch, fetched
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.cache_pool import CachePool
 from dipaco.serving.decoding.mixing import DecodeStep
@@ -64,7 +64,7 @@ class DeviceHealth:
             draws = uniforms(TRIAL.seed, most + self._pool.limits.steps_per_block)
             batch.rows.append(BatchRow(stream, pool_row, tokens, most, draws))
             self._pool.prefill(prepared, batch.rows)
-            fetch_tokens(self._pool.start_block(DecodeStep([batch])))
+            fetched(self._pool.start_block(DecodeStep([batch])), batch.rows)
             self.record_tokens()
         except Exception:
             self._pool.forget()

@@ -15,11 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-import jax
-
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, fetch_tokens, grammar_of, tokens_of
+from dipaco.serving.decoding.batch import Batch, fetched, grammar_of, tokens_of
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
@@ -314,8 +312,7 @@ class Loop:
     def _hand_out(self, step: DecodeStep, block: DecodeBlock) -> int:
         """Gives each row its tokens of a block; returns how many were used."""
         rows = [(batch, row) for batch in step.batches for row in batch.rows]
-        wants_logprobs = any(row.stream.request.num_logprobs is not None for _, row in rows)
-        block = jax.device_get(block) if wants_logprobs else fetch_tokens(block)
+        block = fetched(block, [row for _, row in rows])
         num_tokens = 0
         for index, (batch, row) in enumerate(rows):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
@@ -380,7 +377,8 @@ class Loop:
         self._end(row.stream, finish)
 
     def _free(self, row: BatchRow, has_failed: bool = False) -> None:
-        self._pool.free(row.pool_row, key_of(row.stream), [] if has_failed else row.tokens[:-1])
+        read = [] if has_failed else row.tokens[: -row.num_unread]
+        self._pool.free(row.pool_row, key_of(row.stream), read)
 
     def _end(self, stream: Stream, finish: Finish) -> None:
         self._queue.end(stream)
