@@ -20,6 +20,7 @@ from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.mixing import Mixer
 from dipaco.serving.decoding.module_stacks import RELEASES
 from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
 from dipaco.serving.decoding.tiles import LevelShape
@@ -144,17 +145,16 @@ class InProcessEngine:
         topology = spec.topology
         if topology is not None and paths is None:
             paths = range(topology.num_paths)
-        self.loop = Loop(
-            spec.model,
-            self._parts_of,
-            limits=spec.limits,
-            levels=level_shapes(spec.model, topology, paths) if topology and paths else (),
-            grammars=spec.grammars,
-        )
-        free, stacks = free_bytes(device, num_devices), RELEASES * self.loop.mixer.stack_bytes
+        levels = level_shapes(spec.model, topology, paths) if topology and paths else ()
+        # First: as many rows as were asked for may be more than fit.
+        stacks = RELEASES * Mixer(spec.model, levels, spec.limits).stack_bytes
+        free = free_bytes(device, num_devices)
         plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free, stacks)
         self.cache = PathCache(
             self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
+        )
+        self.loop = Loop(
+            spec.model, self._parts_of, limits=spec.limits, levels=levels, grammars=spec.grammars
         )
 
     @property
