@@ -252,11 +252,12 @@ def stacked_grid(monkeypatch):
 @pytest.mark.parametrize(
     ("num_rows", "num_modules", "even", "at_random"),
     [
-        (64, 2, (2, 32), (2, 48)),
+        (64, 4, (4, 16), (4, 28)),
         (64, 8, (8, 8), (8, 16)),
         (128, 16, (16, 8), (16, 16)),
         (32, 4, (4, 8), (7, 8)),  # too few rows: not stacked
         (64, 16, (16, 8), (28, 4)),  # too few for each
+        (64, 2, (2, 32), (3, 32)),  # too few modules
     ],
 )
 def test_stacked_modules_have_a_tile_each_with_room_for_rows_at_random(

@@ -70,7 +70,7 @@ def test_the_two_releases_that_were_used_last_have_stacks():
 
 def test_an_engine_leaves_memory_for_the_stacks_of_two_releases(tmp_path, monkeypatch):
     monkeypatch.setattr("dipaco.serving.engine.free_bytes", lambda *_: 10**9)
-    address, topology = Address.of(tmp_path), grid(part_names(CONFIG), (2, 2))
+    address, topology = Address.of(tmp_path), grid(part_names(CONFIG), (3, 3))
     spec = EngineSpec(
         address=address,
         objects=address.objects(),
@@ -84,6 +84,6 @@ def test_an_engine_leaves_memory_for_the_stacks_of_two_releases(tmp_path, monkey
     without = InProcessEngine(spec).cache.max_bytes
     monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
     engine = InProcessEngine(spec)
-    levels = [level for level in engine.loop.mixer.levels if level.num_modules == 2]
+    levels = [level for level in engine.loop.mixer.levels if level.num_modules == 3]
     module_bytes = sum(level.module_bytes for level in levels)
-    assert without - engine.cache.max_bytes == 2 * 2 * module_bytes > 0
+    assert without - engine.cache.max_bytes == 2 * 3 * module_bytes > 0

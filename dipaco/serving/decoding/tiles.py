@@ -27,9 +27,11 @@ LEAST_COLUMNS_AS_ROWS, ROOM_AS_ROWS = 4, 2
 # 8x8 takes 0.84 of the time that it takes with tiles apart, and of 64 rows drawn at random, for
 # which stacks have room, 0.75 to 0.84 (AMD, 0.84 M parameters a path; `tools/bench_serve.py --only
 # paths --sides 8`, with and without `--at-random`). Fewer rows gain little: a step of 32 takes 0.96
-# of the time, of 8 in tiles of two 1.36. And stacks that the processor's cache does not hold gain
+# of the time, of 8 in tiles of two 1.36. Stacks of two modules gain as little, 0.96 in a 2x2, and
+# more programs make a start longer. And stacks that the processor's cache does not hold gain
 # nothing: 0.98 in a 16x16, whose 32 modules take 54 MB.
-LEAST_STACKED_ROWS, LEAST_STACKED_COLUMNS, LARGEST_STACK_BYTES = 64, 8, 16 << 20
+LEAST_STACKED_ROWS, LEAST_STACKED_COLUMNS, LEAST_STACKED_MODULES = 64, 8, 3
+LARGEST_STACK_BYTES = 16 << 20
 # Standard deviations of a module's rows, drawn at random, for which its tile has room.
 ROOM_DEVIATIONS = 2.5
 
@@ -84,7 +86,7 @@ def is_stacked(level: LevelShape, shape: StepShape) -> bool:
     return (
         shape.has_stacks
         and tokens_are_rows()
-        and level.num_modules > 1
+        and level.num_modules >= LEAST_STACKED_MODULES
         and shape.num_rows >= LEAST_STACKED_ROWS
         and shape.num_rows >= LEAST_STACKED_COLUMNS * level.num_modules
         and 0 < level.stack_bytes <= LARGEST_STACK_BYTES
