@@ -327,13 +327,14 @@ def _rates_of(
         for way in ways
     }
     rates: dict[Served, list[float]] = {way: [] for way in ways}
-    for is_timed in (False, True):  # the first time compiles, every round what its rows need
-        for each in range(rounds):
-            for way, engine in engines.items():
-                paths = draw(ROWS, engine.num_paths, each)
-                if is_timed or not each or draw is at_random:
-                    seconds = engine.decode_seconds(paths, NEW_TOKENS)
-                    rates[way] += [ROWS * NEW_TOKENS / seconds] * is_timed
+    for engine in engines.values():
+        loads = {tuple(draw(ROWS, engine.num_paths, each)) for each in range(rounds)}
+        for paths in loads:  # compiles what the rounds need
+            engine.decode_seconds(paths, NEW_TOKENS)
+    for each in range(rounds):
+        for way, engine in engines.items():
+            paths = draw(ROWS, engine.num_paths, each)
+            rates[way].append(ROWS * NEW_TOKENS / engine.decode_seconds(paths, NEW_TOKENS))
     engines.clear()
     jax.clear_caches()  # of all sides they would be more programs than a process may map
     return rates

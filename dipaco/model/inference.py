@@ -118,7 +118,7 @@ def as_columns(x: jax.Array, axis: int) -> jax.Array:
 
 def as_rows(x: jax.Array, axis: int) -> jax.Array:
     """[N, D], however x lies."""
-    return x if axis else lax.optimization_barrier(x).T
+    return x if axis else lax.optimization_barrier(x).T  # as in `as_columns`
 
 
 class SeenSlots(NamedTuple):
@@ -210,7 +210,7 @@ def head(config: ModelConfig, part: Tree, x: jax.Array, axis: int) -> jax.Array:
         return _product(config, part["kernel"], x)
     table = Kernel(part["table"], tokens_are_rows=False)  # [V, D], and float32
     logits_VN = _product(config, table, as_columns(x, axis))
-    return lax.optimization_barrier(logits_VN).T if axis else logits_VN
+    return as_rows(logits_VN, 0) if axis else logits_VN
 
 
 def _prepare_part(config: ModelConfig, name: str, part: Tree, has_tokens_as_rows: bool) -> Tree:

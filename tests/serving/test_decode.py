@@ -136,9 +136,8 @@ def test_padding_draws_nothing(monkeypatch):
     logits = decode.logits
     monkeypatch.setattr(decode, "logits", counted)
     run = jax.jit(decode_block.__wrapped__, static_argnames="config")  # a program of its own
-    plan = plan_block(
-        [ForcedTokens(5)], 2, 8
-    )  # a row whose next five tokens are known, and no other
+    # A row whose next five tokens are known, and no other.
+    plan = plan_block([ForcedTokens(5)], 2, 8)
     run(CONFIG, **arguments(prepare(CONFIG, random_parts(0)), plan.given_nB))
     jax.effects_barrier()
     assert len(made) == 3

@@ -7,6 +7,7 @@ as its longest row needs, in every row: one long text among short ones is sooner
 decided block by block by how long each takes (`step_times`).
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ class Mixer:
         self.slot_sizes = buckets(limits.smallest_slots, config.max_length)
         self.times: StepTimes = EstimatedTimes(config, self.levels)
 
-    @property
+    @functools.cached_property
     def shapes(self) -> tuple[StepShape, ...]:
         """Of steps for several paths; none where there are no such. Rows that do not fit the tiles
         of one are padded to the next.
