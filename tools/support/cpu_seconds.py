@@ -6,13 +6,14 @@ from pathlib import Path
 
 
 def cpu_seconds_of(process: int) -> float:
-    """That a process and its children have used so far."""
+    """That a process and its children have used so far, those that have ended among them."""
     total, parents = 0.0, {process}
     rows = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
-            rows.append((int(stat.parent.name), int(fields[1]), int(fields[11]) + int(fields[12])))
+            ticks = sum(map(int, fields[11:15]))  # its own, and of ended children it waited for
+            rows.append((int(stat.parent.name), int(fields[1]), ticks))
     for pid, parent, ticks in sorted(rows):
         if pid == process or parent in parents:
             parents.add(pid)
