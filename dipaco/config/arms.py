@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from dipaco.control.grace import AdaptiveGrace
 from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.model.config import part_names
 from dipaco.routing.config import RANDOM, SMALL_MODELS
@@ -60,9 +59,6 @@ def plan_of(config: "RunConfig") -> Plan:
         quorum=config.outer.quorum,
         grace_seconds=config.outer.grace_seconds,
         delay=0 if config.outer.synchronous else config.outer.delay,
-        adaptive_grace=AdaptiveGrace(config.outer.grace_deviations, config.outer.grace_margin)
-        if config.outer.grace == "adaptive"
-        else None,
         is_staggered=config.outer.stagger and not config.outer.synchronous,
         seed=config.seed,
         least_steps_share=config.inner.least_steps_share,

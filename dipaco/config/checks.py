@@ -65,15 +65,12 @@ def check_effects(config: "RunConfig") -> None:
     """For a run that is to begin: raises `BadSetting` for a setting that would have no effect. One
     that was recorded with it is opened as before.
     """
-    data, outer = config.data, config.outer
+    data = config.data
     if not data.end_of_text:
         for name in ("end_token", "start_token"):
             if value := getattr(data, name):
                 expected = "None beside `data.end_of_text=false`: texts have no such token then"
                 raise BadSetting(name=f"data.{name}", value=value, expected=expected)
-    if outer.grace == "adaptive" and outer.quorum == 1:
-        expected = "fixed, as `outer.quorum` is 1.0: all contributions are waited for"
-        raise BadSetting(name="outer.grace", value=outer.grace, expected=expected)
 
 
 def check_mesh(config: "RunConfig", sizes: Mapping[str, int]) -> None:

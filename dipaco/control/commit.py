@@ -177,9 +177,6 @@ class Commit:
                 database.lock(*_lock_subjects(plan, facts))
                 for task, awaited in awaited_steps(plan, facts):
                     add_outer_task(database, task, awaited)
-                for fact in facts:
-                    if _has_quorum(plan, fact):
-                        self._quorums.note(fact)
                 for quorum in quorum_steps(plan, facts):
                     self._quorums.update(quorum)
                 tasks = due(plan, facts, self._facts)

@@ -10,7 +10,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-from dipaco.control.grace import AdaptiveGrace
 from dipaco.control.path_draws import drawn, phases_of
 from dipaco.topology import Level, ModuleId, Topology
 
@@ -31,8 +30,7 @@ class Arm:
     sampling: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
-    grace_seconds: float = 0.0  # once they are in; at most, if the grace is adaptive
-    adaptive_grace: AdaptiveGrace | None = None  # None: it is fixed
+    grace_seconds: float = 0.0  # for which the others are waited for, once they are in
     delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
     least_steps_share: float = 1.0  # of a phase's inner steps, that a path on a slow machine takes
     is_staggered: bool = False  # levels step in turn, one at the end of each phase

@@ -47,47 +47,6 @@ WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE kind = 'outer' AND arm = :arm AND su
                   AND phase = :phase AND state <> 'aside')
 ON CONFLICT (arm, module, phase) DO NOTHING;
 
--- note_ready: a module begins to wait for the contributions of a phase
-INSERT INTO graces (arm, module, phase, epoch, since) VALUES (:arm, :module, :phase, :epoch, :now)
-ON CONFLICT (arm, module, phase) DO NOTHING;
-
--- note_arrival: how long a contribution took, by the clock that the module's wait began by
-INSERT INTO arrivals (arm, module, phase, path, seconds)
-SELECT arm, module, phase, :path, :now - since FROM graces
-WHERE arm = :arm AND module = :module AND phase = :phase AND epoch = :epoch AND since <= :now
-ON CONFLICT (arm, module, phase, path) DO NOTHING;
-
--- get_wait: for how long a module has waited, and the grace that was decided, if one was
-SELECT :now - since, grace_seconds FROM graces
-WHERE arm = :arm AND module = :module AND phase = :phase AND epoch = :epoch AND since <= :now;
-
--- arrivals: how long the contributions of some phases took
-SELECT phase, seconds FROM arrivals
-WHERE arm = :arm AND module = :module AND phase >= :first AND phase <= :last;
-
--- decide_grace: for the contributions that are not in
-UPDATE graces SET quorum_seconds = :quorum_seconds, grace_seconds = :grace_seconds,
-  median_seconds = :median_seconds, deviation_seconds = :deviation_seconds
-WHERE arm = :arm AND module = :module AND phase = :phase AND grace_seconds IS NULL;
-
--- decided_graces: of every step of an arm that did not have all contributions at once
-SELECT module, phase, quorum_seconds, grace_seconds, median_seconds, deviation_seconds FROM graces
-WHERE arm = :arm AND grace_seconds IS NOT NULL ORDER BY module, phase;
-
--- newest_graces: the last one of every module
-SELECT g.module, g.phase, g.quorum_seconds, g.grace_seconds, g.median_seconds, g.deviation_seconds
-FROM module_totals s CROSS JOIN graces g
-WHERE s.arm = :arm AND g.arm = s.arm AND g.module = s.module AND g.phase =
-  (SELECT max(n.phase) FROM graces n
-   WHERE n.arm = s.arm AND n.module = s.module AND n.grace_seconds IS NOT NULL)
-ORDER BY g.module;
-
--- forget_graces: of the phases that a run goes through again
-DELETE FROM graces WHERE arm = :arm AND phase >= :phase;
-
--- forget_arrivals: of the same phases
-DELETE FROM arrivals WHERE arm = :arm AND phase >= :phase;
-
 -- drop_quorum: all contributions are in
 DELETE FROM quorums WHERE arm = :arm AND module = :module AND phase = :phase;
 

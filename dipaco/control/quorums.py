@@ -1,22 +1,21 @@
 """Quorums: modules that may step while a path is late, and which contributions each step takes.
 
-Once enough contributions of a phase are in, the rest has a *grace period* by the database's clock
-(`grace.py`: fixed, or from how long earlier ones took); then the step is due without them. The
-worker that claims a step decides which contributions it takes, before it begins: a step that is
-done again after a crash takes the same and comes to the same bytes, whatever has arrived meanwhile.
+Once enough contributions of a phase are in, the rest has a *grace period*: `outer.grace_seconds` by
+the database's clock. Then the step is due without them. The worker that claims a step decides which
+contributions it takes, before it begins: a step that is done again after a crash takes the same and
+comes to the same bytes, whatever has arrived meanwhile.
 A contribution is taken once (a primary key sees to that): by the step of its own phase or, late, by
 the next, which waits for it.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dipaco.control.database import Database, KeyTaken
-from dipaco.control.grace import WINDOW_PHASES, GracePeriod, grace_after
 from dipaco.control.plan import Plan
 from dipaco.control.queue import add_tasks, key_of
 from dipaco.control.retry import retried
 from dipaco.control.scheduler import QuorumStep
-from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, Task
+from dipaco.control.tasks import Claim, Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
 
@@ -41,30 +40,11 @@ class StepInGrace(NamedTuple):
     seconds_left: float
 
 
-class DecidedGrace(NamedTuple):
-    """The grace of one outer step, which did not have all contributions at once."""
-
-    quorum_seconds: float | None  # that the module had waited for enough; None: not known
-    grace: GracePeriod
-
-
 class Quorums:
     """The outer steps of one run that need not wait for every path."""
 
     def __init__(self, database: Database):
         self._database = database
-
-    def note(self, fact: Fact) -> None:
-        """Inside a transaction that holds the module's lock: from when a module waits for
-        contributions, and how long one took.
-        """
-        if isinstance(fact, ModuleReady | Contribution):
-            of = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-            of["epoch"] = self._database.epoch
-            if isinstance(fact, ModuleReady):
-                self._database.change("note_ready", **of)
-            else:
-                self._database.change("note_arrival", **of, path=fact.path)
 
     def update(self, step: QuorumStep) -> None:
         """Inside a transaction that holds the module's lock: makes the step due, or starts its
@@ -79,35 +59,8 @@ class Quorums:
             database.change("drop_quorum", **of)
             add_tasks(database, [task])
         else:
-            seconds = self._grace_seconds(step, of)
+            seconds = step.grace_seconds
             database.change("put_quorum", **of, epoch=database.epoch, grace_seconds=seconds)
-
-    def _grace_seconds(self, step: QuorumStep, of: dict[str, Any]) -> float:
-        """Decided at the first call; later calls return the same."""
-        database, phase = self._database, step.task.phase
-        wait = database.one("get_wait", **of, epoch=database.epoch)
-        if wait is None:  # it began by another clock, or before a rollback
-            return step.grace_seconds
-        waited, decided = wait
-        if decided is not None:
-            return decided
-        grace = GracePeriod(step.grace_seconds)
-        if step.adaptive_grace is not None:
-            window = {"first": phase - WINDOW_PHASES, "last": phase}
-            arrivals = database.rows("arrivals", arm=of["arm"], module=of["module"], **window)
-            earlier = [seconds for at, seconds in arrivals if at < phase]
-            present = [seconds for at, seconds in arrivals if at == phase]
-            settings, most = step.adaptive_grace, step.grace_seconds
-            grace = grace_after(waited, earlier, present, settings, most)
-        database.change(
-            "decide_grace",
-            **of,
-            quorum_seconds=waited,
-            grace_seconds=grace.seconds,
-            median_seconds=grace.median_seconds,
-            deviation_seconds=grace.deviation_seconds,
-        )
-        return grace.seconds
 
     @retried
     def end_grace(self, plan: Plan) -> list[Task]:
@@ -179,16 +132,6 @@ class Quorums:
             for of, module, phase, seconds in rows
             if of == arm
         ]
-
-    def graces(self, arm: str, *, newest: bool = False) -> dict[tuple[ModuleId, int], DecidedGrace]:
-        """(module, step) -> the grace that was decided for it; of all steps of an arm, or of the
-        newest of every module that needed one.
-        """
-        rows = self._database.rows("newest_graces" if newest else "decided_graces", arm=arm)
-        return {
-            (ModuleId.parse(module), phase): DecidedGrace(quorum_seconds, GracePeriod(*grace))
-            for module, phase, quorum_seconds, *grace in rows
-        }
 
     def _by_step(self, query: str, arm: str) -> dict[tuple[ModuleId, int], list[TakenContribution]]:
         found: dict[tuple[ModuleId, int], list[TakenContribution]] = {}

@@ -75,8 +75,6 @@ class Rollbacks:
                     database.change(
                         "put_aside", rollback=newest + 1, **of, kind=table, bodies=bodies
                     )
-            database.change("forget_graces", **of)
-            database.change("forget_arrivals", **of)
             NewestSent(database).forget(arm, phase)
             note_event(database, "rollback", reason=f"{arm} to phase {phase}")
             add_tasks(database, due)

@@ -22,7 +22,6 @@ the last of them is recorded, which makes it due again.
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from dipaco.control.grace import AdaptiveGrace
 from dipaco.control.plan import Arm, Plan
 from dipaco.control.tasks import (
     Contribution,
@@ -78,8 +77,7 @@ class QuorumStep(NamedTuple):
     awaited: int  # contributions of its phase
     enough: int
     awaited_before: int  # contributions of the phase before, taken by that step or late for it
-    grace_seconds: float  # counted from when there are enough; at most, if it is adaptive
-    adaptive_grace: AdaptiveGrace | None = None
+    grace_seconds: float  # counted from when there are enough
 
 
 def first_tasks(slices: int) -> list[Task]:
@@ -161,7 +159,6 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
         enough=arm.quorum_of(module, phase),
         awaited_before=len(arm.paths_through(module, phase - 1)) if phase else 0,
         grace_seconds=arm.grace_seconds,
-        adaptive_grace=arm.adaptive_grace,
     )
 
 

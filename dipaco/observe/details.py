@@ -117,16 +117,13 @@ def _steps_by_speed(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _quorum(quorum: Mapping[str, Any]) -> Iterator[str]:
-    most = "at most " if quorum["grace"] == "adaptive" else ""
     yield (
-        f"quorum {quorum['share']:.0%} and {most}{quorum['grace_seconds']:g} s of grace: "
+        f"quorum {quorum['share']:.0%} and {quorum['grace_seconds']:g} s of grace: "
         f"{len(quorum['late'])} of {quorum['taken']} contributions were late"
     )
     for at in quorum["in_grace"]:
         left = max(0.0, at["seconds_left"])
         yield f"  {at['module']} phase {at['phase']}: steps without the rest in {left:.0f} s"
-    if most and len(quorum["newest_graces"]) <= MOST_ROWS:
-        yield from map(_grace, quorum["newest_graces"])
     steps = quorum["newest_steps"]
     if len(steps) > MOST_ROWS:
         yield f"  {len(steps)} modules: what each took with `--json`"
@@ -135,14 +132,6 @@ def _quorum(quorum: Mapping[str, Any]) -> Iterator[str]:
         late = f", late: {', '.join(map(str, at['late_paths']))}" if at["late_paths"] else ""
         paths = ", ".join(map(str, at["paths"]))
         yield f"  {module} step {at['step']} took paths {paths or 'none'}{late}"
-
-
-def _grace(at: Mapping[str, Any]) -> str:
-    why = "few contributions were known"
-    if at["median_seconds"] is not None:
-        median, deviation = at["median_seconds"], at["deviation_seconds"]
-        why = f"contributions took {median:,.0f} s, give or take {deviation:,.0f} s"
-    return f"  {at['module']} phase {at['phase']}: a grace of {at['seconds']:,.0f} s ({why})"
 
 
 def _volunteers(volunteers: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -9,9 +9,7 @@ from dipaco.errors import BadSetting
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
 CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2", "turns2"]  # codecs/
 Fetch = Literal["cheapest", "whole"]  # workers/fetching.py
-GraceKind = Literal["fixed", "adaptive"]  # control/grace.py
 VOCABULARY_ROWS = get_args(VocabularyRows)
-GRACES = get_args(GraceKind)
 CODECS = get_args(CodecName)
 FETCHES = get_args(Fetch)
 PARTLY = ("sparse2", "turns2")  # what sends few values of a contribution
@@ -67,15 +65,7 @@ class OuterSettings:
     ones join its next step. Which are late depends on timing, so digests differ between runs. 1 =
     all are waited for."""
     grace_seconds: float = 60.0
-    """Seconds for which the others are still waited for when the quorum is reached; at most, if the
-    grace is adaptive."""
-    grace: GraceKind = "fixed"
-    """How long that is: `fixed` = `grace_seconds`; `adaptive` = until the median of how long
-    contributions to the module took in the eight phases before, plus a few median deviations."""
-    grace_deviations: float = 3.0
-    """How many times the median absolute deviation an adaptive grace waits beyond the median."""
-    grace_margin: float = 0.15
-    """Share of the median that it waits beyond it at least."""
+    """Seconds for which the others are still waited for when the quorum is reached."""
     delay: int = 0
     """Inner steps that a path goes on with, from its own parameters, while its contributions
     travel; only then does it take the modules that stepped (Streaming DiLoCo, arXiv 2501.18512,
@@ -165,15 +155,6 @@ class OuterSettings:
                 value=self.grace_seconds,
                 expected="a number of seconds, 0 or more",
             )
-        if self.grace not in GRACES:
-            expected = f"one of {', '.join(GRACES)}"
-            raise BadSetting(name="outer.grace", value=self.grace, expected=expected)
-        for name in ("grace_deviations", "grace_margin"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise BadSetting(
-                    name=f"outer.{name}", value=value, expected="0 or more, and finite"
-                )
 
     def _check_partly_sent(self) -> None:
         """Refuses what does not go with codecs that send few values at a time."""

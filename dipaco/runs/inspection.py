@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.quorums import DecidedGrace, TakenContribution
+from dipaco.control.quorums import TakenContribution
 from dipaco.control.summaries import Routed
 from dipaco.control.tasks import StageDone
 from dipaco.data.pack import load_plan
@@ -31,7 +31,6 @@ def inspection_of(run: Run) -> dict[str, Any]:
     last = Routed.of(routings[-1])
     documents = last.documents
     taken = run.ledger.quorums.taken(MODULAR)
-    graces = run.ledger.quorums.graces(MODULAR)
     return {
         "name": run.config.name,
         "seed": run.config.seed,
@@ -77,7 +76,6 @@ def inspection_of(run: Run) -> dict[str, Any]:
                         if step.gradient_stats is None
                         else step.gradient_stats.lag_cosine,
                         **_taken(taken.get((module, step.phase - 1))),
-                        **_grace(graces.get((module, step.phase - 1))),
                     }
                     for step in steps
                 ],
@@ -108,11 +106,6 @@ def _taken(taken: list[TakenContribution] | None) -> dict[str, list[int]]:
         "took": [each.path for each in taken if not each.is_late],
         "took_late": [each.path for each in taken if each.is_late],
     }
-
-
-def _grace(decided: DecidedGrace | None) -> dict[str, float | None]:
-    """For how long a step waited for late contributions at most; nothing where all were in."""
-    return {} if decided is None else {"grace_seconds": decided.grace.seconds}
 
 
 def _agreement(run: Run, before: StageDone, after: StageDone) -> dict[str, float]:

@@ -211,9 +211,8 @@ def _note_on_quorum(run: Run) -> str:
         for (module, step), taken in late.items()
     )
     count = sum(map(len, late.values()))
-    most = "at most " if arm.adaptive_grace is not None else ""
     return (
-        f"Modules stepped with {arm.quorum:.0%} of their contributions and {most}"
+        f"Modules stepped with {arm.quorum:.0%} of their contributions and "
         f"{arm.grace_seconds:g} s of grace (`outer.quorum`): {count} of "
         f"{run.ledger.quorums.num_taken(MODULAR)} were late and joined the step after their own"
         f"{f' ({steps})' if steps else ''}; every other was "

@@ -206,8 +206,8 @@ def _graces_of(run: Run) -> list[Grace]:
 
 
 def _quorum_of(run: Run) -> dict[str, Any] | None:
-    """The contributions that each module's newest step took, every late one, and how long each
-    module's last step waited for such; None without a quorum.
+    """The contributions that each module's newest step took, and every late one; None without a
+    quorum.
 
     A contribution that is not late was taken by the step of its own phase.
     """
@@ -218,16 +218,6 @@ def _quorum_of(run: Run) -> dict[str, Any] | None:
     return {
         "share": arm.quorum,
         "grace_seconds": arm.grace_seconds,
-        "grace": "fixed" if arm.adaptive_grace is None else "adaptive",
-        "newest_graces": [
-            {
-                "module": str(module),
-                "phase": phase,
-                "quorum_seconds": decided.quorum_seconds,
-                **decided.grace._asdict(),
-            }
-            for (module, phase), decided in quorums.graces(MODULAR, newest=True).items()
-        ],
         "in_grace": [
             {"module": str(at.module), "phase": at.phase, "seconds_left": at.seconds_left}
             for at in quorums.in_grace(MODULAR)

@@ -16,7 +16,6 @@ from dipaco.control.tasks import Claim, SliceDone, Task
 from dipaco.data.config import DataConfig
 from dipaco.errors import BadSetting, LedgerDamaged
 from dipaco.model.config import part_names
-from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
 from dipaco.runs.opening import create_or_open, has_begun, open_run, reading, with_report_settings
@@ -53,7 +52,6 @@ def test_a_run_is_begun_once_and_opened_with_its_config_afterwards(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"outer": OuterSettings(grace="adaptive")}, "`outer.grace`.* `outer.quorum` is 1.0: all"),
         ({"data": dataclasses.replace(CONFIG.data, end_of_text=False, end_token="<s>")}, EDGE),
         ({"data": dataclasses.replace(CONFIG.data, end_of_text=False, start_token="<s>")}, EDGE),
     ],

@@ -89,6 +89,6 @@ def test_a_row_refuses_a_shared_folder_with_another_base_model(tmp_path):
 def test_a_row_does_not_begin_with_a_setting_that_would_have_no_effect(tmp_path):
     shared, row = tmp_path / "base-1", tmp_path / "row"
     begin_shared(shared, CONFIG, lambda: None)
-    with pytest.raises(BadSetting, match=r"outer\.grace"):
-        begin_row(row, override(CONFIG, ["outer.grace=adaptive"]), shared)
+    with pytest.raises(BadSetting, match=r"data\.end_token"):
+        begin_row(row, override(CONFIG, ["data.end_of_text=false", "data.end_token=<s>"]), shared)
     assert not row.exists()

@@ -171,15 +171,13 @@ def test_the_run_of_an_equal_row_that_has_failed_is_not_waited_for(little):
     assert little.trained.keys() == {"flat/0", "equal/0"}
 
 
-WITHOUT_EFFECT = ["outer.grace=adaptive"]  # as `outer.quorum` is 1
+WITHOUT_EFFECT = ["data.end_of_text=false", "data.end_token=<s>"]
 
 
 @pytest.mark.parametrize("order", [("flat", "bad"), ("bad", "flat")])
 def test_a_row_with_a_setting_without_effect_is_refused_before_any_run_begins(little, order):
     rows = {"flat": FLAT, "bad": override(FLAT, WITHOUT_EFFECT)}
-    with pytest.raises(
-        RowRefused, match=r"The row `bad` cannot begin: `outer\.grace` is 'adaptive'"
-    ):
+    with pytest.raises(RowRefused, match=r"The row `bad` cannot begin: `data\.end_token` is '<s>'"):
         little.command(rows={name: rows[name] for name in order})
     assert little.trained == {}
     little.command(rows=rows, only=["flat"])

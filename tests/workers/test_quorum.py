@@ -67,7 +67,7 @@ def with_dice(task):
     [
         pytest.param({}, marks=pytest.mark.slow),
         {"sharing": "diloco", "codec": "int8", "vocabulary_rows": "holders"},
-        {"sharing": "grid_with_private_parts", "codec": "bfloat16", "grace": "adaptive"},
+        {"sharing": "grid_with_private_parts", "codec": "bfloat16"},
         {"codec": "sparse2", "momentum": 0.0, "vocabulary_rows": "holders"},
         {"codec": "turns2", "turns": 2, "momentum": 0.0, "vocabulary_rows": "holders"},
         pytest.param({"path_share": 0.5}, marks=pytest.mark.slow),

@@ -1,30 +1,5 @@
--- How long contributions take, in arms with a quorum (`outer.quorum`), and how many inner steps
--- paths take in a phase, in arms where slow machines take fewer (`inner.least_steps_share`).
-
--- Since when a module waits for the contributions of a phase, and for how long the step waits for
--- the rest once enough are in: decided once.
-CREATE TABLE graces (
-  arm                TEXT NOT NULL,
-  module             TEXT NOT NULL,
-  phase              INTEGER NOT NULL,
-  epoch              TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
-  since              REAL NOT NULL,  -- seconds of that clock
-  quorum_seconds     REAL,  -- after `since` enough were in; NULL: not yet, or the last was one
-  grace_seconds      REAL,  -- for which the rest are waited for
-  median_seconds     REAL,  -- of earlier contributions; NULL: too few, or the grace is fixed
-  deviation_seconds  REAL,  -- from it, the median
-  PRIMARY KEY (arm, module, phase)
-) WITHOUT ROWID;
-
--- How long contributions took; without those that were counted by another clock.
-CREATE TABLE arrivals (
-  arm      TEXT NOT NULL,
-  module   TEXT NOT NULL,
-  phase    INTEGER NOT NULL,
-  path     INTEGER NOT NULL,
-  seconds  REAL NOT NULL,  -- since the module was at that phase
-  PRIMARY KEY (arm, module, phase, path)
-) WITHOUT ROWID;
+-- How many inner steps paths take in a phase, in arms where slow machines take fewer
+-- (`inner.least_steps_share`).
 
 -- Inner steps of a path in a phase: decided once, before it trains.
 CREATE TABLE phase_steps (
