@@ -18,8 +18,7 @@ are compiled) to the end of the last:
 - the seconds that a processor worked for a host between the steps of one phase and of the next. On
   a machine that is busy with other things these take many times as long as they would by
   themselves; *beside nothing else* is the share in computing of steps at their pace, bytes at the
-  link's rate, and these seconds. Snapshots that are sent while training goes on
-  (`retention.send_snapshots`) take their time in the steps, as far as they fit in.
+  link's rate, and these seconds.
 
 With `--results FILE` each way is kept there once it is measured, and taken from there by the next
 call with the same settings.
@@ -59,9 +58,9 @@ from dipaco.evaluation.tables import num_bytes, seconds_over_link
 from dipaco.model.config import num_parameters, part_names
 from dipaco.overrides import load_config, override
 from dipaco.runs.opening import create_or_open
-from dipaco.runs.phase_cost import Circumstances, codec_for, lock_step_cost, phase_cost
+from dipaco.runs.phase_cost import Circumstances, lock_step_cost, phase_cost
 from dipaco.runs.run import Run
-from dipaco.runs.snapshot_cost import VALUE_BYTES, share_while_training, snapshot_bytes
+from dipaco.runs.snapshot_cost import VALUE_BYTES
 from dipaco.store.address import Address
 
 HOSTS = ("ana", "bo", "cy", "di")
@@ -312,10 +311,6 @@ def compared(
     computing_seconds = len(within) * options.step_seconds / mean
     processor_seconds = sum(each["processor_seconds_before"] for each in within) / mean
     all_seconds = seconds_over_link(computing_seconds + processor_seconds, down + up, options.mbit)
-    behind = snapshot_bytes(config, codec_for(config)) * share_while_training(
-        config, range(1, len(moments) - 1)
-    )
-    hidden_seconds = min(computing_seconds, seconds_over_link(0.0, behind, options.mbit))
     return {
         "computing": round(sum(each["seconds"] for each in within) / (hosts * seconds), 4),
         "seconds_of_a_phase": round(seconds / phases, 2),
@@ -335,9 +330,7 @@ def compared(
         "down": round(down),
         "up": round(up),
         "processor_seconds": round(processor_seconds, 2),
-        "computing_beside_nothing_else": round(
-            computing_seconds / (all_seconds - hidden_seconds), 4
-        ),
+        "computing_beside_nothing_else": round(computing_seconds / all_seconds, 4),
         "counted": round((last.counted - first.counted) / mean),
         "parameters": num_parameters(config.model),
     }

@@ -11,8 +11,7 @@ result must be, bit for bit, that of a run in which nothing happened.
         machines fetch modules as contributions, and compute the steps themselves
     python tools/storm.py --minutes 1 --set retention.send_snapshots_every=3 --database postgresql \
         --store s3
-        two of three snapshots stay on the machine that made them; with
-        `--set retention.send_snapshots=while_training` all are sent while the next phase trains
+        two of three snapshots stay on the machine that made them
     python tools/storm.py --only "SIGKILL,contribution: NaN" --page storm.html
     python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
     python tools/storm.py --config configs/tiny_16x16.py --workers 8 --replay --faults 2 \

@@ -19,7 +19,6 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     redos.py       tasks done again because their result is lost (reproducing.py: what stands);
                    rollback.py: earlier phases; cleaning.py: no way back
     progress.py    how far a run is; retention.py: which objects may be deleted
-                   sent_snapshots.py: which go to the bucket; newest_sent.py: which have arrived
     meta.py        the run as a whole: its values, command, desired workers, version
     history.py     what happened, in order: attempts at tasks, and what became of workers
     members.py     which workers take part (presence.py: as this machine sees them); names.py:

@@ -17,7 +17,6 @@ from dipaco.control.history import History
 from dipaco.control.homes import Homes
 from dipaco.control.members import Members
 from dipaco.control.meta import Meta
-from dipaco.control.newest_sent import NewestSent
 from dipaco.control.opening import open_database
 from dipaco.control.phase_steps import PhaseSteps
 from dipaco.control.progress import RunProgress
@@ -66,7 +65,6 @@ class Ledger:
         self.members = Members(self._database)
         self.history = History(self._database)
         self.homes = Homes(self._database)
-        self.newest_sent = NewestSent(self._database)
         self.swarms = Swarms(self._database)
 
     def for_thread(self) -> "Ledger":

@@ -840,12 +840,6 @@ WHERE t.arm = :arm AND t.module = :module AND t.step = :newest - :keep;
 SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :newest
 ORDER BY phase DESC LIMIT 1 OFFSET :keep;
 
--- snapshots_of_path: recorded of all of its phases
-SELECT phase, name FROM trained WHERE arm = :arm AND path = :path ORDER BY phase;
-
--- newest_sent: of each path of an arm, the phase whose snapshot went to the bucket last
-SELECT key, value FROM meta WHERE key LIKE 'sent ' || :arm || '/%' ORDER BY key;
-
 -- superseded_modules: parameters and outer state of a phase, where no other fact speaks of them; but
 -- for the same module's of the phases between `since` and this one, which are superseded too
 SELECT old.name FROM modules old

@@ -30,10 +30,6 @@ class Retention:
         of = {"arm": arm, "path": path, "newest": newest, "keep": keep}
         return [name for (name,) in self._database.rows("superseded_snapshots", **of)]
 
-    def snapshots(self, arm: str, path: int) -> dict[int, str]:
-        """Phase -> name of a path's snapshot, of all of its phases; many are deleted by now."""
-        return dict(self._database.rows("snapshots_of_path", arm=arm, path=path))
-
     def superseded_modules(
         self, arm: str, module: ModuleId, phase: int, since: int | None = None
     ) -> list[str]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from dipaco.control.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.database import Database
 from dipaco.control.history import note_event
-from dipaco.control.newest_sent import NewestSent
 from dipaco.control.queue import add_tasks
 from dipaco.control.reaping import Reaper
 from dipaco.control.retry import retried
@@ -75,7 +74,6 @@ class Rollbacks:
                     database.change(
                         "put_aside", rollback=newest + 1, **of, kind=table, bodies=bodies
                     )
-            NewestSent(database).forget(arm, phase)
             note_event(database, "rollback", reason=f"{arm} to phase {phase}")
             add_tasks(database, due)
         return {table: count for table, count in counts.items() if count}

@@ -27,14 +27,13 @@ from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
 from dipaco.stopping import STOPPING_SECONDS
-from dipaco.workers.background_sending import ENDING_SECONDS
 from dipaco.workers.errors import NameTaken, TaskFailed
 from dipaco.workers.failing import refuse_stuck
 from dipaco.workers.signals import on_sigterm
 
 POLL_SECONDS = 0.2  # between two looks at the processes
 LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a run asks
-GRACE_SECONDS = 30.0 + ENDING_SECONDS  # to save a phase part-way, and to send what is unsent
+GRACE_SECONDS = 90.0  # to save a phase part-way, which a slow link may take a minute to send
 REFUSED = DipacoError.exit_code  # of a worker that needs a person to act
 ORDERED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no crash: it was told to end
 FAILED = 1  # an error that the program does not know, such as one of its imports

@@ -215,14 +215,7 @@ def _hours(config: RunConfig, cost: PhaseCost, longer: int = 1) -> float:
 def _step_seconds_for_goal(config: RunConfig, given: Circumstances, cost: PhaseCost) -> float:
     """Of a phase whose computing is `GOAL` of the time."""
     steps = config.inner.steps * most_paths(config, given.workers)
-
-    def seconds(cost: PhaseCost) -> float:
-        return GOAL / (1 - GOAL) * cost.transfer_seconds / steps
-
-    if config.retention.send_snapshots == "while_training":  # in such steps snapshots have time
-        long = dataclasses.replace(given, step_seconds=seconds(cost))
-        return seconds(phase_cost(config, long))
-    return seconds(cost)
+    return GOAL / (1 - GOAL) * cost.transfer_seconds / steps
 
 
 def _baseline_hours(config: RunConfig, given: Circumstances) -> float:

@@ -10,9 +10,7 @@ step a module. A module that has stepped comes whole, or as the contributions of
 where these are fewer bytes (`outer.fetch`). The machines work side by side; a phase ends when the
 last module has stepped. That may take as long as `outer.delay` steps without holding up a path, if
 others than the machines that train step it: these take their late steps first.
-Where levels step in turn (`outer.stagger`), a phase is the mean one. A snapshot that is sent while
-training goes on (`retention.send_snapshots`) takes none of a phase's seconds but those that do not
-fit into its steps.
+Where levels step in turn (`outer.stagger`), a phase is the mean one.
 Computing of outer steps, evaluation and questions to the database are left out.
 `tools/bench_links.py` compares with what shaped links carry.
 """
@@ -31,7 +29,6 @@ from dipaco.outer.config import CodecName
 from dipaco.runs.snapshot_cost import (
     VALUE_BYTES,
     sent_share,
-    share_while_training,
     snapshot_bytes,
 )
 from dipaco.topology import ModuleId
@@ -179,14 +176,11 @@ def phase_cost(
     if steps_beside_training(config, given):
         travelling_seconds = stepping_seconds + fetching_seconds
         late_seconds = min(config.outer.delay * given.step_seconds, travelling_seconds)
-    # And any while its snapshot travels, as far as it fits in.
-    unsent = Traffic(0.0, snapshot_bytes(config, codec) * share_while_training(config, phases))
-    behind_seconds = given.transfer_seconds(unsent.times(most), unsent.times(paths))
     seconds = (
         computing_seconds
         + given.transfer_seconds(of_machine(most), of_machine(paths / machines).times(machines))
         + stepping_seconds
-        - min(late_seconds + behind_seconds, computing_seconds)
+        - min(late_seconds, computing_seconds)
     )
     stepped = {kind: total(each[kind] for each in of_modules).times(1 / machines) for kind in KINDS}
     return PhaseCost(

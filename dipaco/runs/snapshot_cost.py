@@ -1,6 +1,4 @@
-"""The snapshots in what a phase costs a machine: their bytes, which phases send one, and which of
-these are sent while steps are taken.
-"""
+"""The snapshots in what a phase costs a machine: their bytes, and which phases send one."""
 
 from collections.abc import Sequence
 
@@ -27,11 +25,3 @@ def sent_share(config: RunConfig, phases: Sequence[int]) -> float:
     every, last = config.retention.send_snapshots_every, config.plan.arm(MODULAR).phases
     sent = [phase + 1 == last or (phase + 1) % every == 0 for phase in phases]
     return sum(sent) / len(sent)
-
-
-def share_while_training(config: RunConfig, phases: Sequence[int]) -> float:
-    """The share of phases whose snapshots are sent while the next one is trained."""
-    if config.retention.send_snapshots != "while_training":
-        return 0.0
-    last = config.plan.arm(MODULAR).phases - 1
-    return sent_share(config, phases) - sum(phase == last for phase in phases) / len(phases)

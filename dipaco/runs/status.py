@@ -7,12 +7,12 @@ from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
-from dipaco.control.sent_snapshots import is_last, num_taken_since, num_unsent
 from dipaco.control.summaries import Routed
 from dipaco.runs.blocked import Grace, situation_of, why
 from dipaco.runs.progress import progress_of, work_left_seconds
 from dipaco.runs.run import Run
 from dipaco.runs.samples import samples_as_json
+from dipaco.runs.sent_snapshots import unsent_phases
 from dipaco.runs.sizes import sizes_of
 
 # The order of the stages; kinds with the same number run side by side.
@@ -98,7 +98,7 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
         ],
         "outside_bounds": _outside_bounds(run),
         "stored": sizes_of(run) if with_sizes else None,
-        "unsent_snapshots": _unsent_snapshots(run),
+        "unsent_snapshots": unsent_phases(run),
         "is_cleaned": ledger.cleanings.removed() is not None,
         **_status_of_work(run),
     }
@@ -108,27 +108,6 @@ def _newest_samples(ledger: Ledger) -> list[dict[str, Any]]:
     """What the newest release of the modular arm made of the run's prompts."""
     newest = ledger.facts.newest_samples(MODULAR)
     return [] if newest is None else samples_as_json([newest])
-
-
-def _unsent_snapshots(run: Run) -> dict[str, int]:
-    """Path of the modular arm -> phases that it trains again if its machine is lost; those that
-    would lose none are left out.
-    """
-    keep, arm, ledger = run.config.retention, run.plan.arm(MODULAR), run.ledger
-    if run.objects.remote is None or keep.usually_unsent == 0:
-        return {}
-    # Read first: what is recorded and sent meanwhile only makes the cost look higher.
-    sent = ledger.newest_sent.phases(MODULAR)
-    unsent = {}
-    for each in ledger.progress.newest_phases():
-        if each.arm != MODULAR:
-            continue
-        of = arm, each.path, each.phase
-        if keep.send_snapshots == "before_recording":
-            unsent[str(each.path)] = num_unsent(*of, keep.send_snapshots_every)
-        elif not is_last(*of):
-            unsent[str(each.path)] = num_taken_since(*of, sent.get(each.path))
-    return {path: phases for path, phases in unsent.items() if phases}
 
 
 def _outside_bounds(run: Run) -> str:

@@ -3,7 +3,6 @@
     address.py       where a run is: a folder, or a URL
     layout.py        names on disk; no other file knows them
     objects.py       `Objects`: written once, verified on every read
-    sending.py       a folder that this machine alone has, to the bucket
     verification.py  files against receipts, folders against their lists
     remote.py        `Remote`: objects in a bucket, with retries
     cache.py         `FileCache`: files fetched from buckets, bounded

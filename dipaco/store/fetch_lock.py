@@ -14,11 +14,9 @@ FETCH_LOCK_SECONDS = 60.0  # the longest wait for another process that fetches t
 
 
 @contextlib.contextmanager
-def fetch_lock(
-    root: Path, name: str, purpose: str = "fetch", wait_seconds: float = FETCH_LOCK_SECONDS
-) -> Generator[None]:
+def fetch_lock(root: Path, name: str, purpose: str = "fetch") -> Generator[None]:
     """Lets one process of this machine at a time fetch an object. One that has waited for
-    `wait_seconds` goes on without the lock: its holder may be suspended.
+    `FETCH_LOCK_SECONDS` goes on without the lock: its holder may be suspended.
 
     Args:
       root: the run's folder on this machine.
@@ -29,7 +27,7 @@ def fetch_lock(
     with translate_os_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         stream = file.open("a")
-    deadline = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + FETCH_LOCK_SECONDS
     with stream:
         while time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError):

@@ -217,12 +217,6 @@ def object_of(name: str) -> str:
     return "/".join(parts[: _LEAST_PARTS[parts[0]]])
 
 
-def phase_of_snapshot(name: str) -> int | None:
-    """The phase after which a path's snapshot was taken; None of one inside a phase."""
-    phase, _, attempt = name.rpartition("/")[2].partition("-")
-    return int(phase) if phase.isdecimal() and attempt.isdecimal() else None
-
-
 def kind_of(name: str) -> str:
     """The kind of a file of a run, one of `KINDS`."""
     first, *rest = name.split("/")

@@ -236,17 +236,13 @@ class Objects:
         if not is_object(name):
             _log.warning("Not deleted: `%s` is not the name of an object of this run.", name)
             return
-        self.delete_here(name)
-        if self.remote is not None:
-            (self.remote.delete_folder if is_folder(name) else self.remote.delete)(name)
-
-    def delete_here(self, name: str) -> None:
-        """Removes an object from this machine alone; no error if it has none."""
         target = self.place_of(name)
         if is_folder(name):
             shutil.rmtree(target, ignore_errors=True)
         else:
             target.unlink(missing_ok=True)
+        if self.remote is not None:
+            (self.remote.delete_folder if is_folder(name) else self.remote.delete)(name)
 
     def need_no_unsent(self) -> None:
         """The run is finished: what this machine has not sent may go when room is needed."""

@@ -3,12 +3,10 @@
 """
 
 import dataclasses
-from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
 
 EVERYTHING = 1_000_000_000  # phases; more than any run has
-SendSnapshots = Literal["before_recording", "while_training"]  # workers/background_sending.py
 LEAST = {"snapshots": 1, "contributions": 1, "modules": 2, "history": 0}
 
 
@@ -26,11 +24,6 @@ class RetentionSettings:
     """Phases of a path from one snapshot that is sent to the run's bucket to the next. Those
     between stay on the disk of the machine that made them: if that is lost, the path trains these
     phases again, to the same bits. A run in a folder keeps them all there."""
-    send_snapshots: SendSnapshots = "before_recording"
-    """When these snapshots go to the bucket: `before_recording` the path's phase, or
-    `while_training`, as the path's next phase trains; a recorded phase then means that the snapshot
-    is on the disk of the machine that made it, and soon in the bucket. Only the last of a path is
-    sent before in either case."""
     contributions: int | None = 2
     """Phases of which the contributions to every module are kept, the phase that is going on
     included; with 1, a damaged one is recomputed from the start. Once the run is finished none but
@@ -49,19 +42,6 @@ class RetentionSettings:
                 value=self.send_snapshots_every,
                 expected="1 or more",
             )
-        if self.send_snapshots not in get_args(SendSnapshots):
-            raise BadSetting(
-                name="retention.send_snapshots",
-                value=self.send_snapshots,
-                expected=f"one of {', '.join(get_args(SendSnapshots))}",
-            )
-        if self.modules is not None and self.send_snapshots == "while_training":
-            raise BadSetting(
-                name="retention.modules",
-                value=self.modules,
-                expected="None (all) with retention.send_snapshots=while_training: phases that are "
-                "trained again begin from them, and over a slow link these may be many",
-            )
         if self.modules is not None and self.modules <= self.send_snapshots_every > 1:
             raise BadSetting(
                 name="retention.modules",
@@ -76,11 +56,9 @@ class RetentionSettings:
                 raise BadSetting(name=f"retention.{name}", value=value, expected=expected)
 
     @property
-    def usually_unsent(self) -> int:
-        """Phases of a path whose snapshots may be on one disk alone, where the link to the bucket
-        keeps up.
-        """
-        return self.send_snapshots_every - (self.send_snapshots == "before_recording")
+    def most_unsent(self) -> int:
+        """The most phases of a path whose snapshots are on one machine's disk alone."""
+        return self.send_snapshots_every - 1
 
     @property
     def num_snapshots(self) -> int:

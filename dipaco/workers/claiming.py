@@ -120,7 +120,7 @@ class Claimer:
     def _is_patient(self) -> bool:
         """Whether snapshots may be on the disk of a path's home alone."""
         has_bucket = self._run.objects.remote is not None
-        return has_bucket and self._run.config.retention.usually_unsent > 0
+        return has_bucket and self._run.config.retention.most_unsent > 0
 
     def _end_grace(self) -> bool:
         """Whether there may be a grace to end; what is over is ended."""
@@ -133,7 +133,7 @@ class Claimer:
         # The seconds recorded for a path are its share of the stack or the synchronous task.
         arms = self._run.plan.arms
         num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
-        unsent = self._run.config.retention.usually_unsent if self._is_patient else 0
+        unsent = self._run.config.retention.most_unsent if self._is_patient else 0
         return LATE_FACTOR * max(limit, *num_paths, 1) + unsent  # phases that come before it
 
     def _has_waited_for_homes(self, limit: int) -> bool:

@@ -6,13 +6,11 @@ with. `cleaning.py` removes more, if it is asked to.
 """
 
 from dipaco.config import MODULAR
-from dipaco.control.sent_snapshots import is_sent
 from dipaco.control.tasks import SLICED, Claim
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import superseded_snapshots
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
-from dipaco.workers.background_sending import SnapshotSender
-from dipaco.workers.snapshot_sending import sends_while_training
 from dipaco.workers.tasks.prepare_slices import superseded_texts
 from dipaco.workers.tasks.route_slices import superseded_features
 
@@ -32,14 +30,9 @@ def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None)
     return [partial_snapshot.receipt.name]
 
 
-def collect_after(
-    run: Run,
-    claim: Claim,
-    partial_snapshots: list[str],
-    sender: SnapshotSender | None = None,
-) -> None:
+def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
     """Deletes what the facts of this task have superseded: averaged contributions, snapshots and
-    modules of earlier phases, and its own partial snapshots. What `sender` still needs stays.
+    modules of earlier phases, and its own partial snapshots.
     """
     task, objects, keep = claim.task, run.objects, run.config.retention
     if task.kind == "outer":
@@ -49,11 +42,8 @@ def collect_after(
             objects.delete(name)
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
-        if sends_while_training(run, run.plan.arm(task.arm)):
-            _delete_snapshots_here(run, claim, sender)
-        else:
-            for name in _superseded_snapshots(run, claim):
-                objects.delete(name)
+        for name in superseded_snapshots(run, task):
+            objects.delete(name)
     if task.kind in SLICED and not task.step:
         delete_slices(run)
     for name in partial_snapshots:
@@ -112,32 +102,6 @@ def _given_names(run: Run) -> set[str]:
     base = run.given("base")
     receipts = [*([] if base is None else [base]), *(run.given("modules") or {}).values()]
     return {Receipt(*receipt).name for receipt in receipts}
-
-
-def _delete_snapshots_here(run: Run, claim: Claim, sender: SnapshotSender | None) -> None:
-    """Of the path that the task trained, on this disk; the sender deletes those in the bucket."""
-    task, keep = claim.task, run.config.retention.num_snapshots
-    for name in run.ledger.retention.superseded_snapshots(task.arm, task.path, task.phase, keep):
-        if sender is None or not sender.is_needed_here(name):
-            run.objects.delete_here(name)
-
-
-def _superseded_snapshots(run: Run, claim: Claim) -> list[str]:
-    """Of the path that the task trained. A snapshot that was sent stays until those of enough later
-    phases were sent too.
-    """
-    task, keep = claim.task, run.config.retention
-    of, every = (task.arm, task.path, task.phase), keep.send_snapshots_every
-    superseded, arm = run.ledger.retention.superseded_snapshots, run.plan.arm(task.arm)
-    names = superseded(*of, keep.num_snapshots)
-    if run.objects.remote is None or every == 1 or arm.name == run.plan.base.name:
-        return names
-    phase: int | None = task.phase
-    for _ in range(keep.num_snapshots if names else 0):
-        phase = None if phase is None else arm.trained_before(task.path, phase)
-    if phase is not None and is_sent(arm, task.path, phase, every):
-        names = []
-    return names + superseded(*of, keep.num_snapshots * every)
 
 
 def _superseded_modules(run: Run, claim: Claim) -> list[str]:

@@ -22,7 +22,6 @@ from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.workers.background_sending import SnapshotSender
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.claiming import Claimer
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
@@ -57,8 +56,6 @@ class Worker:
       lease_seconds: without a renewal, after which its tasks may be claimed by others.
       phase_runner: takes the steps of `train` tasks in place of this process (a swarm).
       hosts: of this worker; this process is the first.
-      sender: sends snapshots while training goes on; started by the caller. None = all are sent
-        before they are recorded, or never.
       cannot_train: why it claims no tasks that train: it ends with this when the text is prepared
         and nothing else is due.
     """
@@ -74,11 +71,10 @@ class Worker:
         lease_seconds: float = LEASE_SECONDS,
         phase_runner: PhaseRunner | None = None,
         hosts: Hosts = SINGLE_HOST,
-        sender: SnapshotSender | None = None,
         cannot_train: MachineFault | None = None,
     ):
         self._cannot_train = cannot_train
-        self._phase_runner, self._sender = phase_runner, sender
+        self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._is_for_base = set(kinds) <= set(FIRST_KINDS)
         if self._is_for_base and run.plan.base.is_averaged:
@@ -245,9 +241,7 @@ class Worker:
         if settles:  # machines share nothing but a bucket: what it has trained is at home here
             self._claimer.own.update(trained_alone(run.plan, facts))
         self._callbacks.task_finished(claim, facts)
-        if self._sender is not None:
-            self._sender.recorded(facts)  # first: what is to be sent is not deleted
-        collect_after(self._run, claim, partial_snapshots, self._sender)
+        collect_after(self._run, claim, partial_snapshots)
 
     def _lose(self, claims: list[Claim]) -> None:
         """At least one claim is lost; gives back the others."""

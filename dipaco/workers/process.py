@@ -34,7 +34,6 @@ from dipaco.runs.snapshot_cost import VALUE_BYTES
 from dipaco.runs.version import check_program
 from dipaco.store.address import Address
 from dipaco.store.remote import check_upload
-from dipaco.workers.background_sending import sender_of
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.failing import reason_of
@@ -205,7 +204,6 @@ def work(
     with (
         _last_words(run, name),
         LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer,
-        sender_of(run) if "train" in kinds else contextlib.nullcontext() as sender,
     ):
         if "train" in kinds:
             callbacks.compare_machines(run.ledger.meta.remember("machine", machine()), machine())
@@ -219,13 +217,10 @@ def work(
             lease_seconds=lease_seconds,
             phase_runner=phase_runner,
             hosts=hosts,
-            sender=sender,
             cannot_train=cannot_train,
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
-            if sender is not None:
-                sender.finish(say=functools.partial(print, flush=True))
             if is_finished:
                 run.objects.need_no_unsent()
         members.leave(name, str(Life.here()))

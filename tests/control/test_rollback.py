@@ -83,19 +83,6 @@ def test_facts_are_set_aside_together_and_not_by_a_journey_to_the_server_for_eac
     assert kept.set_aside == counts
 
 
-def test_snapshots_of_phases_that_are_set_aside_do_not_count_as_sent(finished):
-    sent = finished.newest_sent
-    for path, phase in ((0, 0), (1, 1), (2, 0), (2, 1)):
-        sent.note("modular", path, phase)
-    sent.note("dense", 0, 1)
-    assert sent.phases("modular") == {0: 0, 1: 1, 2: 1}
-    finished.rollbacks.go_back("modular", 1, TRAIN)
-    assert sent.phases("modular") == {0: 0}
-    assert sent.phases("dense") == {0: 1}
-    sent.note("modular", 1, 1)
-    assert sent.phases("modular") == {0: 0, 1: 1}
-
-
 def test_a_rollback_leaves_other_arms_alone(finished):
     def of(arm):
         return [row for row in everything(finished)["modules"] if f"'{arm}'" in row]

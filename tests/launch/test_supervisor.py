@@ -15,7 +15,6 @@ from dipaco.launch.engine import UNSEEN, EndedWorker
 from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
-from dipaco.workers.background_sending import ENDING_SECONDS
 from dipaco.workers.errors import NameTaken, TaskFailed
 
 WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
@@ -258,7 +257,7 @@ def test_a_worker_that_is_stopped_has_time_to_save_and_to_send(ledger, clock, mo
     engine, given = FakeEngine(), []
     monkeypatch.setattr(engine, "stop", lambda seconds: given.append(seconds) or [])
     Supervisor(engine, [WorkerGroup(WORKER, "w", 1)], ledger, lambda _: None, "here").stop()
-    assert given == [pytest.approx(30.0 + ENDING_SECONDS)]
+    assert given == [90.0]
     page = (Path(HOME) / "dipaco/workers/README.md").read_text()
     (limit,) = re.findall(r"TimeoutStopSec=(\d+)", page)
     assert int(limit) > given[0]

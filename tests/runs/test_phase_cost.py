@@ -72,26 +72,6 @@ def test_snapshots_that_stay_on_their_disk_are_sent_now_and_then():
         assert of_last == (0.0, pytest.approx(SNAPSHOT))
 
 
-def test_a_snapshot_that_is_sent_while_training_goes_on_costs_seconds_where_it_does_not_fit_in():
-    """Its bytes stay, and so do the last one's seconds: it is sent before it is recorded."""
-    keep = dataclasses.replace(TOY.retention, send_snapshots="while_training", modules=None)
-    behind = dataclasses.replace(TOY, retention=keep)
-    last = TOY.phases - 1
-    before, while_training = (phase_cost(of, ON_20, phases=[0]) for of in (TOY, behind))
-    snapshot_seconds = seconds_over_link(0.0, SNAPSHOT, 20.0)
-    assert while_training.traffic == before.traffic
-    assert before.seconds - while_training.seconds == pytest.approx(snapshot_seconds)
-    assert phase_cost(behind, ON_20, phases=[last]) == phase_cost(TOY, ON_20, phases=[last])
-    seldom = dataclasses.replace(TOY, retention=dataclasses.replace(keep, send_snapshots_every=2))
-    every = phase_cost(behind, ON_20, phases=[0, 1])
-    assert phase_cost(seldom, ON_20, phases=[0, 1]).seconds == pytest.approx(every.seconds)
-    slow = dataclasses.replace(ON_20, megabits=0.01)
-    computing_seconds = TOY.inner.steps * slow.step_seconds
-    assert computing_seconds < seconds_over_link(0.0, SNAPSHOT, slow.megabits)
-    saved = phase_cost(TOY, slow, phases=[0]).seconds - phase_cost(behind, slow, phases=[0]).seconds
-    assert saved == pytest.approx(computing_seconds)
-
-
 def test_modules_come_whole_before_the_first_phase_and_as_what_was_sent_in_the_one_before():
     """The last phase of `turns2` sends all of the values, for no machine to fetch."""
     outer = dataclasses.replace(TOY.outer, codec="turns2", momentum=0.0, learning_rate=1.0)

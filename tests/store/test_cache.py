@@ -3,9 +3,14 @@
 import os
 
 import pytest
+from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import BadSetting
 from dipaco.store.cache import IN_USE_SECONDS, FileCache, cache_bytes
+from dipaco.store.objects import Objects
+
+NAME = "snapshots/modular/0000/000001-1"
+OLD_SECONDS = 1000.0
 
 
 @pytest.fixture
@@ -79,3 +84,47 @@ def test_a_bound_that_is_not_a_size_is_refused(monkeypatch, text):
     monkeypatch.setenv("DIPACO_CACHE_GIGABYTES", text)
     with pytest.raises(BadSetting, match="a number of gigabytes"):
         cache_bytes()
+
+
+@pytest.fixture
+def objects(runs):
+    return Objects(runs / "one", MemoryBucket({}), FileCache(runs, 100, clock=lambda: 10_000.0))
+
+
+def write_snapshot(objects, *, is_sent):
+    def write(folder):
+        folder.mkdir()
+        (folder / "a").write_bytes(b"1" * 40)
+
+    objects.write_folder(NAME, write, is_sent=is_sent)
+    return objects.place_of(NAME)
+
+
+def make_room(objects):
+    """As after an hour in which other files came."""
+    for file in objects.root.rglob("*"):
+        os.utime(file, (OLD_SECONDS, OLD_SECONDS))
+    objects.write("k", "bin", lambda file: file.write_bytes(bytes(200)))
+
+
+def test_a_snapshot_that_the_bucket_has_may_go_and_one_that_it_has_not_stays(objects):
+    folder = write_snapshot(objects, is_sent=False)
+    make_room(objects)
+    assert (objects.folder(NAME) / "a").read_bytes() == b"1" * 40
+    objects.delete(NAME)
+    assert write_snapshot(objects, is_sent=True) == folder
+    make_room(objects)
+    assert not (folder / "a").exists()
+    assert (objects.folder(NAME) / "a").read_bytes() == b"1" * 40, "the bucket gives it back"
+
+
+def test_an_unsent_snapshot_may_go_after_a_month_and_when_the_run_is_finished(objects):
+    folder = write_snapshot(objects, is_sent=False)
+    month_ago = 10_000.0 - 31 * 86400.0
+    os.utime(folder / "unsent", (month_ago, month_ago))
+    assert list(objects._cache._files()), "it counts, and is among what may go"
+    os.utime(folder / "unsent", (OLD_SECONDS, OLD_SECONDS))
+    assert not list(objects._cache._files())
+    objects.need_no_unsent()
+    make_room(objects)
+    assert not (folder / "a").exists()

@@ -122,24 +122,3 @@ def test_perplexity_is_drawn_against_hours(tmp_path):
     }
     bench_links.draw(ways, 20.0, tmp_path / "links.png")
     assert (tmp_path / "links.png").stat().st_size > 1000
-
-
-def test_a_snapshot_that_is_sent_while_training_goes_on_takes_none_of_the_computed_time(tmp_path):
-    """A phase of three steps of 2 s, and 2 s of bytes, of which half are the snapshot's."""
-    setting = ("--phases", "3", "--set", "retention.send_snapshots=while_training")
-    config = config_of("2x2", *setting)
-    snapshot = bench_links.snapshot_bytes(config, bench_links.codec_for(config))
-    options = bench_links.parse(
-        ["--mbit", str(snapshot * 8 / 1e6), "--step-seconds", "2", "--phases", "3"]
-    )
-    carried = [[(0, 2 * phase * snapshot)] * len(bench_links.HOSTS) for phase in range(3)]
-    moments = [bench_links.Moment(10.0 * phase, carried[phase], 0) for phase in range(3)]
-    taken = []
-    for host in bench_links.HOSTS:
-        taken.append(tmp_path / f"{host}.steps")
-        step = {"at": 15.0, "seconds": 2.0, "processor_seconds_before": 0.0}
-        taken[-1].write_text("\n".join([json.dumps(step)] * 3))
-    before = config_of("2x2", *setting[:2])
-    for of, seconds in ((before, 8.0), (config, 7.0)):
-        share = bench_links.compared(options, of, moments, taken)["computing_beside_nothing_else"]
-        assert share == pytest.approx(6.0 / seconds, abs=1e-4)

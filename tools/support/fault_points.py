@@ -49,7 +49,6 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco.store import objects
     from dipaco.store.objects import Objects
     from dipaco.sweeps import jobs
-    from dipaco.workers import background_sending
     from dipaco.workers.monitor import Monitor
     from dipaco.workers.tasks import train
 
@@ -85,19 +84,6 @@ def install(fault: Fault, marker: Path) -> None:
     wrap(TokenWriter, "write", after=after("inside tokens"))
     wrap(prepare, "_finish", before=at("before manifest"))
     wrap(prepare.shutil, "rmtree", before=at("after manifest"))
-    send_folder: Any = background_sending.send_folder
-
-    def watched_sending(objects, name, is_in_vain):
-        """By a thread, whatever task is done meanwhile."""
-
-        def asked():  # before each file
-            point.passed("inside sending")
-            return is_in_vain()
-
-        point.passed("before sending")
-        return send_folder(objects, name, asked)
-
-    vars(background_sending)["send_folder"] = watched_sending
     run_phase: Any = train.run_phase
 
     def watched(*arguments, on_step, **settings):

@@ -23,6 +23,7 @@ from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch
 from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import sends_snapshot
 from dipaco.store.snapshots import save_snapshot
 from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId, dissect
@@ -34,7 +35,6 @@ from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.late_modules import have_come, merged
 from dipaco.workers.phase_start import Carried, PhaseStart, has_residual, phase_start
 from dipaco.workers.preemption import Preempted
-from dipaco.workers.snapshot_sending import sends_snapshot
 
 
 def train(
@@ -139,7 +139,7 @@ def train_stacked(
     )
     if at_step < end:
         raise Preempted(*(_save_partial_snapshot(run, *path) for path in ended))
-    return [_finish(run, *path) for path in ended]
+    return [_finish(run, *path, is_shared=hosts.count > 1) for path in ended]
 
 
 def train_with_runner(

@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from dipaco.control import path_draws
-from dipaco.control.sent_snapshots import is_last, is_sent, num_taken_since, num_unsent
+from dipaco.runs.sent_snapshots import is_sent, num_unsent
 from tests.control.conftest import GRID, arm
 
 
@@ -19,19 +19,11 @@ def test_every_third_and_the_last_are_sent():
     assert all(is_sent(modular, 0, phase, 1) for phase in range(8))
 
 
-def test_what_is_lost_is_counted_from_the_newest_that_is_in_the_bucket():
-    modular = arm("modular", GRID, 8, averaged=True)
-    assert [num_taken_since(modular, 0, 5, sent) for sent in (None, 0, 4, 5)] == [6, 5, 1, 0]
-    assert [is_last(modular, 0, phase) for phase in range(8)] == [False] * 7 + [True]
-
-
 def test_phases_that_a_path_takes_no_part_in_do_not_count():
     sampled = dataclasses.replace(arm("modular", GRID, 12, averaged=True), sampling=0.5)
     for path in range(4):
         taken = [phase for phase in range(12) if path in sampled.paths_in(phase)]
         sent = [is_sent(sampled, path, phase, 2) for phase in taken]
-        since = [num_taken_since(sampled, path, phase, taken[0]) for phase in taken]
-        assert since == list(range(len(taken)))
         assert sent == [n % 2 == 0 or n == len(taken) for n in range(1, len(taken) + 1)]
 
 
@@ -51,7 +43,7 @@ def test_each_phase_is_drawn_once_however_many_there_are_and_however_often_it_is
     monkeypatch.setattr(hashlib, "sha256", counting)
     for path in range(4):
         for phase in taken[path][-3:]:
-            assert num_taken_since(sampled, path, phase, None) == taken[path].index(phase) + 1
+            is_sent(sampled, path, phase, 2)
             assert list(sampled.phases_of(path, phase)) == taken[path][: taken[path].index(phase)]
     assert sampled.path_steps == sum(map(len, taken.values())) * 10
     assert len(drawn) <= 4 * (phases + 1), "the first one again, for how many take part"
