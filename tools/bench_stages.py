@@ -60,7 +60,6 @@ def main() -> None:
         "paths": options.experts**2,
         "gigabytes": options.gigabytes,
         "slices": options.slices,
-        "base_paths": options.base_paths,
         "seconds": round(many.seconds, 1),
         "seconds_of_one": round(one.seconds, 1),
         "ratio": round(many.seconds / one.seconds, 4),
@@ -83,7 +82,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--phases", type=int, default=4)
     parser.add_argument("--task-seconds", type=float, default=300.0, help="of a path's phase")
     parser.add_argument("--base-phases", type=int, default=1, help="as long as a path's, each")
-    parser.add_argument("--base-paths", type=int, default=1, help="`base.paths`, that share them")
     parser.add_argument("--baselines", default="", help="with commas; none")
     return parser.parse_args()
 
@@ -97,9 +95,7 @@ def config_of(options: argparse.Namespace) -> RunConfig:
         topology=grid(part_names(toy.model), (options.experts, options.experts)),
         data=dataclasses.replace(toy.data, sources=sources, slices=options.slices),
         inner=dataclasses.replace(toy.inner, steps=2),
-        base=BaseSettings(
-            steps=2 * options.base_phases, steps_per_phase=2, paths=options.base_paths
-        ),
+        base=BaseSettings(steps=2 * options.base_phases, steps_per_phase=2),
         phases=options.phases,
         evaluation=dataclasses.replace(
             toy.evaluation, every_phases=options.phases, best_path=False, ensembles=False

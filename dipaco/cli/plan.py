@@ -160,8 +160,6 @@ def _lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
         yield f"  {kind:<34}{num_bytes(each.down):>10}{num_bytes(each.up):>10}"
     down, up = num_bytes(found.bytes_down), num_bytes(found.bytes_up)
     yield f"  {'in all':<34}{down:>10}{up:>10}"
-    if found.base_bytes:
-        yield f"  {'of the base model':<34}{num_bytes(found.base_bytes):>10} together"
     of_run = num_bytes(found.run_bytes)
     yield f"  {f'of the run, {found.phases:,} phases':<34}{of_run:>10} together"
     text = num_bytes(found.token_bytes_once)

@@ -23,9 +23,7 @@ def plan_of(config: "RunConfig") -> Plan:
     """
     dense = one_path(part_names(config.model))
     every = config.evaluation.every_phases
-    base_paths = config.base.paths if config.base.steps else 1
-    base_steps = -(-config.base.steps // base_paths)
-    base_phases = max(1, -(-base_steps // config.base.steps_per_phase))
+    base_phases = max(1, -(-config.base.steps // config.base.steps_per_phase))
 
     def plain(name: str, phases: int, evaluate_every: int) -> Arm:
         return Arm(
@@ -39,11 +37,10 @@ def plan_of(config: "RunConfig") -> Plan:
 
     base = Arm(
         name=BASE,
-        topology=dense if base_paths == 1 else one_model(part_names(config.model), base_paths),
+        topology=dense,
         phases=base_phases,
-        total_steps=base_steps,
-        is_averaged=base_paths > 1,
-        is_dealt=base_paths > 1,
+        total_steps=config.base.steps,
+        is_averaged=False,
         evaluate_every=base_phases,
     )
     modular = Arm(

@@ -15,14 +15,10 @@ class BaseSettings:
     those of a random model."""
     steps_per_phase: int = 1000
     """Optimiser steps between two saves of it."""
-    paths: int = 1
-    """Paths, all alike, that as many workers train it as: they share `base.steps` and the text, and
-    are averaged every `base.steps_per_phase` steps of each, by outer steps (DiLoCo)."""
 
     def __post_init__(self):
         at_least("base.steps", self.steps, 0)
         at_least("base.steps_per_phase", self.steps_per_phase, 1)
-        at_least("base.paths", self.paths, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

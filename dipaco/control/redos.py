@@ -11,7 +11,7 @@ from dipaco.control.database import Database
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts import Facts
 from dipaco.control.history import note_attempts
-from dipaco.control.plan import BASE, Plan
+from dipaco.control.plan import Plan
 from dipaco.control.queue import key_of, let_wait
 from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
@@ -86,7 +86,8 @@ class Redos:
 
     def refuse(self, claim: Claim, contribution: Contribution, reason: str) -> None:
         """Deletes a wrong contribution; its path is trained again. Raises as `redo`."""
-        cause = contributing_task(contribution.arm, contribution.path, contribution.phase)
+        path = str(contribution.path)
+        cause = Task("train", contribution.arm, path, contribution.phase)
         self.redo(claim, cause, contribution.message.name, reason, refused=contribution)
 
     def refusals(self) -> list[Refusal]:
@@ -144,20 +145,15 @@ class Redos:
             return bool(self._database.change("drop_partial_snapshot_named", name=name))
 
 
-def contributing_task(arm: str, path: int, phase: int) -> Task:
-    """The task that trains a path of an arm whose paths contribute to modules."""
-    return Task("pretrain" if arm == BASE else "train", arm, str(path), phase)
-
-
 def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
     if plan.arm(arm).is_synchronous:
         path = 0  # one task trains all paths
-    return contributing_task(arm, path, phase)
+    return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
 
 
 def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
     if phase == 0:
-        return Task("prepare" if arm == plan.base.name else "route")
+        return Task("route")
     if plan.arm(arm).is_averaged:
         return Task("outer", arm, module, phase - 1)
     return _training(plan, arm, 0, phase - 1)

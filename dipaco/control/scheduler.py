@@ -92,7 +92,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
         match fact:
             case SliceDone():
                 tasks |= dict.fromkeys(_after_slice(plan, fact, frontier))
-            case StageDone(stage="prepare") if not plan.base.is_averaged:
+            case StageDone(stage="prepare"):
                 tasks[Task("pretrain", plan.base.name, "0", 0)] = None
             case ModuleReady(arm=arm, module=module, phase=phase):
                 tasks |= dict.fromkeys(_after_module(plan, plan.arm(arm), module, phase, frontier))

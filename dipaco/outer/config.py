@@ -79,8 +79,8 @@ class OuterSettings:
     as its own. The last phase, and one before an alternation, step all."""
     synchronous: bool = False
     """Whether gradients are averaged per module at every inner step, with one AdamW per module and
-    no outer step (DiPaCo section 4.5, for comparison). Rate, momentum and rescaling are then those
-    of a base model of several paths (`base.paths`) alone."""
+    no outer step (DiPaCo section 4.5, for comparison). Rate, momentum and rescaling then have no
+    effect."""
 
     def __post_init__(self):
         if not 0 < self.learning_rate < math.inf:

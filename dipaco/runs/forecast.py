@@ -5,9 +5,9 @@ them.
 import dataclasses
 
 from dipaco.config import MODULAR, RunConfig
+from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters
 from dipaco.outer.config import CODECS, CodecName
-from dipaco.runs.base_cost import base_bytes, run_seconds
 from dipaco.runs.phase_cost import (
     Circumstances,
     PhaseCost,
@@ -20,6 +20,7 @@ from dipaco.runs.phase_cost import (
     steps_beside_training,
     token_bytes,
 )
+from dipaco.runs.snapshot_cost import ADAMW_VALUES, VALUE_BYTES
 from dipaco.runs.worker_memory import step_memory, worker_memory
 
 LONGER = (1, 2, 5, 10)  # times the inner steps of a phase
@@ -86,8 +87,7 @@ class Forecast:
     bytes_of_a_phase: dict[str, MachineBytes]  # by the kind of bytes
     bytes_down: int  # in a phase, of all kinds
     bytes_up: int
-    base_bytes: int  # of the base model
-    run_bytes: int  # of a machine, base model included
+    run_bytes: int  # of a machine
     transfer_seconds: float  # of a phase
     computing_seconds: float | None
     phase_seconds: float | None
@@ -130,7 +130,6 @@ def forecast(
     )
     is_timed = step_seconds is not None
     cost = phase_cost(config, given)
-    of_base = base_bytes(config, given)
     return Forecast(
         name=config.name,
         paths=config.num_paths,
@@ -158,8 +157,7 @@ def forecast(
         },
         bytes_down=round(cost.bytes_per_machine.down),
         bytes_up=round(cost.bytes_per_machine.up),
-        base_bytes=of_base,
-        run_bytes=of_base + round(config.phases * sum(cost.bytes_per_machine)),
+        run_bytes=round(config.phases * sum(cost.bytes_per_machine)),
         transfer_seconds=cost.transfer_seconds,
         computing_seconds=cost.computing_seconds if is_timed else None,
         phase_seconds=cost.seconds if is_timed else None,
@@ -170,6 +168,18 @@ def forecast(
         codecs=_other_phases(config, given, is_timed=is_timed),
         lock_step=_lock_step(config, given, is_timed=is_timed),
     )
+
+
+def run_seconds(config: RunConfig, given: Circumstances, cost: PhaseCost) -> float:
+    """Seconds of the base model, by one machine, and of all phases of the modular model. Preparing
+    the text, routing, baselines and evaluation are left out.
+    """
+    base = config.plan.base
+    saved = (1 + ADAMW_VALUES) * VALUE_BYTES * num_parameters(config.model) * base.phases
+    base_seconds = base.total_steps * given.step_seconds
+    if base.total_steps:
+        base_seconds = seconds_over_link(base_seconds, saved, given.megabits)
+    return base_seconds + config.phases * cost.seconds
 
 
 def _other_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> list[OtherPhase]:

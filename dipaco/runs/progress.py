@@ -14,11 +14,9 @@ from dipaco.runs.small_models import flops_of_fit
 class BaseCosts(NamedTuple):
     """What the training of a base model took."""
 
-    steps: int  # of one path
-    tokens: int  # of all paths, as are the rest
+    steps: int
+    tokens: int
     seconds: float
-    bytes_sent: int = 0
-    machines: int = 1  # that shared it: paths of a phase
 
 
 def base_costs(run: Run) -> BaseCosts:
@@ -31,8 +29,6 @@ def base_costs(run: Run) -> BaseCosts:
         given.steps + base.total_steps,
         given.tokens + totals.tokens,
         given.seconds + totals.seconds,
-        given.bytes_sent + totals.bytes_sent * base.is_averaged,
-        base.topology.num_paths if there is None else given.machines,
     )
 
 

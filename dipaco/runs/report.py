@@ -138,12 +138,8 @@ def _rows(
     steps = arm.path_steps - run.ledger.phase_steps.num_left_out(arm.name)
     # A single path exchanges nothing.
     bytes_sent = totals.bytes_sent if arm.topology.num_paths > 1 else 0
-    bytes_per_machine = round(
-        base.bytes_sent / base.machines + start.bytes_sent / start.machines + bytes_sent / machines
-    )
-    machine_seconds = (
-        base.seconds / base.machines + start.seconds / start.machines + totals.seconds / machines
-    )
+    bytes_per_machine = round(start.bytes_sent / start.machines + bytes_sent / machines)
+    machine_seconds = base.seconds + start.seconds / start.machines + totals.seconds / machines
     router = router_costs(run) if arm.is_routed else RouterCosts(0, 0.0)
     machine_seconds += router.seconds
     in_part = part_parameters(model)
@@ -159,7 +155,7 @@ def _rows(
         "steps_elsewhere": start.steps,
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length) + router.flops),
-        "bytes_sent": base.bytes_sent + start.bytes_sent + bytes_sent,
+        "bytes_sent": start.bytes_sent + bytes_sent,
         "bytes_per_machine": bytes_per_machine,
         "bytes_left_out": bytes_left_out(run, arm),
         "seconds": round(base.seconds + start.seconds + totals.seconds + router.seconds, 3),

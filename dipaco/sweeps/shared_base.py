@@ -55,11 +55,6 @@ def base_digest(config: RunConfig) -> str:
     # A row goes on with the tasks of the shared run, of which some may be slices.
     slices = {} if config.data.slices == 1 else {"slices": config.data.slices}
     held_out = {"hold_out": config.inner.hold_out} if config.inner.hold_out else {}
-    base = dataclasses.asdict(config.base)
-    if base["paths"] == 1:
-        del base["paths"]
-    else:  # its outer steps
-        base["outer"] = dataclasses.asdict(config.outer)
     return digest_of(
         slices
         | held_out
@@ -68,7 +63,7 @@ def base_digest(config: RunConfig) -> str:
             "corpus": corpus_settings(config.data),
             "length": config.data.length,
             "model": dataclasses.asdict(config.model),
-            "base": base,
+            "base": dataclasses.asdict(config.base),
             "inner": {name: inner[name] for name in inner if name not in NOT_OF_THE_BASE},
             "mesh": dataclasses.asdict(config.mesh),
         }

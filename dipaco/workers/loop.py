@@ -77,8 +77,6 @@ class Worker:
         self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._is_for_base = set(kinds) <= set(FIRST_KINDS)
-        if self._is_for_base and run.plan.base.is_averaged:
-            kinds = (*kinds, "outer")
         self._kinds, self._hosts = kinds_done_by(hosts, kinds), hosts
         self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
@@ -154,10 +152,7 @@ class Worker:
         if not self._is_for_base:
             return not glance.has_unfinished
         # Later tasks never make one of these due.
-        base = self._run.plan.base
-        is_trained = bool(self._run.ledger.facts.modules_at(base.name, base.phases))
-        unfinished = self._run.ledger.queue.unfinished_kinds()
-        return unfinished.isdisjoint(FIRST_KINDS) and (is_trained or not base.is_averaged)
+        return self._run.ledger.queue.unfinished_kinds().isdisjoint(FIRST_KINDS)
 
     def run_once(self, glance: Glance | None = None) -> bool:
         """Does one task, or a stack of them (`inner.stacked_paths`); False if no task is due.

@@ -130,10 +130,8 @@ def _load_partial_snapshot(
 
 
 def modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
-    """The path's modules at the start of the phase; the base model's at phase 0 are those that it
-    begins with, unless they are recorded since several paths train it.
-    """
-    if arm.name == run.plan.base.name and phase == 0 and not arm.is_averaged:
+    """The path's modules at the start of the phase. At phase 0 no fact names the base model's."""
+    if arm.name == run.plan.base.name and phase == 0:
         (module,) = arm.topology.modules
         return {module: first_base_parts(run)}
     modules = arm.topology.modules_of(path)

@@ -7,7 +7,6 @@ contribution its path's snapshot, and a path at its first phase neither.
 
 from pathlib import Path
 
-from dipaco.control.redos import contributing_task
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
@@ -37,7 +36,7 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
         ledger.redos.refuse(claim, contribution, str(values["reason"]))
         return
     if isinstance(error, ContributionMissing):
-        cause = contributing_task(task.arm, int(str(values["path"])), _phase_of(error))
+        cause = Task("train", task.arm, str(values["path"]), _phase_of(error))
         ledger.redos.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
         return
     name = _name_of(run, error)

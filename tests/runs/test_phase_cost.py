@@ -10,8 +10,7 @@ from dipaco.model.config import MeshConfig, num_parameters
 from dipaco.outer.compress import codec_named
 from dipaco.overrides import load_config
 from dipaco.runs import step_time
-from dipaco.runs.base_cost import base_cost, run_seconds
-from dipaco.runs.forecast import forecast
+from dipaco.runs.forecast import forecast, run_seconds
 from dipaco.runs.phase_cost import (
     Circumstances,
     Traffic,
@@ -213,16 +212,6 @@ def test_the_run_is_the_base_model_and_its_phases():
     assert run_seconds(TOY, ON_20, cost) == pytest.approx(base + TOY.phases * cost.seconds)
 
 
-def test_a_machine_trains_its_paths_of_the_base_model_one_after_another():
-    shared = dataclasses.replace(TOY, base=dataclasses.replace(TOY.base, steps=40, paths=4))
-    cost, alike = phase_cost(TOY, ON_20), shared.plan.base.total_steps * 2.0
-    phases = TOY.phases * cost.seconds
-    for workers, most in ((4, 1), (3, 2), (1, 4)):
-        given = dataclasses.replace(ON_20, workers=workers, megabits=1e9)
-        seconds = run_seconds(shared, given, cost)
-        assert seconds - phases == pytest.approx(most * alike, rel=1e-4)
-
-
 def test_memory_is_parameters_gradient_two_moments_and_what_the_phase_began_with():
     memory = worker_memory(TOY)
     exact = {name: count for name, count in memory.items() if not name.startswith("activations")}
@@ -298,35 +287,6 @@ def test_a_step_that_is_too_large_for_this_machine_is_not_tried():
     assert step_time.why_not_tried(paper, "gpu", None) is None
     assert step_time.why_not_tried(TOY, "cpu", 10**9) is None
     assert "are free here" in (step_time.why_not_tried(TOY, "cpu", 10**6) or "")
-
-
-def test_a_base_model_of_several_paths_is_exchanged_as_a_model_that_all_of_them_share():
-    """By hand: four machines, one of which has stepped the model. A phase brings it to three of
-    them, and takes a contribution and a snapshot of each; the step fetches those of the others.
-    """
-    outer = dataclasses.replace(TOY.outer, fetch="whole", delay=2)
-    base = dataclasses.replace(TOY.base, steps=40, paths=4, steps_per_phase=5)
-    shared = dataclasses.replace(TOY, base=base, outer=outer)
-    assert base_cost(TOY, ON_20) is None
-    cost = base_cost(shared, ON_20)
-    assert cost.traffic == {
-        "modules": Traffic(0.75 * SIZE, SIZE / 4),
-        "contributions": Traffic(0.75 * SIZE, SIZE),
-        "snapshots": Traffic(0.0, pytest.approx(SNAPSHOT)),
-        "outer states": Traffic(0.75 * SIZE / 4, SIZE / 4),
-    }
-    phases, found = shared.plan.base.phases, forecast(shared, workers=4, megabits=20.0)
-    assert found.base_bytes == round(phases * sum(cost.bytes_per_machine))
-    alone = forecast(dataclasses.replace(TOY, outer=outer), workers=4, megabits=20.0)
-    assert found.run_bytes == found.base_bytes + alone.run_bytes
-    computing = shared.plan.base.total_steps * 2.0
-    seconds = run_seconds(shared, ON_20, phase_cost(shared, ON_20))
-    seconds -= run_seconds(TOY, ON_20, phase_cost(shared, ON_20)) - run_seconds_of_base(TOY)
-    assert seconds == pytest.approx(computing + phases * cost.seconds)
-
-
-def run_seconds_of_base(config):
-    return seconds_over_link(config.base.steps * 2.0, 2 * 3 * SIZE, 20.0)
 
 
 def test_bits_of_values_that_have_their_turn_are_those_of_the_mean_phase():

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from dipaco.control.plan import Arm
 from dipaco.control.summaries import Prepared
-from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
+from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.data.corpus import Corpus
 from dipaco.data.examples import prompt_examples
 from dipaco.data.prepare import PrepareProgress, prepare
@@ -21,9 +20,7 @@ from dipaco.data.shards import build_shard, hold_out
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import remote_name
-from dipaco.store.tensors import save_tree
 from dipaco.workers.errors import TextChanged
-from dipaco.workers.phase_start import first_base_parts
 from dipaco.workers.row_plans import save_row_plan
 from dipaco.workers.tasks.prepare_slices import (
     check_router_documents,
@@ -59,9 +56,7 @@ def prepare_corpus(
         corpus, 0, documents, config.data.length, run.seed_for("rows", "everything")
     )
     tokenizer_file = corpus.tokenizer_file
-    base = run.plan.base
     return [
-        *(_first_modules(run, base) if base.is_averaged else ()),
         StageDone(
             stage="prepare",
             artifacts={
@@ -85,20 +80,6 @@ def prepare_corpus(
             ).as_json(),
             seconds=time.monotonic() - started,
         ),
-    ]
-
-
-def _first_modules(run: Run, base: Arm) -> list[Fact]:
-    """The base model that several paths begin with: their outer steps move it."""
-    (module,) = base.topology.modules
-    parameters = save_tree(run.objects, "modules", first_base_parts(run))
-    return [
-        ModuleReady(
-            arm=base.name,
-            module=module,
-            phase=0,
-            parameters=parameters,
-        )
     ]
 
 
