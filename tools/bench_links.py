@@ -14,7 +14,7 @@ are compiled) to the end of the last:
 
 - the share of the hosts' time in inner steps, and the seconds of a phase;
 - bytes down and up of a host, by the counter of its interface; and what the program counts;
-- beside both, what `dipaco plan` says of the same settings (`runs/phase_cost.py`);
+- beside both, what `dipaco plan` says of the same settings (`runs/forecast/`);
 - the seconds that a processor worked for a host between the steps of one phase and of the next. On
   a machine that is busy with other things these take many times as long as they would by
   themselves; *beside nothing else* is the share in computing of steps at their pace, bytes at the
@@ -57,10 +57,16 @@ from dipaco.data.prompts import SampleSettings
 from dipaco.evaluation.tables import num_bytes, seconds_over_link
 from dipaco.model.config import num_parameters, part_names
 from dipaco.overrides import load_config, override
+from dipaco.runs.forecast.forecast import Machines, phase_time
+from dipaco.runs.forecast.traffic import (
+    VALUE_BYTES,
+    Traffic,
+    lock_step_traffic,
+    total,
+    traffic_of_a_phase,
+)
 from dipaco.runs.opening import create_or_open
-from dipaco.runs.phase_cost import Circumstances, lock_step_cost, phase_cost
 from dipaco.runs.run import Run
-from dipaco.runs.snapshot_cost import VALUE_BYTES
 from dipaco.store.address import Address
 
 HOSTS = ("ana", "bo", "cy", "di")
@@ -250,12 +256,14 @@ def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
             process.kill()
             process.wait()
         run.ledger.close()
-    cost = phase_cost(config, circumstances(options), phases=range(1, options.until))
+    traffic = traffic_of_a_phase(
+        config,
+        len(HOSTS),
+        steps_elsewhere=options.no_outer_steps,
+        phases=range(1, options.until),
+    )
     return compared(options, config, moments, taken) | {
-        "planned_computing": round(cost.computing, 4),
-        "planned_seconds_of_a_phase": round(cost.seconds, 2),
-        "planned_down": round(cost.bytes_per_machine.down),
-        "planned_up": round(cost.bytes_per_machine.up),
+        **planned(config, options, traffic),
         "perplexity": {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)},
         "hours": {
             str(phase): round((each.seconds - moments[0].seconds) / 3600, 5)
@@ -271,8 +279,21 @@ def begin(at: Site, name: str, config: RunConfig) -> tuple[Run, list[str]]:
     return run, ["worker", "--run", str(address), "--database", at.database.url]
 
 
-def circumstances(options: argparse.Namespace) -> Circumstances:
-    return Circumstances(
+def planned(
+    config: RunConfig, options: argparse.Namespace, traffic: dict[str, Traffic]
+) -> dict[str, Any]:
+    """What `dipaco plan` says of a phase with these bytes."""
+    time, of_phase = phase_time(config, machines(options), traffic), total(traffic.values())
+    return {
+        "planned_computing": round(time.computing, 4),
+        "planned_seconds_of_a_phase": round(time.seconds, 2),
+        "planned_down": round(of_phase.down),
+        "planned_up": round(of_phase.up),
+    }
+
+
+def machines(options: argparse.Namespace) -> Machines:
+    return Machines(
         workers=len(HOSTS),
         megabits=options.mbit,
         step_seconds=options.step_seconds,
@@ -364,7 +385,7 @@ def measure_lock_step(options: argparse.Namespace, at: Site, way: str) -> dict[s
         process.kill()
         process.wait()
         run.ledger.close()
-    steps, cost = config.inner.steps, lock_step_cost(config, circumstances(options))
+    steps = config.inner.steps
     seconds = steps * (options.step_seconds + exchanged)
     carried = [
         sum(b[i] - a[i] for a, b in zip(before, after, strict=True))
@@ -378,10 +399,7 @@ def measure_lock_step(options: argparse.Namespace, at: Site, way: str) -> dict[s
         "down": round(carried[0]),
         "up": round(carried[1]),
         "parameters": num_parameters(config.model),
-        "planned_computing": round(cost.computing, 4),
-        "planned_seconds_of_a_phase": round(cost.seconds, 2),
-        "planned_down": round(cost.bytes_per_machine.down),
-        "planned_up": round(cost.bytes_per_machine.up),
+        **planned(config, options, {"gradients": lock_step_traffic(config, len(HOSTS))}),
         "perplexity": {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)},
         "hours": {
             str(phase): round(phase * seconds / 3600, 5) for phase in range(options.phases + 1)

@@ -1,14 +1,14 @@
-"""Say what a run will need, before anything starts: a worker's memory, bytes of every machine,
-hours, and the share of the time in computing; and what other codecs or longer phases would bring.
+"""Say what a run will need before anything starts: a worker's memory, bytes of every machine and of
+the bucket, operations, hours, and what other codecs or longer phases would bring.
 
   dipaco plan configs/quickstart.py
   dipaco plan configs/quickstart.py --workers 4 --mbit 20 --set outer.codec=int8
   dipaco plan configs/paper_16x16.py --step-seconds 1.4       the step of your accelerator
 
 A few inner steps are taken on this machine to time one, unless `--step-seconds` says it or a step
-is too large to be tried; the time is remembered. Bytes are those of a run in a bucket, where a path
-stays with its machine and any machine steps a module; one thing is done after another, but for
-`outer.delay`. Beside it, lock-step: as many machines that average gradients at every step.
+is too large to be tried. Bytes are those of a run in a bucket, where a path stays with its machine
+and any machine steps a module. Hours follow from them by the formula that is printed. Lock-step is
+as many machines that average gradients at every step.
 """
 
 import argparse
@@ -23,16 +23,12 @@ from dipaco.cli.options import CONFIG_HELP, DAY_SECONDS, add_set, check_between,
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
-    from dipaco.runs.forecast import Forecast, LockStep, OtherPhase
+    from dipaco.runs.forecast.forecast import Forecast, OtherPhase
 
 HELP = "what a run will need: memory, bytes, hours"
 LEAST_MEGABITS, MOST_MEGABITS = 1e-3, 1e6
 LEAST_STEP_SECONDS = 1e-6
 WIDTH = 80  # of a terminal, in columns
-NOBODY_STEPS = (
-    "`outer.delay` saves no time here: machines that train on step no modules meanwhile. Start a "
-    "`dipaco executor`, or a machine more, and plan with `--no-outer-steps` or `--workers`."
-)
 HOUR_SECONDS, MANY_HOURS = 3600.0, 10
 
 
@@ -52,17 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--store-mbit",
         type=float,
         metavar="M",
-        help="of the link of bucket and database, which all share (default: never the bottleneck)",
+        help="megabits a second of the bucket's and database's link, which all machines share "
+        "(default: never the bottleneck)",
     )
     parser.add_argument(
-        "--step-seconds", type=float, metavar="S", help="that an inner step of a path takes"
+        "--step-seconds", type=float, metavar="S", help="seconds of an inner step of a path"
     )
     parser.add_argument(
         "--no-outer-steps",
         action="store_true",
-        help="of these machines: an executor beside the bucket steps the modules",
+        help="an executor beside the bucket steps the modules, and these machines do not",
     )
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_set(parser)
 
 
@@ -76,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     check_between("--store-mbit", options.store_mbit, LEAST_MEGABITS, MOST_MEGABITS)
     check_between("--step-seconds", options.step_seconds, LEAST_STEP_SECONDS, DAY_SECONDS)
 
-    from dipaco.runs.forecast import forecast
+    from dipaco.runs.forecast.forecast import forecast
 
     step, source = _step_seconds(config, options.step_seconds)
     found = forecast(
@@ -95,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | None, str]:
-    """Seconds, and how they are known; None, and why they are not."""
+    """The seconds and their source, or None and the reason why they are not known."""
     if seconds is not None:
         return seconds, "as given"
     from dipaco.runs.allocator import keep_freed_memory
@@ -104,42 +101,34 @@ def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | N
 
     from dipaco.launch.equal_bits import ask_for_equal_bits
 
-    ask_for_equal_bits()  # its steps are those of a worker
+    ask_for_equal_bits()  # A worker computes its steps in this way.
 
     import jax
 
     from dipaco.caches import cache_folder
+    from dipaco.runs.forecast import step_time
     from dipaco.runs.programs import use_compilation_cache
-    from dipaco.runs.step_time import (
-        free_memory,
-        step_time,
-        why_not_trained_here,
-        why_not_tried,
-    )
 
-    reason = why_not_trained_here(config) or why_not_tried(
-        config, jax.default_backend(), free_memory()
+    reason = step_time.why_not_trained_here(config) or step_time.why_not_tried(
+        config, jax.default_backend(), step_time.free_memory()
     )
     if reason is not None:
         return None, reason
     use_compilation_cache(cache_folder() / "compiled")
-    measured = step_time(config, cache_folder())
-    how = "remembered from" if measured.is_remembered else "measured on"
-    return measured.seconds, f"{how} this machine"
+    return step_time.step_seconds(config), "measured on this machine"
 
 
 def _lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
-    """For a terminal of 80 columns."""
-    from dipaco.evaluation.tables import duration, link_name, num_bytes, quantity
+    """The forecast for a terminal of 80 columns."""
+    from dipaco.evaluation.tables import link_name, quantity
     from dipaco.plural import counted
-    from dipaco.runs.worker_memory import ACTIVATIONS
 
-    link = f"{link_name(found.megabits)} Mbit/s"
     yield (
         f"{found.name}: {counted(found.paths, 'path')} of "
         f"{quantity(found.parameters_per_path)} parameters, "
         f"{counted(found.modules, 'module')}, {quantity(found.parameters_total)} in all"
     )
+    link = f"{link_name(found.megabits)} Mbit/s"
     yield f"{counted(found.workers, 'machine')}, each on a link of {link}, up and down together"
     if (waiting := found.workers - found.machines_at_work) > 0:
         of_phase = counted(found.paths_in_a_phase, "path")
@@ -147,6 +136,24 @@ def _lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
     if found.store_megabits is not None:
         yield f"bucket and database are behind {link_name(found.store_megabits)} Mbit/s"
     yield ""
+    yield from _memory_lines(found)
+    yield ""
+    yield from _byte_lines(found)
+    yield ""
+    yield "Floating point operations"
+    yield f"  {'an inner step of a path':<34}{found.step_flops:>10.3g}"
+    yield f"  {'the run, base model included':<34}{found.run_flops:>10.3g}"
+    yield ""
+    if found.step_seconds is None:
+        yield from _untimed_lines(found, step_seconds_are)
+    else:
+        yield from _time_lines(found, step_seconds_are)
+
+
+def _memory_lines(found: "Forecast") -> Iterator[str]:
+    from dipaco.evaluation.tables import num_bytes
+    from dipaco.runs.forecast.memory import ACTIVATIONS
+
     yield "Memory of a worker"
     for name, count in found.memory.items():
         yield f"  {name:<34}{num_bytes(count):>10}"
@@ -154,7 +161,11 @@ def _lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
     yield f"  {'an outer step, instead':<34}{num_bytes(found.memory_of_outer_step_bytes):>10}"
     if found.memory[ACTIVATIONS] > found.memory_bytes / 2:
         yield "  Less of it: `inner.accumulation_steps`, `inner.rematerialise`."
-    yield ""
+
+
+def _byte_lines(found: "Forecast") -> Iterator[str]:
+    from dipaco.evaluation.tables import num_bytes
+
     yield f"{'Bytes of a machine in a phase':<36}{'down':>10}{'up':>10}"
     for kind, each in found.bytes_of_a_phase.items():
         yield f"  {kind:<34}{num_bytes(each.down):>10}{num_bytes(each.up):>10}"
@@ -165,31 +176,46 @@ def _lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
     text = num_bytes(found.token_bytes_once)
     yield f"  {'text of a path, once, at most':<34}{text:>10}"
     yield ""
-    lock_step = found.lock_step
-    if found.step_seconds is None:
-        said = f"No step was tried here: {step_seconds_are}. With `--step-seconds S` "
-        yield from textwrap.wrap(f"{said}there are hours. Transfers on {link}:", WIDTH)
-        yield f"  {'a phase':<34}{duration(found.transfer_seconds):>14}"
-        yield f"  {'lock-step, as many steps':<34}{duration(lock_step.transfer_seconds):>14}"
-        enough = duration(found.step_seconds_for_goal)
-        yield f"  {'95 % computing from steps of':<34}{enough:>14}"
-        return
-    assert found.computing_seconds is not None  # as little as what else follows from a step's
+    yield "Bytes in the run's bucket or folder as it ends, without its text"
+    for kind, count in found.kept_bytes.items():
+        yield f"  {kind:<34}{num_bytes(count):>10}"
+    yield f"  {'in all':<34}{num_bytes(sum(found.kept_bytes.values())):>10}"
+
+
+def _untimed_lines(found: "Forecast", reason: str) -> Iterator[str]:
+    from dipaco.evaluation.tables import duration
+
+    said = f"No step was tried here: {reason}. With `--step-seconds S` there are hours."
+    yield from textwrap.wrap(said, WIDTH)
+    seconds = duration(found.transfer_seconds)
+    yield f"  {'transfers of a phase':<34}{seconds:>14}  bytes over {_link(found)}"
+
+
+def _time_lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
+    """Every term of the formula, and the table of other codecs and lengths."""
+    from dipaco.evaluation.tables import duration
+    from dipaco.plural import counted
+
+    assert found.step_seconds is not None  # Then nothing that follows from it is None.
+    assert found.computing_seconds is not None
+    assert found.hidden_seconds is not None
     assert found.phase_seconds is not None
     assert found.run_hours is not None
-    yield f"Time on {link}"
-    yield f"  {'an inner step':<34}{_fine(found.step_seconds):>14} {step_seconds_are}"
-    steps = f"computing, {found.steps:,} steps"
-    yield f"  {steps:<34}{duration(found.computing_seconds):>14}"
-    yield f"  {'transfers':<34}{duration(found.transfer_seconds):>14}"
-    yield f"  {'a phase':<34}{duration(found.phase_seconds):>14}"
+    yield "Time"
+    yield f"  {'an inner step':<34}{_fine(found.step_seconds):>14}  {step_seconds_are}"
+    factors = f"{found.steps:,} steps x {counted(found.paths_per_machine, 'path')}"
+    yield f"  {'computing':<34}{duration(found.computing_seconds):>14}  {factors}"
+    transfers = f"bytes over {_link(found)}"
+    yield f"  {'+ transfers':<34}{duration(found.transfer_seconds):>14}  {transfers}"
+    if found.hidden_seconds:
+        hidden = duration(found.hidden_seconds)
+        yield f"  {'- transfers beside inner steps':<34}{hidden:>14}"
+    yield f"  {'= a phase':<34}{duration(found.phase_seconds):>14}"
     yield f"  {'share of the time in computing':<34}{found.computing:>14.1%}"
-    yield f"  {'95 % from steps of':<34}{_fine(found.step_seconds_for_goal):>14}"
-    yield f"  {'the run, base model included':<34}{_hours(found.run_hours):>14}"
+    phases = f"base model + {found.phases:,} phases"
+    yield f"  {'the run':<34}{_hours(found.run_hours):>14}  {phases}"
     if found.baseline_hours:
         yield f"  {'baselines, one machine, beside it':<34}{_hours(found.baseline_hours):>14}"
-    if found.delay and not found.delay_hides_transfers:
-        yield from textwrap.wrap(NOBODY_STEPS, WIDTH)
     yield ""
     yield "Share in computing, and time of all phases, for as many inner steps in all"
     lengths = sorted({each.steps for each in found.codecs})
@@ -200,10 +226,14 @@ def _lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
         cells = "".join(f"{_cell(each):>15}" for each in of_codec)
         mark = "*" if name == found.codec else " "
         yield f"{mark} {name:<10}{of_codec[0].bits:>5.3g}{cells}"
-    yield f"  {'lock-step':<10}{32:>5}{_cell(lock_step):>15}   averages at every step"
+    yield f"  {'lock-step':<10}{32:>5}{_cell(found.lock_step):>15}   averages at every step"
 
 
-def _cell(each: "OtherPhase | LockStep") -> str:
+def _link(found: "Forecast") -> str:
+    return "a machine's link" if found.busiest_link == "machine" else "the bucket's link"
+
+
+def _cell(each: "OtherPhase") -> str:
     assert each.hours is not None
     return f"{each.computing:.0%} {_hours(each.hours):>10}"
 
@@ -215,7 +245,7 @@ def _hours(hours: float) -> str:
 
 
 def _fine(seconds: float) -> str:
-    """Steps of toys take milliseconds."""
+    """A duration, in milliseconds below a second."""
     from dipaco.evaluation.tables import duration
 
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else duration(seconds)

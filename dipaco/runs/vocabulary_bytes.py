@@ -4,7 +4,7 @@ import numpy as np
 
 from dipaco.control.plan import Arm
 from dipaco.outer.vocabulary import sent_rows
-from dipaco.runs.phase_cost import codec_for
+from dipaco.runs.forecast.traffic import codec_for
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId
 

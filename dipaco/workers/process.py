@@ -25,12 +25,12 @@ from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
+from dipaco.runs.forecast.traffic import VALUE_BYTES
 from dipaco.runs.machine import machine
 from dipaco.runs.meshes import why_not_trained
 from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
-from dipaco.runs.snapshot_cost import VALUE_BYTES
 from dipaco.runs.version import check_program
 from dipaco.store.address import Address
 from dipaco.store.remote import check_upload

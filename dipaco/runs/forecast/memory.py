@@ -1,23 +1,22 @@
-"""What a worker needs in memory, by what it is for; from the config alone.
+"""Memory and operations that a worker needs, computed from the config alone.
 
 Parameters, their gradients and AdamW's state are exact. Activations are what the backward pass
-reads again, counted block by block: within a quarter of what `tools/bench_memory.py` measured for a
-path of the paper's size. Programs, compiler and libraries (about 1 GB) are left out.
+reads again, counted block by block. They are within a quarter of what `tools/bench_memory.py`
+measured for a path of the paper's size. Programs, compiler and libraries (about 1 GB) are left out.
 """
 
 import math
 
 from dipaco.config import RunConfig
-from dipaco.model.config import ModelConfig, num_parameters
-from dipaco.runs.phase_cost import codec_for, module_parameters
-from dipaco.runs.snapshot_cost import ADAMW_VALUES, VALUE_BYTES
+from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
+from dipaco.runs.forecast.traffic import ADAMW_VALUES, VALUE_BYTES, codec_for, module_parameters
 
-OUTER_SIZES = 3  # of a module, while it steps (`outer/step.py`)
+OUTER_SIZES = 3  # An outer step holds three copies of its module (`outer/step.py`).
 ACTIVATIONS = "activations, roughly"
 
 
 def worker_memory(config: RunConfig) -> dict[str, int]:
-    """What for -> bytes, while a path trains; largest model that a worker holds at once."""
+    """Bytes while a path trains, by what they are for."""
     size = VALUE_BYTES * num_parameters(config.model)
     paths = config.inner.stacked_paths
     memory = {
@@ -33,12 +32,18 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
 
 
 def step_memory(config: RunConfig) -> int:
-    """Bytes, while the largest module steps: whatever the number of its paths."""
+    """Bytes while the largest module steps, whatever the number of its paths."""
     return OUTER_SIZES * VALUE_BYTES * max(module_parameters(config).values())
 
 
+def step_flops(config: RunConfig) -> int:
+    """Floating point operations of an inner step of one path."""
+    tokens = config.inner.batch_size * config.data.length
+    return tokens * flops_per_token(config.model, config.data.length)
+
+
 def activation_bytes(config: RunConfig) -> int:
-    """Of the rows that are worked through at once, on one device."""
+    """Bytes of activations on one device, for the rows that it works through at once."""
     inner, model, mesh = config.inner, config.model, config.mesh
     rows = inner.batch_size // inner.accumulation_steps
     rows = math.ceil(rows / (max(mesh.data, 1) * max(mesh.fsdp, 1)))
@@ -49,15 +54,15 @@ def activation_bytes(config: RunConfig) -> int:
         blocks = model.num_layers * layer_input + of_block
     else:
         blocks = model.num_layers * of_block
-    # Logits, their softmax and the gradient of both.
+    # The loss holds logits, their softmax and the gradient of both.
     logits = 3 * tokens * model.vocab_size // inner.loss_chunks
     return VALUE_BYTES * (blocks + logits)
 
 
 def _block_values(model: ModelConfig, length: int) -> int:
-    """That one token leaves in a block: both norms' inputs and outputs, queries, keys and values,
-    attention's weights and what it adds, the gated feed-forward.
+    """Values that one token leaves in a block: both norms' inputs and outputs, queries, keys and
+    values, attention's weights and what it adds, the gated feed-forward.
     """
     heads = (2 * model.num_heads + 2 * model.kv_heads) * model.head_size
-    weights = model.num_heads * length * 5 // 8  # blocks of queries see five eighths of the square
+    weights = model.num_heads * length * 5 // 8  # Blocks of queries see 5/8 of the square.
     return 5 * model.d_model + heads + weights + 4 * model.d_ff

@@ -1,7 +1,6 @@
 """What a run will need, from its config: bytes by hand, times by one formula, what a step takes."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -9,37 +8,39 @@ from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import MeshConfig, num_parameters
 from dipaco.outer.compress import codec_named
 from dipaco.overrides import load_config
-from dipaco.runs import step_time
-from dipaco.runs.forecast import forecast, run_seconds
-from dipaco.runs.phase_cost import (
-    Circumstances,
+from dipaco.runs.forecast import step_time
+from dipaco.runs.forecast.forecast import Machines, forecast, phase_time
+from dipaco.runs.forecast.memory import activation_bytes, step_memory, worker_memory
+from dipaco.runs.forecast.traffic import (
     Traffic,
     codec_for,
-    lock_step_cost,
+    kept_bytes,
+    lock_step_traffic,
     module_parameters,
-    phase_cost,
+    total,
+    traffic_of_a_phase,
 )
-from dipaco.runs.worker_memory import activation_bytes, step_memory, worker_memory
 from dipaco.shipped import shipped_files
 
 TOY = load_config("toy")
 SIZE = 4 * num_parameters(TOY.model)  # bytes of a path
 SNAPSHOT = 0.9 * 2 * SIZE
-ON_20 = Circumstances(workers=4, megabits=20.0, step_seconds=2.0)
+ON_20 = Machines(workers=4, megabits=20.0, step_seconds=2.0)
 
 
 def with_inner(**settings):
     return dataclasses.replace(TOY, inner=dataclasses.replace(TOY.inner, **settings))
 
 
-def alone(config=TOY, **circumstances):
-    return phase_cost(config, dataclasses.replace(ON_20, workers=1, **circumstances))
+def time_of(config, given, longer=1):
+    traffic = traffic_of_a_phase(config, given.workers, steps_elsewhere=given.steps_elsewhere)
+    return phase_time(config, given, traffic, longer)
 
 
 def test_one_machine_only_sends_to_the_bucket_and_fetches_nothing():
     """Four paths with their AdamW states and contributions, and all modules with their momentum."""
     modules = 4 * sum(module_parameters(TOY).values())
-    assert alone().traffic == {
+    assert traffic_of_a_phase(TOY, 1) == {
         "modules": Traffic(0.0, modules),
         "contributions": Traffic(0.0, 4 * SIZE),
         "snapshots": Traffic(0.0, 4 * SNAPSHOT),
@@ -51,7 +52,7 @@ def test_a_machine_for_each_path_fetches_what_others_have_stepped():
     """It steps one of four modules, whose paths send half of two paths' bytes; with the chance of a
     half it trains a path through that module, and has it. Its snapshot is its own.
     """
-    traffic = phase_cost(TOY, ON_20).traffic
+    traffic = traffic_of_a_phase(TOY, 4)
     of_module = sum(4 * size for size in module_parameters(TOY).values()) / 4
     assert traffic["modules"].down == pytest.approx(0.75 * (SIZE + of_module / 2))
     assert traffic["modules"].up == pytest.approx(of_module)
@@ -65,9 +66,9 @@ def test_snapshots_that_stay_on_their_disk_are_sent_now_and_then():
     keep = dataclasses.replace(TOY.retention, send_snapshots_every=4, modules=None)
     for phases, sent in ((8, 2), (6, 2), (2, 1)):
         config = dataclasses.replace(TOY, retention=keep, phases=phases)
-        snapshots = phase_cost(config, ON_20).traffic["snapshots"]
+        snapshots = traffic_of_a_phase(config, 4)["snapshots"]
         assert snapshots == (0.0, pytest.approx(SNAPSHOT * sent / phases))
-        of_last = phase_cost(config, ON_20, phases=[phases - 1]).traffic["snapshots"]
+        of_last = traffic_of_a_phase(config, 4, phases=[phases - 1])["snapshots"]
         assert of_last == (0.0, pytest.approx(SNAPSHOT))
 
 
@@ -75,15 +76,16 @@ def test_modules_come_whole_before_the_first_phase_and_as_what_was_sent_in_the_o
     """The last phase of `turns2` sends all of the values, for no machine to fetch."""
     outer = dataclasses.replace(TOY.outer, codec="turns2", momentum=0.0, learning_rate=1.0)
     config = dataclasses.replace(TOY, outer=outer, phases=3)
-    beside = dataclasses.replace(ON_20, steps_elsewhere=True)
-    of_phase = [phase_cost(config, beside, phases=[phase]).traffic for phase in range(3)]
+    of_phase = [
+        traffic_of_a_phase(config, 4, steps_elsewhere=True, phases=[phase]) for phase in range(3)
+    ]
     assert of_phase[0]["modules"].down == SIZE
     few = codec_named("turns2", outer).bits_per_value / 32 * SIZE
     assert of_phase[1]["modules"].down == pytest.approx(few)
     assert of_phase[2]["modules"].down == pytest.approx(few)
     assert of_phase[1]["contributions"].up == pytest.approx(few)
     assert of_phase[2]["contributions"].up > 5 * few
-    mean = phase_cost(config, beside).traffic
+    mean = traffic_of_a_phase(config, 4, steps_elsewhere=True)
     for kind in ("modules", "contributions"):
         each = [sum(traffic[kind]) for traffic in of_phase]
         assert sum(mean[kind]) == pytest.approx(sum(each) / 3)
@@ -92,22 +94,20 @@ def test_modules_come_whole_before_the_first_phase_and_as_what_was_sent_in_the_o
 @pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
 def test_a_codec_takes_its_bits_and_leaves_a_residual_in_the_snapshot(name):
     whole = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, fetch="whole"))
-    plain, coded = phase_cost(whole, ON_20), phase_cost(whole, ON_20, codec_name=name)
+    plain, coded = traffic_of_a_phase(whole, 4), traffic_of_a_phase(whole, 4, codec_name=name)
     share = codec_named(name, TOY.outer).bits_per_value / 32
-    assert coded.traffic["contributions"] == pytest.approx(
-        tuple(plain.traffic["contributions"].times(share))
-    )
-    assert coded.traffic["snapshots"].up == pytest.approx(1.5 * plain.traffic["snapshots"].up)
-    assert coded.traffic["modules"] == plain.traffic["modules"]
+    assert coded["contributions"] == pytest.approx(tuple(plain["contributions"].times(share)))
+    assert coded["snapshots"].up == pytest.approx(1.5 * plain["snapshots"].up)
+    assert coded["modules"] == plain["modules"]
     outer = dataclasses.replace(whole.outer, codec=name)
-    assert phase_cost(dataclasses.replace(TOY, outer=outer), ON_20) == coded
+    assert traffic_of_a_phase(dataclasses.replace(TOY, outer=outer), 4) == coded
 
 
 def test_a_module_comes_as_the_contributions_of_other_paths_where_that_is_less():
     """In 2x2 one of two; and then the machine has the outer state of its own modules too."""
     whole = dataclasses.replace(TOY.outer, fetch="whole", codec="int4")
     plain, coded = (
-        phase_cost(dataclasses.replace(TOY, outer=outer), ON_20).traffic
+        traffic_of_a_phase(dataclasses.replace(TOY, outer=outer), 4)
         for outer in (whole, dataclasses.replace(whole, fetch="cheapest"))
     )
     share = codec_named("int4", TOY.outer).bits_per_value / 32
@@ -118,29 +118,19 @@ def test_a_module_comes_as_the_contributions_of_other_paths_where_that_is_less()
 
 
 def test_an_executor_beside_the_bucket_takes_the_outer_steps_off_the_links():
-    usual = phase_cost(TOY, ON_20)
-    cost = phase_cost(TOY, dataclasses.replace(ON_20, steps_elsewhere=True))
-    assert cost.traffic["outer states"] == Traffic(0.0, 0.0)
-    assert cost.traffic["modules"] == Traffic(SIZE, 0.0)
-    assert cost.traffic["contributions"] == Traffic(0.0, SIZE)
-    assert cost.computing > usual.computing
+    traffic = traffic_of_a_phase(TOY, 4, steps_elsewhere=True)
+    assert traffic["outer states"] == Traffic(0.0, 0.0)
+    assert traffic["modules"] == Traffic(SIZE, 0.0)
+    assert traffic["contributions"] == Traffic(0.0, SIZE)
 
 
-@pytest.mark.parametrize("given", [{"steps_elsewhere": True}, {"workers": 5}])
-def test_a_delay_hides_the_way_of_the_modules_where_others_step_them(given):
+def test_a_delay_hides_the_way_of_the_modules_where_executors_step_them():
     late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
-    slow = dataclasses.replace(ON_20, megabits=0.01, **given)
-    usual = phase_cost(TOY, slow)
-    more = seconds_over_link(0.0, SNAPSHOT / 2, slow.megabits)  # the path's own parameters
-    assert phase_cost(late, slow).seconds == pytest.approx(usual.seconds - 2.0 + more)
-    fast = dataclasses.replace(ON_20, **given)
-    assert phase_cost(late, fast).transfer_seconds > 0, "snapshots and contributions stay"
-
-
-def test_a_delay_hides_nothing_where_all_who_could_step_train_on():
-    late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
-    more = seconds_over_link(0.0, SNAPSHOT / 2, ON_20.megabits)
-    assert phase_cost(late, ON_20).seconds == pytest.approx(phase_cost(TOY, ON_20).seconds + more)
+    slow = dataclasses.replace(ON_20, megabits=0.01)
+    assert time_of(late, slow).hidden_seconds == 0
+    assert time_of(late, dataclasses.replace(slow, steps_elsewhere=True)).hidden_seconds == 2.0
+    fast = time_of(late, dataclasses.replace(ON_20, steps_elsewhere=True))
+    assert fast.transfer_seconds > fast.hidden_seconds, "snapshots and contributions stay"
 
 
 def test_levels_that_step_in_turn_send_and_fetch_a_level_at_a_time():
@@ -150,10 +140,10 @@ def test_levels_that_step_in_turn_send_and_fetch_a_level_at_a_time():
     in_turn = dataclasses.replace(
         TOY, phases=4, outer=dataclasses.replace(TOY.outer, stagger=True, fetch="whole")
     )
-    usual = phase_cost(
-        dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, fetch="whole")), ON_20
+    usual = traffic_of_a_phase(
+        dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, fetch="whole")), 4
     )
-    turns = phase_cost(in_turn, ON_20)
+    turns = traffic_of_a_phase(in_turn, 4)
     size_of = module_parameters(TOY)
     first, second = (
         sum(4 * size for name, size in size_of.items() if name.startswith(level.name)) / 2
@@ -161,55 +151,91 @@ def test_levels_that_step_in_turn_send_and_fetch_a_level_at_a_time():
     )
     # The first after phases 0, 2 and 3, the second after 1 and 3.
     sent = (3 * first + 2 * second) / 4
-    assert turns.traffic["contributions"].up == pytest.approx(sent)
-    assert turns.traffic["snapshots"].up == pytest.approx(1.5 * SNAPSHOT)
-    assert turns.bytes_per_machine.down < usual.bytes_per_machine.down
+    assert turns["contributions"].up == pytest.approx(sent)
+    assert turns["snapshots"].up == pytest.approx(1.5 * SNAPSHOT)
+    assert total(turns.values()).down < total(usual.values()).down
 
 
 def test_without_momentum_there_is_no_outer_state():
     outer = dataclasses.replace(TOY.outer, momentum=0.0)
-    cost = phase_cost(dataclasses.replace(TOY, outer=outer), ON_20)
-    assert cost.traffic["outer states"] == Traffic(0.0, 0.0)
+    traffic = traffic_of_a_phase(dataclasses.replace(TOY, outer=outer), 4)
+    assert traffic["outer states"] == Traffic(0.0, 0.0)
 
 
-def test_times_are_of_the_reports_formula():
-    cost = alone()
-    assert cost.computing_seconds == 4 * TOY.inner.steps * 2.0
-    sent = sum(cost.bytes_per_machine)
-    assert cost.seconds == pytest.approx(seconds_over_link(cost.computing_seconds, sent, 20.0))
-    assert cost.computing == pytest.approx(cost.computing_seconds / cost.seconds)
+def test_a_phase_is_steps_and_bytes_over_the_link():
+    """One machine trains four paths. Three machines take as long as two paths take one of them."""
+    alone = dataclasses.replace(ON_20, workers=1)
+    time, bytes_of_phase = time_of(TOY, alone), sum(total(traffic_of_a_phase(TOY, 1).values()))
+    assert time.computing_seconds == 4 * TOY.inner.steps * 2.0
+    assert time.seconds == pytest.approx(
+        seconds_over_link(4 * TOY.inner.steps * 2.0, bytes_of_phase, 20.0)
+    )
+    assert time.computing == pytest.approx(time.computing_seconds / time.seconds)
+    fast = dataclasses.replace(ON_20, megabits=1e6, workers=3)
+    assert time_of(TOY, fast).computing == pytest.approx(4 / (3 * 2), rel=1e-3)
 
 
 def test_lock_step_sends_a_gradient_and_fetches_the_mean_at_every_step():
-    cost = lock_step_cost(TOY, ON_20)
-    assert cost.bytes_per_machine == Traffic(TOY.inner.steps * SIZE, TOY.inner.steps * SIZE)
-    assert cost.seconds == seconds_over_link(
+    traffic = lock_step_traffic(TOY, 4)
+    assert traffic == Traffic(TOY.inner.steps * SIZE, TOY.inner.steps * SIZE)
+    time = phase_time(TOY, ON_20, {"gradients": traffic})
+    assert time.seconds == seconds_over_link(
         TOY.inner.steps * 2.0, 2 * TOY.inner.steps * SIZE, 20.0
     )
-    assert lock_step_cost(TOY, dataclasses.replace(ON_20, workers=1)).computing == 1.0
+    assert lock_step_traffic(TOY, 1) == Traffic(0.0, 0.0)
 
 
 def test_longer_phases_and_faster_links_bring_computing():
-    usual = phase_cost(TOY, ON_20)
-    assert phase_cost(TOY, ON_20, steps=30).computing > usual.computing
-    faster = phase_cost(TOY, dataclasses.replace(ON_20, megabits=100.0))
+    usual = time_of(TOY, ON_20)
+    assert time_of(TOY, ON_20, longer=2).computing > usual.computing
+    faster = time_of(TOY, dataclasses.replace(ON_20, megabits=100.0))
     assert faster.transfer_seconds == pytest.approx(usual.transfer_seconds / 5)
-    slow_store = phase_cost(TOY, dataclasses.replace(ON_20, store_megabits=20.0))
-    assert slow_store.transfer_seconds > 3 * usual.transfer_seconds
-    wide_store = phase_cost(TOY, dataclasses.replace(ON_20, store_megabits=1e6))
-    assert wide_store.seconds == usual.seconds
 
 
-def test_machines_beyond_one_for_each_path_wait_and_uneven_ones_too():
-    assert phase_cost(TOY, dataclasses.replace(ON_20, workers=400)) == phase_cost(TOY, ON_20)
-    fast = dataclasses.replace(ON_20, megabits=1e6, workers=3)
-    assert phase_cost(TOY, fast).computing == pytest.approx(4 / (3 * 2), rel=1e-3)
+def test_the_busiest_link_is_the_one_that_takes_longest():
+    usual = time_of(TOY, ON_20)
+    slow_store = time_of(TOY, dataclasses.replace(ON_20, store_megabits=20.0))
+    assert slow_store.transfer_seconds == pytest.approx(4 * usual.transfer_seconds)
+    wide_store = time_of(TOY, dataclasses.replace(ON_20, store_megabits=1e6))
+    assert wide_store == usual
+    links = [each.busiest_link for each in (usual, slow_store, wide_store)]
+    assert links == ["machine", "bucket", "machine"]
+
+
+def test_machines_beyond_one_for_each_path_wait():
+    assert traffic_of_a_phase(TOY, 400) == traffic_of_a_phase(TOY, 4)
+    many = dataclasses.replace(ON_20, workers=400)
+    assert time_of(TOY, many) == time_of(TOY, ON_20)
 
 
 def test_the_run_is_the_base_model_and_its_phases():
-    cost = phase_cost(TOY, ON_20)
-    base = seconds_over_link(TOY.base.steps * 2.0, 2 * 3 * SIZE, 20.0)
-    assert run_seconds(TOY, ON_20, cost) == pytest.approx(base + TOY.phases * cost.seconds)
+    found = forecast(TOY, workers=4, megabits=20.0, step_seconds=2.0)
+    seconds = TOY.base.steps * 2.0 + TOY.phases * found.phase_seconds
+    assert found.run_hours == pytest.approx(seconds / 3600)
+    assert found.run_bytes == pytest.approx(TOY.phases * (found.bytes_down + found.bytes_up), abs=9)
+    steps = TOY.base.steps + 4 * TOY.phases * TOY.inner.steps
+    assert found.run_flops == steps * found.step_flops
+
+
+def test_a_bucket_keeps_what_the_retention_says():
+    """With three phases of two kept, the first is gone, unless it is evaluated."""
+    keep = dataclasses.replace(TOY.retention, modules=2, snapshots=1, contributions=1)
+    evaluation = dataclasses.replace(TOY.evaluation, every_phases=3)
+    config = dataclasses.replace(TOY, phases=3, retention=keep, evaluation=evaluation)
+    modules = 4 * sum(module_parameters(TOY).values())
+    assert kept_bytes(config) == {
+        "modules": 2 * modules,
+        "contributions": 4 * SIZE,
+        "snapshots": round(4 * SNAPSHOT),
+        "outer states": 2 * modules,
+    }
+    every = dataclasses.replace(evaluation, every_phases=1)
+    kept = kept_bytes(dataclasses.replace(config, evaluation=every))
+    assert kept["modules"] == 3 * modules
+    everything = dataclasses.replace(keep, modules=None, snapshots=None, contributions=None)
+    kept = kept_bytes(dataclasses.replace(config, retention=everything))
+    assert kept["modules"] == 4 * modules
+    assert kept["snapshots"] == round(3 * 4 * SNAPSHOT)
 
 
 def test_memory_is_parameters_gradient_two_moments_and_what_the_phase_began_with():
@@ -257,24 +283,10 @@ def test_every_shipped_config_is_forecast_with_a_step_and_without(name):
     untimed = forecast(config)
     assert untimed.computing is None
     assert untimed.bytes_of_a_phase == timed.bytes_of_a_phase
-    enough = forecast(config, step_seconds=timed.step_seconds_for_goal or 1.0)
-    assert enough.computing == pytest.approx(0.95) or not timed.transfer_seconds
-
-
-def test_a_step_is_measured_once_and_then_remembered(tmp_path, monkeypatch):
-    taken = []
-    monkeypatch.setattr(step_time, "measure", lambda config: taken.append(config) or 0.25)
-    assert step_time.step_time(TOY, tmp_path) == (0.25, False)
-    assert step_time.step_time(TOY, tmp_path) == (0.25, True)
-    assert step_time.step_time(with_inner(batch_size=8), tmp_path) == (0.25, False)
-    assert len(taken) == 2
-    (tmp_path / "step_seconds.json").write_bytes(b'{"half')
-    assert step_time.step_time(TOY, tmp_path) == (0.25, False)
-    assert list(json.loads((tmp_path / "step_seconds.json").read_bytes()).values()) == [0.25]
 
 
 def test_steps_are_taken_for_it_also_where_absent_tokens_count():
-    assert step_time.measure(with_inner(absent_tokens="masked")) > 0
+    assert step_time.step_seconds(with_inner(absent_tokens="masked")) > 0
 
 
 def test_a_step_that_is_too_large_for_this_machine_is_not_tried():

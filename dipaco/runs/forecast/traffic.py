@@ -1,0 +1,259 @@
+"""Bytes that a machine receives and sends in a phase, and bytes that a run keeps, by kind.
+
+Both follow from the config. Training fetches modules and sends contributions and a snapshot. An
+outer step fetches contributions and an outer state, and sends the module and its new outer state.
+A path stays with its machine, which has its snapshot and its modules as they were. Any machine may
+step a module, so the bytes are expectations over the machines that do. A module that has stepped
+comes whole, or as the contributions of the other paths where these are fewer bytes. Questions to
+the database are left out. `tools/bench_links.py` compares with the counters of real links.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.model.config import num_parameters, part_parameters
+from dipaco.outer.compress import Codec, codec_named
+from dipaco.outer.config import CodecName
+from dipaco.topology import ModuleId
+
+VALUE_BYTES = 4  # Parameters, AdamW's state and outer states are stored as float32.
+ADAMW_VALUES = 2  # AdamW keeps two moments of each parameter.
+# Orbax compresses a snapshot, the more zeros it holds the better. Measured shares: 0.8 for 0.1 M
+# parameters after few steps, 0.85 to 0.93 for 0.84 M, 0.96 for 10 M.
+SNAPSHOT_SHARE = 0.9
+WORTH = 0.9  # Contributions are not fetched if they are more than this share of the whole module.
+TRAFFIC_KINDS = ("modules", "contributions", "snapshots", "outer states")
+
+
+class Traffic(NamedTuple):
+    """Bytes over a machine's link."""
+
+    down: float
+    up: float
+
+    def times(self, factor: float) -> "Traffic":
+        return Traffic(factor * self.down, factor * self.up)
+
+
+NOTHING = Traffic(0.0, 0.0)
+
+
+def total(traffics: Iterable[Traffic]) -> Traffic:
+    each = list(traffics)
+    return Traffic(sum(one.down for one in each), sum(one.up for one in each))
+
+
+def machines_at_work(config: RunConfig, workers: int) -> int:
+    """Machines that train. The others wait, since a phase has one task for each path."""
+    return min(workers, config.plan.arm(MODULAR).num_at_once)
+
+
+def traffic_of_a_phase(
+    config: RunConfig,
+    workers: int,
+    *,
+    steps_elsewhere: bool = False,
+    codec_name: CodecName | None = None,
+    phases: Sequence[int] | None = None,
+) -> dict[str, Traffic]:
+    """Bytes of the mean machine in the mean phase of the modular model, by kind.
+
+    Args:
+      workers: machines, each with one worker.
+      steps_elsewhere: executors beside the bucket step the modules.
+      codec_name: of contributions. None takes the config's.
+      phases: the mean is over these. None takes all of the run.
+    """
+    arm = config.plan.arm(MODULAR)
+    if arm.is_synchronous:
+        return {"gradients": lock_step_traffic(config, workers)}
+    phases = range(arm.phases) if phases is None else phases
+    machines = machines_at_work(config, workers)
+    codec = codec_for(config, codec_name, phases)
+    parts = [_training(config, machines, codec, phases, steps_elsewhere=steps_elsewhere)]
+    if not steps_elsewhere:
+        parts.append(_stepping(config, machines, codec, phases))
+    return {kind: total(part[kind] for part in parts) for kind in TRAFFIC_KINDS}
+
+
+def lock_step_traffic(config: RunConfig, workers: int) -> Traffic:
+    """Bytes of one of several machines that average float32 gradients at every step of a phase."""
+    size = VALUE_BYTES * num_parameters(config.model)
+    exchanges = config.inner.steps if machines_at_work(config, workers) > 1 else 0
+    return Traffic(size, size).times(exchanges)
+
+
+def kept_bytes(config: RunConfig) -> dict[str, int]:
+    """Bytes in the run's bucket or folder when its last phase ends, by kind, without its text."""
+    arm, keep = config.plan.arm(MODULAR), config.retention
+    codec, sizes = codec_for(config), module_parameters(config)
+    whole = VALUE_BYTES * sum(sizes.values())
+    newest = min(arm.phases + 1, keep.num_modules)
+    releases = sum(arm.is_evaluated(phase) for phase in range(arm.phases + 1 - newest))
+    sent = sum(
+        _sent_bytes(config, module, sizes[str(module)], codec) for module in arm.topology.modules
+    )
+    snapshots = arm.topology.num_paths * min(arm.phases, keep.num_snapshots)
+    return {
+        "modules": (newest + releases) * whole,
+        "contributions": round(min(arm.phases, keep.num_contributions) * sent),
+        "snapshots": round(snapshots * snapshot_bytes(config, codec)),
+        "outer states": newest * whole if config.outer.momentum else 0,
+    }
+
+
+def token_bytes(config: RunConfig) -> int:
+    """Most bytes of text that one path fetches. A shard that is read again is fetched once."""
+    arm = config.plan.arm(MODULAR)
+    of_token = 2 if config.data.vocab_size <= 1 << 16 else 4
+    return arm.total_steps * config.inner.batch_size * config.data.length * of_token
+
+
+def module_parameters(config: RunConfig) -> dict[str, int]:
+    """The number of parameters of each module."""
+    in_part, topology = part_parameters(config.model), config.topology
+    return {
+        str(module): sum(in_part[part] for part in topology.parts_of(module))
+        for module in topology.modules
+    }
+
+
+def snapshot_bytes(config: RunConfig, codec: Codec) -> float:
+    """Bytes of a path's snapshot: AdamW's moments, the codec's residual, its own parameters."""
+    others = codec.is_lossy + config.plan.arm(MODULAR).keeps_own
+    return SNAPSHOT_SHARE * VALUE_BYTES * num_parameters(config.model) * (ADAMW_VALUES + others)
+
+
+def codec_for(
+    config: RunConfig, name: CodecName | None = None, phases: Sequence[int] | None = None
+) -> Codec:
+    """The codec of this name, or the config's, with the config's settings. Its bits are those of
+    the mean phase, since the last phase may send more values than the others.
+    """
+    name = config.outer.codec if name is None else name
+    codec, arm = codec_named(name, config.outer), config.plan.arm(MODULAR)
+    if not codec.keeps_own:
+        return codec
+    phases = range(arm.phases) if phases is None else phases
+    whole = _mean(map(arm.sends_all, phases))
+    of_all = codec_named(name, config.outer, sends_all=True)
+
+    def leaf_bits(leaf: str, shape: tuple[int, ...]) -> int:
+        return round(
+            (1 - whole) * codec.leaf_bits(leaf, shape) + whole * of_all.leaf_bits(leaf, shape)
+        )
+
+    return codec._replace(leaf_bits=leaf_bits)
+
+
+def _training(
+    config: RunConfig, machines: int, codec: Codec, phases: Sequence[int], *, steps_elsewhere: bool
+) -> dict[str, Traffic]:
+    """Bytes of the mean machine for the paths that it trains."""
+    sizes, arm = module_parameters(config), config.plan.arm(MODULAR)
+    paths_here = arm.num_at_once / machines
+    fetched_share = 1 if steps_elsewhere else 1 - 1 / machines  # another machine stepped the module
+    # Before the first phase no machine has any module. A later phase fetches what the contributions
+    # of the phase before have stepped.
+    before = [phase - 1 for phase in phases if phase > 0]
+    first = 1 - len(before) / len(phases)
+    codec_before = codec_for(config, cast(CodecName, codec.name), before or phases)
+    modules = sum(
+        _is_here(config, module, paths_here)
+        * (
+            first * VALUE_BYTES * sizes[str(module)]
+            + (1 - first)
+            * _steps_share(config, module, before or phases)
+            * _fetched_bytes(config, module, sizes[str(module)], codec_before, paths_here)
+        )
+        for module in arm.topology.modules
+    )
+    contributions = sum(
+        _steps_share(config, module, phases)
+        * _sent_bytes(config, module, sizes[str(module)], codec)
+        for module in arm.topology.modules
+    )
+    snapshot = snapshot_bytes(config, codec) * _sent_share(config, phases)
+    return {
+        "modules": Traffic(fetched_share * modules, 0.0),
+        "contributions": Traffic(0.0, contributions / machines),
+        "snapshots": Traffic(0.0, paths_here * snapshot),
+        "outer states": NOTHING,
+    }
+
+
+def _stepping(
+    config: RunConfig, machines: int, codec: Codec, phases: Sequence[int]
+) -> dict[str, Traffic]:
+    """Bytes of the mean machine for the modules that it steps."""
+    arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
+    elsewhere, paths_here = 1 - 1 / machines, arm.num_at_once / machines
+    costs = []
+    for module in arm.topology.modules:
+        size = sizes[str(module)]
+        whole = VALUE_BYTES * size
+        state = whole if config.outer.momentum else 0
+        is_here = _is_here(config, module, paths_here)
+        # A machine that computes the steps of its modules from contributions has their states.
+        comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
+        has_state = 0.0 if comes_whole else is_here
+        of_step = {
+            "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
+            "contributions": Traffic(elsewhere * _sent_bytes(config, module, size, codec), 0.0),
+            "snapshots": NOTHING,
+            "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
+        }
+        share = _steps_share(config, module, phases) / machines
+        costs.append({kind: each.times(share) for kind, each in of_step.items()})
+    return {kind: total(each[kind] for each in costs) for kind in TRAFFIC_KINDS}
+
+
+def _fetched_bytes(
+    config: RunConfig, module: ModuleId, size: int, codec: Codec, paths_here: float
+) -> float:
+    """Bytes of a module after its step: whole, or the messages of the paths of other machines."""
+    fan_in, whole = _fan_in(config, module), VALUE_BYTES * size
+    if config.outer.fetch == "whole":
+        return whole
+    own = max(1.0, paths_here * fan_in / config.plan.arm(MODULAR).num_at_once)
+    messages = max(0.0, fan_in - own) * size * codec.bits_per_value / 8
+    return messages if messages < WORTH * whole else whole
+
+
+def _sent_bytes(config: RunConfig, module: ModuleId, size: int, codec: Codec) -> float:
+    """Bytes of the contributions of all paths to a module's step."""
+    return _fan_in(config, module) * size * codec.bits_per_value / 8
+
+
+def _fan_in(config: RunConfig, module: ModuleId) -> float:
+    """Paths through a module that take part in a phase, in the mean."""
+    return config.plan.arm(MODULAR).num_at_once * _through(config, module)
+
+
+def _is_here(config: RunConfig, module: ModuleId, paths_here: float) -> float:
+    """The chance that a machine with so many paths trains one of them through the module."""
+    through = _through(config, module)
+    return 1 - (1 - through) ** paths_here if paths_here > 1 else paths_here * through
+
+
+def _through(config: RunConfig, module: ModuleId) -> float:
+    """The share of the paths that go through a module."""
+    return len(config.topology.paths_through(module)) / config.topology.num_paths
+
+
+def _steps_share(config: RunConfig, module: ModuleId, phases: Sequence[int]) -> float:
+    """The share of phases at whose end a module steps: all, unless levels step in turn."""
+    arm = config.plan.arm(MODULAR)
+    return _mean(arm.steps_after(module, phase) for phase in phases)
+
+
+def _sent_share(config: RunConfig, phases: Sequence[int]) -> float:
+    """The share of phases after which snapshots go to the bucket: every n-th, and the last."""
+    every, last = config.retention.send_snapshots_every, config.plan.arm(MODULAR).phases
+    return _mean(phase + 1 == last or (phase + 1) % every == 0 for phase in phases)
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return sum(each) / len(each)
