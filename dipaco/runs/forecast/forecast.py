@@ -4,9 +4,9 @@
     hours   = (steps of the base model x seconds of a step + phases x a phase) / 3600
 
 The paths of a machine are those of the one that trains most. The bytes are those of the mean
-machine, or of all machines over the bucket's link where that takes longer. Only transfers that
-run beside inner steps are hidden. Outer steps, preparation, routing, evaluation and questions to
-the database are left out.
+machine, or of all machines over the bucket's link where that takes longer. Hidden is the
+travel of modules beside the `outer.delay` steps of a path. Outer steps, preparation, routing,
+evaluation and questions to the database are left out.
 """
 
 import dataclasses
