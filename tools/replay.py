@@ -4,10 +4,9 @@ tasks, ledger or store. Every module at every phase must come out the same, bit 
     python tools/replay.py --run runs/quickstart
 
 What depends on timing is taken from the records: with a quorum (`outer.quorum`), the contributions
-that each outer step took; with steps by speed (`inner.least_steps_share`), how many each path took;
-with alternations, the shards of each phase. Everything else is done again, so it takes as long as
-the training did on one worker, and needs a machine of the same kind and a run that keeps its
-modules (`retention.modules`).
+that each outer step took; with alternations, the shards of each phase. Everything else is done
+again, so it takes as long as the training did on one worker, and needs a machine of the same kind
+and a run that keeps its modules (`retention.modules`).
 The last line is one JSON object.
 """
 
@@ -75,11 +74,6 @@ def replay(run: Run) -> Iterator[variants.Modules]:
     """All modules after each outer step, as Algorithm 1 has them."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
     taken = run.ledger.quorums.taken(MODULAR)
-    steps = run.ledger.phase_steps.all(MODULAR)
-
-    def steps_taken(phase: int) -> list[int]:
-        paths = range(arm.topology.num_paths)
-        return [steps.get((path, phase), arm.steps_in(phase)) for path in paths]
 
     def train_steps(
         path: int, phase: int, parts: Any, carried: Carried | None, first: int, end: int
@@ -102,19 +96,18 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         return after, Carried(optimizer, batches.fingerprint, position, count)
 
     def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
-        return train_steps(path, phase, parts, carried, *steps_of(path, phase))
+        return train_steps(path, phase, parts, carried, *steps_of(phase))
 
     def train_ahead(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
-        first, _ = steps_of(path, phase)
+        first, _ = steps_of(phase)
         return train_steps(path, phase, parts, carried, first, first + arm.delay)
 
     def train_rest(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
-        first, end = steps_of(path, phase)
+        first, end = steps_of(phase)
         return train_steps(path, phase, parts, carried, first + arm.delay, end)
 
-    def steps_of(path: int, phase: int) -> tuple[int, int]:
-        first = arm.steps_before(phase)
-        return first, first + steps_taken(phase)[path]
+    def steps_of(phase: int) -> tuple[int, int]:
+        return arm.steps_before(phase), arm.steps_before(phase + 1)
 
     def takes(module: ModuleId, step: int) -> Sequence[tuple[int, int]]:
         return [(each.phase, each.path) for each in taken.get((module, step), ())]
@@ -142,7 +135,6 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
         outer_rule=run.rule("outer_step"),
         train_late=variants.TrainLate(train_ahead, train_rest) if arm.delay else None,
-        steps_taken=steps_taken if arm.has_fewer_steps else None,
         steps_after=arm.steps_after if arm.is_staggered else None,
     )
 

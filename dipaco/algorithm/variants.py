@@ -1,7 +1,7 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
 Path sampling, codecs with error feedback, late contributions (quorum), late and staggered modules,
-steps by speed, alternations, isotropic merging, an outer step of one's own, plain AdamW without
+alternations, isotropic merging, an outer step of one's own, plain AdamW without
 one, early stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared
 with it bit for bit, since the order of its sums is theirs.
 
@@ -74,7 +74,6 @@ def train(
     token_counts: Callable[[int], np.ndarray] | None = None,
     outer_rule: OuterRule | None = None,
     train_late: TrainLate | None = None,
-    steps_taken: Callable[[int], Sequence[int]] | None = None,
     steps_after: Callable[[ModuleId, int], bool] | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
@@ -102,8 +101,6 @@ def train(
         `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and takes
         `rest`. Else it begins with its modules: `train_path`. Contributions are measured from the
         modules at the start of the phase either way.
-      steps_taken: phase -> inner steps that each path takes in it (`inner.least_steps_share`), by
-        which contributions weigh; `train_path` takes as many. None: all take the same.
       steps_after: (module, phase) -> whether it steps at the end of the phase (`outer.stagger`).
         Others stay as they are, and the paths go on with their own parameters of them; what a path
         contributes is measured from the module as it has been since its last step. None: always.
@@ -151,18 +148,13 @@ def train(
                 (path,) = through
                 stepped[module] = trained[path][module]
                 continue
-            num_steps = None
-            if steps_taken is not None:
-                num_steps = [steps_taken(phase)[path] for path in through]
             weights = path_weights(
-                [documents[path] for path in through],
-                by_documents=outer.weigh_by_documents,
-                steps=num_steps,
+                [documents[path] for path in through], by_documents=outer.weigh_by_documents
             )
             counts = None
             if token_counts is not None and through and has_rows(modules[module]):
                 counts = counts_of(token_counts(phase), topology.paths_through(module), through)
-            shares_PV = None if counts is None else row_shares(counts, weights, num_steps)
+            shares_PV = None if counts is None else row_shares(counts, weights)
             fan_in_V = None if shares_PV is None else effective_fan_in(shares_PV)
             for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
                 gradient, residual[path, module] = _sent(

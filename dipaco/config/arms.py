@@ -58,7 +58,6 @@ def plan_of(config: "RunConfig") -> Plan:
         delay=0 if config.outer.synchronous else config.outer.delay,
         is_staggered=config.outer.stagger and not config.outer.synchronous,
         seed=config.seed,
-        least_steps_share=config.inner.least_steps_share,
         stops_early=config.inner.hold_out > 0,
     )
     path_phases = config.phases * modular.num_at_once

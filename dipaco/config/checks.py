@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dipaco.control.phase_steps import steps_by_speed
 from dipaco.errors import BadSetting, SettingsDisagree
 from dipaco.model.config import MESH_AXES
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
@@ -126,7 +125,6 @@ def _check_synchronous(config: "RunConfig") -> None:
         "outer.stagger": config.outer.stagger,
         "routing.alternations": bool(config.routing.alternations),
         "inner.hold_out": config.inner.hold_out > 0,
-        "inner.least_steps_share": config.inner.least_steps_share < 1,
         "inner.absent_tokens": config.inner.absent_tokens != "plain",
     }
     for name, is_set in without_meaning.items():
@@ -139,14 +137,11 @@ def _check_synchronous(config: "RunConfig") -> None:
 
 def _check_delay(config: "RunConfig") -> None:
     """A path takes late modules inside a phase, by itself."""
-    least = steps_by_speed(0.0, config.inner.steps, config.inner.least_steps_share)
-    if config.outer.delay >= least:
-        names = "`inner.steps`"
-        if least < config.inner.steps:
-            names += " times `inner.least_steps_share`"
+    delay, steps = config.outer.delay, config.inner.steps
+    if delay >= steps:
         raise SettingsDisagree(
-            problem=f"`outer.delay` is {config.outer.delay}, and a phase has {names} ({least}) "
-            "steps: modules are taken within it, so delay fewer"
+            problem=f"`outer.delay` is {delay}, and a phase has `inner.steps` ({steps}) steps: "
+            "modules are taken within it, so delay fewer"
         )
     if config.outer.delay and (stacked := config.inner.stacked_paths) > 1:
         raise SettingsDisagree(
@@ -163,7 +158,6 @@ def _check_delay(config: "RunConfig") -> None:
     shares = {
         "outer.path_share": config.outer.path_share,
         "outer.quorum": config.outer.quorum,
-        "inner.least_steps_share": config.inner.least_steps_share,
     }
     for name, share in shares.items():
         if share != 1:

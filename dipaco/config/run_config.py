@@ -24,7 +24,7 @@ OF_NO_RESULT = ("retention", "report")  # settings that change nothing that is t
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that the result of a run depends on. Two runs of equal configs on machines of one
-    kind are equal bit for bit, except with `outer.quorum` and `inner.least_steps_share`, where
+    kind are equal bit for bit, except with `outer.quorum`, where
     timing matters.
     """
 

@@ -14,7 +14,6 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     queue.py       which worker holds which task: leases, fencing tokens, backups; reaping.py ends
                    those of silent workers
     quorums.py     outer steps that need not wait for every path
-    phase_steps.py how many inner steps a path takes in a phase
     failures.py    attempts at tasks that went wrong: counted, waited for, given up
     redos.py       tasks done again because their result is lost (reproducing.py: what stands);
                    rollback.py: earlier phases; cleaning.py: no way back

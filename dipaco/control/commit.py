@@ -133,7 +133,7 @@ class Commit:
             if not isinstance(fact, PathTrained | Contribution):
                 return False
             arm = plan.arm(fact.arm)
-            if arm.has_quorum or arm.delay or arm.has_fewer_steps:
+            if arm.has_quorum or arm.delay:
                 return False
         outer = [
             {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}
@@ -171,7 +171,6 @@ class Commit:
                 for fact in facts:
                     if not (redone and stands(database, claim.task, fact)):
                         record(database, fact)
-                        _note_speed(database, plan, claim, fact)
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
                 database.lock(*_lock_subjects(plan, facts))
@@ -220,13 +219,6 @@ class Commit:
         self._database.change(
             "add_release", arm=arm, phase=phase, digest=release.digest, body=release.to_json()
         )
-
-
-def _note_speed(database: Database, plan: Plan, claim: Claim, fact: Fact) -> None:
-    """The seconds of a phase are the speed of the worker whose work counts, not of its backup."""
-    if isinstance(fact, PathTrained) and plan.arm(fact.arm).has_fewer_steps:
-        of = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-        database.change("hand_phase_steps", **of, worker=claim.worker)
 
 
 def _lock_subjects(plan: Plan, facts: list[Fact]) -> list[str]:

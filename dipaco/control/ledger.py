@@ -18,7 +18,6 @@ from dipaco.control.homes import Homes
 from dipaco.control.members import Members
 from dipaco.control.meta import Meta
 from dipaco.control.opening import open_database
-from dipaco.control.phase_steps import PhaseSteps
 from dipaco.control.progress import RunProgress
 from dipaco.control.queue import Queue, add_tasks
 from dipaco.control.quorums import Quorums
@@ -55,7 +54,6 @@ class Ledger:
         self.failures = Failures(self._database)
         self.facts = Facts(self._database)
         self.quorums = Quorums(self._database)
-        self.phase_steps = PhaseSteps(self._database)
         self.commit = Commit(self._database, self.queue, self.quorums, self.facts)
         self.progress = RunProgress(self._database)
         self.retention = Retention(self._database)

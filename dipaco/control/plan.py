@@ -32,7 +32,6 @@ class Arm:
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
     grace_seconds: float = 0.0  # for which the others are waited for, once they are in
     delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
-    least_steps_share: float = 1.0  # of a phase's inner steps, that a path on a slow machine takes
     is_staggered: bool = False  # levels step in turn, one at the end of each phase
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
@@ -54,13 +53,8 @@ class Arm:
         return self.total_steps * phase // self.phases
 
     def steps_in(self, phase: int) -> int:
-        """Inner steps of a phase; a path on a slow machine may take fewer (`has_fewer_steps`)."""
+        """Inner steps of a phase."""
         return self.steps_before(phase + 1) - self.steps_before(phase)
-
-    @property
-    def has_fewer_steps(self) -> bool:
-        """Whether paths on slow machines take fewer inner steps."""
-        return self.least_steps_share < 1
 
     def routed_at(self, phase: int) -> int:
         """The phase at whose start the shards of `phase` were routed."""
@@ -73,6 +67,10 @@ class Arm:
     def phases_of(self, path: int, before: int) -> Sequence[int]:
         """The phases before one that a path takes part in, ascending."""
         return phases_of(self.topology.num_paths, self.sampling, self.seed, path, before)
+
+    def steps_of_path_before(self, path: int, phase: int) -> int:
+        """Inner steps that a path has taken itself when `phase` starts."""
+        return sum(self.steps_in(at) for at in self.phases_of(path, phase))
 
     @property
     def num_at_once(self) -> int:

@@ -665,42 +665,6 @@ INSERT INTO trained (arm, path, phase, name, digest, num_bytes, step, position, 
 VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :position, :batches, :losses,
         :tokens, :seconds, :bytes_down, :bytes_up, :machine);
 
--- get_phase_steps: how many inner steps a path takes in a phase
-SELECT steps FROM phase_steps WHERE arm = :arm AND path = :path AND phase = :phase;
-
--- put_phase_steps: decides it, once
-INSERT INTO phase_steps (arm, path, phase, steps, out_of, share, worker)
-VALUES (:arm, :path, :phase, :steps, :out_of, :share, :worker)
-ON CONFLICT (arm, path, phase) DO NOTHING;
-
--- hand_phase_steps: another worker takes them
-UPDATE phase_steps SET worker = :worker
-WHERE arm = :arm AND path = :path AND phase = :phase AND worker <> :worker;
-
--- phase_steps: of all paths and phases
-SELECT path, phase, steps FROM phase_steps WHERE arm = :arm ORDER BY phase, path;
-
--- phase_steps_before: those of a path before a phase
-SELECT phase, steps FROM phase_steps WHERE arm = :arm AND path = :path AND phase < :phase;
-
--- phase_steps_in: of a phase
-SELECT path, steps FROM phase_steps WHERE arm = :arm AND phase = :phase;
-
--- newest_phase_steps: of the last phase of every path
-SELECT p.path, p.phase, p.steps, p.out_of, p.share, p.worker FROM phase_steps p
-WHERE p.arm = :arm AND p.phase =
-  (SELECT max(n.phase) FROM phase_steps n WHERE n.arm = p.arm AND n.path = p.path)
-ORDER BY p.path;
-
--- steps_left_out: by an arm's paths so far
-SELECT CAST(coalesce(sum(out_of - steps), 0) AS BIGINT) FROM phase_steps WHERE arm = :arm;
-
--- measured_speeds: tokens a second of workers in some phases
-SELECT p.worker, t.tokens / t.seconds FROM phase_steps p JOIN trained t
-  ON (t.arm, t.path, t.phase) = (p.arm, p.path, p.phase)
-WHERE p.arm = :arm AND p.phase >= :first AND p.phase <= :last AND t.seconds > 0
-  AND p.worker <> '';
-
 -- get_trained: a path's snapshot after a phase
 SELECT name, digest, num_bytes, step, position, batches FROM trained
 WHERE arm = :arm AND path = :path AND phase = :phase;
@@ -1003,9 +967,6 @@ DELETE FROM taken WHERE arm = :arm AND step >= :phase RETURNING *;
 
 -- aside_quorums: of the steps to later phases
 DELETE FROM quorums WHERE arm = :arm AND phase >= :phase RETURNING *;
-
--- aside_phase_steps: of this phase of every path, and of later ones
-DELETE FROM phase_steps WHERE arm = :arm AND phase >= :phase RETURNING *;
 
 -- aside_trained: this phase of every path, and later ones
 DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;

@@ -19,7 +19,7 @@ from dipaco.control.tasks import Task
 from dipaco.errors import WorkersActive
 
 TABLES = (
-    *("modules", "contributions", "taken", "quorums", "phase_steps", "trained"),
+    *("modules", "contributions", "taken", "quorums", "trained"),
     "partial_snapshots",
     *("labels", "checks", "scores", "releases", "evaluations", "samples", "stages"),
 )

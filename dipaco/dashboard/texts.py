@@ -169,11 +169,10 @@ class Texts:
         if arm.phases > PHASE_BITS or rows > MOST_ROWS or arm.is_synchronous:
             return None
         trained = np.zeros(len(self._corpus.lengths), np.uint32)
-        taken = run.ledger.phase_steps.all(MODULAR)
         for phase in range(arm.phases):
+            steps = arm.steps_in(phase)
             for path in sorted(run.ledger.facts.trained(MODULAR, phase)):
                 snapshot = run.ledger.facts.snapshot(MODULAR, path, phase)
-                steps = taken.get((path, phase), arm.steps_in(phase))
                 batches = batches_for(run, arm, path, phase)
                 plan = batches.rows.plan
                 numbers = batches.row_numbers(snapshot.position - steps, steps)

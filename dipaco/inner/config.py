@@ -30,11 +30,6 @@ class InnerSettings:
     stacking: Stacking = "map"
     """How those are trained: `map` = in turn, the same bits as one by one; `vmap` = batched, faster
     on accelerators, equal within rounding."""
-    least_steps_share: float = 1.0
-    """Steps by speed (arXiv 2401.09135): share of a phase's steps that a path on a slow machine
-    takes at least. It takes as large a share as its tokens a second are of the fastest machine's,
-    and counts in outer steps by the tokens it took, so digests differ between runs. 1 = all paths
-    take all steps."""
     learning_rate: float = 4e-4
     """Peak learning rate of AdamW (DiPaCo section 4)."""
     warmup_steps: int = 1000
@@ -93,19 +88,6 @@ class InnerSettings:
                     value=getattr(self, name),
                     expected="0 or more, and finite",
                 )
-        if not 0 < self.least_steps_share <= 1:
-            raise BadSetting(
-                name="inner.least_steps_share",
-                value=self.least_steps_share,
-                expected="above 0 and at most 1 (all paths take all steps)",
-            )
-        if self.least_steps_share < 1 < self.stacked_paths:
-            raise BadSetting(
-                name="inner.stacked_paths",
-                value=self.stacked_paths,
-                expected="1 while `inner.least_steps_share` is below 1: paths that train in one "
-                "program take the same steps",
-            )
         for name in ("beta1", "beta2", "hold_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadSetting(

@@ -97,23 +97,11 @@ def _work(status: Mapping[str, Any]) -> Iterator[str]:
         )
     if status["quorum"] is not None:
         yield from _quorum(status["quorum"])
-    yield from _steps_by_speed(status["steps_by_speed"])
     for number, rollback in enumerate(status["rollbacks"], start=1):
         aside = ", ".join(f"{n} {kind}" for kind, n in rollback["set_aside"].items())
         yield f"rollback {number}: to phase {rollback['phase']}, set aside: {aside}"
     for refusal in status["refusals"][:5]:
         yield f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}"
-
-
-def _steps_by_speed(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    fewer = [at for at in rows if at["steps"] < at["out_of"]]
-    if rows:
-        yield f"steps by speed: {len(fewer)} of {len(rows)} paths take fewer"
-    for at in fewer[:MOST_ROWS]:
-        yield (
-            f"  path {at['path']} phase {at['phase']}: {at['steps']} of {at['out_of']} steps; "
-            f"{at['worker']} has {at['share']:.0%} of the fastest worker's speed"
-        )
 
 
 def _quorum(quorum: Mapping[str, Any]) -> Iterator[str]:

@@ -56,20 +56,14 @@ def outer_gradient(before: Tree, after: Tree) -> dict[str, Any]:
     return trees.unflatten(gradient)
 
 
-def path_weights(
-    documents: Sequence[int], *, by_documents: bool = True, steps: Sequence[int] | None = None
-) -> np.ndarray:
+def path_weights(documents: Sequence[int], *, by_documents: bool = True) -> np.ndarray:
     """alpha_i of the paths through one module: float64 [paths], summing to one.
 
     Args:
       documents: documents in each path's shard.
       by_documents: in proportion to them (DiPaCo eq. 3, loss re-weighing); else all equal.
-      steps: inner steps that each path took in the phase, hence its tokens: its weight is in
-        proportion to them as well. None: all took as many.
     """
     share = np.asarray(documents, np.float64) if by_documents else np.ones(len(documents))
-    if steps is not None:
-        share = share * np.asarray(steps, np.float64)
     return share / share.sum()
 
 

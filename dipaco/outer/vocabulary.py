@@ -53,21 +53,15 @@ def counts_of(
     return RowCounts(here, np.any(counts_of_through > 0, axis=0))
 
 
-def row_shares(
-    counts: RowCounts, alpha_P: np.ndarray, steps: Sequence[int] | None = None
-) -> np.ndarray:
+def row_shares(counts: RowCounts, alpha_P: np.ndarray) -> np.ndarray:
     """float64 [P, V]: the weight of each path for each token's row. The sum over P is one, or zero
     for a token that only paths have that take no part.
 
     Args:
       counts: how often each token occurs in the shard of each path through the module.
       alpha_P: the paths' weights from `gradient.path_weights`, for tokens that no path has.
-      steps: inner steps that each path took in the phase, by which occurrences count as well, as
-        `path_weights` counts documents. None: all took as many.
     """
     counts_PV, held_V = counts
-    if steps is not None:
-        counts_PV = counts_PV * np.asarray(steps, np.float64)[:, None]
     total_V = counts_PV.sum(axis=0, dtype=np.float64)
     by_count_PV = counts_PV / np.where(total_V > 0, total_V, 1.0)
     return np.where(held_V, by_count_PV, np.asarray(alpha_P, np.float64)[:, None])

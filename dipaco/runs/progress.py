@@ -110,7 +110,7 @@ def progress_of(run: Run, *, with_partial_snapshots: bool = False) -> tuple[int,
     done = total = 0
     step_tokens = run.config.inner.batch_size * run.config.data.length
     for arm in (run.plan.base, *run.plan.arms):
-        total += arm.path_steps - run.ledger.phase_steps.num_left_out(arm.name)
+        total += arm.path_steps
         done += run.ledger.progress.training_totals(arm.name).tokens // step_tokens
         done += (
             run.ledger.progress.steps_in_partial_snapshots(arm.name)
@@ -139,7 +139,6 @@ def work_left_seconds(run: Run) -> float | None:
     for arm in arms:
         at = totals[arm.name]
         saved = run.ledger.progress.steps_in_partial_snapshots(arm.name)
-        saved += run.ledger.phase_steps.num_left_out(arm.name)
         steps = max(0, arm.path_steps - at.tokens // step_tokens - saved)
         left += steps * step_tokens * (at.seconds / at.tokens if at.tokens else mean)
     return left

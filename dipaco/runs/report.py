@@ -135,7 +135,6 @@ def _rows(
     start = start_of(run, arm)
     last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
     tokens, machines = base.tokens + start.tokens + totals.tokens, arm.num_at_once
-    steps = arm.path_steps - run.ledger.phase_steps.num_left_out(arm.name)
     # A single path exchanges nothing.
     bytes_sent = totals.bytes_sent if arm.topology.num_paths > 1 else 0
     bytes_per_machine = round(start.bytes_sent / start.machines + bytes_sent / machines)
@@ -151,7 +150,7 @@ def _rows(
             for module in arm.topology.modules
             for part in arm.topology.parts_of(module)
         ),
-        "steps": base.steps + start.steps + round(steps / machines),
+        "steps": base.steps + start.steps + arm.total_steps,
         "steps_elsewhere": start.steps,
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length) + router.flops),
@@ -269,10 +268,9 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
             if by_name[DENSE_EQUAL_TOKENS] < by_name[MODULAR]
             else "loses to the modular model here"
         )
-        fewer = ", had none taken fewer steps" if run.plan.arm(MODULAR).has_fewer_steps else ""
         notes.append(
-            f"dense_equal_tokens saw the tokens of all paths together{fewer}, one after another, "
-            f"in one model; it {verdict}."
+            "dense_equal_tokens saw the tokens of all paths together, one after another, in one "
+            f"model; it {verdict}."
         )
     sent = {row.name: row.bytes_sent for row in rows}
     if sent.get(DATA_PARALLEL) and sent[MODULAR]:  # more than one machine each
@@ -289,13 +287,6 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         notes += notes_on_rerouting(run)
     if run.plan.arm(MODULAR).has_quorum:
         notes.append(_note_on_quorum(run))
-    if run.plan.arm(MODULAR).has_fewer_steps:
-        left_out, steps = run.ledger.phase_steps.num_left_out(MODULAR), run.config.inner.steps
-        notes.append(
-            "Paths on slow machines took fewer inner steps (`inner.least_steps_share`): "
-            f"{left_out:,} of {run.plan.arm(MODULAR).path_steps:,} were left out, where a phase "
-            f"has {steps:,}. Another run of this config need not have these digests."
-        )
     notes += [f"Left out of the corpus: {name} ({why})." for name, why in prepared.left_out.items()]
     return notes + prepared.notes
 

@@ -147,7 +147,6 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "machines": machines,
         "bits": _bits(run, machines),
         "quorum": _quorum_of(run),
-        "steps_by_speed": [each._asdict() for each in ledger.phase_steps.newest(MODULAR)],
         "refusals": [refusal._asdict() for refusal in ledger.redos.refusals()],
         "swarms": ledger.swarms.statuses(),
         "volunteers": [
@@ -170,8 +169,6 @@ def _bits(run: Run, machines: dict[str, int]) -> str:
     """Whether the run gives the same bits when it is done again."""
     if run.plan.arm(MODULAR).has_quorum:
         return "not promised: with a quorum they depend on who is late"
-    if run.plan.arm(MODULAR).has_fewer_steps:
-        return "not promised: paths take steps by the speed of their machines"
     if len(machines) <= 1:
         return "the same on every worker: all are of one kind"
     return "within a tolerance: workers of several kinds took part"

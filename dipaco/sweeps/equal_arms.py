@@ -18,7 +18,7 @@ from dipaco.sweeps.shared_base import base_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
 # Inner settings that only paths of shards read, several at once, or on machines of unequal speed.
-OF_PATHS = ("absent_tokens", "hold_out", "least_steps_share", "stacked_paths", "stacking")
+OF_PATHS = ("absent_tokens", "hold_out", "stacked_paths", "stacking")
 NOT_OF_AN_ARM = ("name", "baselines", *OF_NO_RESULT)
 
 

@@ -35,7 +35,6 @@ from dipaco.sweeps.errors import OtherBaseModel
 # once, and how the shards of paths are used. What is held out, no base model reads (`base_digest`).
 NOT_OF_THE_BASE = (
     "steps",
-    "least_steps_share",
     "stacked_paths",
     "stacking",
     "rewarm_steps",

@@ -45,19 +45,14 @@ def weights_of_step(
             documents = run.shards_of(run.routing_of(task.arm, phase)).documents
         else:  # a base model, whose paths share the text out
             documents = [1] * arm.topology.num_paths
-        steps = None
-        if arm.has_fewer_steps:
-            steps = [*run.ledger.phase_steps.in_phase(arm, phase, through).values()]
         of_phase = path_weights(
-            [documents[path] for path in through],
-            by_documents=settings.weigh_by_documents,
-            steps=steps,
+            [documents[path] for path in through], by_documents=settings.weigh_by_documents
         )
         fan_ins[phase] = len(through)
         alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}
         counts[phase] = of_tokens = run.counts_through(task.arm, task.module, phase)
         if of_tokens is not None:
-            shares[phase] = row_shares(of_tokens, of_phase, steps)
+            shares[phase] = row_shares(of_tokens, of_phase)
             row_fan_ins[phase] = effective_fan_in(shares[phase])
     fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
 

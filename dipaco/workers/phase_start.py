@@ -40,17 +40,13 @@ class PhaseStart(NamedTuple):
     residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
     losses: tuple[float, ...]  # of the steps of this phase that are taken already
     seconds: float  # that they took
-    num_steps: int  # that the path takes in this phase
-    steps_before: int  # that it took in the phases before, of any data
     merges_at: int | None = None  # the step after which it takes its modules; None: has them
 
     @property
     def steps(self) -> tuple[int, int]:
-        """The path's first step of the phase in the arm's schedule, and the one after its last.
-        Every path begins the phase at the same rate; one on a slow machine may end it early.
-        """
-        first = self.arm.steps_before(self.claim.task.phase)
-        return first, first + self.num_steps
+        """The path's first step of the phase in the arm's schedule, and the one after its last."""
+        phase = self.claim.task.phase
+        return self.arm.steps_before(phase), self.arm.steps_before(phase + 1)
 
     @property
     def taken(self) -> int:
@@ -60,7 +56,8 @@ class PhaseStart(NamedTuple):
     @property
     def has_had_other_data(self) -> bool:
         """Whether the path has trained on other documents than these."""
-        return self.position < self.steps_before
+        task = self.claim.task
+        return self.position < self.arm.steps_of_path_before(task.path, task.phase)
 
 
 def phase_start(run: Run, claim: Claim) -> PhaseStart:
@@ -68,13 +65,9 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
 
     Raises:
       SnapshotOfOtherData: the path's snapshot counts in data that the run no longer has.
-      ClaimLost: another worker holds the task, and would say how many steps it takes.
     """
     task = claim.task
     arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
-    phase_steps = run.ledger.phase_steps
-    num_steps = phase_steps.decide(claim, arm) if arm.has_fewer_steps else arm.steps_in(phase)
-    steps = (num_steps, phase_steps.taken_before(arm, path, phase))
     batches = batches_for(run, arm, path, phase)
     before = _snapshot_before(run, arm, path, phase, batches)
     position = 0
@@ -103,9 +96,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
         losses, seconds = saved.losses, saved.seconds
     return PhaseStart(
-        *(claim, arm, modules, batches, position, state, residual, losses, seconds),
-        *steps,
-        merges_at,
+        claim, arm, modules, batches, position, state, residual, losses, seconds, merges_at
     )
 
 

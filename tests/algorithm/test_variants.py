@@ -98,27 +98,6 @@ def test_weights_and_fan_in_are_of_the_paths_that_took_part(taking_part, moved):
     np.testing.assert_allclose(got, np.full((3, 4), moved), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("steps", "moved"), [((3, 1), 3 * 2**0.5), ((4, 4), 4 * 2**0.5)])
-def test_paths_weigh_by_the_steps_that_they_took(steps, moved):
-    """They move the shared module by -1 and -5 and have 1 and 3 documents."""
-
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
-    others = {"documents": [1, 3], "phases": 1, "steps_taken": lambda _: steps}
-    before, after = train(dense(2), outer, train_path=moves, **others)
-    module = ModuleId("all", 0)
-    got = before[module]["embed"]["w"] - after[module]["embed"]["w"]
-    np.testing.assert_allclose(got, np.full((3, 4), moved), rtol=1e-5)
-
-
-def test_where_all_take_the_same_steps_the_bits_are_those_without():
-    without = train(GRID, PAPER, documents=[3, 1, 4, 1])
-    same = train(GRID, PAPER, documents=[3, 1, 4, 1], steps_taken=lambda phase: [7 + phase] * 4)
-    assert [digests(m) for m in same] == [digests(m) for m in without]
-
-
 def test_a_module_without_a_path_in_a_phase_waits_with_its_momentum():
     """In a flat mixture, a path that sits out a phase ends where it would have, a phase later."""
 

@@ -256,7 +256,7 @@ IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViol
 TABLES = (
     *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
     *("evaluations", "samples", "claims", "workers", "partial_snapshots", "refusals"),
-    *("labels", "checks", "set_aside", "quorums", "taken", "phase_steps"),
+    *("labels", "checks", "set_aside", "quorums", "taken"),
     "history",
     *("path_totals", "path_machines", "module_totals", "settled_tasks"),
 )

@@ -186,7 +186,6 @@ def test_every_kind_of_fact_has_a_table(finished):
         "set_aside": 0,
         "quorums": 0,
         "taken": 0,
-        "phase_steps": 0,
         "path_totals": 1 + 4 + 1,
         "path_machines": 1 + 4 + 1,
         "module_totals": 1 + 4 + 1,

@@ -147,7 +147,6 @@ def detailed():
         | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
         | {
             "quorum": None,
-            "steps_by_speed": [],
             "rollbacks": [],
             "goodput": {"worker_seconds": 0},
             "refusals": [],
@@ -187,7 +186,7 @@ def test_it_says_what_a_lost_machine_costs_where_snapshots_are_not_sent():
     assert not any("snapshots" in line for line in overview(status_of(), 80))
 
 
-def test_details_show_late_contributions_and_which_paths_take_fewer_steps():
+def test_details_show_late_contributions():
     quorum = {
         "share": 0.5,
         "grace_seconds": 60.0,
@@ -196,10 +195,5 @@ def test_details_show_late_contributions_and_which_paths_take_fewer_steps():
         "in_grace": [],
         "newest_steps": {},
     }
-    row = {"path": 1, "phase": 3, "steps": 31, "out_of": 50, "share": 0.63, "worker": "w2"}
-    steps = [row, row | {"path": 2, "steps": 50}]
-    lines = list(details(detailed() | {"samples": [], "quorum": quorum, "steps_by_speed": steps}))
+    lines = list(details(detailed() | {"samples": [], "quorum": quorum}))
     assert "quorum 50% and 60 s of grace: 0 of 8 contributions were late" in lines
-    assert "steps by speed: 1 of 2 paths take fewer" in lines
-    fewer = [line for line in lines if "of 50 steps" in line]
-    assert fewer == ["  path 1 phase 3: 31 of 50 steps; w2 has 63% of the fastest worker's speed"]

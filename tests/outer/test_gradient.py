@@ -56,12 +56,6 @@ def test_weights_are_shares_of_the_documents_or_all_equal():
     np.testing.assert_allclose(path_weights([1, 2, 5], by_documents=False), [1 / 3] * 3)
 
 
-def test_weights_follow_the_steps_that_paths_took():
-    np.testing.assert_allclose(path_weights([1, 2, 5], steps=[4, 2, 1]), [4 / 13, 4 / 13, 5 / 13])
-    of_steps = path_weights([1, 2, 5], by_documents=False, steps=[4, 2, 2])
-    np.testing.assert_allclose(of_steps, [1 / 2, 1 / 4, 1 / 4])
-
-
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), st.integers(2, 1000))
 def test_weights_sum_to_one_and_their_scale_does_not_matter(documents, factor):
     weights = path_weights(documents)

@@ -88,17 +88,6 @@ def test_counts_in_proportion_to_documents_give_the_mean_of_the_paper():
         np.testing.assert_allclose(mean[part][leaf], expected[part][leaf], rtol=1e-6)
 
 
-def test_a_path_that_took_fewer_steps_counts_for_fewer_occurrences():
-    """Where counts are in proportion to documents, rows weigh as all else does."""
-    documents, steps = [1, 2, 5], [8, 4, 6]
-    counts_PV = np.outer(documents, np.arange(TOKENS))
-    alpha_P = path_weights(documents, steps=steps)
-    shares = row_shares(all_take_part(counts_PV), alpha_P, steps)
-    np.testing.assert_allclose(shares, np.tile(alpha_P[:, None], TOKENS))
-    alike = row_shares(all_take_part(counts_PV), ALPHA, [3, 3, 3])
-    np.testing.assert_allclose(alike, row_shares(all_take_part(counts_PV), ALPHA))
-
-
 def test_a_row_with_one_holder_is_the_row_of_that_path_alone():
     """Stepped plainly, the new row is what the holder made of it, also with the rescale."""
     parts = gradients()

@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         name="weights-all-equal",
         file="dipaco/workers/outer_weights.py",
-        old="            [documents[path] for path in through],\n",
-        new="            [1 for path in through],\n",
+        old="            [documents[path] for path in through], by_documents",
+        new="            [1 for path in through], by_documents",
         breaks="a path counts by the documents of its shard (DiPaCo eq. 3)",
         tests=(f"{EQUALS}[2x2-none]",),
     ),
