@@ -39,9 +39,7 @@ def run() -> RunConfig:
             kind="product_kmeans", restarts=1, iterations=20, rule="likelihood", shortlist=16
         ),
         phases=3,
-        inner=InnerSettings(
-            steps=20, batch_size=4, learning_rate=1e-2, warmup_steps=5, stacked_paths=16
-        ),
+        inner=InnerSettings(steps=20, batch_size=4, learning_rate=1e-2, warmup_steps=5),
         outer=OuterSettings(learning_rate=0.5, momentum=0.0),
         evaluation=EvaluationSettings(every_phases=3, max_documents=800),
         baselines=(),

@@ -179,7 +179,7 @@ def choices_of(kind: Any) -> tuple[Any, ...]:
 
 
 def kind_in_words(kind: Any) -> str:
-    """What may stand there: `a whole number, or None`, `one of map, vmap`, `whole numbers`."""
+    """What may stand there: `a whole number, or None`, `one of auto, plain`, `whole numbers`."""
     simple = {
         int: "a whole number",
         float: "a number",

@@ -77,13 +77,6 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
             r"`outer.delay` is 10, and a phase has `inner.steps` \(10\) steps",
         ),
         (
-            {
-                "inner": InnerSettings(steps=10, warmup_steps=5, stacked_paths=2),
-                "outer": OuterSettings(delay=2),
-            },
-            "`outer.delay` is on, and `inner.stacked_paths` is 2",
-        ),
-        (
             {"outer": OuterSettings(stagger=True), "topology": ONE_PATH},
             "`outer.stagger` is on, and one level owns all parts",
         ),
@@ -105,24 +98,10 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
         ({"mesh": MeshConfig(data=3)}, r"4 rows .* divided among the 3 devices of the mesh"),
         (
             {
-                "inner": dataclasses.replace(CONFIG.inner, stacked_paths=2),
-                "mesh": MeshConfig(tensor=2),
-            },
-            "`inner.stacked_paths` is 2, but paths are stacked on one device, and the mesh has 2",
-        ),
-        (
-            {
                 "model": dataclasses.replace(CUDNN, max_length=65),
                 "data": DataConfig(vocab_size=300, length=65),
             },
             r"`model\.attention_kernel` is cudnn, .* even length, and `data.length` is 65",
-        ),
-        (
-            {
-                "model": CUDNN,
-                "inner": dataclasses.replace(CONFIG.inner, stacked_paths=2, stacking="vmap"),
-            },
-            r"`model\.attention_kernel` is cudnn, which .* `inner\.stacking` is vmap",
         ),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
@@ -700,10 +679,9 @@ def test_synchronous_training_refuses_settings_of_contributions(setting):
         load_config(PUBLISHED, [setting, "outer.synchronous=true"])
 
 
-@pytest.mark.parametrize("setting", ["inner.stacked_paths=4", "inner.rewarm_steps=5"])
-def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them(setting):
-    """Rows that step together stack nothing, and rows without alternations do not warm up again."""
-    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", [setting])
+def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them():
+    """Rows without alternations do not warm up again."""
+    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", ["inner.rewarm_steps=5"])
     assert any(row.outer.synchronous for row in rows.values())
     assert any(row.routing.alternations for row in rows.values())
 

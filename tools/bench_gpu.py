@@ -1,10 +1,10 @@
-"""What an accelerator gives: training against its arithmetic, decoding against its memory, stacks.
+"""What an accelerator gives: training against its arithmetic, decoding against its memory.
 
     python tools/bench_gpu.py                        # all of it; needs jax, flax and optax only
     python tools/bench_gpu.py --only train --profile profile
     python tools/bench_gpu.py --anyway --tiny        # where there is none: that it runs, no more
 
-Four measurements, each with a table and a line of JSON; the last line has the ratio of each.
+Three measurements, each with a table and a line of JSON; the last line has the ratio of each.
 
 attention  cuDNN's kernel against attention written out, on packed rows: how far the loss and the
            gradients are apart (bfloat16), before anything is timed with it.
@@ -17,9 +17,6 @@ train      the paper's path of 150 M parameters (12 layers, d_model 896, vocabul
            step's time goes.
 decode     the same path, a token at a time in each of B rows: the time to read its parameters and
            the rows' keys and values once, at the data sheet's bandwidth, over the time it took.
-stacked    P small paths in one program (`inner/stacked.py`) against one by one, for P up to 64 and
-           1, 10 and 40 M parameters: the ratio of times, each pair run in turn, the memory, and
-           whether the bits are those of one by one.
 
 Times are medians of windows of a few steps. A device that the table does not know is measured: a
 large product, a large copy. On CPU `--anyway --tiny` runs all of it. On an H100 each setting takes
@@ -41,11 +38,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from support.device_profile import kernel_seconds
-from support.paired_ratio import median_and_interval
 
-from dipaco.inner.config import STACKINGS, InnerSettings
+from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
-from dipaco.inner.stacked import make_stacked_step, stack, unstack
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
@@ -360,114 +355,10 @@ def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     return {"decode_vs_bandwidth": ratios}
 
 
-# --- stacked paths ------------------------------------------------------------------------------
-
-SMALL = {  # millions of parameters -> sizes
-    1: ModelConfig(
-        vocab_size=2048, d_model=128, num_layers=4, num_heads=4, d_ff=344, max_length=256
-    ),
-    10: ModelConfig(
-        vocab_size=8192, d_model=256, num_layers=8, num_heads=4, d_ff=688, max_length=256
-    ),
-    40: ModelConfig(
-        vocab_size=8192, d_model=512, num_layers=10, num_heads=8, d_ff=1376, max_length=256
-    ),
-}
-
-
-def bench_stacked(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
-    rows = 2 if arguments.tiny else 16
-    inner = InnerSettings(batch_size=rows)
-    curves: dict[str, Any] = {}
-    print(
-        f"\nstacked: time of P paths one by one over stacked; {rows} rows of "
-        f"{arguments.stacked_length}\n{'M':>4} {'P':>4} {'how':>6} {'sooner':>7} {'interval':>15} "
-        f"{'GB':>7} {'bits':>6}"
-    )
-    for millions in arguments.millions:
-        model = dataclasses.replace(
-            SMALL[millions],
-            max_length=arguments.stacked_length,
-            compute_dtype="bfloat16",
-            attention_kernel="plain",
-        )
-        if arguments.tiny:
-            model = dataclasses.replace(model, num_layers=1)
-        step = step_of(model, inner)
-        for paths in arguments.paths:
-            for stacking in STACKINGS:
-                shown = f"{millions:4} {paths:4} {stacking:>6}"
-                try:
-                    row = stacked_against_alone(model, inner, step, paths, stacking)
-                except Exception as error:  # too much memory: the end of the curve
-                    print(f"{shown} {str(error).strip().splitlines()[0][:60]}")
-                    continue
-                curves.setdefault(f"{millions}M", {}).setdefault(stacking, {})[str(paths)] = row
-                print(
-                    f"{shown} {row['sooner']:7.2f} [{row['low']:5.2f}, {row['high']:5.2f}] "
-                    f"{row['gigabytes']:7.2f} {'same' if row['same_bits'] else 'differ':>6}",
-                    flush=True,
-                )
-    return {"stacked": curves}
-
-
-def stacked_against_alone(model, inner, step, paths: int, stacking: str) -> dict[str, Any]:
-    """Pairs of windows: P steps of one path after another, and one step of P stacked."""
-    rate = np.float32(1e-4)
-    batches = [packed_batch(model, inner.batch_size, seed) for seed in range(paths)]
-    alone = fresh_state(model, inner)
-    first = jax.device_get(alone)  # the host keeps what every path starts from
-    states = jax.device_put(stack([first] * paths))
-    stacked_batch = jax.device_put(stack([jax.device_get(batch) for batch in batches]))
-    lowered = make_stacked_step(step, stacking).lower(states, stacked_batch, rate)
-    program = lowered.compile()
-
-    # One step of each, compared: the first path and the last.
-    states, _ = program(states, stacked_batch, rate)
-    same_bits = True
-    for index in sorted({0, paths - 1}):
-        expected, _ = step(jax.device_put(first), batches[index], rate)
-        found = unstack(states, index)
-        same_bits &= all(
-            np.array_equal(np.asarray(a), np.asarray(b))
-            for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True)
-        )
-
-    def one_by_one():
-        nonlocal alone
-        for batch in batches:
-            alone, metrics = step(alone, batch, rate)
-        return metrics
-
-    def together():
-        nonlocal states
-        states, metrics = program(states, stacked_batch, rate)
-        return metrics
-
-    ratios = []
-    for pair in range(21):
-        seconds = {}
-        for work in (one_by_one, together) if pair % 2 else (together, one_by_one):
-            started = time.perf_counter()
-            jax.block_until_ready(work())
-            seconds[work.__name__] = time.perf_counter() - started
-        if pair:  # the first warms up
-            ratios.append(seconds["one_by_one"] / seconds["together"])
-    middle, low, high = median_and_interval(ratios)
-    return {
-        "sooner": round(middle, 3),
-        "low": round(low, 3),
-        "high": round(high, 3),
-        "gigabytes": round(needed_bytes(program) / 1e9, 3),
-        "same_bits": bool(same_bits),
-    }
-
-
 BENCHES = {
     "attention": bench_attention,
     "train": bench_train,
     "decode": bench_decode,
-    "stacked": bench_stacked,
 }
 
 
@@ -481,9 +372,6 @@ def main() -> None:
     parser.add_argument("--batches", type=numbers, default=[16, 32, 64, 128], help="rows to train")
     parser.add_argument("--decode-rows", type=numbers, default=[1, 8, 32, 128])
     parser.add_argument("--decode-steps", type=int, default=32, help="tokens a call (32)")
-    parser.add_argument("--paths", type=numbers, default=[1, 2, 4, 8, 16, 32, 64], help="stacked")
-    parser.add_argument("--millions", type=numbers, default=[1, 10, 40], help="of parameters")
-    parser.add_argument("--stacked-length", type=int, default=256, help="tokens a row (256)")
     parser.add_argument("--profile", metavar="FOLDER", help="trace of the best training step")
     parser.add_argument("--anyway", action="store_true", help="run where there is no accelerator")
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
@@ -496,7 +384,6 @@ def main() -> None:
     arguments.model = TINY if arguments.tiny else PAPER
     if arguments.tiny:
         arguments.batches, arguments.decode_rows, arguments.decode_steps = [2, 4], [1, 2], 4
-        arguments.paths, arguments.millions, arguments.stacked_length = [1, 2], [1], 32
     arguments.has_cudnn = "NVIDIA" in device.device_kind
     peak = peak_of(device, 512 if arguments.tiny else 8192)
     print(

@@ -129,7 +129,7 @@ class Pace:
 
     def install(self) -> None:
         """Wraps what claims, what steps and what records."""
-        wrap(Queue, "claim_stack", after=self._claimed)
+        wrap(Queue, "claim", after=self._claimed)
         wrap(Queue, "claim_backup", after=self._claimed)
         run_phase, finish = train.run_phase, Commit.finish
 
@@ -151,8 +151,8 @@ class Pace:
         vars(train)["run_phase"] = paced_phase
         Commit.finish = paced_finish  # ty: ignore[invalid-assignment]
 
-    def _claimed(self, claims: Any) -> None:
-        if claims:
+    def _claimed(self, claim: Any) -> None:
+        if claim is not None:
             self._began = time.monotonic()
 
     def _wait_until(self, share: float) -> None:

@@ -73,8 +73,7 @@ def check_effects(config: "RunConfig") -> None:
 
 
 def check_mesh(config: "RunConfig", sizes: Mapping[str, int]) -> None:
-    """Raises `SettingsDisagree` for batches that a mesh cannot divide, and paths stacked on one of
-    several devices.
+    """Raises `SettingsDisagree` for batches that a mesh cannot divide.
 
     Args:
       config: of the run.
@@ -88,28 +87,16 @@ def check_mesh(config: "RunConfig", sizes: Mapping[str, int]) -> None:
             problem=f"{rows} rows (`inner.batch_size` / `inner.accumulation_steps`) cannot be "
             f"divided among the {pieces} devices of the mesh that share a batch"
         )
-    num_devices = math.prod(sizes.values())
-    if inner.stacked_paths > 1 and num_devices > 1:
-        raise SettingsDisagree(
-            problem=f"`inner.stacked_paths` is {inner.stacked_paths}, but paths are stacked on one "
-            f"device, and the mesh has {num_devices}"
-        )
 
 
 def _check_kernel(config: "RunConfig") -> None:
-    """cuDNN's attention takes masks of even rows, and no batch of paths (`attend_fused`)."""
+    """cuDNN's attention takes masks of even rows (`attend_fused`)."""
     if config.model.attention_kernel != "cudnn":
         return
     if config.data.length % 2:
         raise SettingsDisagree(
             problem=f"`model.attention_kernel` is cudnn, which takes rows of an even length, and "
             f"`data.length` is {config.data.length}; auto takes the plain kernel"
-        )
-    if config.inner.stacked_paths > 1 and config.inner.stacking == "vmap":
-        raise SettingsDisagree(
-            problem="`model.attention_kernel` is cudnn, which `jax.vmap` refuses, and "
-            "`inner.stacking` is vmap; use `inner.stacking=map`, or auto, which takes the plain "
-            "kernel"
         )
 
 
@@ -142,11 +129,6 @@ def _check_delay(config: "RunConfig") -> None:
         raise SettingsDisagree(
             problem=f"`outer.delay` is {delay}, and a phase has `inner.steps` ({steps}) steps: "
             "modules are taken within it, so delay fewer"
-        )
-    if config.outer.delay and (stacked := config.inner.stacked_paths) > 1:
-        raise SettingsDisagree(
-            problem=f"`outer.delay` is on, and `inner.stacked_paths` is {stacked}: each would "
-            "wait for the modules of all of them; expected 1"
         )
     if not config.outer.stagger:
         return

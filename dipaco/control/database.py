@@ -53,8 +53,8 @@ class Database(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether frequent operations must be one statement each: then `claim_task`, `claim_alike`
-        and `finish_training` exist.
+        """Whether frequent operations must be one statement each: then `claim_task` and
+        `finish_training` exist.
         """
         ...
 

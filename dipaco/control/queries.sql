@@ -243,32 +243,6 @@ held AS
 SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
--- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together; not
--- those that went wrong, which may end the program of all, nor those left to others, as above
-SELECT id FROM tasks
-WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
-  AND id NOT IN (SELECT task_id FROM failures)
-  AND [[is_not_a_swarms]]
-  AND [[is_not_left_to_a_home]]
-ORDER BY id LIMIT :limit;
-
--- claim_alike@postgresql: finds them as above and claims them
-WITH next AS MATERIALIZED
-  (SELECT id FROM tasks
-   WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
-     AND id NOT IN (SELECT task_id FROM failures)
-     AND [[is_not_a_swarms]]
-     AND [[is_not_left_to_a_home]]
-   ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
-claimed AS
-  (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
-   RETURNING id, kind, arm, subject, phase, attempt),
-held AS
-  (INSERT INTO claims (task_id, attempt, worker, lease_seconds, begun)
-   SELECT id, attempt, :worker, :lease_seconds, :wall FROM claimed)
-SELECT id, kind, arm, subject, phase, attempt FROM claimed
-WHERE set_config('synchronous_commit', 'off', true) = 'off';
-
 -- single_claims: tasks of paths that one other worker holds, with how long it had at its last
 -- renewal, the longest first. Only those that may be late: none has been held for as many times as
 -- long as the quickest of the newest phases took. Hundreds are held, and few are joined here
@@ -401,9 +375,6 @@ ORDER BY id FOR UPDATE OF tasks;
 UPDATE tasks SET state = 'ready'
 WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
 
--- has_failures: a row if a task went wrong since it was last done
-SELECT 1 FROM failures WHERE task_id = :task_id;
-
 -- count_failure: one more attempt at a task went wrong
 INSERT INTO failures (task_id, errors, crashes, losses, reason, worker, epoch, since, wait_seconds)
 VALUES (:task_id, :errors, :crashes, :losses, :reason, :worker, :epoch, :now, 0)
@@ -486,11 +457,10 @@ FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
 -- put_worker: registers a worker; changes no row if another took the name meanwhile
 INSERT INTO workers (name, host, pid, life, machine, version, state, epoch, joined, heartbeat,
-                     committed_until, kinds)
-VALUES (:name, :host, :pid, :life, :machine, :version, 'here', :epoch, :now, :now, :now, :kinds)
+                     kinds)
+VALUES (:name, :host, :pid, :life, :machine, :version, 'here', :epoch, :now, :now, :kinds)
 ON CONFLICT (name) DO UPDATE SET
   earlier_seconds = workers.earlier_seconds + workers.heartbeat - workers.joined,
-  committed_until = excluded.committed_until,
   host = excluded.host, pid = excluded.pid, life = excluded.life, machine = excluded.machine,
   state = 'here', version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
   heartbeat = excluded.heartbeat, heartbeats = workers.heartbeats + 1, is_silent = 0,
@@ -508,16 +478,8 @@ WHERE name = :name AND life = :life AND state = 'here';
 -- lose_worker: a worker is known to be dead
 UPDATE workers SET state = 'lost', last_words = :last_words WHERE name = :name AND state = 'here';
 
--- credit_worker: its task was committed, a sign of life; seconds that tasks share count once
-UPDATE workers SET committed_seconds = committed_seconds
-                                       + max(0, min(:seconds, :now - committed_until)),
-                   committed_until = :now, heartbeat = :now,
-                   committed_tasks = committed_tasks + 1 WHERE name = :name;
-
--- credit_worker@postgresql: as above
-UPDATE workers SET committed_seconds = committed_seconds
-                                       + greatest(0, least(:seconds, :now - committed_until)),
-                   committed_until = :now, heartbeat = :now,
+-- credit_worker: its task was committed, a sign of life
+UPDATE workers SET committed_seconds = committed_seconds + :seconds, heartbeat = :now,
                    committed_tasks = committed_tasks + 1 WHERE name = :name;
 
 -- debit_worker: it lost its task

@@ -26,7 +26,6 @@ LEASE_SECONDS = 60.0
 LATE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
 ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
 NO_PROCESS = "its process was gone"
-STACKED_KINDS = ("train",)  # several of these may be claimed and done together
 
 
 class HeldClaim(NamedTuple):
@@ -60,24 +59,11 @@ class Queue:
         kinds: Collection[Kind] = ALL_KINDS,
         *,
         lease_seconds: float = LEASE_SECONDS,
-    ) -> Claim | None:
-        """The most urgent task that is ready, now held by `worker`; None where nothing is."""
-        claims = self.claim_stack(worker, kinds, limit=1, lease_seconds=lease_seconds)
-        return claims[0] if claims else None
-
-    def claim_stack(
-        self,
-        worker: str,
-        kinds: Collection[Kind] = ALL_KINDS,
-        *,
-        limit: int,
-        lease_seconds: float = LEASE_SECONDS,
         own: Collection[tuple[str, int]] = (),
         is_patient: bool = False,
         heeds_homes: bool = True,
-    ) -> list[Claim]:
-        """The most urgent task that is ready; if it is a training task, up to `limit` of its arm
-        and phase, to be trained together. A task that went wrong is done alone.
+    ) -> Claim | None:
+        """The most urgent task that is ready, now held by `worker`. None if no task is ready.
 
         Args:
           own: (arm, path) that are at home with the worker (homes.py): they come before others.
@@ -88,35 +74,27 @@ class Queue:
         homes = {"is_patient": int(is_patient), "heeds_homes": int(heeds_homes)}
         of = {"kinds": json.dumps(list(kinds)), **homes}
         owned = json.dumps([f"{arm}/{path}" for arm, path in own]) if own else ""
-        claims = self._claim("task", holder, own=owned, **of)
-        if own and not claims:
-            claims = self._claim("task", holder, own="", **of)
-        if limit > 1 and claims and self._may_be_stacked(claims[0]):
-            kind, arm, _, phase = claims[0].task
-            alike = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
-            claims += self._claim("alike", holder, **alike, **homes)
-        return claims
-
-    def _may_be_stacked(self, claim: Claim) -> bool:
-        has_failed = self._database.one("has_failures", **_task(claim)) is not None
-        return claim.task.kind in STACKED_KINDS and not has_failed
+        claim = self._claim(holder, own=owned, **of)
+        if own and claim is None:
+            claim = self._claim(holder, own="", **of)
+        return claim
 
     @retried
-    def _claim(self, what: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
+    def _claim(self, holder: dict[str, Any], **values: Any) -> Claim | None:
         # Need not be durable: losing a claim in a power cut costs a second claim and no facts.
         database, worker = self._database, holder["worker"]
         if database.is_remote:
-            rows = database.rows(f"claim_{what}", **values, **holder)
-            return [_claim_of(worker, row) for row in rows]
-        if not database.rows(f"next_{what}", **values, worker=worker):
-            return []  # found without the lock that others write under
+            row = database.one("claim_task", **values, **holder)
+            return None if row is None else _claim_of(worker, row)
+        if database.one("next_task", **values, worker=worker) is None:
+            return None  # found without the lock that others write under
         with database.transaction(is_durable=False):
-            claims = []
-            for (task_id,) in database.rows(f"next_{what}", **values, worker=worker):
-                row = database.one("take_task", task_id=task_id)
-                assert row is not None
-                claims.append(self._hold(row, **holder))
-            return claims
+            found = database.one("next_task", **values, worker=worker)
+            if found is None:
+                return None
+            row = database.one("take_task", task_id=found[0])
+            assert row is not None
+            return self._hold(row, **holder)
 
     @retried
     def claim_backup(

@@ -6,9 +6,8 @@ from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
 
-Stacking = Literal["map", "vmap"]
 AbsentTokens = Literal["plain", "masked", "damped", "frozen"]  # absent.py
-STACKINGS, ABSENT_TOKENS = get_args(Stacking), get_args(AbsentTokens)
+ABSENT_TOKENS = get_args(AbsentTokens)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,11 +24,6 @@ class InnerSettings:
     """Whether activations are computed again in the backward pass, to save memory."""
     loss_chunks: int = 1
     """Equal pieces that rows are cut into for the logits, to save memory."""
-    stacked_paths: int = 1
-    """Small paths of one phase that a worker trains in one program."""
-    stacking: Stacking = "map"
-    """How those are trained: `map` = in turn, the same bits as one by one; `vmap` = batched, faster
-    on accelerators, equal within rounding."""
     learning_rate: float = 4e-4
     """Peak learning rate of AdamW (DiPaCo section 4)."""
     warmup_steps: int = 1000
@@ -68,7 +62,6 @@ class InnerSettings:
             "batch_size",
             "accumulation_steps",
             "loss_chunks",
-            "stacked_paths",
         ):
             if getattr(self, name) < 1:
                 raise BadSetting(
@@ -101,10 +94,9 @@ class InnerSettings:
                 value=self.accumulation_steps,
                 expected=f"a divisor of inner.batch_size ({self.batch_size})",
             )
-        for name, known in (("stacking", STACKINGS), ("absent_tokens", ABSENT_TOKENS)):
-            if getattr(self, name) not in known:
-                raise BadSetting(
-                    name=f"inner.{name}",
-                    value=getattr(self, name),
-                    expected=f"one of {', '.join(known)}",
-                )
+        if self.absent_tokens not in ABSENT_TOKENS:
+            raise BadSetting(
+                name="inner.absent_tokens",
+                value=self.absent_tokens,
+                expected=f"one of {', '.join(ABSENT_TOKENS)}",
+            )

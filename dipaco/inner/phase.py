@@ -5,7 +5,7 @@ host; a diverged loss is noticed one step late.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,15 +14,15 @@ from dipaco.errors import Diverged
 from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch, StepMetrics
 
-OnStep = Callable[[int, Any], None]  # (steps taken in this phase, loss; [P] of stacked paths)
+OnStep = Callable[[int, float], None]  # (steps taken in this phase, loss)
 
 
 class PhaseResult(NamedTuple):
     """A path after a phase."""
 
     state: PathState
-    losses: np.ndarray  # float32 [tau], mean nats per target; [tau, P] of stacked paths
-    targets: int  # predicted tokens, of all paths
+    losses: np.ndarray  # float32 [tau], mean nats per target
+    targets: int  # predicted tokens
 
 
 def run_phase(
@@ -38,10 +38,10 @@ def run_phase(
     """Runs one step per learning rate, or fewer if `should_stop` says so.
 
     Args:
-      state: one path, or several stacked ones; donated: use the returned state.
+      state: donated: use the returned state.
       batches: at least as many as there are rates, placed as `step` expects them.
       rates: float32 [tau], the learning rate of each step.
-      step: a compiled step, from `make_step` or `make_stacked_step`.
+      step: a compiled step, from `make_step`.
       taken: steps of this phase that were taken before, when it resumes after a stop.
       on_step: called with (steps taken, loss), one step late.
       should_stop: called before each step; True ends the phase there. The rest can be run later
@@ -50,18 +50,17 @@ def run_phase(
     Raises:
       Diverged: a loss is not finite. Discard the whole phase.
     """
-    losses: list[Any] = []
+    losses: list[float] = []
     targets = 0
     waiting: StepMetrics | None = None
 
     def fetch(metrics: StepMetrics) -> None:
         nonlocal targets
         loss, count = jax.device_get((metrics.loss, metrics.targets))
-        diverged = np.asarray(loss)[~np.isfinite(loss)]
-        if diverged.size:
-            raise Diverged(step=taken + len(losses) + 1, loss=float(diverged[0]))
+        if not np.isfinite(loss):
+            raise Diverged(step=taken + len(losses) + 1, loss=float(loss))
         losses.append(loss.tolist())
-        targets += int(np.sum(count))
+        targets += int(count)
         if on_step is not None:
             on_step(taken + len(losses), losses[-1])
 

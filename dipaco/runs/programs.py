@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,9 @@ from jax.experimental import multihost_utils
 from dipaco.config import RunConfig
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import adamw, adamw_of_clipped
-from dipaco.inner.stacked import make_stacked_step, stack
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
 from dipaco.inner.synchronous import make_module_update
-from dipaco.model.config import ModelConfig
 from dipaco.model.loss import LogitsLoss
 from dipaco.model.sharding import batch_sharding, parts_shardings
 from dipaco.model.spec import initialise
@@ -61,27 +59,11 @@ class Programs:
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
-        return put(self._state(parts, optimizer_state, step), self._state_shardings)
-
-    def place_stacked(self, paths: Sequence[tuple[Any, Any | None, int]]) -> PathState:
-        """The states of several paths, each as `place` takes it, stacked on the one device."""
-        return jax.device_put(stack([self._state(*path) for path in paths]), self._device)
-
-    def _state(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         if optimizer_state is None:
             optimizer_state = jax.tree.map(
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.optimizer
             )
-        return PathState(parts, optimizer_state, np.int32(step))
-
-    def place_stacked_batch(self, batches: Sequence[Any]) -> Any:
-        """A batch of each of several paths, stacked on the one device."""
-        return jax.device_put(stack(batches), self._device)
-
-    @property
-    def _device(self) -> jax.Device:
-        (device,) = self.mesh.devices.flat
-        return device
+        return put(PathState(parts, optimizer_state, np.int32(step)), self._state_shardings)
 
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""
@@ -112,20 +94,12 @@ class Programs:
     @functools.cached_property
     def step(self) -> Any:
         """One inner step of any arm."""
-        return make_step(self._loss(self.config.model), self.config.inner, self._state_shardings)
-
-    @functools.cached_property
-    def stacked_step(self) -> Any:
-        """One inner step of each of several paths of an arm, stacked."""
-        inner, model = self.config.inner, self.config.model
-        if inner.stacking == "vmap" and model.attention_kernel == "auto":
-            model = dataclasses.replace(model, attention_kernel="plain")  # see `attend_fused`
-        return make_stacked_step(make_step(self._loss(model), inner), inner.stacking)
+        return make_step(self._loss(), self.config.inner, self._state_shardings)
 
     @functools.cached_property
     def gradient(self) -> Any:
         """(parts, batch) -> (gradient, metrics) of a path that steps together with others."""
-        return jax.jit(gradient_function(self._loss(self.config.model), self.config.inner))
+        return jax.jit(gradient_function(self._loss(), self.config.inner))
 
     @functools.cached_property
     def update(self) -> Any:
@@ -153,9 +127,9 @@ class Programs:
         )
         return jax.device_put(parts, shardings), jax.device_put(optimizer_state, of_state)
 
-    def _loss(self, model: ModelConfig) -> LossFn:
-        rows_sharding = self._batch_sharding if self.mesh.size > 1 else None
-        return path_loss(model, self.config.inner, rows_sharding, self._loss_rule())
+    def _loss(self) -> LossFn:
+        config, rows_sharding = self.config, self._batch_sharding if self.mesh.size > 1 else None
+        return path_loss(config.model, config.inner, rows_sharding, self._loss_rule())
 
 
 def _key(seed: int) -> jax.Array:

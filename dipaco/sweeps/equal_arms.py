@@ -17,8 +17,8 @@ from dipaco.sweeps.kinds import but_for_speed
 from dipaco.sweeps.shared_base import base_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
-# Inner settings that only paths of shards read, several at once, or on machines of unequal speed.
-OF_PATHS = ("absent_tokens", "hold_out", "stacked_paths", "stacking")
+# Inner settings that only paths of shards read.
+OF_PATHS = ("absent_tokens", "hold_out")
 NOT_OF_AN_ARM = ("name", "baselines", *OF_NO_RESULT)
 
 

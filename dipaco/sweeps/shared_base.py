@@ -31,12 +31,10 @@ from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import OtherBaseModel
 
-# Inner settings that no base model depends on: the length of a phase, how several paths train at
-# once, and how the shards of paths are used. What is held out, no base model reads (`base_digest`).
+# Inner settings that no base model depends on: the length of a phase, and how the shards of paths
+# are used. What is held out, no base model reads (`base_digest`).
 NOT_OF_THE_BASE = (
     "steps",
-    "stacked_paths",
-    "stacking",
     "rewarm_steps",
     "hold_out",
     "absent_tokens",

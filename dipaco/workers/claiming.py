@@ -28,7 +28,6 @@ class Claimer:
       kinds: of tasks that it claims.
       failures: of its tasks.
       lease_seconds: without a renewal, after which its tasks may be claimed by others.
-      limit: the most paths that it trains together.
     """
 
     def __init__(
@@ -39,18 +38,17 @@ class Claimer:
         failures: FailureCounter,
         *,
         lease_seconds: float,
-        limit: int,
     ):
         self._run, self._name, self._kinds, self._failures = run, name, kinds, failures
-        self._lease_seconds, self._limit = lease_seconds, limit
+        self._lease_seconds = lease_seconds
         self.own: set[tuple[str, int]] = set()  # (arm, path) whose newest phase it has trained
         self._late_tasks = _Regularly(lease_seconds)
         # A worker that computes looks for them as well (heartbeat.py).
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
         self._idle_since = time.monotonic()
 
-    def claim(self, glance: Glance | None) -> list[Claim]:
-        """One task, or training tasks to be done together; nothing where none is due.
+    def claim(self, glance: Glance | None) -> Claim | None:
+        """The task to do next. None if no task is due.
 
         Args:
           glance: of just now; what it does not show is not looked for. None = look for everything.
@@ -59,32 +57,29 @@ class Claimer:
         has_ready, has_resting = (True, True) if glance is None else glance[1:3]
         has_ready |= self._end_grace()
         how: dict[str, Any] = {
-            "limit": self._limit,
             "lease_seconds": self._lease_seconds,
             "own": self.own,
             "is_patient": self._is_patient,
         }
         # First: the tasks of silent workers are older than most that are ready.
         reaped = self._reap()
-        claims: list[Claim] = []
+        claim: Claim | None = None
         if has_ready or reaped:
-            claims = queue.claim_stack(self._name, self._kinds, **how)
-        if not claims and (has_resting or reaped) and self._failures.end_delays():
-            claims = queue.claim_stack(self._name, self._kinds, **how)
-        if not claims and "train" in self._kinds and self._late_tasks.is_due():
-            backup = queue.claim_backup(
+            claim = queue.claim(self._name, self._kinds, **how)
+        if claim is None and (has_resting or reaped) and self._failures.end_delays():
+            claim = queue.claim(self._name, self._kinds, **how)
+        if claim is None and "train" in self._kinds and self._late_tasks.is_due():
+            claim = queue.claim_backup(
                 self._name,
-                factor=self._late_factor(self._limit),
+                factor=self._late_factor,
                 lease_seconds=self._lease_seconds,
                 is_waiting=self._cannot_have_backup,
             )
-            claims = [] if backup is None else [backup]
-            if not claims and has_ready and self._has_waited_for_homes(self._limit):
-                how["limit"] = 1
-                claims = queue.claim_stack(self._name, self._kinds, heeds_homes=False, **how)
-            if claims:  # what it lacks of a path may have to be made first
+            if claim is None and has_ready and self._has_waited_for_homes:
+                claim = queue.claim(self._name, self._kinds, heeds_homes=False, **how)
+            if claim is not None:  # what it lacks of a path may have to be made first
                 self._late_tasks.make_due()
-        return claims
+        return claim
 
     def begin_idling(self) -> None:
         """From here on the worker has no task; nor had it one while it was paused."""
@@ -99,10 +94,10 @@ class Claimer:
         has_others = self._run.ledger.queue.has_others(
             self._name,
             self._kinds,
-            factor=self._late_factor(1) if looks_for_late else None,
+            factor=self._late_factor if looks_for_late else None,
             is_waiting=self._cannot_have_backup,
             is_patient=self._is_patient,
-            heeds_homes=not (looks_for_late and self._has_waited_for_homes(1)),
+            heeds_homes=not (looks_for_late and self._has_waited_for_homes),
         )
         if has_others and looks_for_late:
             self._late_tasks.make_due()  # it may be the late one that it leaves for
@@ -129,14 +124,16 @@ class Claimer:
             self._run.ledger.quorums.end_grace(self._run.plan)
         return has_grace
 
-    def _late_factor(self, limit: int) -> float:
-        # The seconds recorded for a path are its share of the stack or the synchronous task.
+    @property
+    def _late_factor(self) -> float:
+        # The seconds recorded for a path are its share of a synchronous task.
         arms = self._run.plan.arms
         num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
         unsent = self._run.config.retention.most_unsent if self._is_patient else 0
-        return LATE_FACTOR * max(limit, *num_paths, 1) + unsent  # phases that come before it
+        return LATE_FACTOR * max([1, *num_paths]) + unsent  # phases that come before it
 
-    def _has_waited_for_homes(self, limit: int) -> bool:
+    @property
+    def _has_waited_for_homes(self) -> bool:
         """Whether paths that are left to their homes have had the time of a late task: the home of
         one may do nothing any more, and renew its leases all the same.
         """
@@ -144,7 +141,7 @@ class Claimer:
             return False
         idle_seconds = time.monotonic() - self._idle_since
         usual = self._run.ledger.queue.usual_seconds(arm.name for arm in self._run.plan.arms)
-        return usual is not None and idle_seconds >= self._late_factor(limit) * usual
+        return usual is not None and idle_seconds >= self._late_factor * usual
 
     @property
     def _is_of_another_kind(self) -> bool:

@@ -43,9 +43,9 @@ class LeaseRenewer:
 
     def __init__(self, open_ledger: Callable[[], Ledger], worker: str, lease_seconds: float):
         self._open_ledger, self._worker, self._lease_seconds = open_ledger, worker, lease_seconds
-        self._claims: tuple[Claim, ...] = ()
-        self._lost: set[Claim] = set()
-        self._wanted: set[Claim] = set()  # by the backbones of a path
+        self._claim: Claim | None = None
+        self.has_lost = False  # a renewal was refused: another worker may have the task
+        self.is_wanted = False  # volunteers have come for the path: their backbone is to have it
         self._waited_seconds = 0.0  # with a task in hand
         self._guard = threading.Lock()
         self._is_over = threading.Event()
@@ -65,10 +65,10 @@ class LeaseRenewer:
         self._is_over.set()
         self._thread.join(timeout=self._lease_seconds)
 
-    def hold(self, *claims: Claim) -> None:
-        """Sets the claims to renew from now on; none when their tasks are done."""
+    def hold(self, claim: Claim | None) -> None:
+        """Sets the claim to renew from now on. None when its task is done."""
         with self._guard:
-            self._claims, self._lost, self._wanted = claims, set(), set()
+            self._claim, self.has_lost, self.is_wanted = claim, False, False
             self._waited_seconds = 0.0
             self._renewed_seconds = time.monotonic()
 
@@ -77,26 +77,18 @@ class LeaseRenewer:
         with self._guard:
             self._waited_seconds += seconds
 
-    def has_lost(self, claim: Claim) -> bool:
-        """Whether a renewal was refused: another worker may have the task."""
-        return claim in self._lost
-
-    def is_wanted(self, claim: Claim) -> bool:
-        """Whether volunteers have come for the path: the task is to be handed to their backbone."""
-        return claim in self._wanted
-
     def renew(self, ledger: Ledger) -> None:
-        """One heartbeat: renews the claims, marks the worker alive, looks for leases of others that
+        """One heartbeat: renews the claim, marks the worker alive, looks for leases of others that
         have expired and for volunteers, reads the command.
         """
-        self._renew_claims(ledger)
+        self._renew_claim(ledger)
         self._look_for_volunteers(ledger)
         self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
         ledger.reaper.reap(self._worker)
         self.receive(ledger.meta.command())
 
     def renew_if_silent(self, ledger: Ledger) -> None:
-        """Renews the claims from the worker's own thread if no heartbeat has for most of a lease.
+        """Renews the claim from the worker's own thread if no heartbeat has for most of a lease.
 
         Args:
           ledger: the worker's.
@@ -114,7 +106,7 @@ class LeaseRenewer:
             problem,
         )
         try:
-            self._renew_claims(ledger)
+            self._renew_claim(ledger)
         except MachineFault:
             raise
         except DipacoError as error:
@@ -122,34 +114,27 @@ class LeaseRenewer:
             if seconds > self._lease_seconds:
                 raise LeaseNotRenewed(seconds=seconds, problem=error) from error
 
-    def _renew_claims(self, ledger: Ledger) -> None:
-        now = time.monotonic()
+    def _renew_claim(self, ledger: Ledger) -> None:
+        now, is_lost = time.monotonic(), False
         with self._guard:
-            claims, waited = self._claims, self._waited_seconds
-        lost = {
-            claim
-            for claim in claims
-            if not ledger.queue.renew(
-                claim._replace(since=claim.since + waited), self._lease_seconds
-            )
-        }
+            claim, waited = self._claim, self._waited_seconds
+        if claim is not None:
+            renewed = claim._replace(since=claim.since + waited)
+            is_lost = not ledger.queue.renew(renewed, self._lease_seconds)
         with self._guard:
-            if claims is self._claims:
-                self._lost |= lost
+            if claim is self._claim:
+                self.has_lost |= is_lost
                 self._renewed_seconds = now
 
     def _look_for_volunteers(self, ledger: Ledger) -> None:
         with self._guard:
-            claims = self._claims
-        wanted = {
-            claim
-            for claim in claims
-            if claim.task.kind == "train"
-            and ledger.swarms.wants(claim.task.arm, claim.task.path, self._worker)
-        }
+            claim = self._claim
+        if claim is None or claim.task.kind != "train":
+            return
+        is_wanted = ledger.swarms.wants(claim.task.arm, claim.task.path, self._worker)
         with self._guard:
-            if claims is self._claims:
-                self._wanted = wanted
+            if claim is self._claim:
+                self.is_wanted = is_wanted
 
     def receive(self, command: RunCommand) -> None:
         """Takes over a command.

@@ -33,8 +33,6 @@ from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
 from dipaco.workers.late_modules import modules_needed
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
-from dipaco.workers.stacks import stacks_of
-from dipaco.workers.tasks.train import train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 # Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
@@ -80,14 +78,7 @@ class Worker:
         self._kinds, self._hosts = kinds_done_by(hosts, kinds), hosts
         self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
-        self._claimer = Claimer(
-            run,
-            name,
-            self._kinds,
-            self._failures,
-            lease_seconds=lease_seconds,
-            limit=1 if phase_runner is not None else run.config.inner.stacked_paths,
-        )
+        self._claimer = Claimer(run, name, self._kinds, self._failures, lease_seconds=lease_seconds)
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
         # interrupted thread holds.
         self._stop_is_requested, self._wake_up = False, SimpleQueue[None]()
@@ -155,7 +146,7 @@ class Worker:
         return self._run.ledger.queue.unfinished_kinds().isdisjoint(FIRST_KINDS)
 
     def run_once(self, glance: Glance | None = None) -> bool:
-        """Does one task, or a stack of them (`inner.stacked_paths`); False if no task is due.
+        """Does one task. False if no task is due.
 
         Args:
           glance: of just now; what it does not show is not looked for. None = look for everything.
@@ -163,62 +154,47 @@ class Worker:
         Raises:
           RunOfOtherVersion, NameLost: the run goes on without this process; nothing was done.
         """
-        claims = self._claimer.claim(glance)
-        if not claims:
+        claim = self._claimer.claim(glance)
+        if claim is None:
             return False
-        self._renewer.hold(*claims)
+        self._renewer.hold(claim)
         try:
             # An upgrade ends the claims that it finds; one that came before ours counts us as gone.
             self._renewer.receive(self._run.ledger.meta.command())
-            stacks = stacks_of(self._run, claims) if len(claims) > 1 else [claims]
-            for stack in stacks:
-                if stack is not stacks[0] and self._should_stop:
-                    self._give_back(stack)
-                else:
-                    self._do(stack)
+            self._do(claim)
         except BaseException as error:
             if not isinstance(error, DatabaseUnreachable):
-                self._give_back_if_possible(claims)
+                self._give_back_if_possible(claim)
             raise
         finally:
-            self._renewer.hold()
+            self._renewer.hold(None)
         return True
 
-    def _do(self, claims: list[Claim]) -> None:
-        """Executes one task, or a stack of `train` tasks in one program, and records its facts."""
-        run, (first, *others) = self._run, claims
+    def _do(self, claim: Claim) -> None:
+        """Executes one task and records its facts."""
         try:
-            self._callbacks.task_started(first)
-            should_stop = self._should_stop_doing(claims)
-            if others:
-                facts_of = train_stacked(run, claims, self._callbacks.step_taken, should_stop)
-            else:
-                runner, hosts = self._phase_runner, self._hosts
-                leave = self._should_leave(should_stop)
-                facts_of = [execute(run, first, self._callbacks, should_stop, runner, hosts, leave)]
-            for claim, facts in zip(claims, facts_of, strict=True):
-                self._finish(claim, facts)
+            self._callbacks.task_started(claim)
+            should_stop = self._should_stop_doing(claim)
+            runner, hosts = self._phase_runner, self._hosts
+            leave = self._should_leave(should_stop)
+            facts = execute(self._run, claim, self._callbacks, should_stop, runner, hosts, leave)
+            self._finish(claim, facts)
         except Preempted as stopped:
-            for claim, partial_snapshot in zip(claims, stopped.partial_snapshots, strict=True):
-                self._release(claim, partial_snapshot)
+            self._release(claim, stopped.partial_snapshot)
         except ClaimLost:
-            self._lose(claims)
+            self._lose(claim)
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
-            self._give_back(others)
-            self._postpone(first, error)
+            self._postpone(claim, error)
         except (MachineFault, HostGroupBroken):
             raise
         except Exception as error:
             if (fault := fault_of_machine(error)) is not None:
                 raise fault from error
             # After its claim is lost, a task may miss inputs: other workers have gone on.
-            if isinstance(error, DipacoError) and not all(map(self._still_holds, claims)):
-                self._lose(claims)
-            elif others:  # one of them is at fault
-                for claim in claims:
-                    self._do([claim])
+            if isinstance(error, DipacoError) and not self._still_holds(claim):
+                self._lose(claim)
             else:
-                self._fail(first, error)
+                self._fail(claim, error)
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
         partial_snapshots = superseded_partial_snapshots(self._run, claim)
@@ -238,24 +214,19 @@ class Worker:
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)
 
-    def _lose(self, claims: list[Claim]) -> None:
-        """At least one claim is lost; gives back the others."""
-        for claim in claims:
-            if self._still_holds(claim):
-                self._give_back([claim])
-            else:
-                self._callbacks.claim_lost(claim)
-
-    def _give_back(self, claims: list[Claim]) -> None:
-        for claim in claims:
+    def _lose(self, claim: Claim) -> None:
+        """The claim seems to be lost. If the ledger says otherwise, it is given back."""
+        if self._still_holds(claim):
             self._run.ledger.queue.give_back(claim)
+        else:
+            self._callbacks.claim_lost(claim)
 
-    def _give_back_if_possible(self, claims: list[Claim]) -> None:
-        """What is not finished or lost yet. If it is not possible (a full disk), the tasks stay
-        claimed until their leases expire.
+    def _give_back_if_possible(self, claim: Claim) -> None:
+        """Has no effect on a task that is finished or lost. If it is not possible (a full disk),
+        the task stays claimed until its lease expires.
         """
         with contextlib.suppress(DipacoError):
-            self._give_back(claims)
+            self._run.ledger.queue.give_back(claim)
 
     def _fail(self, claim: Claim, error: Exception) -> None:
         """The worker goes on with other tasks, unless it may be in no state to. Raises `error` if
@@ -297,14 +268,13 @@ class Worker:
         else:
             self._callbacks.task_postponed(claim, error)
 
-    def _should_stop_doing(self, claims: list[Claim]) -> Callable[[], bool]:
+    def _should_stop_doing(self, claim: Claim) -> Callable[[], bool]:
         def should_stop() -> bool:
             if threading.get_ident() == self._thread:  # whose connection it is
                 self._renewer.renew_if_silent(self._run.ledger)
-            for claim in claims:
-                if self._renewer.has_lost(claim):
-                    raise ClaimLost(task=claim.task)
-            return self._should_stop or any(map(self._renewer.is_wanted, claims))
+            if self._renewer.has_lost:
+                raise ClaimLost(task=claim.task)
+            return self._should_stop or self._renewer.is_wanted
 
         return should_stop
 

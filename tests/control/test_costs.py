@@ -38,8 +38,7 @@ FACTS = {
     "CAST(i % {paths} AS TEXT), i / {paths}, 8, 'done' FROM n",
     # Preempted, each with its machine: they never left.
     "workers": "(name, host, pid, life, machine, version, state, epoch, joined, heartbeat, "
-    "is_silent, committed_until) SELECT 'w' || i, 'h', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', "
-    "0, 0, 1, 0 FROM n",
+    "is_silent) SELECT 'w' || i, 'h', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', 0, 0, 1 FROM n",
 }
 
 TOTALS = {
@@ -124,7 +123,6 @@ def rows_touched(plan):
 
 QUESTIONS = {
     "a claim where nothing is ready": lambda ledger: ledger.queue.claim("idle"),
-    "a stack of claims": lambda ledger: ledger.queue.claim_stack("idle", limit=4),
     "expired leases": lambda ledger: ledger.reaper.reap(),
     "a late task": lambda ledger: ledger.queue.claim_backup("idle"),
     "unfinished tasks": lambda ledger: ledger.queue.unfinished(),
@@ -198,8 +196,8 @@ def test_what_a_worker_asks_of_the_others_does_not_grow_with_their_number(two_to
         ledger._database._connection.execute(
             NUMBERS.format(last=number - 1).join(
                 ("INSERT INTO workers (name, host, pid, life, machine, version, state, epoch, ",
-                 "SELECT 'm' || i, 'h', i, '', 'm', '0', 'here', 'e', 0, 0, 0, 0 FROM n")
-            ).replace("WITH", "joined, heartbeat, is_silent, committed_until) WITH")
+                 "SELECT 'm' || i, 'h', i, '', 'm', '0', 'here', 'e', 0, 0, 0 FROM n")
+            ).replace("WITH", "joined, heartbeat, is_silent) WITH")
         )  # fmt: skip
         if ledger._database.is_remote:
             ledger._database._connection.execute(f'ANALYZE "{ledger._database._schema}".workers')

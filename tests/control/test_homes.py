@@ -33,8 +33,8 @@ def paths(ledger, plan):
 
     def claimed(worker, **settings):
         found = []
-        while claims := ledger.queue.claim_stack(worker, limit=1, **settings):
-            found.append(claims[0])
+        while (claim := ledger.queue.claim(worker, **settings)) is not None:
+            found.append(claim)
         for claim in found:
             ledger.queue.give_back(claim)
         return [claim.task.path for claim in found if claim.task.arm == "modular"]
@@ -60,7 +60,7 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
 
 def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_tasks(ledger, paths):
     settle(ledger, "modular", 2, "ben")
-    (first,) = ledger.queue.claim_stack("ben", limit=1, own=[("modular", 2)])
+    first = ledger.queue.claim("ben", own=[("modular", 2)])
     assert first.task.path == 2
     ledger.queue.give_back(first)
     assert paths("ben", own=[("modular", 2)]) == [2, 0, 1, 3]
@@ -84,16 +84,6 @@ def test_a_path_of_volunteers_is_not_left_to_the_home_that_it_had_before(ledger,
     ledger.swarms.put_backbone("ben", "modular", 0, "there:1")
     assert paths("ana") == [1, 2, 3], "it is left to its backbone"
     assert paths("ben", is_patient=True) == [0]
-
-
-def test_a_stack_takes_no_path_that_is_left_to_its_home(ledger, paths):
-    settle(ledger, "modular", 0, "ben")
-    for path in (1, 3):
-        settle(ledger, "modular", path, "ana")
-    stacked = ledger.queue.claim_stack("ben", limit=4, own=[("modular", 0)], is_patient=True)
-    assert [claim.task.path for claim in stacked] == [0, 2]
-    at_home = ledger.queue.claim_stack("ana", limit=4, own=[("modular", 1)], is_patient=True)
-    assert [claim.task.path for claim in at_home] == [1, 3]
 
 
 def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_to_its_home(

@@ -148,7 +148,7 @@ def pass_time(ledger, monkeypatch):
     def pass_time(seconds):
         passed[0] += seconds
         if ledger._database.is_remote:  # as if everything had happened that much earlier
-            columns = ("joined", "heartbeat", "committed_until")
+            columns = ("joined", "heartbeat")
             changes = ", ".join(f"{name} = {name} - {seconds}" for name in columns)
             ledger._database._connection.execute(f"UPDATE workers SET {changes}")
 
@@ -176,19 +176,3 @@ def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan, pass_time):
     ledger.members.heartbeat("w", "2")
     assert member(ledger, "w").live_seconds == pytest.approx(400, abs=5)
     assert member(ledger, "w").participation == pytest.approx(1 / 4, abs=0.05)
-
-
-def test_tasks_that_are_done_together_count_their_time_once(ledger, plan, pass_time):
-    """Two paths in one program for a minute, then the third alone for half a minute."""
-    ledger.queue.give_back(do_until(ledger, plan, "train"))
-    ledger.members.join("w", life="1", **HERE)
-    first, second, third = ledger.queue.claim_stack("w", ("train",), limit=3)
-    pass_time(60)
-    for claim in (first, second):
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-    pass_time(30)
-    ledger.commit.finish(plan, third, facts_of(plan, third.task))
-    worker = member(ledger, "w")
-    assert worker.committed_tasks == 3
-    assert worker.committed_seconds == pytest.approx(90, abs=5)
-    assert worker.committed_seconds <= worker.live_seconds

@@ -97,7 +97,6 @@ def test_a_look_that_finds_nothing_takes_no_lock(ledger, plan, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(ledger._database, "transaction", locked)
         assert ledger.queue.claim("idle") is None
-        assert ledger.queue.claim_stack("idle", limit=4) == []
         assert ledger.queue.claim_backup("idle", factor=0.0) is None  # nothing is usual yet
         assert ledger.reaper.reap() == []
         assert not ledger.queue.is_finished()

@@ -11,7 +11,6 @@ from dipaco.errors import BadSetting
 from dipaco.inner.absent import DAMPING, PRESENT
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
-from dipaco.inner.stacked import make_stacked_step, stack, unstack
 from dipaco.inner.state import fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig
@@ -194,23 +193,6 @@ def test_ways_to_save_memory_give_the_same_steps(kind):
     saved, of_saved = two_steps(kind, PRESENT_V, **saving)
     assert of_saved == pytest.approx(loss, rel=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), saved.parts, whole.parts)
-
-
-@pytest.mark.slow
-def test_stacked_paths_have_each_their_own_tokens():
-    step = step_of("masked")
-    shards = [PRESENT_V, EVERY_V]
-    states = [jax.device_get(fresh(parts_of(), adamw(INNER))) for _ in shards]
-    batches = [batch_of(present_V) for present_V in shards]
-    together, _ = make_stacked_step(step, "map")(stack(states), stack(batches), RATE)
-    together = jax.device_get(together)
-    for number, (state, batch) in enumerate(zip(states, batches, strict=True)):
-        alone, _ = step(jax.tree.map(jax.numpy.array, state), batch, RATE)
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            unstack(together, number).parts,
-            jax.device_get(alone).parts,
-        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

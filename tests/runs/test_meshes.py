@@ -20,9 +20,6 @@ def test_devices_that_fit_are_taken_and_too_few_are_refused():
 def test_where_a_mesh_takes_all_devices_the_batch_is_compared_with_them():
     with pytest.raises(DevicesUnfit, match=r"4 rows .* divided among the 8 devices"):
         check_devices(dataclasses.replace(TOY, mesh=MeshConfig(data=-1)))
-    inner = dataclasses.replace(TOY.inner, stacked_paths=2)
-    with pytest.raises(DevicesUnfit, match=r"stacked on one device, and the mesh has 8"):
-        check_devices(dataclasses.replace(TOY, mesh=MeshConfig(tensor=-1), inner=inner))
 
 
 def test_a_kernel_that_no_device_here_has_is_refused():

@@ -61,7 +61,6 @@ def test_a_baseline_does_not_depend_on_what_the_paths_share():
         ("routing.overlap=2", {MODULAR}),
         ("inner.absent_tokens=frozen", {MODULAR}),
         ("inner.hold_out=0.1", {MODULAR, *ALL}),
-        ("inner.stacked_paths=2", {MODULAR}),
         ("inner.rewarm_steps=1", {MODULAR, *ALL}),
         ("outer.momentum=0.5", {MODULAR}),
         ("topology=2x3", {MODULAR, DATA_PARALLEL, DENSE_EQUAL_TOKENS}),

@@ -65,7 +65,7 @@ def test_a_worker_of_a_certain_speed_records_what_it_is_told_to(monkeypatch, tmp
     record = mock.Mock(return_value=[])
     monkeypatch.setattr(Commit, "finish", record)
     monkeypatch.setattr(train, "run_phase", train.run_phase)
-    for name in ("claim_stack", "claim_backup"):
+    for name in ("claim", "claim_backup"):
         monkeypatch.setattr(Queue, name, getattr(Queue, name))
     misbehave.Pace(0.0, tmp_path / "hurry").install()
     Commit.finish(None, None, CLAIM, [TRUE], settles=True)

@@ -2,7 +2,6 @@
 matter.
 """
 
-import dataclasses
 import errno
 import os
 from types import SimpleNamespace
@@ -201,25 +200,3 @@ def test_others_that_are_silent_do_not_count(begin, poison):
     poison(diverged(), *(Task("train", MODULAR, str(path), 1) for path in range(4)))
     with pytest.raises(TaskFailed):
         worker_of(run).run_until_finished()
-
-
-@pytest.mark.slow
-def test_of_paths_that_are_trained_together_only_the_one_at_fault_is_counted(
-    begin, poison, monkeypatch
-):
-    stacked = dataclasses.replace(CONFIG.inner, stacked_paths=4)
-    run, told = begin(dataclasses.replace(CONFIG, inner=stacked)), Told()
-    stacks = []
-
-    def diverge(run, claims, *_):
-        stacks.append({claim.task for claim in claims})
-        raise diverged()
-
-    work_until(run, 1)
-    monkeypatch.setattr(loop, "train_stacked", diverge)
-    poison(diverged(), POISON)
-    with pytest.raises(TaskFailed, match="train modular path 0 phase 1"):
-        worker_of(run, callbacks=told).run_until_finished()
-    assert {task for task, _, _ in told.failed} == {POISON}
-    assert trained(run, 1) == {1, 2, 3}
-    assert stacks == [{Task("train", MODULAR, str(path), 1) for path in range(4)}]

@@ -66,7 +66,7 @@ def test_a_claim_is_renewed_again_and_again_while_it_is_held(beating):
     assert queue.three.wait(DEADLINE_SECONDS), "nobody renews"
     assert set(queue.renewed) == {(CLAIM, 0.02)}
     assert queue.looks >= 2, "who computes looks for leases that ran out, too"
-    assert not renewer.has_lost(CLAIM)
+    assert not renewer.has_lost
 
 
 def test_a_task_that_waited_for_others_was_held_for_less_long():
@@ -75,7 +75,7 @@ def test_a_task_that_waited_for_others_was_held_for_less_long():
         renewer.hold(CLAIM)
         for seconds in waits:
             renewer.has_waited(seconds)
-        renewer._renew_claims(SimpleNamespace(queue=queue))
+        renewer._renew_claim(SimpleNamespace(queue=queue))
     later = CLAIM._replace(since=CLAIM.since + 5.0)
     assert queue.renewed == [(later, 60.0), (CLAIM, 60.0)]
 
@@ -84,7 +84,7 @@ def test_a_claim_whose_renewal_is_refused_is_lost(beating):
     renewer, queue = beating(False)
     renewer.hold(CLAIM)
     assert queue.three.wait(DEADLINE_SECONDS), "nobody renews"
-    assert renewer.has_lost(CLAIM)
+    assert renewer.has_lost
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_heartbeats_go_on_after_one_that_failed(beating, caplog, problem):
     renewer.hold(CLAIM)
     assert queue.three.wait(DEADLINE_SECONDS), "the thread ended with the error"
     assert queue.problems == []
-    assert not renewer.has_lost(CLAIM)
+    assert not renewer.has_lost
 
 
 def test_a_worker_whose_heartbeats_fail_renews_by_itself_and_says_so(clock, caplog):
@@ -114,7 +114,7 @@ def test_a_worker_whose_own_renewal_is_refused_has_lost_the_task(clock):
     renewer.hold(CLAIM)
     clock[0] += 61.0
     renewer.renew_if_silent(SimpleNamespace(queue=Queue(False)))
-    assert renewer.has_lost(CLAIM)
+    assert renewer.has_lost
 
 
 @pytest.mark.parametrize(

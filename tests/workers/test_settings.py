@@ -189,7 +189,7 @@ SETTINGS = {
         routing={"alternations": (1,)},
         outer={"vocabulary_rows": "holders"},
     ),
-    "rows of a tied head by holders, absent tokens masked, stacked paths": changed(
+    "rows of a tied head by holders, absent tokens masked": changed(
         model=dataclasses.replace(CONFIG.model, tied_head=True),
         topology=Topology(
             levels=(
@@ -197,7 +197,7 @@ SETTINGS = {
                 Level(name="late", parts=("block_00", "final_norm"), experts=2),
             )
         ),
-        inner={"absent_tokens": "masked", "stacked_paths": 2},
+        inner={"absent_tokens": "masked"},
         outer={"vocabulary_rows": "holders"},
     ),
     "alternations by likelihood, overlap": changed(
@@ -213,7 +213,7 @@ LONG = (  # what they have, others have too, or tests of `inner` for themselves
     "rows of the vocabulary by holders",
     "alternations, sampling and overlap",
     "rows of absent tokens at rest, and by holders, alternations",
-    "rows of a tied head by holders, absent tokens masked, stacked paths",
+    "rows of a tied head by holders, absent tokens masked",
 )
 
 

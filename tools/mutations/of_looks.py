@@ -18,7 +18,7 @@ MUTANTS = (
     Mutant(
         name="looks-take-the-lock",
         file="dipaco/control/queue.py",
-        old='        if not database.rows(f"next_{what}", **values, worker=worker):\n',
+        old='        if database.one("next_task", **values, worker=worker) is None:\n',
         new="        if False:\n",
         breaks="an idle worker keeps nobody waiting who has something to record",
         tests=(f"{QUEUE}::test_a_look_that_finds_nothing_takes_no_lock",),
@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         name="late-tasks-looked-for-at-every-look",
         file=CLAIMING,
-        old='if not claims and "train" in self._kinds and self._late_tasks.is_due():\n',
-        new='if not claims and "train" in self._kinds:\n',
+        old='if claim is None and "train" in self._kinds and self._late_tasks.is_due():\n',
+        new='if claim is None and "train" in self._kinds:\n',
         breaks="an idle worker looks for late tasks once a lease",
         tests=(LOOP,),
     ),
@@ -109,14 +109,6 @@ MUTANTS = (
         old="  earlier_seconds = workers.earlier_seconds + workers.heartbeat - workers.joined,\n",
         new="  earlier_seconds = 0,\n",
         breaks="a worker that comes back and does nothing takes less part, not all",
-        tests=(MEMBERS,),
-    ),
-    Mutant(
-        name="shared-time-counted-twice",
-        file=SERVER_HISTORY,
-        old="greatest(0, least(held_seconds, ended - committed_until))",
-        new="held_seconds",
-        breaks="tasks that are done together count their time once",
         tests=(MEMBERS,),
     ),
     Mutant(

@@ -57,7 +57,7 @@ def install(fault: Fault, marker: Path) -> None:
     after: Callable[[str], Callable[[Any], None]] = lambda where: lambda _: point.passed(where)  # noqa: E731
 
     wrap(Ledger, "start", before=at("before begin"))
-    wrap(Queue, "claim_stack", after=point.claimed)
+    wrap(Queue, "claim", after=point.claimed)
     wrap(Commit, "finish", before=point.begins_to_record, after=point.has_recorded)
     for database in (SQLite, PostgreSQL):
         wrap(database, "change", after=point.changed)
@@ -124,8 +124,8 @@ class _Counter:
             self._marker.write_text(f"{where} {self._doing}")
             os.kill(os.getpid(), self._fault.number)
 
-    def claimed(self, claims: Any) -> None:
-        self._doing = claims[0].task.kind if claims else None
+    def claimed(self, claim: Any) -> None:
+        self._doing = None if claim is None else claim.task.kind
         self.passed("after claim")
 
     def begins_to_record(self) -> None:

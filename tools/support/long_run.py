@@ -40,9 +40,9 @@ def grow(ledger: Ledger, phases: int, workers: int = PATHS) -> list[Claim]:
         values = f"'modular', CAST(i AS TEXT), {phase}, '', '', 8"
         add("modules", "arm, module, phase, name, digest, num_bytes", modules, values)
     add_tasks("train", PATHS, phases, 8, "ready")
-    here = "name, host, pid, life, machine, version, state, epoch, joined, heartbeat, "
-    values = "'worker ' || i, 'host', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', 0, 0, 0"
-    add("workers", f"{here} committed_until", workers, values)
+    here = "name, host, pid, life, machine, version, state, epoch, joined, heartbeat"
+    values = "'worker ' || i, 'host', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', 0, 0"
+    add("workers", here, workers, values)
     claims = [ledger.queue.claim(f"worker {number}") for number in range(PATHS - 1)]
     execute("UPDATE tasks SET state = 'waiting' WHERE state = 'ready'")
     if ledger._database.is_remote:

@@ -18,16 +18,15 @@ ACTIVATIONS = "activations, roughly"
 def worker_memory(config: RunConfig) -> dict[str, int]:
     """Bytes while a path trains, by what they are for."""
     size = VALUE_BYTES * num_parameters(config.model)
-    paths = config.inner.stacked_paths
     memory = {
-        "parameters": paths * size,
+        "parameters": size,
         "gradient": size * (2 if config.inner.accumulation_steps > 1 else 1),
-        "AdamW's state": paths * ADAMW_VALUES * size,
-        "modules as the phase began": paths * size,
+        "AdamW's state": ADAMW_VALUES * size,
+        "modules as the phase began": size,
         ACTIVATIONS: activation_bytes(config),
     }
     if config.num_paths > 1 and codec_for(config).is_lossy:
-        memory["what the codec left out"] = paths * size
+        memory["what the codec left out"] = size
     return memory
 
 

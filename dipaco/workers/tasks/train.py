@@ -1,4 +1,4 @@
-"""`train` and `pretrain`: one path through one phase, or several small paths stacked.
+"""`train` and `pretrain`: one path through one phase.
 
 Assemble the path, take tau steps of AdamW, dissect it; save its snapshot and its contribution to
 each of its modules. DiPaCo Algorithm 1, lines 3-10.
@@ -18,7 +18,6 @@ from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import PhaseResult, run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
-from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch
 from dipaco.runs.machine import machine
@@ -47,99 +46,60 @@ def train(
 ) -> list[Fact]:
     """Trains one path through one phase and saves what it made.
 
-    Args: as `train_stacked`.
+    Args:
+      run: whose path it is.
+      claim: on the task.
+      on_step: called with (loss, tokens) for each step.
+      should_stop: called before each step.
+      hosts: that train the path together.
+      should_leave: called while the path waits for late modules (`outer.delay`).
 
     Returns:
       The facts to record; none on hosts other than the first, which do not save.
 
     Raises:
       Preempted: `should_stop` returned True, or `should_leave` did.
-    """
-    facts = train_stacked(
-        run, [claim], lambda _, *step: on_step(*step), should_stop, hosts, should_leave
-    )
-    return facts[0] if facts else []
-
-
-def train_stacked(
-    run: Run,
-    claims: Sequence[Claim],
-    on_step: Callable[[Claim, float, int], None],
-    should_stop: Callable[[], bool] = lambda: False,
-    hosts: Hosts = SINGLE_HOST,
-    should_leave: Callable[[], bool] = lambda: True,
-) -> list[list[Fact]]:
-    """Trains several small paths of an arm through the same phase in one program.
-
-    With `inner.stacking` = "map" the facts are bit for bit those of training one by one.
-
-    Args:
-      run: whose paths they are.
-      claims: one of the lists of `stacks_of`.
-      on_step: called with (claim, loss, tokens) for each step of each path.
-      should_stop: called before each step.
-      hosts: that train them together.
-      should_leave: called while a path waits for late modules (`outer.delay`).
-
-    Returns:
-      The facts of each claim, in their order; nothing on hosts other than the first.
-
-    Raises:
-      Preempted: `should_stop` returned True, or `should_leave` did.
-      Diverged: the loss of a path is not finite; nothing of any of them is kept.
+      Diverged: a loss is not finite; nothing of the phase is kept.
     """
     started = time.monotonic()
-    inner, count = run.config.inner, len(claims)
-    starts = hosts.run_on_all(lambda: [phase_start(run, claim) for claim in claims], _first_steps)
-    ((merges_at, end),) = {(start.merges_at, start.steps[1]) for start in starts}
-    tokens = inner.batch_size * run.config.data.length
-
-    def report_step(_, loss):
-        for claim, loss_of_claim in zip(claims, np.atleast_1d(loss).tolist(), strict=True):
-            on_step(claim, loss_of_claim, tokens)
+    start = hosts.run_on_all(lambda: phase_start(run, claim), _first_step)
+    merges_at, end = start.merges_at, start.steps[1]
+    tokens = run.config.inner.batch_size * run.config.data.length
 
     def advance(
-        starts: list[PhaseStart], until: int, should_stop: Callable[[], bool]
+        start: PhaseStart, until: int, should_stop: Callable[[], bool]
     ) -> tuple[PhaseResult, int]:
-        taken = starts[0].state.step
-        state, batches, step = _placed(run, starts, until - taken)
+        taken = start.state.step
         result = run_phase(
-            state,
-            batches,
-            _rates(run, starts[0], until - taken),
-            step,
-            taken=len(starts[0].losses),
-            on_step=report_step,
+            run.programs.place(*start.state),
+            map(run.programs.place_batch, _batches(run, start, until - taken)),
+            _rates(run, start, until - taken),
+            run.programs.step,
+            taken=len(start.losses),
+            on_step=lambda _, loss: on_step(loss, tokens),
             should_stop=should_stop,
         )
         return result, taken + len(result.losses)
 
-    result, at_step = advance(starts, end if merges_at is None else merges_at, should_stop)
-    if at_step == merges_at:  # never of stacked paths
+    result, at_step = advance(start, end if merges_at is None else merges_at, should_stop)
+    if at_step == merges_at:
         since = time.monotonic()
-        if have_come(run, claims[0], should_leave, hosts):
+        if have_come(run, claim, should_leave, hosts):
             started += time.monotonic() - since
             ahead = run.programs.gather(result.state) if hosts.count > 1 else result.state
-            starts = [merged(run, starts[0], ahead, result.losses.tolist())]
+            start = merged(run, start, ahead, result.losses.tolist())
             # A partial snapshot of this very step is one from before the merge.
             asked = itertools.count()
-            result, at_step = advance(starts, end, lambda: next(asked) > 0 and should_stop())
+            result, at_step = advance(start, end, lambda: next(asked) > 0 and should_stop())
     after = result.state
     if hosts.count > 1:
         after = run.programs.gather(after)
         if not hosts.is_first:
             return []
-    ended = zip(
-        starts,
-        [after] if count == 1 else (unstack(after, i) for i in range(count)),
-        result.losses.reshape(-1, count).T.tolist(),
-        # The seconds of each path are its share of what the stack took.
-        (start.seconds + (time.monotonic() - started) / count for start in starts),
-        strict=True,
-    )
+    ended = (start, after, result.losses.tolist(), start.seconds + time.monotonic() - started)
     if at_step < end:
-        raise Preempted(*(_save_partial_snapshot(run, *path) for path in ended))
-    return [_finish(run, *path, is_shared=hosts.count > 1) for path in ended]
+        raise Preempted(_save_partial_snapshot(run, *ended))
+    return _finish(run, *ended, is_shared=hosts.count > 1)
 
 
 def train_with_runner(
@@ -219,20 +179,9 @@ def _rates(run: Run, start: PhaseStart, count: int) -> np.ndarray:
     return learning_rates(inner, total_steps, start.state.step, count, since)
 
 
-def _first_steps(starts: list[PhaseStart]) -> str:
+def _first_step(start: PhaseStart) -> str:
     """Compared between hosts, which may have read the ledger at different moments."""
-    return ", ".join(f"{start.claim.task} at {start.state.step}" for start in starts)
-
-
-def _placed(run: Run, starts: list[PhaseStart], count: int) -> tuple[PathState, Iterator, Any]:
-    """State, `count` batches and the program of one path, or of several stacked."""
-    programs = run.programs
-    rows = [_batches(run, start, count) for start in starts]
-    if len(starts) == 1:
-        return programs.place(*starts[0].state), map(programs.place_batch, rows[0]), programs.step
-    state = programs.place_stacked([start.state for start in starts])
-    batches = map(programs.place_stacked_batch, zip(*rows, strict=True))
-    return state, batches, programs.stacked_step
+    return f"{start.claim.task} at {start.state.step}"
 
 
 def _batches(run: Run, start: PhaseStart, count: int) -> Iterator[Batch]:

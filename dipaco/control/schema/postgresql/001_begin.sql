@@ -83,8 +83,7 @@ CREATE TABLE workers (
   heartbeats         BIGINT NOT NULL DEFAULT 0,  -- raised by each heartbeat
   is_silent          BIGINT NOT NULL DEFAULT 0,  -- 1: another process saw none for a lease
   earlier_seconds    DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of the times that it was here before
-  committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,  -- tasks done together share them
-  committed_until    DOUBLE PRECISION NOT NULL,  -- when the last of them was counted
+  committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
   committed_tasks    BIGINT NOT NULL DEFAULT 0,
   lost_tasks         BIGINT NOT NULL DEFAULT 0,
   kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
@@ -454,7 +453,6 @@ CREATE FUNCTION finish_training(
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
   is_holder BOOLEAN;
-  ended DOUBLE PRECISION;
   lock_key TEXT;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);  -- a `flush` follows, without the locks
@@ -486,11 +484,9 @@ BEGIN
          WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
   ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
   WHERE t.state IN ('waiting', 'aside');
-  ended := extract(epoch FROM clock_timestamp());
   UPDATE workers
-  SET committed_seconds = committed_seconds
-                          + greatest(0, least(held_seconds, ended - committed_until)),
-      committed_until = ended, heartbeat = ended, committed_tasks = committed_tasks + 1
+  SET committed_seconds = committed_seconds + held_seconds,
+      heartbeat = extract(epoch FROM clock_timestamp()), committed_tasks = committed_tasks + 1
   WHERE name = holder;
   RETURN 'done';
 END $$;

@@ -27,7 +27,6 @@ CREATE OR REPLACE FUNCTION finish_training(
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
   is_holder BOOLEAN;
-  ended DOUBLE PRECISION;
   lock_key TEXT;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);  -- a `flush` follows, without the locks
@@ -71,11 +70,9 @@ BEGIN
          WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
   ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
   WHERE t.state IN ('waiting', 'aside');
-  ended := extract(epoch FROM clock_timestamp());
   UPDATE workers
-  SET committed_seconds = committed_seconds
-                          + greatest(0, least(held_seconds, ended - committed_until)),
-      committed_until = ended, heartbeat = ended, committed_tasks = committed_tasks + 1
+  SET committed_seconds = committed_seconds + held_seconds,
+      heartbeat = extract(epoch FROM clock_timestamp()), committed_tasks = committed_tasks + 1
   WHERE name = holder;
   RETURN 'done';
 END $$;

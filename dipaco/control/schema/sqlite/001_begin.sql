@@ -81,8 +81,7 @@ CREATE TABLE workers (
   heartbeats         INTEGER NOT NULL DEFAULT 0,  -- raised by each heartbeat
   is_silent          INTEGER NOT NULL DEFAULT 0,  -- 1: another process saw none for a lease
   earlier_seconds    REAL NOT NULL DEFAULT 0,  -- of the times that it was here before
-  committed_seconds  REAL NOT NULL DEFAULT 0,  -- tasks done together share them
-  committed_until    REAL NOT NULL,  -- when the last of them was counted
+  committed_seconds  REAL NOT NULL DEFAULT 0,
   committed_tasks    INTEGER NOT NULL DEFAULT 0,
   lost_tasks         INTEGER NOT NULL DEFAULT 0,
   kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
