@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 from support.fault_points import Fault
 
+from dipaco.caches import cache_folder
 from dipaco.overrides import load_config
 from dipaco.runs.version import described_version
 
@@ -30,6 +32,9 @@ FORK_SERVER = HOME / "tools" / "fork_server.py"
 TOY_FILE = HOME / "configs" / "toy.py"
 CONFIG = TOY_FILE.read_text()
 TOY = load_config(TOY_FILE)
+
+KEPT_DAYS = 14  # for which compiled programs are kept
+DAY_SECONDS = 86_400
 
 
 class Ended(NamedTuple):
@@ -97,15 +102,26 @@ def _version_of_this_session():
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory) -> Path:
-    """Programs that any process of these tests has compiled; none is compiled twice. A session may
-    go on with the programs of another, by `DIPACO_TESTS_COMPILED`.
+    """Programs that any process of these tests has compiled. Later sessions of this user go on with
+    them (`DIPACO_TESTS_COMPILED` names another folder). A program is kept for `KEPT_DAYS`.
     """
     import jax
 
-    folder = Path(os.environ.get("DIPACO_TESTS_COMPILED") or of_all(tmp_path_factory) / "compiled")
+    folder = Path(os.environ.get("DIPACO_TESTS_COMPILED") or cache_folder() / "tests")
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        _forget_old_programs(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder / "tests"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return folder
+
+
+def _forget_old_programs(folder: Path) -> None:
+    """Each edit of a program leaves one that nobody asks for again."""
+    oldest = time.time() - KEPT_DAYS * DAY_SECONDS
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another session is doing the same
+            if file.is_file() and file.stat().st_mtime < oldest:
+                file.unlink()
 
 
 def of_all(tmp_path_factory) -> Path:
