@@ -1,5 +1,4 @@
-"""What a machine sends and fetches in a phase, by codec and by how modules are fetched
-(`outer.fetch`): bits a parameter of its path.
+"""What a machine sends and fetches in a phase, by codec: bits a parameter of its path.
 
     python tools/bench_bytes.py
     python tools/bench_bytes.py --experts 4 --codecs none,int8 --width 64
@@ -8,8 +7,8 @@
 K x K paths on as many machines, which share nothing but a bucket (in memory, here), and one more
 that does all else, outer steps above all. Everything that passes between a machine and the bucket
 is counted, from the second phase on: at the first, every machine fetches whole. `recorded` is what
-the ledger says that a machine fetched, which the report and the metrics show. The modules of all
-rows of a codec must have the same digests. The last line is one JSON object.
+the ledger says that a machine fetched, which the report and the metrics show. The last line is one
+JSON object.
 """
 
 import argparse
@@ -18,14 +17,14 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from support.memory_bucket import Machine, Machines
 from support.scratch import scratch
 
-from dipaco.config import MODULAR, RunConfig
+from dipaco.config import RunConfig
 from dipaco.model.config import num_parameters
-from dipaco.outer.config import CODECS, FETCHES, PARTLY
+from dipaco.outer.config import CODECS, PARTLY
 from dipaco.overrides import load_config
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
@@ -44,40 +43,31 @@ class Row(NamedTuple):
     """Bits a parameter of a path and phase."""
 
     codec: str
-    fetch: str
     bits: dict[str, float]  # of a path's machine, by column
     recorded_down: float
     executor_down: float  # by parameters of a path too, of all modules
     executor_up: float
-    digests: list[str]
 
 
 def main() -> None:
     options = parse()
     rows = []
-    programs = Programs(config_of(options, "none", "whole"))  # compiled once for all
+    programs = Programs(config_of(options, "none"))  # compiled once for all
     with scratch(options.folder, "bytes-") as folder:
         for name in options.codecs.split(","):
-            for fetch in FETCHES[::-1]:
-                config = config_of(options, name, fetch)
-                rows.append(measure(config, programs, folder / f"{name}-{fetch}"))
-                print(f"{name}, {fetch}: measured", file=sys.stderr)
-    names = ["codec", "fetch", *COLUMNS, "recorded down", "executor down", "executor up"]
-    print(f"| {' | '.join(names)} |\n| :-- | :-- |{' --: |' * (len(names) - 2)}")
+            rows.append(measure(config_of(options, name), programs, folder / name))
+            print(f"{name}: measured", file=sys.stderr)
+    names = ["codec", *COLUMNS, "recorded down", "executor down", "executor up"]
+    print(f"| {' | '.join(names)} |\n| :-- |{' --: |' * (len(names) - 1)}")
     for row in rows:
         values = *row.bits.values(), row.recorded_down, row.executor_down, row.executor_up
-        cells = [row.codec, row.fetch, *(f"{value:.2f}" for value in values)]
+        cells = [row.codec, *(f"{value:.2f}" for value in values)]
         print(f"| {' | '.join(cells)} |")
-    by_codec: dict[str, list[list[str]]] = {}
-    for row in rows:
-        by_codec.setdefault(row.codec, []).append(row.digests)
-    is_equal = all(digests == of[0] for of in by_codec.values() for digests in of)
-    answer: dict[str, Any] = {"digest_equal": is_equal}
-    for row in rows:
-        answer[f"{row.codec} {row.fetch}"] = {
-            name: round(value, 3) for name, value in row.bits.items()
-        }
-    print(json.dumps(answer))
+    print(
+        json.dumps(
+            {row.codec: {name: round(bits, 3) for name, bits in row.bits.items()} for row in rows}
+        )
+    )
 
 
 def parse() -> argparse.Namespace:
@@ -95,8 +85,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def config_of(options: argparse.Namespace, name: str, fetch: str) -> RunConfig:
-    """The toy run with one codec and one way to fetch."""
+def config_of(options: argparse.Namespace, name: str) -> RunConfig:
+    """The toy run with one codec."""
     toy = load_config(TOY)
     levels = [dataclasses.replace(level, experts=options.experts) for level in toy.topology.levels]
     width = options.width
@@ -107,7 +97,7 @@ def config_of(options: argparse.Namespace, name: str, fetch: str) -> RunConfig:
         topology=Topology(levels=tuple(levels)),
         phases=options.phases + 1,  # the last snapshot is sent in any case
         inner=dataclasses.replace(toy.inner, steps=2),
-        outer=dataclasses.replace(toy.outer, codec=name, fetch=fetch, **step),
+        outer=dataclasses.replace(toy.outer, codec=name, **step),
         evaluation=dataclasses.replace(toy.evaluation, every_phases=options.phases + 1),
         retention=dataclasses.replace(
             toy.retention, contributions=2, send_snapshots_every=options.send_snapshots_every
@@ -135,20 +125,14 @@ def measure(config: RunConfig, programs: Programs, folder: Path) -> Row:
         return 8 * num_bytes / values / len(of)
 
     exchanged = ("modules", "outer_states", "contributions")
-    facts = run.ledger.facts
     recorded = run.ledger.progress.bytes_by_kind()["modules_fetched"] - recorded
-    digests = [
-        facts.module(MODULAR, module, end).parameters.digest for module in config.topology.modules
-    ]
     run.ledger.close()
     return Row(
         config.outer.codec,
-        config.outer.fetch,
         {name: bits(paths, *column) for name, column in COLUMNS.items()},
         8 * recorded / values / len(paths),
         bits([executor], "down", exchanged),
         bits([executor], "up", exchanged),
-        digests,
     )
 
 

@@ -8,10 +8,8 @@ from dipaco.errors import BadSetting
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
 CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2", "turns2"]  # codecs/
-Fetch = Literal["cheapest", "whole"]  # workers/fetching.py
 VOCABULARY_ROWS = get_args(VocabularyRows)
 CODECS = get_args(CodecName)
-FETCHES = get_args(Fetch)
 PARTLY = ("sparse2", "turns2")  # what sends few values of a contribution
 MOST_TURNS = 64
 MOST_PLACES = 1024  # of sparse2, in 4,096 values
@@ -53,10 +51,6 @@ class OuterSettings:
     """Phases in which `turns2` sends every value once, in two bits: with 9 a value takes 0.23 bits
     a phase. The last phase, and one before an alternation, send all. Until then a path trains on
     with what it has not sent, and modules, which are what is evaluated, are behind it."""
-    fetch: Fetch = "cheapest"
-    """How a machine gets a module from a bucket after its outer step: `whole`, or, if that is
-    `cheapest`, as the contributions of the other paths, from which it computes the step itself, to
-    the same bits. Changes no result."""
     path_share: float = 1.0
     """Path sampling (DiPaCo section 3): share of the paths that take part in a phase, drawn by seed
     and phase; weights and fan-in count only these."""
@@ -122,9 +116,6 @@ class OuterSettings:
                 expected=f"2 to {MOST_TURNS} phases; int4 sends all values in each",
             )
         self._check_partly_sent()
-        if self.fetch not in FETCHES:
-            expected = f"one of {', '.join(FETCHES)}"
-            raise BadSetting(name="outer.fetch", value=self.fetch, expected=expected)
         if not 0 < self.path_share <= 1:
             raise BadSetting(
                 name="outer.path_share",

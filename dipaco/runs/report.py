@@ -225,7 +225,7 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         "tokens, steps, flops and times include the base model's; time is that of one machine that "
         "does everything.",
         "bytes per machine, were each path of a phase on a machine of its own: its modules down, "
-        "whole or as the other paths' contributions if those are fewer bytes (`outer.fetch`), and "
+        "whole or as the other paths' contributions if those are fewer bytes, and "
         "its contributions up at every phase; where gradients are averaged at every step, a "
         "gradient up and the mean down each time. bytes sent are those of all machines.",
         "time at N Mbit/s is that of one such machine: the base model's training, the steps of one "

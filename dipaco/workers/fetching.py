@@ -1,21 +1,29 @@
 """Fetches modules from a bucket: whole, or as the contributions of the other paths, whichever is
-fewer bytes (`outer.fetch`).
+fewer bytes.
+
+After its outer step a module is there whole. It is also the module before the step, the outer state
+before it, and the contributions that the step took. A machine that has the first two, and its own
+contribution, computes the step from the messages of the other paths: with a codec of 8 bits and a
+fan-in of 2, a quarter of the bytes. It then has the next outer state as well, and goes on like that
+from phase to phase.
 
 A step that is computed here is that of the `outer` task (`stepped_module`), and counts only if the
 result has the recorded digest. Otherwise, and where a message is gone, the module is fetched whole
-by the next read, as it is where it does not pay.
+by the next read, as it is where computing does not pay.
 """
 
 import collections
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from dipaco.control.errors import NotAvailable
 from dipaco.control.plan import Arm
 from dipaco.control.release import Release
 from dipaco.control.tasks import Contribution, Task
 from dipaco.outer.errors import NotFinite
+from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.fetch_lock import fetch_lock
@@ -23,9 +31,9 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import keep_state, keep_tree
 from dipaco.topology import ModuleId
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiffers
-from dipaco.workers.fetch_plan import FetchPlan, Version, cheapest
 from dipaco.workers.tasks.outer import contributions_of, stepped_module
 
+WORTH = 0.9  # of the bytes of the whole; a step costs a pass over the module for each contribution
 FETCHES_AT_ONCE = 8
 FETCHED_WHOLE = (  # where it raises one of these
     *(ObjectMissing, ObjectDamaged, NotAvailable, NotFinite),
@@ -35,17 +43,41 @@ FETCHED_WHOLE = (  # where it raises one of these
 _log = logging.getLogger("dipaco")
 
 
+class Version(NamedTuple):
+    """A module at the start of a phase, and what its outer step at the end of it took."""
+
+    phase: int
+    parameters: Receipt
+    outer_state: Receipt | None  # None: it has not stepped
+    contributions: tuple[Contribution, ...]
+
+
+class Holdings(NamedTuple):
+    """Tells what a machine has already."""
+
+    has_module: Callable[[Version], bool]
+    has_outer_state: Callable[[Receipt], bool]
+    has_message: Callable[[Contribution], bool]
+
+
+class FetchPlan(NamedTuple):
+    """How a module is fetched."""
+
+    start: int | None  # the phase whose module the steps begin from; None = whole
+    num_bytes: int
+
+
 def bring_modules(run: Run, arm_name: str, modules: Iterable[ModuleId], phase: int) -> None:
-    """Puts modules as they are at the start of a phase into this machine's folder, where that takes
-    fewer bytes than fetching them whole; the others are left to their reader.
+    """Computes modules as they are at the start of a phase into this machine's folder, where that
+    takes fewer bytes than fetching them whole. The others are left to their reader.
     """
     for module in modules:
         bring_module(run, arm_name, module, phase)
 
 
 def bring_release(run: Run, release: Release, path: int) -> None:
-    """The same of the modules of a path of a release, as far as they are those of its phase: a path
-    that stopped early has older ones.
+    """Does the same for the modules of a path of a release that are those of its phase. A path that
+    stopped early has older ones.
     """
     newest = run.ledger.facts.receipts_at(release.arm, release.phase)
     of_path = release.modules_of(path)
@@ -56,9 +88,9 @@ def bring_release(run: Run, release: Release, path: int) -> None:
 def bring_module(
     run: Run, arm_name: str, module: ModuleId, phase: int, *, with_outer_state: bool = False
 ) -> None:
-    """The same of one module; with its outer state, for the next outer step."""
+    """Does the same for one module, with its outer state if that is for the next outer step."""
     arm, objects = run.plan.arm(arm_name), run.objects
-    if objects.remote is None or not run.computes_modules or not _is_stepped(run, arm, phase):
+    if objects.remote is None or not run.computes_modules or not _is_stepped(arm, phase):
         return
     stored = run.ledger.facts.module(arm.name, module, phase)
     wanted = [stored.parameters]
@@ -70,7 +102,7 @@ def bring_module(
     plan = cheapest(
         sum(receipt.num_bytes for receipt in lacking),
         _versions(run, arm, module, phase),
-        _Folder(objects),
+        _in_folder(objects),
         _remaining(arm, phase),
     )
     if plan.start is None:
@@ -87,8 +119,8 @@ def bring_module(
 
 
 def bytes_down(run: Run, arm: Arm, path: int, phase: int) -> int:
-    """What a machine that trains this path, and nothing else, fetches of its modules before a
-    phase. It has them as they were at the path's last phase, and what the path contributed.
+    """Bytes that a machine which trains this path, and nothing else, fetches of its modules before
+    a phase. It has them as they were at the path's last phase, and what the path contributed.
     """
     return sum(
         _plan_of_path(run, arm, path, module, phase).num_bytes
@@ -99,16 +131,22 @@ def bytes_down(run: Run, arm: Arm, path: int, phase: int) -> int:
 def _plan_of_path(run: Run, arm: Arm, path: int, module: ModuleId, phase: int) -> FetchPlan:
     whole = run.ledger.facts.module(arm.name, module, phase).parameters.num_bytes
     before = arm.trained_before(path, phase)
-    if before is None or not _is_stepped(run, arm, phase):
+    if before is None or not _is_stepped(arm, phase):
         return FetchPlan(None, whole)
-    holdings = _OwnMachine(path, before, arm.trained_before(path, before) is not None)
+    # It came to the outer state by its first steps, or by fetching it once.
+    has_state = arm.trained_before(path, before) is not None
+    holdings = Holdings(
+        lambda version: version.phase == before,
+        lambda _: has_state,
+        lambda contribution: contribution.path == path,
+    )
     versions = _versions(run, arm, module, phase, is_in_time=True)
     return cheapest(whole, versions, holdings, _remaining(arm, phase))
 
 
-def _is_stepped(run: Run, arm: Arm, phase: int) -> bool:
-    """Whether the modules of a phase were made by outer steps, which may be done again here."""
-    return arm.is_averaged and phase > 0 and run.config.outer.fetch == "cheapest"
+def _is_stepped(arm: Arm, phase: int) -> bool:
+    """Whether outer steps made the modules of a phase. This machine can do them again."""
+    return arm.is_averaged and phase > 0
 
 
 def _remaining(arm: Arm, phase: int) -> int:
@@ -118,10 +156,8 @@ def _remaining(arm: Arm, phase: int) -> int:
 def _versions(
     run: Run, arm: Arm, module: ModuleId, phase: int, *, is_in_time: bool = False
 ) -> Iterator[Version]:
-    """A module before `phase`, the newest first, as far back as its contributions are kept.
-
-    Args:
-      is_in_time: as it is while no module is ahead of `phase`.
+    """Versions of a module before `phase`, the newest first, as far back as its contributions are
+    kept. With `is_in_time`, those that are kept while no module is ahead of `phase`.
     """
     facts, keep = run.ledger.facts, run.config.retention.num_contributions
     for at in reversed(range(phase)):
@@ -173,40 +209,40 @@ def _compute(run: Run, arm: Arm, module: ModuleId, step: int) -> None:
         raise ModuleDiffers(module=module, phase=step + 1)
 
 
-class _Folder:
-    """What this machine has in its folder."""
-
-    def __init__(self, objects: Objects):
-        self._objects = objects
-
-    def has_module(self, version: Version) -> bool:
-        return self._objects.has(version.parameters)
-
-    def has_outer_state(self, version: Version) -> bool:
-        return version.outer_state is None or self._objects.has(version.outer_state)
-
-    def has_message(self, contribution: Contribution) -> bool:
-        return self._objects.has(contribution.message)
+def _in_folder(objects: Objects) -> Holdings:
+    """What this machine has."""
+    return Holdings(
+        lambda version: objects.has(version.parameters),
+        objects.has,
+        lambda contribution: objects.has(contribution.message),
+    )
 
 
-class _OwnMachine:
-    """What a path has left on a machine that does nothing else.
+def cheapest(
+    whole: int, versions: Iterable[Version], holdings: Holdings, remaining: int
+) -> FetchPlan:
+    """Finds the way of the fewest bytes. Pure.
 
     Args:
-      path: whose machine it is.
-      before: the last phase that it trained.
-      has_fetched: whether it had trained one before that, and so come to the outer state: by its
-        first steps, or by fetching it once.
+      whole: bytes of the module after its step.
+      versions: of the module before, the newest first, as far back as their messages are there.
+      holdings: of the machine that fetches.
+      remaining: how often it fetches the module from now on. An outer state that it lacks is
+        fetched if that pays until the end: once it is there, steps need messages alone.
     """
-
-    def __init__(self, path: int, before: int, has_fetched: bool):
-        self._path, self._before, self._has_fetched = path, before, has_fetched
-
-    def has_module(self, version: Version) -> bool:
-        return version.phase == self._before
-
-    def has_outer_state(self, version: Version) -> bool:
-        return version.outer_state is None or self._has_fetched
-
-    def has_message(self, contribution: Contribution) -> bool:
-        return contribution.path == self._path
+    messages = 0
+    for version in versions:
+        messages += sum(
+            contribution.message.num_bytes
+            for contribution in version.contributions
+            if not holdings.has_message(contribution)
+        )
+        if messages >= WORTH * whole:
+            break
+        if not holdings.has_module(version):
+            continue
+        state = version.outer_state
+        lacking = 0 if state is None or holdings.has_outer_state(state) else state.num_bytes
+        if lacking + remaining * messages < WORTH * remaining * whole:
+            return FetchPlan(version.phase, messages + lacking)
+    return FetchPlan(None, whole)

@@ -17,8 +17,8 @@ from dipaco.workers import fetching
 from tests.workers.conftest import CONFIG, SHARINGS
 
 
-def config_with(sharing="2x2", *, fetch="cheapest", phases=3, early=0.0, keep=2, **outer):
-    settings = {"codec": "int8", "fetch": fetch, **outer}
+def config_with(sharing="2x2", *, phases=3, early=0.0, keep=2, **outer):
+    settings = {"codec": "int8", **outer}
     return dataclasses.replace(
         CONFIG,
         topology=Topology(levels=SHARINGS[sharing]),
@@ -100,8 +100,8 @@ def test_a_path_fetches_the_messages_of_the_others_and_no_module_after_its_first
     assert on.down("contributions") == others  # fan-in 2: each contribution has one other path
 
 
-def test_with_whole_every_module_is_fetched_whole(machines):
-    on = machines(config_with(fetch="whole"))
+def test_where_contributions_are_as_many_bytes_every_module_is_fetched_whole(machines):
+    on = machines(config_with(codec="none"))
     on.work_until(3)
     assert on.down("contributions") == 0
     for (path, phase), num_bytes in trained_rows(on.run).items():

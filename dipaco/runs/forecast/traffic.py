@@ -214,8 +214,6 @@ def _fetched_bytes(
 ) -> float:
     """Bytes of a module after its step: whole, or the messages of the paths of other machines."""
     fan_in, whole = _fan_in(config, module), VALUE_BYTES * size
-    if config.outer.fetch == "whole":
-        return whole
     own = max(1.0, paths_here * fan_in / config.plan.arm(MODULAR).num_at_once)
     messages = max(0.0, fan_in - own) * size * codec.bits_per_value / 8
     return messages if messages < WORTH * whole else whole
