@@ -626,7 +626,6 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("outer.residual_decay=1.1", "0 to 1"),
         ("outer.grace_seconds=-1", "0 or more"),
         ("inner.hold_out=1", "below 1"),
-        ("inner.rewarm_steps=-1", "0 or more"),
         ("reroute.every=0,16", "1 or more"),
         ("reroute.every=32,16", "ascending order"),
         ("reroute.hold_out=1.0", "below 1"),
@@ -667,7 +666,7 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "outer.path_share=0.5",
         "outer.codec=int8",
         "outer.vocabulary_rows=holders",
-        "inner.absent_tokens=masked",
+        "inner.freeze_absent_tokens=true",
         "outer.isotropic=true",
         "outer.delay=1",
         "outer.stagger=true",
@@ -680,8 +679,8 @@ def test_synchronous_training_refuses_settings_of_contributions(setting):
 
 
 def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them():
-    """Rows without alternations do not warm up again."""
-    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", ["inner.rewarm_steps=5"])
+    """Rows that are routed by features compare no paths."""
+    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", ["routing.prior=1"])
     assert any(row.outer.synchronous for row in rows.values())
     assert any(row.routing.alternations for row in rows.values())
 
@@ -692,7 +691,7 @@ def test_settings_of_the_published_algorithm_are_set_by_name():
         [
             *("routing.alternations=1,3", "routing.overlap=2", "outer.path_share=0.5"),
             *("routing.target_share=0.4,0.3,0.2,0.1", "inner.hold_out=0.05"),
-            *("reroute.every=16,32,64", "reroute.window=64", "inner.rewarm_steps=5"),
+            *("reroute.every=16,32,64", "reroute.window=64"),
         ],
     )
     assert config.routing.alternations == (1, 3)

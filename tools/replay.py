@@ -39,7 +39,6 @@ class Carried(NamedTuple):
     optimizer: Any
     batches: str  # of which data
     position: int  # batches of it that were taken
-    taken: int  # of any data
 
 
 def main() -> int:
@@ -80,20 +79,17 @@ def replay(run: Run) -> Iterator[variants.Modules]:
     ) -> Any:
         """The steps from `first` to before `end` of the schedule."""
         batches = batches_for(run, arm, path, phase)
-        carried = carried or Carried(None, batches.fingerprint, 0, 0)
+        carried = carried or Carried(None, batches.fingerprint, 0)
         if carried.batches != batches.fingerprint:
             carried = carried._replace(batches=batches.fingerprint, position=0)
-        has_had_others = carried.position < carried.taken
-        since = carried.position if inner.rewarm_steps and has_had_others else None
         state = run.programs.place(parts, carried.optimizer, first)
-        rates = learning_rates(inner, arm.total_steps, first, end - first, since)
+        rates = learning_rates(inner, arm.total_steps, first, end - first)
         present_V = run.present_tokens(MODULAR, path, phase)
         present = {} if present_V is None else {PRESENT: present_V}
         numbers = itertools.count(carried.position)
         following = ({**batches.at(number), **present} for number in numbers)
         after, optimizer = take_steps(run, state, rates, following)
-        position, count = carried.position + len(rates), carried.taken + len(rates)
-        return after, Carried(optimizer, batches.fingerprint, position, count)
+        return after, Carried(optimizer, batches.fingerprint, carried.position + len(rates))
 
     def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
         return train_steps(path, phase, parts, carried, *steps_of(phase))

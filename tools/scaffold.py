@@ -86,8 +86,8 @@ def row(name: str, own: Perplexities, other: Perplexities) -> str:
 def why_not(run: Run) -> str:
     """Why a run cannot be trained with control variates; nothing if it can."""
     arm, config = run.plan.arm(MODULAR), run.config
-    if config.inner.absent_tokens != "plain":
-        return f"inner.absent_tokens is {config.inner.absent_tokens!r}; 'plain' is expected"
+    if config.inner.freeze_absent_tokens:
+        return "inner.freeze_absent_tokens is on"
     everyone = list(range(arm.topology.num_paths))
     if any(list(arm.paths_in(phase)) != everyone for phase in range(arm.phases)):
         return "some paths sit phases out; all must train in every phase"

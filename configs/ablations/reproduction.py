@@ -87,7 +87,7 @@ def by_row() -> dict[str, RunConfig]:
     rest where paths share rows: a path with rows of its own does better to move them.
     """
     outer = dataclasses.replace(PLAIN, vocabulary_rows="holders")
-    at_rest = dataclasses.replace(inner(12e-3), absent_tokens="frozen")
+    at_rest = dataclasses.replace(inner(12e-3), freeze_absent_tokens=True)
     rows = {
         "diloco 4": of(
             whole(2, SHARED),

@@ -1,5 +1,5 @@
 """Rows of the vocabulary: averaged by documents (the paper's) or by those who hold the token, or
-each path's own; and what training does about tokens that a path's shard does not have.
+each path's own; and whether rows of tokens that a path's shard does not have are frozen.
 
     dipaco ablate configs/ablations/vocabulary.py --run runs/vocabulary --seeds 0,1,2 --only \\
         "2x2 documents rate 0.006 phases 10" "2x2 holders rate 0.006 phases 10" …
@@ -10,8 +10,8 @@ all, without the root of the fan-in). ARM is one of
 
   documents, holders          `outer.vocabulary_rows`, all tokens in training
   private                     2x2 and 4x4 with each path's own embedding, last norm and head
-  masked, damped, frozen      `inner.absent_tokens`, rows averaged by documents
-  holders masked, ...         the same with rows averaged by holders
+  frozen                      `inner.freeze_absent_tokens`, rows averaged by documents
+  holders frozen              the same with rows averaged by holders
 
 All rows have the shape, text and base model of `reproduction.py`, and average plainly (outer rate
 1, no momentum). Cost on two cores that have nothing else to do: at ten phases a row of four paths 4
@@ -27,7 +27,6 @@ from dipaco.topology import SHARED, Topology
 
 DILOCO = {"diloco": whole(2, SHARED), "diloco 16": whole(4, SHARED)}
 GRIDS = {"2x2": shared_grid(2), "4x4": shared_grid(4), **DILOCO}
-ABSENT = ("plain", "masked", "damped", "frozen")
 
 
 def sweep() -> dict[str, RunConfig]:
@@ -42,11 +41,11 @@ def sweep() -> dict[str, RunConfig]:
 def arms(rate: float, phases: int) -> dict[str, RunConfig]:
     """All arms at one rate, for so many phases."""
 
-    def arm(topology: Topology, rows: str = "documents", absent_tokens: str = "plain") -> RunConfig:
+    def arm(topology: Topology, rows: str = "documents", frozen: bool = False) -> RunConfig:
         return of(
             topology,
             phases=phases,
-            inner=dataclasses.replace(inner(rate), absent_tokens=absent_tokens),
+            inner=dataclasses.replace(inner(rate), freeze_absent_tokens=frozen),
             outer=dataclasses.replace(
                 PLAIN,
                 vocabulary_rows=rows,
@@ -55,15 +54,13 @@ def arms(rate: float, phases: int) -> dict[str, RunConfig]:
         )
 
     rows = {
-        f"{grid} {_name(kind, absent)}": arm(topology, kind, absent)
+        f"{grid} {name}": arm(topology, kind, frozen)
         for grid, topology in GRIDS.items()
-        for kind in ("documents", "holders")
-        for absent in ABSENT
+        for name, kind, frozen in (
+            ("documents", "documents", False),
+            ("holders", "holders", False),
+            ("frozen", "documents", True),
+            ("holders frozen", "holders", True),
+        )
     }
     return rows | {f"{k}x{k} private": arm(private_grid(k)) for k in (2, 4)}
-
-
-def _name(kind: str, absent: str) -> str:
-    if absent == "plain":
-        return kind
-    return absent if kind == "documents" else f"{kind} {absent}"

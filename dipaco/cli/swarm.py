@@ -163,11 +163,10 @@ def _start(options: argparse.Namespace) -> int:
     if rows is not None and not 1 <= rows <= batch:
         expected = f"1 to {batch} (`inner.batch_size`)"
         raise BadSetting(name="--block-rows", value=rows, expected=expected)
-    if config.inner.absent_tokens != "plain":
+    if config.inner.freeze_absent_tokens:
         raise SettingsDisagree(
-            problem=f"`inner.absent_tokens` is {config.inner.absent_tokens}, and volunteers inside "
-            "a path are not told which tokens its shard has; expected plain. Train such a run with "
-            "`dipaco worker`"
+            problem="`inner.freeze_absent_tokens` is on, and volunteers inside a path are not told "
+            "which tokens its shard has. Train such a run with `dipaco worker`"
         )
     for setting in ("delay", "stagger"):
         if value := getattr(config.outer, setting):

@@ -112,7 +112,7 @@ def _check_synchronous(config: "RunConfig") -> None:
         "outer.stagger": config.outer.stagger,
         "routing.alternations": bool(config.routing.alternations),
         "inner.hold_out": config.inner.hold_out > 0,
-        "inner.absent_tokens": config.inner.absent_tokens != "plain",
+        "inner.freeze_absent_tokens": config.inner.freeze_absent_tokens,
     }
     for name, is_set in without_meaning.items():
         if config.outer.synchronous and is_set:

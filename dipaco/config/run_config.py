@@ -14,7 +14,7 @@ from dipaco.errors import BadSetting
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import RerouteConfig, RoutingConfig, SmallModelSettings
+from dipaco.routing.config import RerouteConfig, RoutingConfig
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology
 
@@ -44,7 +44,6 @@ class RunConfig:
     data: DataConfig = DataConfig()
     base: BaseSettings = BaseSettings()
     routing: RoutingConfig = RoutingConfig()
-    small_models: SmallModelSettings = SmallModelSettings()
     inner: InnerSettings = InnerSettings()
     outer: OuterSettings = OuterSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -82,8 +81,7 @@ class RunConfig:
     @property
     def counts_tokens(self) -> bool:
         """Whether training asks how often each token occurs in each shard."""
-        by_holders = self.outer.vocabulary_rows == "holders"
-        return by_holders or self.inner.absent_tokens != "plain"
+        return self.outer.vocabulary_rows == "holders" or self.inner.freeze_absent_tokens
 
     @functools.cached_property
     def plan(self) -> Plan:

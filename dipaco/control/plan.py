@@ -68,10 +68,6 @@ class Arm:
         """The phases before one that a path takes part in, ascending."""
         return phases_of(self.topology.num_paths, self.sampling, self.seed, path, before)
 
-    def steps_of_path_before(self, path: int, phase: int) -> int:
-        """Inner steps that a path has taken itself when `phase` starts."""
-        return sum(self.steps_in(at) for at in self.phases_of(path, phase))
-
     @property
     def num_at_once(self) -> int:
         """Paths that take part in a phase, as many in every one: machines that work at once."""

@@ -1,18 +1,12 @@
-"""Tokens that the shard of a path does not have, and what its training does about them. Ours, not
-the paper's.
+"""Tokens that the shard of a path does not have, whose rows may stay as they are. Not in the paper.
 
 The softmax pushes the logit of such a token down at every step, and AdamW makes full steps of that
-weak push; the mean of two paths then undoes what the one that has the token learned. Against it,
-`inner.absent_tokens` is one of:
+weak push. The mean of two paths then undoes what the one that has the token learned. With
+`inner.freeze_absent_tokens` these tokens stay in the softmax, and their rows of embedding and head
+do not move: no gradient, no AdamW step, no decay.
 
-  plain    nothing; the paper's
-  masked   absent tokens leave the softmax of training (DEPT-TRIM, arXiv 2410.05021)
-  damped   their logits count by half in training (FedRS, KDD 2021, in its binary form)
-  frozen   they stay in the softmax, and their rows of embedding and head do not move: no gradient,
-           no AdamW step, no decay
-
-A batch says which tokens its shard has, under `PRESENT`; a batch without it (the base model, dense
-baselines: all text is theirs) is trained as with `plain`. Scoring and serving read all logits.
+A batch then says which tokens its shard has, under `PRESENT`. A batch without it (the base model
+and dense baselines, which have all text) moves every row.
 
 Axes: V tokens of the vocabulary.
 """
@@ -27,7 +21,6 @@ from dipaco import trees
 from dipaco.model.config import VOCABULARY_AXIS
 
 PRESENT = "present_V"  # in a batch: bool [V], whether the path's shard has the token
-DAMPING = 0.5  # FedRS: what an absent token's logit is multiplied by
 
 
 def rows_of(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,16 +28,15 @@ def rows_of(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: leaf for name, leaf in batch.items() if name != PRESENT}
 
 
-def freeze_absent(kind: str, tree: Any, batch: Mapping[str, Any]) -> Any:
+def freeze_absent(tree: Any, batch: Mapping[str, Any]) -> Any:
     """A gradient, or an update, that is 0 at the rows that do not move.
 
     Args:
-      kind: `inner.absent_tokens`.
       tree: part name -> leaves shaped like the parameters.
       batch: of the step.
     """
     present_V = batch.get(PRESENT)
-    if kind != "frozen" or present_V is None:
+    if present_V is None:
         return tree
 
     def keep(name: str, leaf: jax.Array) -> jax.Array:

@@ -2,12 +2,8 @@
 
 import dataclasses
 import math
-from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
-
-AbsentTokens = Literal["plain", "masked", "damped", "frozen"]  # absent.py
-ABSENT_TOKENS = get_args(AbsentTokens)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,9 +24,6 @@ class InnerSettings:
     """Peak learning rate of AdamW (DiPaCo section 4)."""
     warmup_steps: int = 1000
     """Steps in which the rate rises from zero to its peak, in a line (DiPaCo section 4)."""
-    rewarm_steps: int = 0
-    """Steps of linear warm-up after an alternation gave a path other documents; 0 = its schedule
-    goes on."""
     end_fraction: float = 0.1
     """Share of the peak rate at which the cosine ends."""
     weight_decay: float = 0.1
@@ -51,10 +44,9 @@ class InnerSettings:
     model of another run may have. A shard with none of these texts holds out one of its own, which
     may train other paths and the base model; one of few long texts holds out pieces up to the share
     and trains on the others, also of texts that other shards hold out. 0 = off."""
-    absent_tokens: AbsentTokens = "plain"
-    """What training does about tokens that the path's shard does not have: `plain` = nothing, as in
-    the paper; `masked` = they leave the softmax; `damped` = their logits count by half; `frozen` =
-    their rows of embedding and head do not move."""
+    freeze_absent_tokens: bool = False
+    """Whether the rows of embedding and head stay as they are for tokens that the path's shard does
+    not have (not in the paper)."""
 
     def __post_init__(self):
         for name in (
@@ -74,7 +66,7 @@ class InnerSettings:
                     value=getattr(self, name),
                     expected="above 0, and finite",
                 )
-        for name in ("warmup_steps", "rewarm_steps", "end_fraction", "weight_decay"):
+        for name in ("warmup_steps", "end_fraction", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadSetting(
                     name=f"inner.{name}",
@@ -93,10 +85,4 @@ class InnerSettings:
                 name="inner.accumulation_steps",
                 value=self.accumulation_steps,
                 expected=f"a divisor of inner.batch_size ({self.batch_size})",
-            )
-        if self.absent_tokens not in ABSENT_TOKENS:
-            raise BadSetting(
-                name="inner.absent_tokens",
-                value=self.absent_tokens,
-                expected=f"one of {', '.join(ABSENT_TOKENS)}",
             )

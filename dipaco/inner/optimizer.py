@@ -35,9 +35,7 @@ def _after_clipping(settings: InnerSettings) -> tuple[optax.GradientTransformati
     )
 
 
-def learning_rates(
-    settings: InnerSettings, total_steps: int, start: int, count: int, since: int | None = None
-) -> np.ndarray:
+def learning_rates(settings: InnerSettings, total_steps: int, start: int, count: int) -> np.ndarray:
     """Rates of the inner steps `start`, ..., `start + count - 1` of a schedule of `total_steps`.
 
     Step s uses the schedule's value at s + 1, so that the first step is not taken at rate zero.
@@ -46,8 +44,6 @@ def learning_rates(
       settings: peak, warm-up, end.
       total_steps: of the schedule.
       start, count: which steps.
-      since: steps taken since the path was given other documents, for `rewarm_steps`; None: its
-        documents never changed.
 
     Returns:
       float32 [count].
@@ -76,8 +72,4 @@ def learning_rates(
     blocks = range(start // BLOCK, (start + count - 1) // BLOCK + 1)
     steps = [np.arange(block * BLOCK, (block + 1) * BLOCK) + 1 for block in blocks]
     rates = np.concatenate([np.asarray(jax.vmap(schedule)(each), np.float32) for each in steps])
-    rates = rates[start % BLOCK :][:count]
-    if since is None or not settings.rewarm_steps:
-        return rates
-    taken = np.arange(since + 1, since + 1 + count, dtype=np.float32)
-    return rates * np.minimum(taken / np.float32(settings.rewarm_steps), np.float32(1))
+    return rates[start % BLOCK :][:count]

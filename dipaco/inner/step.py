@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dipaco.inner.absent import DAMPING, PRESENT, freeze_absent, rows_of
+from dipaco.inner.absent import freeze_absent, rows_of
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState
@@ -20,7 +20,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.loss import LogitsLoss, next_token_loss
 
-# `tokens`, `segments`, `positions`, each int32 [B, T]; and `PRESENT`, where tokens may be absent.
+# `tokens`, `segments`, `positions`, each int32 [B, T]; and `absent.PRESENT` where rows are frozen.
 Batch = Mapping[str, Any]
 LossFn = Callable[
     [Any, Batch], tuple[jax.Array, jax.Array]
@@ -44,7 +44,6 @@ def path_loss(
     """What every path is trained to make small; arguments as `training_loss`. A `rule` of one's own
     takes the place of the negative log-likelihood.
     """
-    absent_factor = {"masked": None, "damped": DAMPING}.get(settings.absent_tokens, 1.0)
 
     def loss(parts: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return training_loss(
@@ -56,8 +55,6 @@ def path_loss(
             rematerialise=settings.rematerialise,
             loss_chunks=settings.loss_chunks,
             rows_sharding=rows_sharding,
-            present_V=None if absent_factor == 1.0 else batch.get(PRESENT),
-            absent_factor=absent_factor,
             rule=rule or next_token_loss,
         )
 
@@ -78,7 +75,7 @@ def make_step(
 
     def step(state: PathState, batch: Batch, learning_rate: jax.Array):
         gradient, metrics = mean_gradient(state.parts, batch)
-        freeze = functools.partial(freeze_absent, settings.absent_tokens, batch=batch)
+        freeze = functools.partial(freeze_absent, batch=batch)
         return _descend(optimizer, state, gradient, learning_rate, freeze), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))
@@ -111,7 +108,7 @@ def gradient_function(
         # A batch without any target (rows of one token) must not divide by zero.
         scale = 1.0 / jnp.maximum(targets, 1.0)
         gradient = jax.tree.map(lambda leaf: leaf * scale, gradient)
-        gradient = freeze_absent(settings.absent_tokens, gradient, batch)
+        gradient = freeze_absent(gradient, batch)
         return gradient, StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
 
     return mean_gradient

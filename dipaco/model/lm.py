@@ -23,7 +23,6 @@ from dipaco.model.loss import (
     next_is_target,
     next_token_loss,
     next_tokens,
-    restricted,
 )
 from dipaco.model.spec import Parts, Tree, describe
 
@@ -68,8 +67,6 @@ def training_loss(
     rematerialise: bool = False,
     loss_chunks: int = 1,
     rows_sharding: jax.sharding.NamedSharding | None = None,
-    present_V: jax.Array | None = None,
-    absent_factor: float | None = None,
     rule: LogitsLoss = next_token_loss,
 ) -> tuple[jax.Array, jax.Array]:
     """`loss.next_token_loss` of the logits, with ways to save memory in its gradient; or another
@@ -81,7 +78,6 @@ def training_loss(
         pass: a third more work.
       loss_chunks: how many equal lengths rows are cut into for the logits; the same work.
       rows_sharding: of the rows of hidden states on a mesh; None = XLA chooses.
-      present_V, absent_factor: which logits are restricted, as in `loss.restricted`; None: none.
       rule: of whole rows of logits; another than `next_token_loss` has them in one chunk.
 
     Returns:
@@ -93,9 +89,7 @@ def training_loss(
     )
     x_BTD, head = _normed(config, parts, x_BTD), _head(config, parts)
 
-    def logits_of(head, x_BTD):
-        logits_BTV = _logits(config, head, x_BTD)
-        return logits_BTV if present_V is None else restricted(logits_BTV, present_V, absent_factor)
+    logits_of = functools.partial(_logits, config)
 
     if loss_chunks == 1:
         return rule(logits_of(head, x_BTD), tokens_BT, segments)

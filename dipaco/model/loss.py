@@ -26,18 +26,6 @@ def next_token_loss(
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)
 
 
-def restricted(
-    logits_BTV: jax.Array, present_V: jax.Array, absent_factor: float | None
-) -> jax.Array:
-    """Logits with those of absent tokens times a factor; None takes them out of the softmax.
-
-    `present_V` is bool [V]; a target is always present. Source: the restricted softmax of FedRS
-    (KDD 2021).
-    """
-    absent_BTV = -jnp.inf if absent_factor is None else absent_factor * logits_BTV
-    return jnp.where(present_V, logits_BTV, absent_BTV)
-
-
 @jax.custom_vjp
 def summed_loss(logits_BTV: jax.Array, next_BT: jax.Array, is_target_BT: jax.Array) -> jax.Array:
     """Sum of -log p(next) over the targets, nats.

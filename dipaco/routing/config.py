@@ -121,43 +121,6 @@ class RoutingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SmallModelSettings:
-    """The small models of `routing.kind` = "small_models", one for each path; SmallTalk LM."""
-
-    rounds: int = 4
-    """Rounds of balanced EM, after each of which documents are shared out again."""
-    steps: int = 100
-    """Optimiser steps of each model in a round."""
-    batch_size: int = 32
-    """Documents in one step."""
-    learning_rate: float = 1e-2
-    """Peak learning rate of AdamW; a cosine over all rounds."""
-    d_model: int = 32
-    """Width of a small model's residual stream, in values; its vocabulary is a path's."""
-    num_layers: int = 1
-    """Blocks of a small model."""
-    num_heads: int = 2
-    """Attention heads of a small model."""
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "learning_rate":
-                is_good, expected = 0 < value < math.inf, "above 0, and finite"
-            else:
-                is_good, expected = value >= 1, "1 or more"
-            if not is_good:
-                name = f"small_models.{field.name}"
-                raise BadSetting(name=name, value=value, expected=expected)
-        if self.d_model % (2 * self.num_heads):
-            raise BadSetting(
-                name="small_models.d_model",
-                value=self.d_model,
-                expected=f"a multiple of {2 * self.num_heads}, twice `small_models.num_heads`",
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RerouteConfig:
     """Re-routing within a document, at test time. DiPaCo section 2.4 and Table 3."""
 

@@ -131,7 +131,7 @@ def features(
     model, or what small models say of them.
     """
     if run.config.routing.kind == SMALL_MODELS:
-        model = small_config(run.config.model, run.config.small_models, tokens_NT.shape[1])
+        model = small_config(run.config.model, tokens_NT.shape[1])
         return small_scores(model, run.small_models, tokens_NT, lengths_N, batch_size)
     return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch_size)
 

@@ -120,7 +120,7 @@ def _flops_of_router(config: RunConfig) -> int:
     if config.routing.kind == RANDOM:
         return 0
     if config.routing.kind == SMALL_MODELS:
-        small = small_config(config.model, config.small_models, prefix_tokens)
+        small = small_config(config.model, prefix_tokens)
         each = flops_per_token(small, prefix_tokens, training=False)
         return prefix_tokens * config.num_paths * each
     return prefix_tokens * (_flops(config) - 2 * config.model.vocab_size * config.model.d_model)

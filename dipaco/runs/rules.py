@@ -150,11 +150,6 @@ def check_settings(config: RunConfig, rules: Recorded) -> None:
                 f"`inner.loss_chunks` is {inner.loss_chunks}, and the rule is given whole rows: "
                 "set it to 1",
             ),
-            (
-                inner.absent_tokens == "masked",
-                "`inner.absent_tokens` is masked, so the rule would be given logits of minus "
-                "infinity: expected plain, damped or frozen",
-            ),
         ),
     }
     for kind, recorded in rules.items():

@@ -229,7 +229,7 @@ class Run:
         """bool [V]: the tokens that a path's shard has in a phase. None where training does not ask
         for them; dense arms have all text.
         """
-        if self.config.inner.absent_tokens == "plain" or not self.plan.arm(arm).is_routed:
+        if not self.config.inner.freeze_absent_tokens or not self.plan.arm(arm).is_routed:
             return None
         return self.token_counts(self.routing_of(arm, phase))[path] > 0
 

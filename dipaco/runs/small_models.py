@@ -24,7 +24,6 @@ from dipaco.model.lm import forward
 from dipaco.model.loss import token_log_likelihoods
 from dipaco.model.spec import initialise
 from dipaco.routing.balanced_em import balanced_em
-from dipaco.routing.config import SmallModelSettings
 from dipaco.routing.router import Router, linear_router
 
 if TYPE_CHECKING:
@@ -36,6 +35,23 @@ BATCH_DOCUMENTS = 256  # scored at once
 SmallModels = dict[str, Any]  # path, six digits -> parameters
 
 
+class SmallFit(NamedTuple):
+    """Sizes of the small models and of their training."""
+
+    rounds: int  # of balanced EM, after each of which documents are shared out again
+    steps: int  # optimiser steps of each model in a round
+    batch_size: int  # documents in one step
+    learning_rate: float  # peak of AdamW's; a cosine over all rounds
+    d_model: int
+    num_layers: int
+    num_heads: int
+
+
+# The models read a few first tokens and only tell paths apart, whatever the size of a path. All
+# published figures of this router were made with these numbers.
+FIT = SmallFit(4, 100, batch_size=32, learning_rate=1e-2, d_model=32, num_layers=1, num_heads=2)
+
+
 class FittedModels(NamedTuple):
     """The small models, their router, and the paths of the training documents."""
 
@@ -44,14 +60,14 @@ class FittedModels(NamedTuple):
     choices_NK: np.ndarray  # int32 [N, overlap], under prices that bound each path's documents
 
 
-def small_config(model: ModelConfig, settings: SmallModelSettings, length: int) -> ModelConfig:
+def small_config(model: ModelConfig, length: int) -> ModelConfig:
     """Sizes of a small model, of the vocabulary of a path."""
     return ModelConfig(
         vocab_size=model.vocab_size,
-        d_model=settings.d_model,
-        num_layers=settings.num_layers,
-        num_heads=settings.num_heads,
-        d_ff=2 * settings.d_model,
+        d_model=FIT.d_model,
+        num_layers=FIT.num_layers,
+        num_heads=FIT.num_heads,
+        d_ff=2 * FIT.d_model,
         max_length=length,
         tied_head=True,
     )
@@ -65,11 +81,11 @@ def flops_of_fit(config: "RunConfig", documents: int) -> int:
       config: of the run.
       documents: for training.
     """
-    settings, tokens = config.small_models, config.routing.prefix_tokens
-    small = small_config(config.model, settings, tokens)
-    learned = settings.steps * settings.batch_size * flops_per_token(small, tokens)
+    tokens = config.routing.prefix_tokens
+    small = small_config(config.model, tokens)
+    learned = FIT.steps * FIT.batch_size * flops_per_token(small, tokens)
     scored = documents * flops_per_token(small, tokens, training=False)
-    return config.num_paths * settings.rounds * tokens * (learned + scored)
+    return config.num_paths * FIT.rounds * tokens * (learned + scored)
 
 
 def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
@@ -84,34 +100,33 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
       TooFewTrainingDocuments: fewer documents than paths.
     """
     config, routing = run.config, run.config.routing
-    settings, num_paths = config.small_models, config.num_paths
+    num_paths, total = config.num_paths, FIT.rounds * FIT.steps
     documents = run.corpus.documents("train")
     tokens_NT, lengths_N = first_tokens(run.corpus, documents, routing.prefix_tokens)
     trained, _ = hold_out(
         run.corpus, documents, config.inner.hold_out, shortest=config.data.prefix_tokens + 1
     )
     trains_N = np.isin(documents, trained)
-    model = small_config(config.model, settings, routing.prefix_tokens)
+    model = small_config(config.model, routing.prefix_tokens)
     inner = InnerSettings(
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        warmup_steps=min(10, settings.rounds * settings.steps - 1),
+        batch_size=FIT.batch_size,
+        learning_rate=FIT.learning_rate,
+        warmup_steps=min(10, total - 1),
         accumulation_steps=1,
     )
     step = make_step(path_loss(model, inner), inner)
-    total = settings.rounds * settings.steps
     parts = jax.device_get(initialise(model, jax.random.key(run.seed_for("small_models"))))
     first = jax.device_get(fresh(parts, adamw(inner)))
 
     def learn(states: list[PathState], path_N: np.ndarray, each: int) -> list[PathState]:
-        rates = learning_rates(inner, total, each * settings.steps, settings.steps)
+        rates = learning_rates(inner, total, each * FIT.steps, FIT.steps)
         after = []
         for path, state in enumerate(states):
             random = np.random.default_rng(run.seed_for("small_models", each, path))
             mine = np.flatnonzero((path_N == path) & trains_N)
             state = jax.device_put(jax.tree.map(np.array, state))
             for rate in rates if len(mine) else ():
-                rows = mine[random.integers(len(mine), size=settings.batch_size)]
+                rows = mine[random.integers(len(mine), size=FIT.batch_size)]
                 state, _ = step(state, _batch(tokens_NT[rows], lengths_N[rows]), rate)
             after.append(jax.device_get(state))
         return after
@@ -126,7 +141,7 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
         score,
         first_N,
         num_paths,
-        rounds=settings.rounds,
+        rounds=FIT.rounds,
         floor=routing.floor,
         capacity=routing.capacity,
     )

@@ -18,7 +18,7 @@ from dipaco.sweeps.shared_base import base_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
 # Inner settings that only paths of shards read.
-OF_PATHS = ("absent_tokens", "hold_out")
+OF_PATHS = ("freeze_absent_tokens", "hold_out")
 NOT_OF_AN_ARM = ("name", "baselines", *OF_NO_RESULT)
 
 

@@ -35,9 +35,8 @@ from dipaco.sweeps.errors import OtherBaseModel
 # are used. What is held out, no base model reads (`base_digest`).
 NOT_OF_THE_BASE = (
     "steps",
-    "rewarm_steps",
     "hold_out",
-    "absent_tokens",
+    "freeze_absent_tokens",
 )
 
 

@@ -53,12 +53,6 @@ class PhaseStart(NamedTuple):
         """Batches that the path has taken of this data."""
         return self.position + len(self.losses)
 
-    @property
-    def has_had_other_data(self) -> bool:
-        """Whether the path has trained on other documents than these."""
-        task = self.claim.task
-        return self.position < self.arm.steps_of_path_before(task.path, task.phase)
-
 
 def phase_start(run: Run, claim: Claim) -> PhaseStart:
     """Loads what the claimed phase begins from.

@@ -30,7 +30,10 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*START, "--lease-seconds", "-1"), "`--lease-seconds` is -1.0."),
         ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
         ((*START, "--save-seconds", "0"), "`--save-seconds` is 0.0."),
-        ((*START, "--set", "inner.absent_tokens=masked"), "`inner.absent_tokens` is masked"),
+        (
+            (*START, "--set", "inner.freeze_absent_tokens=true"),
+            "`inner.freeze_absent_tokens` is on",
+        ),
         ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
         ((*START, "--set", "outer.stagger=true"), "`outer.stagger` is True"),
         ((*START, "--block-rows", "0"), "`--block-rows` is 0. Expected 1 to "),

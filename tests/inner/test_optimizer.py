@@ -1,7 +1,5 @@
 """AdamW by hand, and the learning rates of a whole path."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,16 +90,3 @@ def test_matrices_decay_and_norms_do_not():
     got = direction(settings, parts, [{"matrix": jnp.zeros((2, 2)), "norm": jnp.zeros(2)}])
     np.testing.assert_allclose(got["matrix"], np.full((2, 2), 0.3), rtol=1e-6)
     np.testing.assert_array_equal(got["norm"], np.zeros(2))
-
-
-def test_rates_rise_again_where_a_path_was_given_other_documents_and_then_follow_the_schedule():
-    settings = InnerSettings(warmup_steps=2, learning_rate=1.0, rewarm_steps=4)
-    plain = learning_rates(settings, 100, 50, 6)
-    np.testing.assert_allclose(
-        learning_rates(settings, 100, 50, 6, since=0), plain * [0.25, 0.5, 0.75, 1, 1, 1], rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        learning_rates(settings, 100, 50, 3, since=2), plain[:3] * [0.75, 1, 1], rtol=1e-6
-    )
-    without = dataclasses.replace(settings, rewarm_steps=0)
-    np.testing.assert_array_equal(learning_rates(without, 100, 50, 6, since=0), plain)

@@ -276,10 +276,6 @@ def test_every_shipped_config_is_forecast_with_a_step_and_without(name):
     assert untimed.bytes_of_a_phase == timed.bytes_of_a_phase
 
 
-def test_steps_are_taken_for_it_also_where_absent_tokens_count():
-    assert step_time.step_seconds(with_inner(absent_tokens="masked")) > 0
-
-
 def test_a_step_that_is_too_large_for_this_machine_is_not_tried():
     paper = load_config("paper_16x16")
     meshes = (MeshConfig(tensor=16), MeshConfig(data=-1))  # too many, and 4 rows for 8 devices

@@ -151,13 +151,8 @@ def changed(**groups):
             changed(inner={"loss_chunks": 2}),
             "`inner.loss_chunks` is 2.*set it to 1",
         ),
-        (
-            Rules(path_loss=own_path_loss.plain),
-            changed(inner={"absent_tokens": "masked"}),
-            "`inner.absent_tokens` is masked.*minus infinity",
-        ),
     ],
-    ids=["outer step", "router", "path loss", "path loss, masked"],
+    ids=["outer step", "router", "path loss"],
 )
 def test_settings_that_leave_a_rule_without_effect_are_refused(tmp_path, rules, config, problem):
     check_settings(TOY, record_of(rules))

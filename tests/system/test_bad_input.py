@@ -39,12 +39,6 @@ NEW = [
         "so is `outer.vocabulary_rows`; paths that step together do without it",
     ),
     (
-        "absent tokens",
-        ["inner.absent_tokens=none"],
-        "BadSetting",
-        "Expected one of plain, masked, damped, frozen",
-    ),
-    (
         "shortlist",
         ["routing.rule=likelihood", "routing.shortlist=5"],
         "SettingsDisagree",

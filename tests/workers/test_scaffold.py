@@ -61,7 +61,7 @@ def test_a_path_that_shares_nothing_has_nothing_to_correct(begin):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"inner": dataclasses.replace(CONFIG.inner, absent_tokens="frozen")}, "absent_tokens"),
+        ({"inner": dataclasses.replace(CONFIG.inner, freeze_absent_tokens=True)}, "absent_tokens"),
         ({"routing": dataclasses.replace(CONFIG.routing, rule="likelihood")}, "by likelihood"),
         ({"outer": dataclasses.replace(HOLDERS, codec="int8")}, "contributions in 'int8'"),
     ],

@@ -9,10 +9,8 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
-from dipaco.errors import BadSetting
 from dipaco.model.config import flops_per_token
 from dipaco.model.lm import forward
-from dipaco.routing.config import SmallModelSettings
 from dipaco.runs import small_models
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.report import make_report
@@ -31,8 +29,13 @@ RUN = dataclasses.replace(
     phases=1,
     evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
     routing=dataclasses.replace(CONFIG.routing, kind="small_models", capacity=1.0, floor=1.0),
-    small_models=SmallModelSettings(rounds=2, steps=15, batch_size=8, d_model=16),
 )
+
+
+@pytest.fixture(autouse=True)
+def _quick_fit(monkeypatch):
+    fit = small_models.FIT._replace(rounds=2, steps=15, batch_size=8, d_model=16)
+    monkeypatch.setattr(small_models, "FIT", fit)
 
 
 @pytest.mark.slow
@@ -45,7 +48,7 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
     routing, release = run.stage("route"), run.ledger.facts.release(MODULAR)
     models = load_tree(run.objects, routing.artifacts["small_models"])
     assert "small_models" in release.companions
-    model = small_config(RUN.model, RUN.small_models, PREFIX)
+    model = small_config(RUN.model, PREFIX)
 
     valid = load_tree(run.objects, routing.artifacts["valid"])
     tokens, lengths = first_tokens(run.corpus, valid["documents"], PREFIX)
@@ -78,19 +81,6 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
         is_routed = row.name.startswith(MODULAR)
         assert row.flops == row.tokens * each + (fit if is_routed else 0)
         assert (row.seconds >= routing.summary["small_models_seconds"]) or not is_routed
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"rounds": 0}, "`small_models.rounds` is 0. Expected 1 or more"),
-        ({"learning_rate": 0.0}, "above 0, and finite"),
-        ({"d_model": 30, "num_heads": 4}, "a multiple of 8"),
-    ],
-)
-def test_bad_settings(settings, expected):
-    with pytest.raises(BadSetting, match=expected):
-        SmallModelSettings(**settings)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """How long an inner step of a config takes on this machine, measured with made-up text."""
 
-import dataclasses
 import statistics
 import time
 from pathlib import Path
@@ -46,9 +45,6 @@ def free_memory() -> int | None:
 
 def step_seconds(config: RunConfig) -> float:
     """The median of a few steps. A loss of one's own is replaced, since it hardly matters here."""
-    config = dataclasses.replace(
-        config, inner=dataclasses.replace(config.inner, absent_tokens="plain")
-    )
     programs = Programs(config)
     state = programs.place(programs.initial_parts(), None, 0)
     rng, shape = np.random.default_rng(0), (config.inner.batch_size, config.data.length)

@@ -115,7 +115,7 @@ def train_with_runner(
       Preempted: `should_stop` returned True.
     """
     started = time.monotonic()
-    assert run.config.inner.absent_tokens == "plain", "`dipaco swarm` refuses such runs"
+    assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses such runs"
     assert run.config.outer.delay == 0, "and these"
     start = phase_start(run, claim)
     (taken, end), arm = (start.state.step, start.steps[1]), start.arm
@@ -169,14 +169,8 @@ def train_with_runner(
 
 
 def _rates(run: Run, start: PhaseStart, count: int) -> np.ndarray:
-    """Learning rates of the next `count` steps. The schedule is that of the arm; a path that trains
-    on other documents than before may warm up again.
-    """
-    since = None
-    if run.config.inner.rewarm_steps and start.has_had_other_data:
-        since = start.taken
-    inner, total_steps = run.config.inner, start.arm.total_steps
-    return learning_rates(inner, total_steps, start.state.step, count, since)
+    """Learning rates of the next `count` steps, from the schedule of the arm."""
+    return learning_rates(run.config.inner, start.arm.total_steps, start.state.step, count)
 
 
 def _first_step(start: PhaseStart) -> str:
