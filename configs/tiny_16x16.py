@@ -35,9 +35,7 @@ def run() -> RunConfig:
             router_fraction=0.2,
         ),
         base=BaseSettings(steps=40, steps_per_phase=40),
-        routing=RoutingConfig(
-            kind="product_kmeans", restarts=1, iterations=20, rule="likelihood", shortlist=16
-        ),
+        routing=RoutingConfig(kind="product_kmeans", rule="likelihood", shortlist=16),
         phases=3,
         inner=InnerSettings(steps=20, batch_size=4, learning_rate=1e-2, warmup_steps=5),
         outer=OuterSettings(learning_rate=0.5, momentum=0.0),

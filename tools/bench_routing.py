@@ -21,8 +21,9 @@ import time
 
 import numpy as np
 
-from dipaco.routing.config import RoutingConfig
-from dipaco.routing.router import Router, fit_router
+from dipaco.routing.normalise import fit_normaliser
+from dipaco.routing.product import fit_centres
+from dipaco.routing.router import Router
 
 CHUNK = 16_384  # documents at once, as `runs/routing.py`
 SIDES = (4, 8, 16, 32)  # experts of each of two levels
@@ -39,15 +40,17 @@ def features(num_documents: int, num_dims: int, seed: int) -> np.ndarray:
 
 def router_of(side: int, num_dims: int, capacity: float | None) -> Router:
     """side x side paths."""
-    config = RoutingConfig(
-        kind="product_kmeans",
-        capacity=capacity,
+    fitted_on = features(max(4096, 2 * side * side), num_dims, seed=1)
+    normaliser = fit_normaliser(fitted_on, "standardise", 2)
+    centres, price_P = fit_centres(
+        *(normaliser.apply(fitted_on), (side, side)),
         floor=0.0,
+        capacity=capacity,
+        seed=0,
         restarts=1,
         iterations=5,
     )
-    fitted_on = features(max(4096, 2 * side * side), num_dims, seed=1)
-    return fit_router(config, fitted_on, (side, side), seed=0)
+    return Router(kind="product_kmeans", normaliser=normaliser, centres=centres, price_P=price_P)
 
 
 def seconds_to_assign(router: Router, num_documents: int, chunk_ND: np.ndarray) -> float:

@@ -28,7 +28,7 @@ def sweep() -> dict[str, RunConfig]:
         "diloco": published.diloco(),
         "product tight": routed(grid, capacity=1.05, floor=0.9),
         "product unbound": routed(grid, **unbound),
-        "product unbound raw": routed(grid, **unbound, normalise="none", interleave_pca=False),
+        "product unbound raw": routed(grid, **unbound, normalise="none"),
         "k-means": routed(grid, kind="kmeans"),
         "k-means tight": routed(grid, kind="kmeans", capacity=1.05, floor=0.9),
         "k-means unbound": routed(grid, kind="kmeans", **unbound),

@@ -11,15 +11,13 @@ vocabulary by holders; size, text, base model and router of `reproduction.py`, p
 row is called after its codec and its phases: 5, 10, 20 or 40, `--only` picks. Every fifth phase is
 evaluated, so a row of 40 is a curve; the second command sets each codec's against float32. In a
 short run error feedback delivers only a part of the way, which is why a row of ten is no judgement
-on `sparse2`. Other dials: `--set outer.residual_decay=0.98`, `--set inner.learning_rate=0.012`.
+on `sparse2`. Another dial: `--set inner.learning_rate=0.012`.
 
     dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "float32 tiny" \\
-        "int4 tiny" "sparse2 128 tiny" "sparse2 64 tiny" "sparse2 64 decay 0.5 tiny" \\
-        "turns2 9 tiny" "turns2 5 tiny"
+        "int4 tiny" "sparse2 128 tiny" "sparse2 64 tiny" "turns2 9 tiny" "turns2 5 tiny"
     python tools/codec_curve.py runs/fewer_bits --ending tiny
 
-The same in tiny: 20 phases of 20 steps, paths of two layers and a vocabulary of 1,024; and under
-other decays of the residual.
+The same in tiny: 20 phases of 20 steps, paths of two layers and a vocabulary of 1,024.
 
 Cost on two cores that have nothing else to do: a base model 1 minute; a row of ten phases 4
 minutes, of forty 16. The first command 80 minutes; a tiny row one.
@@ -46,7 +44,6 @@ CODECS = {
     "turns2 5": dataclasses.replace(BY_HOLDERS, codec="turns2", turns=5),
 }
 PHASES = (5, 10, 20, 40)
-DECAYS = (0.5, 0.8, 1.0)
 TINY = Topology(
     levels=(
         Level(name="early", parts=("embed", *blocks(0, 0)), experts=2),
@@ -61,13 +58,7 @@ def sweep() -> dict[str, RunConfig]:
         for phases in PHASES
         for name, outer in CODECS.items()
     }
-    by_decay = {
-        f"sparse2 64 decay {decay:g}": dataclasses.replace(
-            CODECS["sparse2 64"], residual_decay=decay
-        )
-        for decay in DECAYS
-    }
-    return rows | {f"{name} tiny": tiny(outer) for name, outer in (CODECS | by_decay).items()}
+    return rows | {f"{name} tiny": tiny(outer) for name, outer in CODECS.items()}
 
 
 def tiny(outer: OuterSettings) -> RunConfig:

@@ -20,8 +20,7 @@ from dipaco.routing.product import fit_centres, path_costs
 
 def nearest(settings: RoutingConfig) -> RouterFunctions:
     """The nearest centre under prices, which bound the documents of a path."""
-    names = ("floor", "capacity", "restarts", "iterations")
-    bounds = {name: getattr(settings, name) for name in names}
+    bounds = {"floor": settings.floor, "capacity": settings.capacity}
 
     def fit(features_ND, choices, seed, label_N):
         to = fit_normaliser(features_ND, settings.normalise)

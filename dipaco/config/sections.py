@@ -37,21 +37,12 @@ class EvaluationSettings:
     ensembles: bool = True
     """Whether the report also has rows that mix the predictions of several paths; they need
     `evaluation.best_path`."""
-    ensemble_temperature: float = 2.0
-    """What the logarithms of the paths' posterior are divided by in those rows, a plain number:
-    above 1, paths that are less likely count for more."""
 
     def __post_init__(self):
         at_least("evaluation.every_phases", self.every_phases, 1)
         at_least("evaluation.batch_size", self.batch_size, 1)
         if self.max_documents is not None:
             at_least("evaluation.max_documents", self.max_documents, 1)
-        if not 0 < self.ensemble_temperature < math.inf:
-            raise BadSetting(
-                name="evaluation.ensemble_temperature",
-                value=self.ensemble_temperature,
-                expected="above 0, and finite",
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

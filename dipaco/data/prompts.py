@@ -4,7 +4,6 @@ The same ones for every arm and phase, so that texts of different releases can b
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from dipaco.errors import BadSetting
@@ -22,9 +21,6 @@ class SampleSettings:
     of a document of validation: one for each domain, the largest first, before any has two."""
     tokens: int = 32
     """Tokens that are made for each prompt, at most; fewer where the text ends by itself."""
-    temperature: float = 0.7
-    """What logits are divided by before a token is drawn, a plain number; 0 = the likeliest token.
-    Every release draws with the same random numbers."""
 
     def __post_init__(self):
         def demand(holds: bool, name: str, expected: str) -> None:
@@ -35,7 +31,6 @@ class SampleSettings:
 
         demand(0 <= self.prompts <= MOST_PROMPTS, "prompts", f"0 to {MOST_PROMPTS}")
         demand(self.tokens >= 1, "tokens", "1 or more")
-        demand(0 <= self.temperature < math.inf, "temperature", "0 or more, and finite")
 
 
 def prompt_rows(domains: Sequence[int], most: int) -> list[int]:

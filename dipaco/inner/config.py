@@ -32,8 +32,6 @@ class InnerSettings:
     """Share of AdamW's mean of gradients that a step keeps; not stated in the paper."""
     beta2: float = 0.95
     """Share of AdamW's mean of squared gradients that a step keeps; not stated in the paper."""
-    epsilon: float = 1e-8
-    """Number added to AdamW's denominator, against division by zero; not stated in the paper."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient of a step; longer ones are scaled down to it. Not stated
     in the paper."""
@@ -59,7 +57,7 @@ class InnerSettings:
                 raise BadSetting(
                     name=f"inner.{name}", value=getattr(self, name), expected="1 or more"
                 )
-        for name in ("learning_rate", "epsilon", "clip_norm"):
+        for name in ("learning_rate", "clip_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadSetting(
                     name=f"inner.{name}",

@@ -12,6 +12,7 @@ import optax
 from dipaco.errors import BadSetting
 from dipaco.inner.config import InnerSettings
 
+EPSILON = 1e-8  # in AdamW's denominator, against division by zero
 BLOCK = 256  # learning rates computed in one call
 
 
@@ -27,7 +28,7 @@ def adamw_of_clipped(settings: InnerSettings) -> optax.GradientTransformation:
 
 def _after_clipping(settings: InnerSettings) -> tuple[optax.GradientTransformation, ...]:
     return (
-        optax.scale_by_adam(b1=settings.beta1, b2=settings.beta2, eps=settings.epsilon),
+        optax.scale_by_adam(b1=settings.beta1, b2=settings.beta2, eps=EPSILON),
         optax.add_decayed_weights(
             settings.weight_decay,
             mask=lambda parts: jax.tree.map(lambda leaf: leaf.ndim > 1, parts),

@@ -111,7 +111,7 @@ def codec_named(
         turns = 1 if sends_all else settings.turns
         return turns2(turns, phase % turns)
     if name == "sparse2":
-        return sparse2(settings.sparse_places, settings.residual_decay)
+        return sparse2(settings.sparse_places)
     return WITHOUT_SETTINGS[name]
 
 

@@ -44,9 +44,6 @@ class OuterSettings:
     sparse_places: int = 64
     """Of 4,096 values, how many `sparse2` sends, the largest: with 64 a value takes 0.22 bits, with
     128 0.44."""
-    residual_decay: float = 0.95
-    """Share of what `sparse2` did not send that a path adds to its next contribution (SparseLoCo,
-    arXiv 2508.15706)."""
     turns: int = 9
     """Phases in which `turns2` sends every value once, in two bits: with 9 a value takes 0.23 bits
     a phase. The last phase, and one before an alternation, send all. Until then a path trains on
@@ -102,12 +99,6 @@ class OuterSettings:
                 name="outer.sparse_places",
                 value=self.sparse_places,
                 expected=f"1 to {MOST_PLACES}; with more, int4 takes fewer bits",
-            )
-        if not 0 <= self.residual_decay <= 1:
-            raise BadSetting(
-                name="outer.residual_decay",
-                value=self.residual_decay,
-                expected="0 to 1 (all of it is sent later)",
             )
         if not 2 <= self.turns <= MOST_TURNS:
             raise BadSetting(

@@ -38,13 +38,6 @@ class RoutingConfig:
     floor: float = 0.5
     """Least documents of a path, over the mean's; 0 = a path may get none, as published. As exact
     as `routing.capacity`."""
-    restarts: int = 4
-    """Times that k-means is begun from other centres; the lowest objective is kept."""
-    iterations: int = 50
-    """Iterations of each restart, at most."""
-    interleave_pca: bool = True
-    """Whether principal axes are dealt out to the parts of a product in turn; false = each part has
-    neighbours."""
     overlap: int = 1
     """Paths that a document trains, the best ones (DiPaCo section 2.4); it is evaluated by the
     best."""
@@ -56,9 +49,6 @@ class RoutingConfig:
     target_share: tuple[float, ...] | None = None
     """Share of the documents that the discriminative router gives each path (DiPaCo section 2.4);
     they sum to one. None = what the labels say, within `routing.floor` and `routing.capacity`."""
-    regularisation: float = 1e-2
-    """Weight of L2 on the weights of its logistic regression, times their squares; not stated in
-    the paper."""
     rule: RoutingRule = "features"
     """Which path evaluates a document and continues a prompt: `features` = the best by the router
     (DiPaCo section 2.4); `likelihood` = the one under which its first tokens are likeliest
@@ -95,8 +85,6 @@ class RoutingConfig:
         expect("prior", 0 <= self.prior < math.inf, "0 or more nats, and finite")
         expect("normalise", self.normalise in NORMALISATIONS, f"one of {', '.join(NORMALISATIONS)}")
         expect("prefix_tokens", self.prefix_tokens >= 1, "at least one token")
-        expect("restarts", self.restarts >= 1, "at least 1")
-        expect("iterations", self.iterations >= 1, "at least 1")
         expect("floor", 0 <= self.floor <= 1, "0 (no floor) to 1.0 (every path the same share)")
         expect(
             "capacity",
@@ -110,7 +98,6 @@ class RoutingConfig:
             and all(phase >= 1 for phase in self.alternations),
             "phases in ascending order, each once, from 1: at 0 all paths are still the same",
         )
-        expect("regularisation", 0 <= self.regularisation < math.inf, "0 or more, and finite")
         share = self.target_share
         expect(
             "target_share",
@@ -131,14 +118,8 @@ class RerouteConfig:
     """Next tokens over which the router's target is the best path; None = to the document's end."""
     steps: int = 2000
     """Optimiser steps in which the base model is fine-tuned into a router (DiPaCo section 2.4)."""
-    batch_size: int = 64
-    """Documents in one step."""
     learning_rate: float = 1e-4
     """Peak learning rate of AdamW; not stated in the paper."""
-    hold_out: float = 0.1
-    """Share of the router's documents that is held out, by whole texts; the router with the lowest
-    loss on it is kept, since a few hundred documents are soon over-fitted (not in the paper). 0 =
-    the last router is kept."""
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:
@@ -157,6 +138,4 @@ class RerouteConfig:
         )
         expect("window", self.window is None or self.window >= 1, "None, or 1 token or more")
         expect("steps", self.steps >= 1, "1 or more")
-        expect("batch_size", self.batch_size >= 1, "1 or more")
         expect("learning_rate", 0 < self.learning_rate < math.inf, "above 0, and finite")
-        expect("hold_out", 0 <= self.hold_out < 1, "0 or more, and below 1")

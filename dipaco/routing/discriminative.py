@@ -26,6 +26,8 @@ from dipaco.routing.router import Router, check_features
 
 KIND = "discriminative"
 STEPS = 200  # of L-BFGS, at most
+# L2 on the weights, not stated in the paper. It only keeps them finite where classes part cleanly.
+REGULARISATION = 1e-2
 SETTLED = 1e-7  # stop when a pass lowers the loss by a smaller share
 
 
@@ -35,7 +37,7 @@ def fit_classifier(
     """Fits a classifier to the best path of each of its documents; `calibrated` balances it.
 
     Args:
-      config: normalisation, regularisation.
+      config: normalisation.
       features_ND: [N, D] raw features of the router's documents.
       label_N: int [N] the best path of each, from `labels.best_paths`.
       num_paths: P.
@@ -51,7 +53,7 @@ def fit_classifier(
         raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
     normaliser = fit_normaliser(features_ND, config.normalise)
     x_ND = normaliser.apply(features_ND)
-    weight_DP, bias_P = logistic_regression(x_ND, label_N, num_paths, config.regularisation)
+    weight_DP, bias_P = logistic_regression(x_ND, label_N, num_paths, REGULARISATION)
     return Router(
         kind=KIND,
         normaliser=normaliser,

@@ -19,6 +19,8 @@ from dipaco.routing.capacity import balancing_prices, bounds
 from dipaco.routing.kmeans import kmeans
 
 Centres = tuple[np.ndarray, ...]  # one float32 [K, D of the part] for each part of the vector
+RESTARTS = 4  # of k-means, whose result depends on the centres that it begins from
+ITERATIONS = 50  # a fit is settled before
 SETTLED = 1e-4  # stop when a round lowers the objective by a smaller share
 
 
@@ -68,17 +70,19 @@ def fit_centres(
     *,
     floor: float,
     capacity: float | None,
-    restarts: int,
-    iterations: int,
     seed: int,
+    restarts: int = RESTARTS,
+    iterations: int = ITERATIONS,
 ) -> tuple[Centres, np.ndarray]:
     """The best of several restarts: centres of each part, and the price of each path.
 
     Args:
       x_ND: [N, D] normalised features.
       choices: centres in each part; the vector is cut in as many parts, of nearly equal size.
-      floor, capacity, restarts, iterations: as in `RoutingConfig`.
+      floor, capacity: as in `RoutingConfig`.
       seed: of every random draw.
+      restarts: from other centres; the lowest objective is kept.
+      iterations: of each restart, at most.
 
     Returns:
       (centres, float64 [P] prices); P is the product of the choices.

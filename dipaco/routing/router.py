@@ -170,9 +170,7 @@ def fit_router(
             expected=f"a product needs one or more for each of {len(parts)} levels",
             cure="Take a wider model, or routing.kind = kmeans.",
         )
-    normaliser = fit_normaliser(
-        features_ND, config.normalise, len(parts) if config.interleave_pca else 1
-    )
+    normaliser = fit_normaliser(features_ND, config.normalise, len(parts))
     if config.kind == RANDOM:
         price_P = np.zeros(num_paths)
         return Router(
@@ -183,8 +181,6 @@ def fit_router(
         parts,
         floor=config.floor,
         capacity=config.capacity,
-        restarts=config.restarts,
-        iterations=config.iterations,
         seed=seed,
     )
     return Router(kind=config.kind, normaliser=normaliser, centres=centres, price_P=price_P)

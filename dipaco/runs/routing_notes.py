@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.control.summaries import Rerouted, Routed
+from dipaco.evaluation.ensembles import TEMPERATURE
 from dipaco.evaluation.tables import quantity
 from dipaco.model.config import flops_per_token
 from dipaco.routing.config import LIKELIHOOD, RANDOM, SMALL_MODELS
@@ -53,10 +54,10 @@ def _by_paths(config: RunConfig) -> str:
 
 def note_on_ensembles(config: RunConfig) -> str:
     """What an ensemble mixes, and what each predicted token costs."""
-    paths, temperature = config.num_paths, config.evaluation.ensemble_temperature
+    paths = config.num_paths
     return (
         "modular_ensemble mixes the predictions of all paths by their posterior given the first "
-        f"tokens (temperature {temperature:g}), at {paths} forward passes a token; "
+        f"tokens (temperature {TEMPERATURE:g}), at {paths} forward passes a token; "
         f"modular_ensemble_2 those of the two likeliest, at 2, once all {paths} have read the "
         "first tokens; modular_ensemble_renewed all, the posterior renewed at every token, at "
         f"{paths}. path size is what a prediction reads: all "

@@ -7,7 +7,7 @@ import dataclasses
 from dipaco.errors import BadSetting
 
 EVERYTHING = 1_000_000_000  # phases; more than any run has
-LEAST = {"snapshots": 1, "contributions": 1, "modules": 2, "history": 0}
+LEAST = {"snapshots": 1, "contributions": 1, "modules": 2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,6 @@ class RetentionSettings:
     modules: int | None = None
     """Phases of which modules and their outer state are kept: how far `dipaco rollback` goes
     back. Once the run is finished, outer states are kept as snapshots are."""
-    history: int | None = 1_000_000
-    """Events of the history that are kept: attempts at tasks, and what became of workers; about
-    200 bytes of the ledger each. `dipaco dashboard` knows no times of what is older."""
 
     def __post_init__(self):
         if self.send_snapshots_every < 1:

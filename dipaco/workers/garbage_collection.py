@@ -14,6 +14,7 @@ from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 from dipaco.workers.tasks.prepare_slices import superseded_texts
 from dipaco.workers.tasks.route_slices import superseded_features
 
+KEPT_EVENTS = 1_000_000  # of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
 
 
@@ -53,8 +54,8 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
     is_last = task.kind == "report"  # nothing is written any more
     if task.kind == "sample":  # its texts may come after the report
         is_last = run.ledger.queue.is_finished()
-    if keep.history is not None and (is_last or claim.task_id % PRUNE_EVERY == 0):
-        run.ledger.history.prune(keep.history)
+    if is_last or claim.task_id % PRUNE_EVERY == 0:
+        run.ledger.history.prune(KEPT_EVENTS)
     if is_last:
         collect_all(run)
 

@@ -16,7 +16,6 @@ NOT_OF_THE_FIT = (
     "overlap",
     "alternations",
     "target_share",
-    "regularisation",
     "rule",
     "shortlist",
     "prior",

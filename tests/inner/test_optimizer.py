@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dipaco.errors import BadSetting
+from dipaco.inner import optimizer
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw, learning_rates
 
@@ -66,8 +67,9 @@ def direction(settings, parts, gradients):
     return update
 
 
-def test_two_steps_of_adam_by_hand():
-    settings = InnerSettings(weight_decay=0.0, beta1=0.9, beta2=0.95, epsilon=0.5, clip_norm=100.0)
+def test_two_steps_of_adam_by_hand(monkeypatch):
+    monkeypatch.setattr(optimizer, "EPSILON", 0.5)
+    settings = InnerSettings(weight_decay=0.0, beta1=0.9, beta2=0.95, clip_norm=100.0)
     got = direction(
         settings, {"w": jnp.zeros(1)}, [{"w": jnp.array([2.0])}, {"w": jnp.array([4.0])}]
     )
@@ -76,8 +78,9 @@ def test_two_steps_of_adam_by_hand():
     np.testing.assert_allclose(got["w"], [mean / (square**0.5 + 0.5)], rtol=1e-6)
 
 
-def test_the_gradient_is_clipped_as_a_whole():
-    settings = InnerSettings(weight_decay=0.0, epsilon=1.0, clip_norm=1.0)
+def test_the_gradient_is_clipped_as_a_whole(monkeypatch):
+    monkeypatch.setattr(optimizer, "EPSILON", 1.0)
+    settings = InnerSettings(weight_decay=0.0, clip_norm=1.0)
     parts = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
     got = direction(settings, parts, [{"a": jnp.array([3.0]), "b": jnp.array([-4.0])}])
     np.testing.assert_allclose(got["a"], [0.6 / 1.6], rtol=1e-6)

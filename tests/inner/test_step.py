@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from dipaco.inner import optimizer
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import fresh
 from dipaco.inner.step import make_step
@@ -17,8 +18,9 @@ def stepped(loss_fn, settings, parts, batch, rate=0.1):
     return jax.device_get(state), jax.device_get(metrics)
 
 
-def test_loss_and_gradient_are_means_over_the_targets(loss_fn, settings, parts):
-    settings = dataclasses.replace(settings, weight_decay=0.0, epsilon=1.0)
+def test_loss_and_gradient_are_means_over_the_targets(loss_fn, settings, parts, monkeypatch):
+    monkeypatch.setattr(optimizer, "EPSILON", 1.0)
+    settings = dataclasses.replace(settings, weight_decay=0.0)
     batch = {
         "x": np.array([[1, 0], [0, 1], [1, 0], [9, 9]], np.float32),
         "y": np.array([[0.5], [-0.5], [0.5], [0]], np.float32),
@@ -38,12 +40,13 @@ def test_loss_and_gradient_are_means_over_the_targets(loss_fn, settings, parts):
 
 @pytest.mark.parametrize("pieces", [2, 4, 8])
 def test_a_batch_in_pieces_steps_as_the_whole_though_pieces_count_unequally(
-    loss_fn, settings, parts, batches, pieces
+    loss_fn, settings, parts, batches, pieces, monkeypatch
 ):
+    monkeypatch.setattr(optimizer, "EPSILON", 1.0)
     batch = next(batches())
     assert 0 < batch["weight"].sum() < 8
-    in_pieces = dataclasses.replace(settings, accumulation_steps=pieces, epsilon=1.0)
-    whole, of_whole = stepped(loss_fn, dataclasses.replace(settings, epsilon=1.0), parts, batch)
+    in_pieces = dataclasses.replace(settings, accumulation_steps=pieces)
+    whole, of_whole = stepped(loss_fn, settings, parts, batch)
     pieced, of_pieces = stepped(loss_fn, in_pieces, parts, batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), pieced, whole)
     np.testing.assert_allclose(of_pieces, of_whole, rtol=1e-5)

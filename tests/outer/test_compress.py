@@ -97,7 +97,7 @@ def test_a_message_has_the_bits_that_its_codec_states(name):
 @pytest.mark.parametrize("name", [name for name in CODECS if not codec(name).keeps_own])
 def test_with_error_feedback_decoded_gradients_sum_to_the_true_ones_up_to_one_residual(name):
     """Where a residual does not decay."""
-    of = codec(name, residual_decay=1.0)
+    of = codec(name)._replace(residual_decay=1.0)
     rounds, residual = 40, None
     truth, decoded = np.zeros((100, 10)), np.zeros((100, 10))
     for phase in range(rounds):
@@ -126,7 +126,7 @@ def test_without_error_feedback_small_values_beside_large_ones_would_never_arriv
 
 def test_a_residual_that_decays_is_added_by_its_share_and_waits_undecayed_for_its_row():
     """By hand: of two values one is sent; half of the other is added the next time."""
-    sparse = codec("sparse2", sparse_places=1, residual_decay=0.5)
+    sparse = codec("sparse2", sparse_places=1)._replace(residual_decay=0.5)
     sent = encode_contribution(sparse, {"w": np.float32([8, 4])}, None)
     np.testing.assert_array_equal(sent.residual["w"], [0, 4])
     sent = encode_contribution(sparse, {"w": np.float32([3, 0])}, sent.residual)

@@ -162,7 +162,7 @@ def test_rows_that_are_not_sent_change_no_mean_and_owe_nothing(name):
     """The mean of what is sent is the mean of everything; what a codec loses waits for its row, or
     is in the path's own parameters, and so in the next gradient.
     """
-    codec = codec_of(OuterSettings(momentum=0.0, codec=name, residual_decay=1.0))
+    codec = codec_of(OuterSettings(momentum=0.0, codec=name))._replace(residual_decay=1.0)
     rng = np.random.default_rng(3)
     counts_PV = rng.integers(0, 2, (PATHS, TOKENS))
     parts, sent, whole = gradients(), [], []

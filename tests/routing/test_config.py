@@ -12,8 +12,6 @@ from dipaco.routing.config import RoutingConfig
         ("prefix_tokens", 0),
         ("capacity", 0.9),
         ("floor", 1.5),
-        ("restarts", 0),
-        ("iterations", 0),
     ],
 )
 def test_a_bad_setting_is_named_with_what_was_expected(setting, value):

@@ -20,7 +20,6 @@ ROUTERS = {
     "kmeans": RoutingConfig(kind="kmeans", capacity=1.25),
     "kmeans without bounds": RoutingConfig(kind="kmeans", capacity=None, floor=0),
     "product": RoutingConfig(kind="product_kmeans", capacity=1.25),
-    "product, axes as they are": RoutingConfig(kind="product_kmeans", interleave_pca=False),
     "random": RoutingConfig(kind="random"),
 }
 OWN = {"own": own_router.nearest, "own, by direction": own_router.by_direction}
@@ -204,7 +203,7 @@ def test_one_path_takes_everything(config, choices, heaps):
 @pytest.mark.parametrize("normalise", NORMALISATIONS)
 @pytest.mark.parametrize("choices", [(2, 2), (4, 2)])
 def test_the_bounds_hold_on_fitted_documents_and_nearly_on_others(kind, normalise, choices, heaps):
-    config = RoutingConfig(kind=kind, normalise=normalise, capacity=1.2, floor=0.5, restarts=2)
+    config = RoutingConfig(kind=kind, normalise=normalise, capacity=1.2, floor=0.5)
     fitted, others = heaps(800), heaps(4000, seed=1)
     router = fit_router(config, fitted, choices, seed=0)
 

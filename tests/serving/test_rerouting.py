@@ -33,8 +33,8 @@ from tests.support.serving_rig import ask_and_leave, route
 
 EVERY = 8
 SETTINGS = (
-    *("baselines=[]", "reroute.every=8", "reroute.steps=30", "reroute.batch_size=8"),
-    *("reroute.learning_rate=0.01", "evaluation.every_phases=1"),
+    *("baselines=[]", "reroute.every=8", "reroute.steps=30", "reroute.learning_rate=0.01"),
+    "evaluation.every_phases=1",
 )
 
 

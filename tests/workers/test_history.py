@@ -1,51 +1,39 @@
-"""The history does not grow for ever: `retention.history` events are kept."""
-
-import dataclasses
+"""The history does not grow for ever: its newest events are kept."""
 
 import pytest
 
 from dipaco.control.tasks import Claim, Task
-from dipaco.errors import BadSetting
 from dipaco.runs.opening import reading
-from dipaco.store.retention import RetentionSettings
 from dipaco.workers import garbage_collection
 from dipaco.workers.garbage_collection import PRUNE_EVERY, collect_after
 
 
-@pytest.mark.parametrize(("keep", "left"), [(3, 3), (None, ...), (0, 0)])
+@pytest.mark.parametrize(("keep", "left"), [(3, 3), (1_000_000, ...), (0, 0)])
 def test_old_events_are_deleted_now_and_then(half, copy_of, monkeypatch, keep, left):
     monkeypatch.setattr(garbage_collection, "PRUNE_EVERY", 1)
     with reading(copy_of(half).folder) as run:
         events = run.ledger.history.after()
         assert len(events) > 3
-        retention = dataclasses.replace(run.config.retention, history=keep)
-        run.config = dataclasses.replace(run.config, retention=retention)
+        monkeypatch.setattr(garbage_collection, "KEPT_EVENTS", keep)
         collect_after(run, Claim(Task("evaluate", "modular", "", 1), 7, 1, "w"), [])
         expected = events if left is ... else events[len(events) - left :]
         assert run.ledger.history.after() == expected
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "sample", "report"])
-def test_not_at_every_task_but_at_the_end_of_a_run(half, copy_of, kind):
+def test_not_at_every_task_but_at_the_end_of_a_run(half, copy_of, monkeypatch, kind):
     """However few tasks it has; a text that is made while others are waited for ends nothing."""
     assert PRUNE_EVERY > 100
     with reading(copy_of(half).folder) as run:
         events = run.ledger.history.after()
-        retention = dataclasses.replace(run.config.retention, history=1)
-        run.config = dataclasses.replace(run.config, retention=retention)
+        monkeypatch.setattr(garbage_collection, "KEPT_EVENTS", 1)
         collect_after(run, Claim(Task(kind, "modular", "", 1), 7, 1, "w"), [])
         assert run.ledger.history.after() == (events[-1:] if kind == "report" else events)
 
 
-def test_the_last_text_ends_a_run_that_has_its_report(tiny, copy_of):
+def test_the_last_text_ends_a_run_that_has_its_report(tiny, copy_of, monkeypatch):
     with reading(copy_of(tiny).folder) as run:
         events = run.ledger.history.after()
-        retention = dataclasses.replace(run.config.retention, history=1)
-        run.config = dataclasses.replace(run.config, retention=retention)
+        monkeypatch.setattr(garbage_collection, "KEPT_EVENTS", 1)
         collect_after(run, Claim(Task("sample", "modular", "", 2), 7, 1, "w"), [])
         assert run.ledger.history.after() == events[-1:]
-
-
-def test_fewer_events_than_none_is_no_setting():
-    with pytest.raises(BadSetting, match=r"retention.history"):
-        RetentionSettings(history=-1)

@@ -15,6 +15,7 @@ from dipaco.config import MODULAR
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
 from dipaco.errors import SettingsDisagree
+from dipaco.evaluation.ensembles import TEMPERATURE
 from dipaco.model.lm import forward
 from dipaco.runs.errors import NotAllPaths
 from dipaco.runs.evaluate_texts import evaluate_texts
@@ -105,7 +106,7 @@ def test_evaluation_is_what_full_forward_passes_say(finished):
             assert others["by_features"] == pytest.approx(by_features)
             score = values[:, :, :PREFIX].sum(axis=2)
             score[order[:, 0], everyone] += PRIOR
-            weight = np.exp((score - score.max(axis=0)) / RUN.evaluation.ensemble_temperature)
+            weight = np.exp((score - score.max(axis=0)) / TEMPERATURE)
             weight /= weight.sum(axis=0)
             mixed = np.log(np.einsum("pn,pnt->nt", weight, np.exp(values)))[:, PREFIX:]
             assert others["ensemble"] == pytest.approx(perplexity(mixed.sum(axis=1)))

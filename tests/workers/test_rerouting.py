@@ -28,7 +28,7 @@ REROUTED = dataclasses.replace(
     CONFIG,
     phases=1,
     evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
-    reroute=RerouteConfig(every=(4, 16, 100), steps=20, batch_size=8, learning_rate=3e-3),
+    reroute=RerouteConfig(every=(4, 16, 100), steps=20, learning_rate=3e-3),
 )
 
 

@@ -28,20 +28,22 @@ SAMPLED = dataclasses.replace(
     inner=dataclasses.replace(CONFIG.inner, learning_rate=3e-2),
     evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=2),
     routing=dataclasses.replace(CONFIG.routing, rule="likelihood"),
-    samples=SampleSettings(prompts=3, tokens=TOKENS, temperature=0.0),
+    samples=SampleSettings(prompts=3, tokens=TOKENS),
 )
 
 
 @pytest.fixture(scope="module")
 def run(programs, corpus, tmp_path_factory):
-    """Finished. Nobody writes to it."""
+    """Finished, with the likeliest token at every place. Nobody writes to it."""
     folder = tmp_path_factory.mktemp("sampled")
     shutil.copytree(corpus, folder / "corpus")
     run, _ = create_or_open(folder, SAMPLED)
     run.programs = programs
     worker = worker_of(run)
-    while worker.run_once():
-        pass
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dipaco.workers.tasks.sample.TEMPERATURE", 0.0)
+        while worker.run_once():
+            pass
     assert not run.ledger.queue.unfinished()
     yield run
     run.ledger.close()

@@ -14,7 +14,14 @@ from dipaco.control.tasks import (
     Evaluated,
     Fact,
 )
-from dipaco.evaluation.ensembles import Mixture, RenewedMixture, best_of, log_posterior, mixed
+from dipaco.evaluation.ensembles import (
+    TEMPERATURE,
+    Mixture,
+    RenewedMixture,
+    best_of,
+    log_posterior,
+    mixed,
+)
 from dipaco.evaluation.perplexity import (
     best_path,
     is_scored,
@@ -100,13 +107,12 @@ def _ensembles(
     posterior that is renewed at every token.
     """
     config = run.config
-    temperature = config.evaluation.ensemble_temperature
     score_NP = scores.prefixes.T.copy()
     score_NP[np.arange(len(score_NP)), valid.paths] += config.routing.prior_nats
     mixtures = {
-        "ensemble_2": Mixture(log_posterior(best_of(score_NP, 2), temperature)),
-        "ensemble": Mixture(log_posterior(score_NP, temperature)),
-        "ensemble_renewed": RenewedMixture(score_NP, temperature),
+        "ensemble_2": Mixture(log_posterior(best_of(score_NP, 2), TEMPERATURE)),
+        "ensemble": Mixture(log_posterior(score_NP, TEMPERATURE)),
+        "ensemble_renewed": RenewedMixture(score_NP, TEMPERATURE),
     }
     values = (score["values"] for score in saved_scores(run, arm, phase))
     where = is_scored(scores.counts, config.data.length, config.data.prefix_tokens)

@@ -15,6 +15,9 @@ from dipaco.runs.run import Run
 from dipaco.workers.fetching import bring_release
 from dipaco.workers.scoring import Validation, by_likelihood, scores_of_paths, validation
 
+# At 0 a small model repeats itself; at 1 it makes few words. Samples are for reading.
+TEMPERATURE = 0.7
+
 
 def sample_release(run: Run, claim: Claim) -> list[Fact]:
     """Continues the run's prompts with the paths of one release."""
@@ -37,7 +40,7 @@ def sample_release(run: Run, claim: Claim) -> list[Fact]:
             prompt_NT[own],
             own.tolist(),
             steps=settings.tokens,
-            temperature=settings.temperature,
+            temperature=TEMPERATURE,
             seed=run.seed_for("samples"),
         )
     samples = (

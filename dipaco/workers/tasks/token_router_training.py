@@ -36,6 +36,10 @@ from dipaco.workers.errors import RouterDiverged
 from dipaco.workers.preemption import Preempted
 
 NUM_CHECKS = 40  # of the router on its hold-out during training
+BATCH_SIZE = 64  # documents in a step
+# Share of the router's documents, by whole texts. A few hundred documents are over-fitted within
+# 200 steps, so the router with the lowest loss on held-out ones is kept. Not in the paper.
+HOLD_OUT = 0.1
 
 
 class BestRouter(NamedTuple):
@@ -99,12 +103,12 @@ def trained(
     rows, inner = _rows(run, scores), _inner(run)
     random = np.random.default_rng(run.seed_for("reroute"))
     text_N = run.corpus.texts[run.corpus.documents("router")]
-    learned, held_out = token_router.split(text_N, settings.hold_out, random)
+    learned, held_out = token_router.split(text_N, HOLD_OUT, random)
     progress = _begun(run, inner)
     loss_of = functools.partial(token_router.loss, hidden_of(run))
     step: Any = make_step(loss_of, inner)
     measure = jax.jit(loss_of)
-    batches = _batches(rows, learned, settings.batch_size, random)
+    batches = _batches(rows, learned, BATCH_SIZE, random)
     coming = itertools.islice(batches, progress.taken, None)
     rates = learning_rates(inner, settings.steps, 0, settings.steps)
     between_checks = -(-settings.steps // NUM_CHECKS)
@@ -117,7 +121,7 @@ def trained(
                 rates[taken : taken + count],
                 step,
                 taken=taken,
-                on_step=lambda _, loss: on_step(loss, settings.batch_size * run.config.data.length),
+                on_step=lambda _, loss: on_step(loss, BATCH_SIZE * run.config.data.length),
                 should_stop=should_stop,
             )
         except Diverged as error:
@@ -127,7 +131,7 @@ def trained(
         if len(result.losses) < count:
             raise Preempted(_snapshot(run, claim, progress, time.monotonic() - started))
         if len(held_out):
-            progress = _checked(progress, measure, rows, held_out, settings.batch_size)
+            progress = _checked(progress, measure, rows, held_out, BATCH_SIZE)
     kept = progress.kept
     if math.isinf(kept.loss):
         kept = BestRouter(
@@ -148,7 +152,7 @@ def _inner(run: Run) -> InnerSettings:
         run.config.inner,
         learning_rate=settings.learning_rate,
         warmup_steps=settings.steps // 20,
-        batch_size=settings.batch_size,
+        batch_size=BATCH_SIZE,
         accumulation_steps=1,
     )
 

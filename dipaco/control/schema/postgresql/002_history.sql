@@ -1,6 +1,6 @@
 -- What happened in a run, in order: attempts at tasks, and what became of workers. Rows are added, in
--- the transactions that they tell of, and never changed; the oldest are deleted
--- (`retention.history`). Times are the server's clock, to be shown: nothing is decided by them.
+-- the transactions that they tell of, and never changed; the oldest of more than a
+-- million are deleted. Times are the server's clock, to be shown: nothing is decided by them.
 
 ALTER TABLE claims ADD COLUMN begun DOUBLE PRECISION;  -- seconds; NULL: not recorded
 
