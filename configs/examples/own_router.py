@@ -20,12 +20,15 @@ from dipaco.routing.product import fit_centres, path_costs
 
 def nearest(settings: RoutingConfig) -> RouterFunctions:
     """The nearest centre under prices, which bound the documents of a path."""
-    bounds = {"floor": settings.floor, "capacity": settings.capacity}
 
     def fit(features_ND, choices, seed, label_N):
         to = fit_normaliser(features_ND, settings.normalise)
         (centre_PD,), price_P = fit_centres(
-            to.apply(features_ND), (math.prod(choices),), seed=seed, **bounds
+            to.apply(features_ND),
+            (math.prod(choices),),
+            floor=settings.floor,
+            capacity=settings.capacity,
+            seed=seed,
         )
         return {"mean": to.mean_D, "scale": to.scale_D, "centre": centre_PD, "price": price_P}
 
