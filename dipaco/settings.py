@@ -1,8 +1,9 @@
-"""What a person reads of a setting: its name, type, default and sentence.
+"""What a person reads of a setting: its name, type, bounds, default and sentence.
 
-The sentence is the text right below the field of a config's dataclass, and what may stand there is
-the field's type; a group's sentence is the docstring of its class. The page of settings and
-`dipaco config show --explain` are made from these, and from nothing else.
+The sentence is the text right below the field of a config's dataclass. What may stand there is the
+field's type with its bounds, as in `Annotated[int, Ge(1)]`; a text among the bounds says more about
+them. A group's sentence is the docstring of its class. The page of settings, `dipaco config show
+--explain` and the check of a value are made from these, and from nothing else.
 """
 
 import ast
@@ -10,23 +11,42 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
+import operator
 import textwrap
 import types
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
+from annotated_types import Ge, Gt, Le, Lt
 
 from dipaco.errors import BadSetting, UnknownSetting
 
 REQUIRED = object()  # the default of a setting that every config has to give
+
+Count = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+_HOLDS = {Ge: operator.ge, Gt: operator.gt, Le: operator.le, Lt: operator.lt}
 
 
 class Setting(NamedTuple):
     """One setting of a config."""
 
     name: str  # its whole name: `inner.steps`
-    kind: Any  # the type of its field
+    kind: Any  # the type of its field, with its bounds
     default: Any  # REQUIRED: it has none
     sentence: str  # what it is, with its unit; on one line
 
@@ -50,6 +70,7 @@ def groups_of(kind: type, name: str = "") -> Iterator[SettingsGroup]:
     A list of dataclasses is a setting, and its items' fields are a group as well.
     """
     hints, sentences = get_type_hints(kind), sentences_of(kind)
+    with_bounds = get_type_hints(kind, include_extras=True)
     prefix = f"{name}." if name else ""
     settings, below = [], []
     for field in dataclasses.fields(cast(Any, kind)):
@@ -60,7 +81,9 @@ def groups_of(kind: type, name: str = "") -> Iterator[SettingsGroup]:
             continue  # its class says what the group is
         default = REQUIRED if field.default is dataclasses.MISSING else field.default
         sentence = sentences.get(field.name, "")
-        settings.append(Setting(f"{prefix}{field.name}", hint, default, sentence))
+        settings.append(
+            Setting(f"{prefix}{field.name}", with_bounds[field.name], default, sentence)
+        )
     yield SettingsGroup(name, _on_one_line(inspect.getdoc(kind) or ""), tuple(settings))
     for part, full_name in below:
         yield from groups_of(part, full_name)
@@ -128,6 +151,71 @@ def _check_type(kind: Any, value: Any, name: str) -> None:
             raise BadSetting(name=name, value=value, expected=kind_in_words(kind)) from None
 
 
+def check_values(settings: Any, group: str = "") -> None:
+    """Checks the values of a dataclass against the bounds and choices of its fields.
+
+    Raises:
+      BadSetting: names the first that is outside.
+    """
+    prefix = f"{group}." if group else ""
+    for field, (is_inside, expected) in _checks_of(type(settings)).items():
+        value = getattr(settings, field)
+        if not is_inside(value):
+            raise BadSetting(name=f"{prefix}{field}", value=value, expected=expected)
+
+
+@functools.cache
+def _checks_of(kind: type) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """Field -> whether a value is allowed there, and what is; fields without bounds are absent."""
+    checks: dict[str, tuple[Callable[[Any], bool], str]] = {}
+    for field, hint in get_type_hints(kind, include_extras=True).items():
+        or_none = type(None) in get_args(hint)
+        bounded = next((each for each in (hint, *get_args(hint)) if _is_annotated(each)), None)
+        if bounded is not None:
+            test = functools.partial(_is_inside, bounded.__metadata__, or_none)
+            checks[field] = test, bounds_in_words(bounded) + (", or None" if or_none else "")
+        elif get_origin(hint) is Literal:
+            checks[field] = get_args(hint).__contains__, kind_in_words(hint)
+    return checks
+
+
+def _is_annotated(kind: Any) -> bool:
+    return get_origin(kind) is Annotated
+
+
+def _is_inside(bounds: tuple[Any, ...], or_none: bool, value: Any) -> bool:
+    if value is None and or_none:
+        return True
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    limits = [bound for bound in bounds if not isinstance(bound, str)]
+    return all(_HOLDS[type(limit)](value, *dataclasses.astuple(limit)) for limit in limits)
+
+
+def bounds_in_words(kind: Any) -> str:
+    """The bounds of an `Annotated` type: `1 or more`, `above 0 and at most 1`."""
+    number, *bounds = get_args(kind)
+    notes = [bound for bound in bounds if isinstance(bound, str)]
+    match [bound for bound in bounds if not isinstance(bound, str)]:
+        case [Ge(least), Le(most)]:
+            words = f"{least:,} to {most:,}"
+        case [Gt(least), Lt(most)]:
+            words = f"between {least:,} and {most:,}"
+        case [Gt(least), Le(most)]:
+            words = f"above {least:,} and at most {most:,}"
+        case [Ge(least), Lt(most)]:
+            words = f"at least {least:,} and below {most:,}"
+        case [Ge(least)]:
+            words = f"{least:,} or more"
+        case [Gt(least)]:
+            words = f"above {least:,}"
+        case _:
+            raise AssertionError(kind)
+    if number is float and len(bounds) - len(notes) == 1:
+        words += ", and finite"
+    return " ".join((words, *(f"({note})" for note in notes)))
+
+
 def plain(value: Any) -> Any:
     """A tree of settings with Python's own values for those of NumPy, as `np.logspace` gives them:
     what reads and records settings takes no others.
@@ -187,6 +275,8 @@ def kind_in_words(kind: Any) -> str:
         str: "text",
         type(None): "None",
     }
+    if _is_annotated(kind):
+        return f"{simple[get_args(kind)[0]]}, {bounds_in_words(kind)}"
     if kind in simple:
         return simple[kind]
     if get_origin(kind) is Literal:

@@ -1,18 +1,23 @@
 """Every setting has a sentence, which the page and `dipaco config show --explain` are made of."""
 
 import dataclasses
+import math
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import settings_page
+from annotated_types import Ge, Gt, Le, Lt
 
 from dipaco.cli.main import main
 from dipaco.config import RunConfig
+from dipaco.errors import BadSetting
 from dipaco.overrides import load_config, settings
 from dipaco.settings import (
     REQUIRED,
+    bounds_in_words,
+    check_values,
     describe_kind,
     find,
     groups_of,
@@ -117,10 +122,10 @@ class Oven:
     """How bread is
     baked."""
 
-    degrees: int
+    degrees: Annotated[int, Ge(20), Le(280), "more burns"]
     """Heat, in degrees
     Celsius."""
-    minutes: float | None = None
+    minutes: Annotated[float, Gt(0)] | None = None
     fan: Literal["on", "off"] = "on"
     """Whether the fan is `on` or `off`."""
     loaves: tuple[int, ...] = ()
@@ -150,12 +155,46 @@ def test_a_sentence_is_the_text_below_its_field_and_a_field_without_one_has_none
     assert (minutes.name, minutes.sentence) == ("oven.minutes", "")
     assert fan.choices == ("on", "off")
     assert [describe_kind(each) for each in oven.settings] == [
-        "a whole number; no default",
-        "a number, or None; default None",
+        "a whole number, 20 to 280 (more burns); no default",
+        "a number, above 0, and finite, or None; default None",
         "one of on, off; default on",
         "whole numbers; default ()",
     ]
     assert describe_kind(top.settings[0]) == "texts; default rye,wheat"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("degrees", 19, r"20 to 280 \(more burns\)"),
+        ("degrees", 281, "20 to 280"),
+        ("minutes", 0.0, "above 0, and finite, or None"),
+        ("minutes", math.inf, "above 0, and finite, or None"),
+        ("minutes", math.nan, "above 0, and finite, or None"),
+        ("fan", "half", "one of on, off"),
+    ],
+)
+def test_a_value_outside_its_bounds_is_named_with_what_was_expected(name, value, expected):
+    oven = Oven(degrees=20)
+    check_values(oven, "oven")
+    check_values(dataclasses.replace(oven, degrees=280, minutes=0.5), "oven")
+    with pytest.raises(BadSetting, match=rf"^`oven\.{name}` is .* Expected {expected}\.$"):
+        check_values(dataclasses.replace(oven, **{name: value}), "oven")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Annotated[int, Ge(0)], "0 or more"),
+        (Annotated[float, Ge(0)], "0 or more, and finite"),
+        (Annotated[float, Gt(0), Lt(1)], "between 0 and 1"),
+        (Annotated[float, Gt(0), Le(1)], "above 0 and at most 1"),
+        (Annotated[float, Ge(0), Lt(1)], "at least 0 and below 1"),
+        (Annotated[int, Ge(1), Le(10_000)], "1 to 10,000"),
+    ],
+)
+def test_bounds_are_said_in_words(kind, words):
+    assert bounds_in_words(kind) == words
 
 
 def test_a_name_finds_a_setting_with_or_without_its_group_or_a_whole_group():
@@ -185,7 +224,7 @@ def explained(capsys, *words: str) -> str:
 
 def test_a_setting_is_explained_with_its_type_default_value_and_sentence(capsys):
     assert explained(capsys, "--explain", "inner.steps", "--set", "inner.steps=7") == (
-        f"inner.steps = 7 a whole number; default 150 {ALL['inner.steps'].sentence}"
+        f"inner.steps = 7 a whole number, 1 or more; default 150 {ALL['inner.steps'].sentence}"
     )
     said = explained(capsys, "--explain", "outer.codec")
     assert said.startswith(
@@ -196,7 +235,7 @@ def test_a_setting_is_explained_with_its_type_default_value_and_sentence(capsys)
 def test_a_group_is_explained_and_so_is_everything(capsys):
     said = explained(capsys, "--explain", "base")
     assert said.startswith("[base] The dense model that all modules start from")
-    assert "base.steps = 4 a whole number; default 24000" in said
+    assert "base.steps = 4 a whole number, 0 or more; default 24000" in said
     assert "base.steps_per_phase = 2" in said
     assert "inner" not in said
     said = explained(capsys, "--explain")
@@ -213,7 +252,7 @@ def test_a_name_that_no_setting_has_is_answered_with_one(capsys):
 def test_settings_are_explained_without_a_config_too(capsys):
     assert main(["config", "show", "--explain", "inner.steps"]) == 0
     assert " ".join(capsys.readouterr().out.split()) == (
-        f"inner.steps a whole number; default 150 {ALL['inner.steps'].sentence}"
+        f"inner.steps a whole number, 1 or more; default 150 {ALL['inner.steps'].sentence}"
     )
     assert main(["config", "show", "--explain", "topology"]) == 0
     assert "level early" not in capsys.readouterr().out.partition("\n\n")[0]

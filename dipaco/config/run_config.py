@@ -6,7 +6,7 @@ import json
 
 from dipaco.config.arms import BASELINES, DENSE, Baseline, plan_of
 from dipaco.config.checks import check
-from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings, at_least
+from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
 from dipaco.control.plan import Plan
 from dipaco.data.config import DataConfig
 from dipaco.data.prompts import SampleSettings
@@ -15,6 +15,7 @@ from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RerouteConfig, RoutingConfig
+from dipaco.settings import Count, check_values
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology
 
@@ -36,7 +37,7 @@ class RunConfig:
     `--set topology=2x3` makes a grid: two levels, of 2 and of 3 modules, over which the model's
     blocks are spread in order, the embedding with the first level, final norm and head with the
     last. Other patterns are written in a config file."""
-    phases: int
+    phases: Count
     """Phases of the run, each of which ends with an outer step (DiPaCo's T)."""
     seed: int = 0
     """Number that parameters, row order and k-means are drawn from; the corpus does not depend on
@@ -60,7 +61,7 @@ class RunConfig:
 
     def __post_init__(self):
         self.topology.check_owns(part_names(self.model))
-        at_least("phases", self.phases, 1)
+        check_values(self)
         if not 0 <= self.seed < 2**63:
             raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1")
         if isinstance(self.baselines, str):

@@ -4,32 +4,32 @@ import dataclasses
 import math
 
 from dipaco.errors import BadSetting
+from dipaco.settings import Count, Natural, check_values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseSettings:
     """The dense model that all modules start from, and that the router's features come from."""
 
-    steps: int = 24_000
+    steps: Natural = 24_000
     """Optimiser steps (DiPaCo section 4); 0 = modules start from scratch, and the features are
     those of a random model."""
-    steps_per_phase: int = 1000
+    steps_per_phase: Count = 1000
     """Optimiser steps between two saves of it."""
 
     def __post_init__(self):
-        at_least("base.steps", self.steps, 0)
-        at_least("base.steps_per_phase", self.steps_per_phase, 1)
+        check_values(self, "base")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """How releases are evaluated."""
 
-    every_phases: int = 1
+    every_phases: Count = 1
     """Phases between two evaluations; the last phase is always evaluated."""
-    max_documents: int | None = None
+    max_documents: Count | None = None
     """Documents of the validation split that are scored, the same for every seed; None = all."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Documents scored at once; changes results by rounding only."""
     best_path: bool = True
     """Whether the last release is scored under every path: for the row of the best path of each
@@ -39,10 +39,7 @@ class EvaluationSettings:
     `evaluation.best_path`."""
 
     def __post_init__(self):
-        at_least("evaluation.every_phases", self.every_phases, 1)
-        at_least("evaluation.batch_size", self.batch_size, 1)
-        if self.max_documents is not None:
-            at_least("evaluation.max_documents", self.max_documents, 1)
+        check_values(self, "evaluation")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,9 +58,3 @@ class ReportSettings:
                 value=links,
                 expected="one rate or several, each above 0 and finite, as in 20,100",
             )
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raises `BadSetting` for a value below `least`."""
-    if value < least:
-        raise BadSetting(name=name, value=value, expected=f"{least} or more")

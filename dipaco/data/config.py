@@ -4,11 +4,14 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Ge, Gt, Lt
 
 from dipaco.data.source_url import check_kind
 from dipaco.errors import BadSetting
 from dipaco.processors import num_processors
+from dipaco.settings import Count, Natural, check_values
 
 END_OF_TEXT = "<|endoftext|>"  # in every tokenizer that is trained here
 
@@ -22,7 +25,7 @@ class DataConfig:
     `parquet:GLOB`, `hf:NAME#CONFIG` or `toy:`."""
     tokenizer: str | None = None
     """A tokenizer.json; None = one is trained on the training split."""
-    vocab_size: int = 2048
+    vocab_size: Annotated[int, Ge(257), "256 bytes and one reserved id"] = 2048
     """Tokens of the tokenizer to train; a given one must fit into it. Equals `model.vocab_size`."""
     end_of_text: bool = True
     """Whether texts end with a token of their own, so that models learn to stop."""
@@ -32,34 +35,36 @@ class DataConfig:
     start_token: str | None = None
     """Name of the token that begins a text; None = that of a given tokenizer, else the end token;
     an empty name = texts begin with their first word."""
-    tokenizer_sample_bytes: int = 4_000_000
+    tokenizer_sample_bytes: Count = 4_000_000
     """Bytes of text that the tokenizer is trained on; more gains little."""
-    length: int = 128
+    length: Annotated[int, Ge(2)] = 128
     """Tokens in a training row; also the tokens of a document that are scored."""
-    valid_fraction: float = 0.05
+    valid_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
     """Share of the groups of documents that is for validation; large enough for a corpus of a few
     megabytes."""
-    router_fraction: float = 0.05
+    router_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
     """Share of the groups of documents that fits the router alone and trains nothing; DiPaCo: 0.005
     of C4. A small corpus needs 50 documents a path."""
-    prefix_tokens: int = 32
+    prefix_tokens: Count = 32
     """Tokens at the head of an evaluated document that are given, and not counted in perplexity;
     only longer documents are evaluated. The same number as `routing.prefix_tokens`, since these are
     the tokens that the router has seen (DiPaCo section 2.4)."""
-    max_bytes_per_domain: int | None = None
+    max_bytes_per_domain: Count | None = None
     """Bytes of text that are taken of each domain; the rest is left out. None = 1,500,000 of
     `packages:`, all of every other source."""
-    max_document_bytes: int = 8192
+    max_document_bytes: Annotated[int, Ge(64)] = 8192
     """Bytes of text of the longest document; longer ones become several of the same group."""
-    slices: int = 1
+    slices: Count = 1
     """Tasks that share reading the text, as many that share making it tokens, and as many for the
     features of its documents, each done by any worker; all must see the same files. 1 = one task
     does each of them. About as many as workers. The result does not depend on it. Small models
     (`routing.kind`) read no features: one task trains them all."""
-    processes: int = 0
+    processes: Natural = 0
     """Processes that tokenise; 0 = one for each CPU. The result does not depend on it."""
 
     def __post_init__(self):
+        check_values(self, "data")
+
         def demand(holds: bool, name: str, expected: str) -> None:
             if not holds:
                 raise BadSetting(name=f"data.{name}", value=getattr(self, name), expected=expected)
@@ -69,26 +74,12 @@ class DataConfig:
         demand(len(self.sources) > 0, "sources", "at least one source")
         for url in self.sources:
             check_kind(url)
-        demand(self.vocab_size >= 257, "vocab_size", "257 or more: 256 bytes and one reserved id")
         demand(self.end_token != "", "end_token", "a token's name, or None")
-        demand(self.length >= 2, "length", "at least two tokens a row")
-        demand(self.prefix_tokens >= 1, "prefix_tokens", "at least 1")
-        demand(0 < self.valid_fraction < 1, "valid_fraction", "between 0 and 1")
-        demand(0 < self.router_fraction < 1, "router_fraction", "between 0 and 1")
         demand(
             self.valid_fraction + self.router_fraction < 1,
             "router_fraction",
             "below 1 together with `data.valid_fraction`, to leave documents to train on",
         )
-        demand(self.max_document_bytes >= 64, "max_document_bytes", "at least 64")
-        demand(self.slices >= 1, "slices", "at least 1")
-        demand(self.processes >= 0, "processes", "0 or more")
-        demand(
-            self.max_bytes_per_domain is None or self.max_bytes_per_domain > 0,
-            "max_bytes_per_domain",
-            "more than 0, or None",
-        )
-        demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "more than 0")
 
 
 OF_SPEED = ("processes", "slices")  # settings that no result depends on

@@ -5,8 +5,11 @@ The same ones for every arm and phase, so that texts of different releases can b
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
-from dipaco.errors import BadSetting
+from annotated_types import Ge, Le
+
+from dipaco.settings import Count, check_values
 
 MOST_PROMPTS = 256  # every release continues each: more would take longer than evaluation
 
@@ -16,21 +19,14 @@ class SampleSettings:
     """Texts by every release, to be read while training goes on: prompts of the run's own domains,
     continued by the path that each is routed to. Changes no module."""
 
-    prompts: int = 0
+    prompts: Annotated[int, Ge(0), Le(MOST_PROMPTS)] = 0
     """Prompts that every release continues; 0 = none. Each is the first `data.prefix_tokens` tokens
     of a document of validation: one for each domain, the largest first, before any has two."""
-    tokens: int = 32
+    tokens: Count = 32
     """Tokens that are made for each prompt, at most; fewer where the text ends by itself."""
 
     def __post_init__(self):
-        def demand(holds: bool, name: str, expected: str) -> None:
-            if not holds:
-                raise BadSetting(
-                    name=f"samples.{name}", value=getattr(self, name), expected=expected
-                )
-
-        demand(0 <= self.prompts <= MOST_PROMPTS, "prompts", f"0 to {MOST_PROMPTS}")
-        demand(self.tokens >= 1, "tokens", "1 or more")
+        check_values(self, "samples")
 
 
 def prompt_rows(domains: Sequence[int], most: int) -> list[int]:

@@ -1,41 +1,44 @@
 """Settings of the inner optimisation."""
 
 import dataclasses
-import math
+from typing import Annotated
+
+from annotated_types import Ge, Lt
 
 from dipaco.errors import BadSetting
+from dipaco.settings import Count, Natural, NotNegative, Positive, check_values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InnerSettings:
     """How a path trains between two outer steps. Defaults: the paper's 150 M path."""
 
-    steps: int = 150
+    steps: Count = 150
     """Optimiser steps of a path in a phase (DiPaCo's tau, section 4)."""
-    batch_size: int = 512
+    batch_size: Count = 512
     """Rows in one optimiser step (DiPaCo section 4)."""
-    accumulation_steps: int = 1
+    accumulation_steps: Count = 1
     """Equal pieces that a batch is split into, one after another, to save memory."""
     rematerialise: bool = False
     """Whether activations are computed again in the backward pass, to save memory."""
-    loss_chunks: int = 1
+    loss_chunks: Count = 1
     """Equal pieces that rows are cut into for the logits, to save memory."""
-    learning_rate: float = 4e-4
+    learning_rate: Positive = 4e-4
     """Peak learning rate of AdamW (DiPaCo section 4)."""
-    warmup_steps: int = 1000
+    warmup_steps: Natural = 1000
     """Steps in which the rate rises from zero to its peak, in a line (DiPaCo section 4)."""
-    end_fraction: float = 0.1
+    end_fraction: NotNegative = 0.1
     """Share of the peak rate at which the cosine ends."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """AdamW's decay, times the learning rate, of matrices and not of norms (DiPaCo section 4)."""
-    beta1: float = 0.9
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Share of AdamW's mean of gradients that a step keeps; not stated in the paper."""
-    beta2: float = 0.95
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """Share of AdamW's mean of squared gradients that a step keeps; not stated in the paper."""
-    clip_norm: float = 1.0
+    clip_norm: Positive = 1.0
     """Largest norm of the whole gradient of a step; longer ones are scaled down to it. Not stated
     in the paper."""
-    hold_out: float = 0.0
+    hold_out: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Early stopping (DiPaCo section 2.7): share of the texts held out from training, with all of
     their pieces; a path is released as it was at the phase with the lowest loss on those of its
     shard. Base and dense models and small models that route do not train on them either, but a base
@@ -47,37 +50,7 @@ class InnerSettings:
     not have (not in the paper)."""
 
     def __post_init__(self):
-        for name in (
-            "steps",
-            "batch_size",
-            "accumulation_steps",
-            "loss_chunks",
-        ):
-            if getattr(self, name) < 1:
-                raise BadSetting(
-                    name=f"inner.{name}", value=getattr(self, name), expected="1 or more"
-                )
-        for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadSetting(
-                    name=f"inner.{name}",
-                    value=getattr(self, name),
-                    expected="above 0, and finite",
-                )
-        for name in ("warmup_steps", "end_fraction", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise BadSetting(
-                    name=f"inner.{name}",
-                    value=getattr(self, name),
-                    expected="0 or more, and finite",
-                )
-        for name in ("beta1", "beta2", "hold_out"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadSetting(
-                    name=f"inner.{name}",
-                    value=getattr(self, name),
-                    expected="at least 0 and below 1",
-                )
+        check_values(self, "inner")
         if self.batch_size % self.accumulation_steps:
             raise BadSetting(
                 name="inner.accumulation_steps",

@@ -2,18 +2,18 @@
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from annotated_types import Ge, Le
 
 from dipaco.errors import BadSetting
 from dipaco.model.errors import BadMesh
+from dipaco.settings import Count, Positive, check_values
 
 ComputeDtype = Literal["float32", "bfloat16"]
 ResultDtype = Literal["auto", "float32", "bfloat16"]
 AttentionKernel = Literal["auto", "plain", "cudnn"]
-COMPUTE_DTYPES, RESULT_DTYPES = get_args(ComputeDtype), get_args(ResultDtype)
-ATTENTION_KERNELS = get_args(AttentionKernel)
 # Parameters with a row or column for each token -> their axis of tokens.
-MOST_LAYERS = 10_000  # each is named, wherever parts are
 VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}
 
 
@@ -21,25 +21,25 @@ VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}
 class ModelConfig:
     """A Llama-family decoder without biases. Parameters are always float32."""
 
-    vocab_size: int
+    vocab_size: Count
     """Tokens of the vocabulary, rows of embedding and head. Equals `data.vocab_size`."""
-    d_model: int
+    d_model: Count
     """Width of the residual stream, in values."""
-    num_layers: int
+    num_layers: Annotated[int, Ge(1), Le(10_000)]  # each is named, wherever parts are
     """Blocks of a path, one above another."""
-    num_heads: int
+    num_heads: Count
     """Query heads of a block."""
-    d_ff: int
+    d_ff: Count
     """Width of the gated feed-forward, in values."""
-    max_length: int
+    max_length: Count
     """Tokens of context, at most."""
-    num_kv_heads: int | None = None
+    num_kv_heads: Count | None = None
     """Key/value heads of a block; None = as many as query heads."""
-    head_dim: int | None = None
+    head_dim: Count | None = None
     """Values in a head, an even number; None = `model.d_model` / `model.num_heads`."""
-    rope_theta: float = 10_000.0
+    rope_theta: Positive = 10_000.0
     """Base of the rotary wavelengths, a plain number; Llama's."""
-    norm_epsilon: float = 1e-6
+    norm_epsilon: Positive = 1e-6
     """Number added inside the square root of every RMSNorm."""
     qk_norm: bool = False
     """Whether each query and key head has an RMSNorm, before rotary, as in Qwen3."""
@@ -59,13 +59,7 @@ class ModelConfig:
     written here; `auto` = cuDNN's where it runs, else the plain one."""
 
     def __post_init__(self):
-        sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")
-        for field in (*sizes, "num_kv_heads", "head_dim"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                _refuse(self, field, "at least 1", "Give a positive number.")
-        if self.num_layers > MOST_LAYERS:
-            _refuse(self, "num_layers", f"at most {MOST_LAYERS:,}", "Give a smaller number.")
+        check_values(self, "model")
         if self.head_dim is None and self.d_model % self.num_heads:
             _refuse(self, "num_heads", f"a divisor of d_model ({self.d_model})", "Or set head_dim.")
         if self.num_heads % self.kv_heads:
@@ -75,16 +69,6 @@ class ModelConfig:
             field = "num_heads" if self.head_dim is None else "head_dim"
             expected = f"heads of an even size (now {self.head_size})"
             _refuse(self, field, expected, "Rotary positions rotate pairs of values.")
-        for field in ("rope_theta", "norm_epsilon"):
-            if not getattr(self, field) > 0:
-                _refuse(self, field, "more than 0", "Leave it out for the usual value.")
-        for field, known in (
-            ("compute_dtype", COMPUTE_DTYPES),
-            ("result_dtype", RESULT_DTYPES),
-            ("attention_kernel", ATTENTION_KERNELS),
-        ):
-            if getattr(self, field) not in known:
-                _refuse(self, field, f"one of {', '.join(known)}", "Pick one.")
         if (self.result_dtype, self.compute_dtype) == ("bfloat16", "float32"):
             remedy = "Or set model.compute_dtype=bfloat16."
             _refuse(self, "result_dtype", "auto or float32, as compute_dtype is float32", remedy)

@@ -1,28 +1,27 @@
 """Settings of the outer optimisation."""
 
 import dataclasses
-import math
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from dipaco.errors import BadSetting
+from dipaco.settings import Natural, NotNegative, Positive, check_values
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
 CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2", "turns2"]  # codecs/
-VOCABULARY_ROWS = get_args(VocabularyRows)
 CODECS = get_args(CodecName)
 PARTLY = ("sparse2", "turns2")  # what sends few values of a contribution
-MOST_TURNS = 64
-MOST_PLACES = 1024  # of sparse2, in 4,096 values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OuterSettings:
     """How modules are updated between phases."""
 
-    learning_rate: float = 0.7
+    learning_rate: Positive = 0.7
     """Rate of the outer step, times the mean outer gradient; constant (DiPaCo section 4, as
     DiLoCo)."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Share of its velocity that a module keeps from phase to phase, Nesterov's (DiPaCo section 4,
     as DiLoCo); 0 = none."""
     rescale_by_fan_in: bool = True
@@ -41,27 +40,27 @@ class OuterSettings:
     """How contributions travel: `none` = as float32; `bfloat16`, `int8` and `int4` take a half, a
     quarter and an eighth of the bytes, `sparse2` the largest values, with error feedback, and
     `turns2` every value in its turn, a hundredth."""
-    sparse_places: int = 64
+    sparse_places: Annotated[int, Ge(1), Le(1024), "with more, int4 takes fewer bits"] = 64
     """Of 4,096 values, how many `sparse2` sends, the largest: with 64 a value takes 0.22 bits, with
     128 0.44."""
-    turns: int = 9
+    turns: Annotated[int, Ge(2), Le(64), "int4 sends all values in each phase"] = 9
     """Phases in which `turns2` sends every value once, in two bits: with 9 a value takes 0.23 bits
     a phase. The last phase, and one before an alternation, send all. Until then a path trains on
     with what it has not sent, and modules, which are what is evaluated, are behind it."""
-    path_share: float = 1.0
+    path_share: Annotated[float, Gt(0), Le(1)] = 1.0
     """Path sampling (DiPaCo section 3): share of the paths that take part in a phase, drawn by seed
     and phase; weights and fan-in count only these."""
-    quorum: float = 1.0
+    quorum: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of a phase's contributions after which a module may step, once the grace is over; late
     ones join its next step. Which are late depends on timing, so digests differ between runs. 1 =
     all are waited for."""
-    grace_seconds: float = 60.0
+    grace_seconds: NotNegative = 60.0
     """Seconds for which the others are still waited for when the quorum is reached."""
-    delay: int = 0
+    delay: Natural = 0
     """Inner steps that a path goes on with, from its own parameters, while its contributions
     travel; only then does it take the modules that stepped (Streaming DiLoCo, arXiv 2501.18512,
     section 2.3). 0 = it waits for them."""
-    delay_merge: float = 0.5
+    delay_merge: Annotated[float, Ge(0), Lt(1)] = 0.5
     """Share of its own parameters that a path keeps when it takes modules late (Streaming DiLoCo's
     alpha); 0 = it goes on from the modules alone, as it must with `sparse2`."""
     stagger: bool = False
@@ -74,69 +73,8 @@ class OuterSettings:
     effect."""
 
     def __post_init__(self):
-        if not 0 < self.learning_rate < math.inf:
-            raise BadSetting(
-                name="outer.learning_rate",
-                value=self.learning_rate,
-                expected="above 0, and finite",
-            )
-        if not 0 <= self.momentum < 1:
-            raise BadSetting(
-                name="outer.momentum",
-                value=self.momentum,
-                expected="at least 0 and below 1",
-            )
-        if self.vocabulary_rows not in VOCABULARY_ROWS:
-            expected = f"one of {', '.join(VOCABULARY_ROWS)}"
-            raise BadSetting(
-                name="outer.vocabulary_rows", value=self.vocabulary_rows, expected=expected
-            )
-        if self.codec not in CODECS:
-            expected = f"one of {', '.join(CODECS)}"
-            raise BadSetting(name="outer.codec", value=self.codec, expected=expected)
-        if not 1 <= self.sparse_places <= MOST_PLACES:
-            raise BadSetting(
-                name="outer.sparse_places",
-                value=self.sparse_places,
-                expected=f"1 to {MOST_PLACES}; with more, int4 takes fewer bits",
-            )
-        if not 2 <= self.turns <= MOST_TURNS:
-            raise BadSetting(
-                name="outer.turns",
-                value=self.turns,
-                expected=f"2 to {MOST_TURNS} phases; int4 sends all values in each",
-            )
+        check_values(self, "outer")
         self._check_partly_sent()
-        if not 0 < self.path_share <= 1:
-            raise BadSetting(
-                name="outer.path_share",
-                value=self.path_share,
-                expected="above 0 and at most 1 (all paths in every phase)",
-            )
-        if not 0 < self.quorum <= 1:
-            raise BadSetting(
-                name="outer.quorum",
-                value=self.quorum,
-                expected="above 0 and at most 1 (a module waits for all its paths)",
-            )
-        if self.delay < 0:
-            raise BadSetting(
-                name="outer.delay",
-                value=self.delay,
-                expected="a number of inner steps, 0 or more (0: paths wait for their modules)",
-            )
-        if not 0 <= self.delay_merge < 1:
-            raise BadSetting(
-                name="outer.delay_merge",
-                value=self.delay_merge,
-                expected="at least 0 and below 1 (1 would never take what the others found)",
-            )
-        if not (self.grace_seconds >= 0 and math.isfinite(self.grace_seconds)):
-            raise BadSetting(
-                name="outer.grace_seconds",
-                value=self.grace_seconds,
-                expected="a number of seconds, 0 or more",
-            )
 
     def _check_partly_sent(self) -> None:
         """Refuses what does not go with codecs that send few values at a time."""

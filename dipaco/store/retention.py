@@ -3,11 +3,14 @@
 """
 
 import dataclasses
+from typing import Annotated
+
+from annotated_types import Ge
 
 from dipaco.errors import BadSetting
+from dipaco.settings import Count, check_values
 
 EVERYTHING = 1_000_000_000  # phases; more than any run has
-LEAST = {"snapshots": 1, "contributions": 1, "modules": 2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,28 +20,23 @@ class RetentionSettings:
     A module of a phase that is evaluated belongs to a release, and is always kept.
     """
 
-    snapshots: int | None = 2
+    snapshots: Count | None = 2
     """Phases of which every path's snapshot is kept; with 1, a damaged one is recomputed from the
     start. Once the run is finished one fewer, but at least one."""
-    send_snapshots_every: int = 1
+    send_snapshots_every: Count = 1
     """Phases of a path from one snapshot that is sent to the run's bucket to the next. Those
     between stay on the disk of the machine that made them: if that is lost, the path trains these
     phases again, to the same bits. A run in a folder keeps them all there."""
-    contributions: int | None = 2
+    contributions: Count | None = 2
     """Phases of which the contributions to every module are kept, the phase that is going on
     included; with 1, a damaged one is recomputed from the start. Once the run is finished none but
     those that its way back needs."""
-    modules: int | None = None
+    modules: Annotated[int, Ge(2)] | None = None
     """Phases of which modules and their outer state are kept: how far `dipaco rollback` goes
     back. Once the run is finished, outer states are kept as snapshots are."""
 
     def __post_init__(self):
-        if self.send_snapshots_every < 1:
-            raise BadSetting(
-                name="retention.send_snapshots_every",
-                value=self.send_snapshots_every,
-                expected="1 or more",
-            )
+        check_values(self, "retention")
         if self.modules is not None and self.modules <= self.send_snapshots_every > 1:
             raise BadSetting(
                 name="retention.modules",
@@ -46,11 +44,6 @@ class RetentionSettings:
                 expected=f"above retention.send_snapshots_every ({self.send_snapshots_every}): "
                 "phases that are trained again begin from them; or None for all",
             )
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                expected = f"{least} or more, or None for all"
-                raise BadSetting(name=f"retention.{name}", value=value, expected=expected)
 
     @property
     def most_unsent(self) -> int:

@@ -46,9 +46,9 @@ def test_a_training_token_costs_six_flops_per_parameter_in_products_and_attentio
         ({"num_heads": 5}, "divisor of d_model"),
         ({"num_kv_heads": 3}, "divisor of num_heads"),
         ({"head_dim": 7}, "even"),
-        ({"vocab_size": 0}, "at least 1"),
+        ({"vocab_size": 0}, "1 or more"),
         ({"compute_dtype": "float16"}, "bfloat16"),
-        ({"rope_theta": 0.0}, "more than 0"),
+        ({"rope_theta": 0.0}, "above 0"),
     ],
 )
 def test_an_invalid_size_is_named(changes, said):
