@@ -167,7 +167,7 @@ def test_a_sentence_is_the_text_below_its_field_and_a_field_without_one_has_none
     ("name", "value", "expected"),
     [
         ("degrees", 19, r"20 to 280 \(more burns\)"),
-        ("degrees", 281, "20 to 280"),
+        ("degrees", 281, r"20 to 280 \(more burns\)"),
         ("minutes", 0.0, "above 0, and finite, or None"),
         ("minutes", math.inf, "above 0, and finite, or None"),
         ("minutes", math.nan, "above 0, and finite, or None"),
