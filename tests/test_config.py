@@ -412,7 +412,7 @@ def test_a_wrong_type_is_answered_with_the_right_one(text, expected):
         (f"seed=-{'9' * 20}", r"at most 2\^63 - 1 in size"),
         (f"inner.learning_rate={'9' * 5000}", "above 0, and finite"),
         ("inner.steps=1e999999999", "a whole number"),
-        ("model.num_layers=99999999999999", "at most 10,000"),
+        ("model.num_layers=99999999999999", "1 to 10,000"),
     ],
     ids=lambda text: text[:30],
 )
