@@ -492,36 +492,32 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> None:
-    """Perplexity against hours; the file's ending chooses the format."""
-    from support.curves import looks_of
+    """Perplexity against hours. The file's ending chooses the format."""
+    from dipaco.evaluation.style import DILOCO, log_ticks, name_beside, nth_look, styled, tidy
 
-    from dipaco.evaluation.direct_labels import End, arrange, label_ends
-    from dipaco.evaluation.style import log_ticks, styled, tidy
-
-    as_arm = {way: DATA_PARALLEL if way == LOCK_STEP else way for way in results}
-    looks = looks_of(as_arm.values())
+    arms = {LOCK_STEP: DATA_PARALLEL, "diloco": DILOCO}
+    drawn: list[str] = []
     with styled(9, 4.5) as figure:
-        axes, ends, values = figure.subplots(), [], []
+        axes = figure.subplots()
         for way, result in results.items():
-            look = looks[as_arm[way]]
-            hours = [result["hours"][phase] for phase in result["perplexity"]]
-            perplexity = list(result["perplexity"].values())
-            if not hours:
-                continue
+            arm = arms.get(way.partition("+")[0], MODULAR)
+            look = nth_look(arm, drawn.count(arm))
+            drawn.append(arm)
+            perplexity = result["perplexity"]
             axes.plot(
-                hours, perplexity, color=look.colour, linestyle=look.dashes, marker=look.mark,
-                markersize=5, label=way,
+                [result["hours"][phase] for phase in perplexity], list(perplexity.values()),
+                color=look.colour, linestyle=look.dashes, marker=look.mark, label=way,
             )  # fmt: skip
-            values += perplexity
-            ends.append(End(f"{way}  {perplexity[-1]:.1f}", (hours[-1], perplexity[-1]), look))
+        log_ticks(
+            axes, "y", [p for result in results.values() for p in result["perplexity"].values()]
+        )
+        axes.set_xscale("log")
         axes.set(
             xlabel=f"hours, four machines on links of {megabits:g} Mbit/s",
             ylabel="validation perplexity",
         )
-        axes.set_xscale("log")
-        log_ticks(axes, "y", values)
         tidy(axes)
-        arrange(figure, [(axes, label_ends(axes, ends))])
+        name_beside(axes)
         figure.savefig(file)
 
 

@@ -1,7 +1,7 @@
 """Losses of a path in float32 and in bfloat16, with results of products in float32 as on CPU and in
 bfloat16 as on a GPU (`model.result_dtype`): the same 2,000 steps of real text in each.
 
-    python tools/compare_precisions.py runs/quickstart/corpus --plot precisions.png
+    python tools/compare_precisions.py runs/quickstart/corpus
 
 The quickstart's model and batches on the corpus of a run, all of it on one path; learning rate,
 warm-up and cosine over these steps. Prints the mean loss of each tenth, and how far each bfloat16
@@ -55,32 +55,10 @@ def losses_in(precision: str, corpus_folder: Path, steps: int) -> np.ndarray:
     ).losses
 
 
-def plot(losses: dict[str, np.ndarray], file: Path) -> None:
-    """Both curves, as means of fifty steps."""
-    from dipaco.config import DENSE
-    from dipaco.evaluation.direct_labels import End, arrange, label_ends
-    from dipaco.evaluation.style import nth_look, styled, tidy
-
-    with styled(8, 3.5) as figure:
-        axes, ends = figure.subplots(), []
-        for number, (precision, values) in enumerate(losses.items()):
-            look = nth_look(DENSE, number)._replace(mark="")
-            means = np.convolve(values, np.full(50, 1 / 50), mode="valid")
-            steps = np.arange(len(means)) + 50
-            axes.plot(steps, means, color=look.colour, linestyle=look.dashes, label=precision)
-            end = (float(steps[-1]), float(means[-1]))
-            ends.append(End(f"{precision}  {end[1]:.3f}", end, look))
-        axes.set(xlabel="inner step", ylabel="loss, nats per token (mean of 50)")
-        tidy(axes)
-        arrange(figure, [(axes, label_ends(axes, ends))])
-        figure.savefig(file)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path, help="a prepared one: RUN/corpus")
     parser.add_argument("--steps", type=int, default=2000, help="(2000)")
-    parser.add_argument("--plot", type=Path, help="a file for the curves")
     arguments = parser.parse_args()
 
     from dipaco.runs.allocator import keep_freed_memory
@@ -94,8 +72,6 @@ def main() -> None:
         means = " | ".join(f"{part.mean():.4f}" for part in parts)
         print(f"| {first} to {first + len(parts[0]) - 1} | {means} |")
         first += len(parts[0])
-    if arguments.plot:
-        plot(losses, arguments.plot)
     last = {name: float(parts[-1].mean()) for name, parts in tenths.items()}
     above = {name: round(loss - last["float32"], 5) for name, loss in last.items()}
     print(json.dumps({"steps": arguments.steps, "above_float32": above}))

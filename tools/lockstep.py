@@ -1,8 +1,7 @@
 """Paths against as many machines in lock-step, from tables of sweeps: perplexity by tokens, by
 bytes and by hours.
 
-    python tools/lockstep.py runs/lockstep/table.json --plot lockstep.png
-    python tools/lockstep.py runs/lockstep/table.json --links 20 --only-hours --plot hours.png
+    python tools/lockstep.py runs/lockstep/table.json --links 20
     python tools/lockstep.py runs/lockstep/table.json runs/vocabulary/table.json --also ensemble
 
 Rows are called as in `configs/ablations/lockstep.py`: `data_parallel P rate RATE phases N` against
@@ -16,15 +15,13 @@ import argparse
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from support.curves import Tried, Tries, looks_of, tries
+from support.curves import Tried, Tries, tries
 
-from dipaco.evaluation.direct_labels import End, arrange, label_ends
-from dipaco.evaluation.style import log_ticks, styled, tidy
 from dipaco.evaluation.tables import columns_as_markdown, num_bytes, seconds_over_link
 from dipaco.sweeps.table import SweepRow, SweepTable
 
@@ -154,71 +151,11 @@ def _listed(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def draw(
-    all_curves: Mapping[int, Curves],
-    links: Sequence[float],
-    file: Path,
-    *,
-    only_hours: bool = False,
-) -> None:
-    """A row of panels for each number of machines: by tokens, by bytes, and by hours on each link,
-    or by hours alone. The file's ending chooses the format.
-    """
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
-    panels: dict[str, Callable[[Point], float]] = {
-        f"hours at {link:g} Mbit/s": lambda point, link=link: point.hours(link) for link in links
-    }
-    if not only_hours:
-        panels = {
-            "tokens of all, a parameter": lambda point: point.tokens,
-            "bytes of a machine": lambda point: point.num_bytes,
-            **panels,
-        }
-    with styled(2 + 3.4 * len(panels), 3.6 * len(all_curves)) as figure:
-        rows = figure.subplots(len(all_curves), len(panels), sharey="row", squeeze=False)
-        columns = []
-        for (machines, curves), row in zip(all_curves.items(), rows, strict=True):
-            looks = looks_of(curves)
-            perplexities = [point.perplexity for points in curves.values() for point in points]
-            ends = []
-            for axes, (heading, cost) in zip(row, panels.items(), strict=True):
-                ends = []
-                for name, points in curves.items():
-                    look = looks[name]
-                    costs = [cost(point) for point in points]
-                    axes.plot(
-                        costs,
-                        [point.perplexity for point in points],
-                        color=look.colour,
-                        linestyle=look.dashes,
-                        marker=look.mark,
-                        markersize=5,
-                        label=name,
-                    )
-                    last = points[-1].perplexity
-                    label = "lock-step" if LOCK_STEP.fullmatch(name) else name.replace("_", " ")
-                    ends.append(End(f"{label}  {last:.1f}", (costs[-1], last), look))
-                axes.set(xlabel=heading, xscale="log")
-                of_bytes = heading.startswith("bytes")
-                axes.xaxis.set_major_locator(LogLocator(subs=(1,) if of_bytes else (1, 2, 5)))
-                axes.xaxis.set_major_formatter(EngFormatter("B") if of_bytes else "{x:g}")
-                axes.xaxis.set_minor_formatter(NullFormatter())
-                log_ticks(axes, "y", perplexities)
-                tidy(axes)
-            row[0].set_ylabel(f"validation perplexity, {machines} machines")
-            columns.append((row[-1], label_ends(row[-1], ends)))
-        arrange(figure, columns)
-        figure.savefig(file)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="`table.json` of sweeps")
     parser.add_argument("--links", nargs="+", type=float, default=[20.0, 100.0], metavar="MEGABITS")
     parser.add_argument("--also", nargs="+", default=[], metavar="VARIANT", help="as best_path")
-    parser.add_argument("--plot", type=Path, help="a file for the curves")
-    parser.add_argument("--only-hours", action="store_true", help="draw no tokens and no bytes")
     options = parser.parse_args()
     rows: dict[str, SweepRow] = {}  # a row of the same name in several tables counts once
     for file in options.tables:
@@ -241,8 +178,6 @@ def main() -> None:
         print("\n".join(line for link in options.links for line in within(curves, link)) + "\n")
         if lines := untuned(curves):
             print("Not tuned to the end:\n\n" + "\n".join(lines) + "\n")
-    if options.plot:
-        draw(all_curves, options.links, options.plot, only_hours=options.only_hours)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Two races from the table of a sweep: paths against dense models, as curves over the budget.
+"""Two races from the table of a sweep: paths against dense models at every budget.
 
-    python tools/race.py runs/reproduction/table.json --plot races.png
+    python tools/race.py runs/reproduction/table.json
 
 At equal steps: against dense models of 1, 2 and 4 times a path's size. At equal total compute:
 against one dense model of a path's size, with the steps of all paths together. Rows are called
@@ -10,15 +10,13 @@ comes with the rate that was best for it.
 
 import argparse
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from support.curves import looks_of, tries
+from support.curves import tries
 
-from dipaco.evaluation.direct_labels import End, arrange, label_ends
-from dipaco.evaluation.style import styled, tidy
 from dipaco.evaluation.tables import BEST_PATH
 from dipaco.sweeps.table import SweepRow, SweepTable
 
@@ -104,40 +102,9 @@ def crossings(curves: Curves, one: str, other: str) -> str:
     )
 
 
-def draw(curves: Curves, panels: Mapping[str, Sequence[str]], file: Path) -> None:
-    """The curves; the file's ending chooses the format."""
-    looks = looks_of(name for name in curves if any(name in names for names in panels.values()))
-    with styled(13, 4.4) as figure:
-        both = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        columns = []
-        for axes, (title, names) in zip(both, panels.items(), strict=True):
-            ends = []
-            for name in (name for name in names if curves.get(name)):
-                look = looks[name]
-                points = [(budget, at.perplexity) for budget, at in sorted(curves[name].items())]
-                axes.plot(
-                    *zip(*points, strict=True),
-                    color=look.colour,
-                    linestyle=look.dashes,
-                    marker=look.mark,
-                    label=name,
-                )
-                ends.append(End(f"{name}  {points[-1][1]:.1f}", points[-1], look))
-            tidy(axes, title)
-            axes.set(xlabel="phases of a path", xscale="log")
-            budgets = sorted({budget for name in names for budget in curves.get(name, {})})
-            axes.set_xticks(budgets, [str(budget) for budget in budgets])
-            axes.minorticks_off()
-            columns.append((axes, label_ends(axes, ends)))
-        both[0].set_ylabel("validation perplexity")
-        arrange(figure, columns)
-        figure.savefig(file)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path, help="`table.json` of a sweep")
-    parser.add_argument("--plot", type=Path, help="a file for the curves")
     parser.add_argument("--rate", type=float, default=3e-3, help="of a row that names none")
     parser.add_argument("--phases", type=int, default=10, help="of a row that names none")
     options = parser.parse_args()
@@ -157,8 +124,6 @@ def main() -> None:
     for name in PATHS:
         for other in (*SIZES, EQUAL_COMPUTE):
             print(crossings(curves, name, other))
-    if options.plot:
-        draw(curves, panels, options.plot)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lease-seconds", type=float, default=5.0)
     parser.add_argument("--transport", choices=("tcp", "tls", "libp2p"), default="tls")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="both loss curves, as a picture")
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
     if options.desertions is None:
@@ -636,8 +635,6 @@ def report(storm: Storm) -> dict[str, Any]:
         computing, blocks = share_of_computing(_noted(storm))
         (status,) = run.ledger.swarms.statuses()
         costs, liars = cost_seconds(storm, run), liars_found(storm, run)
-    if storm.options.plot is not None:
-        plot(replayed.swarm_losses, replayed.losses, storm.options.plot)
     answer = {
         "replay_max_difference": replayed.largest_difference,
         "loss_max_difference": replayed.loss_difference,
@@ -664,27 +661,6 @@ def report(storm: Storm) -> dict[str, Any]:
     for name, number in sorted(storm.faults.items()):
         print(f"{number:4} x {name}")
     return answer
-
-
-def plot(ours: list[float], plain: list[float], file: Path) -> None:
-    """Draws both loss curves; that of the swarm should cover the other."""
-    from dipaco.config import MODULAR
-    from dipaco.evaluation.direct_labels import End, arrange, label_ends
-    from dipaco.evaluation.style import LOOKS, SOFT, Look, styled, tidy
-
-    with styled(8.5, 4) as figure:
-        axes, ends = figure.subplots(), []
-        swarm = LOOKS[MODULAR]._replace(mark="")
-        for name, losses, look, width in (
-            ("one machine, undisturbed", plain, Look(SOFT, mark=""), 5),
-            ("the swarm, in a storm", ours, swarm, 1),
-        ):
-            axes.plot(losses, color=look.colour, linewidth=width, alpha=0.4 if width > 1 else 1)
-            ends.append(End(name, (len(losses) - 1, losses[-1]) if losses else None, look))
-        axes.set(xlabel="group step", ylabel="training loss (nats)")
-        tidy(axes)
-        arrange(figure, [(axes, label_ends(axes, ends))])
-        figure.savefig(file)
 
 
 if __name__ == "__main__":

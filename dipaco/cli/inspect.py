@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.evaluation.inspection_plot import draw_inspection
+    from dipaco.evaluation.plots import draw_inspection
     from dipaco.files import translate_os_errors
     from dipaco.runs.inspection import inspection_of
     from dipaco.runs.opening import reading

@@ -1,8 +1,8 @@
 """The picture of a sweep: its rows by rank, how far each is from the reference, what each costs.
 
-The best row is at the top. A small dot is a seed, and a line links the dots of one seed: where
-these lines run side by side, rows differ alike under all seeds. Colours as in all pictures
-(`evaluation/style.py`): they say what kind of model a row is.
+The best row is at the top. A small dot is a seed, and a line links the dots of one seed. If these
+lines run side by side, rows differ alike under all seeds. A colour is a kind of model, as in all
+pictures (`evaluation/style.py`).
 """
 
 import math
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROW_INCHES, LINE_INCHES = 0.25, 0.15
-LONGEST_LINE = 60  # characters of a name; longer ones have several lines
+LINE_INCHES = 0.15
+LONGEST_LINE = 60  # Longer names have several lines, of so many characters at most.
 INCHES_A_CHARACTER = 0.085
 PANELS_INCHES = 9.5
-LOG_FROM = 3.0  # times the least perplexity: from there its axis is logarithmic
-WIDEST = 4.0  # times the largest difference: intervals are shown so far
-LONGEST_TITLE = 24  # characters of the reference's name
-NO_BREAK = "\N{NO-BREAK SPACE}"  # a mean stays in the line of its name's end
+LOG_FROM = 3.0  # The axis is logarithmic if perplexities differ by this factor.
+WIDEST = 4.0  # Intervals are shown up to so many times the largest difference.
+LONGEST_TITLE = 24  # A longer name of the reference does not fit into a title.
+NO_BREAK = "\N{NO-BREAK SPACE}"  # It keeps a mean in the line of its name's end.
 COSTS = (("tokens", "tokens, all paths"), ("bytes_per_machine", "bytes a machine"))
 
 
 def draw_sweep(table: SweepTable, file: Path | str) -> None:
-    """Writes the picture; the file's ending chooses the format."""
+    """Writes the picture. The file's ending chooses the format."""
     sweep_figure(table).savefig(file)
 
 
 def ranked(table: SweepTable) -> list[SweepRow]:
-    """The rows that are drawn, the best first; then those that are not compared, and those without
+    """The rows that are drawn: the best first, then those that are not compared, and those without
     a number.
 
-    Where rows have other seeds, they are ranked by their differences under the seeds that they
-    have in common, where both are of the same text and documents.
+    Rows with other seeds are ranked by their differences under the seeds that they have in common,
+    if both are of the same text and documents.
     """
     drawn = [row for row in table.rows if row.variant != BEST_PATH]
     order = ranked_by_differences(
@@ -76,21 +76,20 @@ def sweep_figure(table: SweepTable) -> "Figure":
     rows = ranked(table)
     with_seeds = _have_other_seeds(rows)
     names = [_name_of(row, table, with_seeds=with_seeds) for row in rows]
-    lines = [name.count("\n") + 1 for name in names]
+    lines = max((name.count("\n") + 1 for name in names), default=1)
     longest = max((len(line) for name in names for line in name.split("\n")), default=0)
-    height = sum(ROW_INCHES + LINE_INCHES * (number - 1) for number in lines)
+    height, places = (0.1 + LINE_INCHES * lines) * len(rows), range(len(rows))
     width = PANELS_INCHES + INCHES_A_CHARACTER * longest
-    with styled(width, max(height, 0.6) + 1.4) as figure:
+    with styled(width, max(height, 0.6) + 1.6) as figure:
         panels = figure.subplots(1, 2 + len(COSTS), sharey=True, width_ratios=(3.4, 2.6, 1.1, 1.1))
-        places = _places(lines)
         value, difference, *costs = panels
-        _draw_perplexities(value, rows, places)
-        _draw_differences(difference, rows, places, table)
+        _draw_perplexities(value, rows)
+        _draw_differences(difference, rows, table)
         for axes, (cost, label) in zip(costs, COSTS, strict=True):
-            _draw_cost(axes, rows, places, cost)
+            _draw_cost(axes, rows, cost)
             axes.set_xlabel(label)
         value.set_yticks(places, names)
-        value.set_ylim(places[-1] + 0.7 if places else 1, (places[0] if places else 0) - 0.7)
+        value.set_ylim(max(len(rows), 1) - 0.3, -0.7)
         for axes in panels:
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
@@ -112,7 +111,7 @@ def _counted(seeds: int) -> str:
 
 
 def _name_of(row: SweepRow, table: SweepTable, *, with_seeds: bool) -> str:
-    """A row's name and mean, and of how many seeds that is, in lines that are not too long."""
+    """A row's name, its mean and the number of its seeds, in lines that are not too long."""
     apart = "  (not compared)" if row.name in table.apart else ""
     seeds = f" ({_counted(len(row.seeds))})".replace(" ", NO_BREAK) if with_seeds else ""
     text = f"{row.name}{apart}{NO_BREAK * 2}{row.perplexity:.2f}{seeds}"
@@ -120,30 +119,22 @@ def _name_of(row: SweepRow, table: SweepTable, *, with_seeds: bool) -> str:
 
 
 def _look(row: SweepRow) -> Look:
-    """That of its kind; the same modules routed otherwise, or mixed, have another mark."""
+    """The look of its kind. The same modules routed otherwise, or mixed, have another mark."""
     look = look_of(row.kind)
     return look._replace(mark=look_of(MODULAR, row.variant).mark) if row.variant else look
 
 
-def _places(lines: Sequence[int]) -> list[float]:
-    """Where each row is: more lines of a name take more room. In rows, from the top."""
-    places, edge = [], 0.0
-    for number in lines:
-        size = 1 + (number - 1) * LINE_INCHES / ROW_INCHES
-        places.append(edge + size / 2)
-        edge += size
-    return places
-
-
-def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow], places: Sequence[float]) -> None:
+def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     drawn = [p for row in rows for p in row.perplexities if math.isfinite(p)]
     for seed in sorted({seed for row in rows for seed in row.seeds}):
         own = [dict(zip(row.seeds, row.perplexities, strict=True)).get(seed) for row in rows]
         values = [math.nan if v is None or not math.isfinite(v) else v for v in own]
-        axes.plot(values, places, color=SOFT, linewidth=0.6, alpha=0.6, label=f"seed {seed}")
-    for row, place in zip(rows, places, strict=True):
+        axes.plot(
+            values, range(len(rows)), color=SOFT, linewidth=0.6, alpha=0.6, label=f"seed {seed}"
+        )
+    for place, row in enumerate(rows):
         look = _look(row)
         seeds = [p for p in row.perplexities if math.isfinite(p)]
         axes.plot(*(seeds, [place] * len(seeds)), ".", color=look.colour, markersize=5, alpha=0.7)
@@ -169,15 +160,13 @@ def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow], places: Sequence[
     tidy(axes, "Perplexity", mark)
 
 
-def _draw_differences(
-    axes: "Axes", rows: Sequence[SweepRow], places: Sequence[float], table: SweepTable
-) -> None:
+def _draw_differences(axes: "Axes", rows: Sequence[SweepRow], table: SweepTable) -> None:
     """Each row's difference to the reference, paired by seed, with its 95 % interval."""
     from matplotlib.ticker import MaxNLocator
 
     compared = [
         (row, place, interval)
-        for row, place in zip(rows, places, strict=True)
+        for place, row in enumerate(rows)
         if (interval := _to_reference(row, table)) is not None
     ]
     for row, place, interval in compared:
@@ -210,7 +199,7 @@ def _draw_differences(
 
 
 def _to_reference(row: SweepRow, table: SweepTable) -> Interval | None:
-    """The difference of a row to the reference; None where the two cannot be compared."""
+    """The difference of a row to the reference. None if the two cannot be compared."""
     reference = next((each for each in table.rows if each.name == table.reference), None)
     if reference is None:
         return None
@@ -220,7 +209,7 @@ def _to_reference(row: SweepRow, table: SweepTable) -> Interval | None:
 
 
 def _edge(intervals: Sequence[Interval]) -> float | None:
-    """Where intervals are cut off that would leave no room for the means, as those of few seeds."""
+    """The bound of the axis if intervals, as those of few seeds, would leave no room for means."""
     furthest = max(abs(each.mean) + (each.half_width or 0) for each in intervals)
     edge = WIDEST * max(abs(each.mean) for each in intervals)
     return edge if furthest > edge > 0 else None
@@ -228,26 +217,18 @@ def _edge(intervals: Sequence[Interval]) -> float | None:
 
 def _explained(intervals: Sequence[Interval]) -> str:
     if all(each.half_width is None for each in intervals):
-        return f"mean over seeds; an interval wants {LEAST_SEEDS} of them"
+        return f"mean; an interval wants {LEAST_SEEDS} seeds"
     if _edge(intervals) is not None:
-        return "mean; bar: 95 % interval, cut at the edge; empty: not resolved"
-    return "mean over seeds; bar: 95 % interval; empty: not resolved"
+        return "mean; bar: 95 % interval, cut at the edge"
+    return "mean; bar: 95 % interval; empty: not resolved"
 
 
-def _draw_cost(axes: "Axes", rows: Sequence[SweepRow], places: Sequence[float], cost: str) -> None:
-    """Bars from 0, with the amount in them or beside them."""
+def _draw_cost(axes: "Axes", rows: Sequence[SweepRow], cost: str) -> None:
+    """Bars from 0, with the amount at each."""
     values = [getattr(row, cost) for row in rows]
-    axes.barh(places, values, height=0.55, color=FAINT)
     show = num_bytes if cost.startswith("bytes") else quantity
-    for value, place in zip(values, places, strict=True):
-        axes.annotate(
-            show(value),
-            (0, place),
-            xytext=(2, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    axes.set(xticks=[], xlim=(0, max([*values, 1])))
-    tidy(axes, "Cost" if cost == COSTS[0][0] else "", grid="y")
+    bars = axes.barh(range(len(rows)), values, height=0.55, color=FAINT)
+    axes.bar_label(bars, [show(value) for value in values], padding=2, fontsize=8)
+    axes.set(xticks=[], xlim=(0, 1.6 * max([*values, 1])))
+    tidy(axes, grid="y")
     axes.grid(visible=False)

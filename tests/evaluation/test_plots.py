@@ -1,17 +1,15 @@
 """The picture of a report: what is drawn is what the report says, and all of it can be read."""
 
-import itertools
 import math
 
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.evaluation.direct_labels import TEXT
-from dipaco.evaluation.plots import draw_report, report_figure
+from dipaco.evaluation.plots import MOST_DOMAINS, domain_table, draw_report, report_figure
 from dipaco.evaluation.style import LOOKS
 from dipaco.evaluation.tables import BaseModel, PathShare, Report, ReportRow
 from dipaco.topology import PER_PATH, Level, Topology
-from tests.support.pictures import boxes_of, cut_off, overlapping
+from tests.support.pictures import cut_off, overlapping
 from tests.support.report_costs import COSTS
 
 BASE_STEPS, STEPS = 150, 100
@@ -86,16 +84,16 @@ def learning_of(figure):
     return next(axes for axes in figure.axes if axes.get_title(loc="left") == "Learning")
 
 
-def names_beside(figure):
-    """The labels beside the curves, from top to bottom."""
-    labels = [text for text in learning_of(figure).texts if text.get_position()[0] == TEXT]
-    return [text.get_text() for text in sorted(labels, key=lambda t: -t.get_position()[1])]
-
-
 def drawn(figure):
-    """Label -> the points of a curve, of all that stands for something."""
-    lines = [line for line in learning_of(figure).lines if not line.get_label().startswith("_")]
-    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in lines}
+    """The points of each curve, by its name without the value behind it."""
+    return {
+        line.get_label().rpartition("  ")[0]: list(zip(*line.get_data(), strict=True))
+        for line in learning_of(figure).lines
+    }
+
+
+def legend_of(figure):
+    return [text.get_text() for text in learning_of(figure).get_legend().get_texts()]
 
 
 @pytest.mark.parametrize("experts", [(2, 2), (4, 4), (5, 8)])
@@ -105,12 +103,9 @@ def test_nothing_lies_over_anything_else_or_is_cut_off(experts):
     assert cut_off(figure) == []
 
 
-def test_curves_are_named_beside_their_ends_in_the_order_of_the_results(figure):
-    ranked = sorted(RESULTS.items(), key=lambda item: (-item[1], -list(RESULTS).index(item[0])))
-    assert sorted(names_beside(figure)) == sorted(f"{n}  {value:.1f}" for n, value in ranked)
-    values = [float(name.split()[-1]) for name in names_beside(figure)]
-    assert values == sorted(values, reverse=True)
-    assert learning_of(figure).get_legend() is None
+def test_the_legend_has_the_results(figure):
+    results = [f"{name}  {value:.1f}" for name, value in RESULTS.items()]
+    assert sorted(legend_of(figure)) == sorted([*results, "base model  200.0"])
 
 
 def test_many_rows_have_room_for_their_names():
@@ -125,7 +120,7 @@ def test_what_is_drawn_is_what_the_report_says(small, figure):
     for name, curve in small.curves.items():
         assert lines[name] == curve
     for each in small.rows:
-        assert lines[f"{each.name}: its end"] == [(each.steps, each.perplexity)]
+        assert lines[each.name][-1] == (each.steps, each.perplexity)
     assert lines["base model"] == [(BASE_STEPS, 200.0)]
 
 
@@ -134,62 +129,30 @@ def test_no_base_model_is_drawn_where_there_is_none(small):
     assert "base model" not in drawn(report_figure(without))
 
 
-def test_a_curve_that_is_sixteen_times_as_long_leaves_room_for_the_others(figure):
-    axes = learning_of(report_figure(report_of(grid(4, 4))))
+def test_a_curve_that_is_many_times_as_long_leaves_room_for_the_others(figure):
+    axes = learning_of(report_figure(report_of(grid(8, 8))))
     first, second, last = (
-        axes.transData.transform((BASE_STEPS + STEPS * times, 100.0))[0] for times in (0, 1, 16)
+        axes.transData.transform((BASE_STEPS + STEPS * times, 100.0))[0] for times in (0, 1, 64)
     )
-    assert second - first > 0.5 * (last - first)
-    assert "log scale right of the dotted line" in axes.get_xlabel()
-    assert axes.get_xscale() == "symlog"
+    assert second - first > 0.1 * (last - first)
+    assert axes.get_xscale() == "log"
     assert learning_of(figure).get_xscale() == "linear"
 
 
-@pytest.mark.parametrize("experts", [(2, 2), (4, 4)])
-def test_each_path_stands_above_its_modules(experts):
-    topology = grid(*experts)
-    figure = report_figure(report_of(topology))
-    boxes = {}
-    for text, box in boxes_of(figure).items():
-        if text.axes is not None and text.axes.get_yticklabels() and text in text.axes.texts:
-            boxes.setdefault(text.axes, []).append((text, box))
-    strip = next(axes for axes in boxes if axes.get_yticklabels()[0].get_text() == "path")
-    rows = [label.get_text() for label in strip.get_yticklabels()]
-    assert rows == ["path", "documents", *(f"level_{k}" for k in range(len(experts))), "own"]
-    for path in range(topology.num_paths):
-        for module in topology.modules_of(path):
-            sharing = topology.paths_through(module)
-            together = [
-                list(run)
-                for _, run in itertools.groupby(
-                    range(topology.num_paths), key=lambda p: p in sharing
-                )
-            ]
-            columns = next(run for run in together if path in run)
-            middle = (columns[0] + columns[-1]) / 2
-            (text,) = (
-                text.get_text()
-                for text, _ in boxes[strip]
-                if text.get_position() == (middle, rows.index(module.level))
-            )
-            assert text in (str(module), f"{module.expert:04d}", str(module.expert))
-
-
-def test_rows_without_a_value_are_named_above_the_others_and_point_nowhere():
+def test_rows_without_a_value_are_named_and_have_no_point():
     results = {"dense": math.nan, "modular": 25.0, "modular_best_path": math.inf}
     report = report_of(grid(2, 2), results)
     figure = report_figure(report)
-    names = names_beside(figure)
-    assert set(names[:2]) == {"dense  nan", "modular_best_path  inf"}
-    assert names[2] == "modular  25.0"
+    assert {"dense  nan", "modular_best_path  inf", "modular  25.0"} <= set(legend_of(figure))
     assert drawn(figure)["dense"] == report.curves["dense"][:2]
+    assert drawn(figure)["modular_best_path"] == []
     assert overlapping(figure) == []
     assert cut_off(figure) == []
 
 
 def test_curves_have_the_colours_of_their_arms(figure):
     for line in learning_of(figure).lines:
-        name = line.get_label().removesuffix(": its end")
+        name = line.get_label().rpartition("  ")[0]
         if name in RESULTS:
             assert line.get_color() == LOOKS[name if name in ARMS else MODULAR].colour
 
@@ -211,3 +174,52 @@ def test_reports_with_little_in_them_are_drawn_too():
         ),
     ):
         assert overlapping(report_figure(report)) == []
+
+
+def shares(topology, domains):
+    """Each path has documents of all domains, and of one more than of the others."""
+    return [
+        PathShare(
+            path=path,
+            documents=domains + 9,
+            domains={f"domain_{k}": 1 + 9 * (k == path % domains) for k in range(domains)},
+            modules=[str(module) for module in topology.modules_of(path)],
+        )
+        for path in range(topology.num_paths)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("experts", "domains"), [((2, 2), 256), ((256,), 40), ((3, 3, 4), 14), ((16, 16), 256)]
+)
+def test_many_paths_and_domains_can_be_read_on_a_page(experts, domains):
+    report = report_of(grid(*experts))
+    report.shards[:] = shares(grid(*experts), domains)
+    figure = report_figure(report)
+    assert figure.get_size_inches()[1] < 12
+    assert overlapping(figure) == []
+    assert cut_off(figure) == []
+
+
+def test_cells_have_the_share_of_the_domain_that_each_path_got(small, figure):
+    axes = next(axes for axes in figure.axes if axes.images)
+    names, counts = domain_table(small.shards)
+    assert [label.get_text() for label in axes.get_yticklabels()] == names
+    written = {text.get_position(): text.get_text() for text in axes.texts}
+    for row, of_domain in enumerate(counts):
+        for path, count in enumerate(of_domain):
+            if count:
+                assert written[path, row] == f"{round(100 * count / of_domain.sum())}"
+
+
+def test_the_smaller_of_many_domains_share_the_last_row_and_no_document_is_lost():
+    topology = grid(2, 2)
+    few, many = shares(topology, MOST_DOMAINS), shares(topology, MOST_DOMAINS + 1)
+    assert len(domain_table(few)[0]) == len(domain_table(many)[0]) == MOST_DOMAINS
+    assert "more" not in domain_table(few)[0][-1]
+    names, counts = domain_table(many)
+    assert names[-1] == f"2 more domains  {counts[-1].sum()}"
+    for path, shard in enumerate(many):
+        assert counts[:, path].sum() == sum(shard.domains.values())
+    largest = {f"domain_{k}  13" for k in range(4)}  # 4 paths have 10 of one of them, and 1 else
+    assert largest <= set(names[:-1])

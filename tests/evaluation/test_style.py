@@ -4,12 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
 from dipaco.config import BASELINES, MODULAR
-from dipaco.evaluation.direct_labels import spread
 from dipaco.evaluation.style import LOOKS, look_of, nth_look
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear sRGB.
@@ -85,30 +82,3 @@ def test_contenders_of_an_arm_share_its_colour_and_nothing_else():
     for one, other in itertools.pairwise(looks):
         assert one.dashes != other.dashes
         assert one.mark != other.mark
-
-
-WANTED = st.lists(st.floats(-50, 150), min_size=1, max_size=12).map(sorted)
-
-
-@given(WANTED)
-def test_labels_keep_their_order_a_distance_and_the_panels_bounds(wanted):
-    places = spread(wanted, 8.0, 0.0, 100.0)
-    assert (np.diff(places) >= 8.0 - 1e-9).all()
-    assert places[0] >= -1e-9
-    assert places[-1] <= 100.0 + 1e-9
-
-
-@given(WANTED)
-def test_no_other_places_are_nearer_to_the_wanted_ones(wanted):
-    """First-order optimality: no block of labels that may move together gains by it."""
-    places, count = spread(wanted, 8.0, 0.0, 100.0), len(wanted)
-
-    def cost(at):
-        return float(((at - np.array(wanted)) ** 2).sum())
-
-    for first, last in itertools.combinations_with_replacement(range(count), 2):
-        for step in (-0.01, 0.01):
-            moved = places.copy()
-            moved[first : last + 1] += step
-            is_allowed = (np.diff(moved) >= 8.0).all() and moved[0] >= 0 and moved[-1] <= 100
-            assert not is_allowed or cost(moved) >= cost(places) - 1e-9

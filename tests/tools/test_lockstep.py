@@ -94,15 +94,6 @@ def test_a_best_rate_at_the_edge_of_those_tried_is_named(curves):
     assert "- 2x2 private, 4 phases: best at 0.012, of 0.012" in named
 
 
-def test_the_curves_are_drawn(curves, tmp_path):
-    lockstep.draw({4: curves}, [20.0, 100.0], tmp_path / "lockstep.png")
-    lockstep.draw({4: curves}, [20.0], tmp_path / "hours.svg", only_hours=True)
-    drawn = (tmp_path / "hours.svg").read_text()
-    assert "hours at 20 Mbit/s" in drawn
-    assert "bytes of a machine" not in drawn
-    assert (tmp_path / "lockstep.png").stat().st_size > 1000
-
-
 @pytest.mark.parametrize("tool", [lockstep, race], ids=lambda tool: tool.__name__)
 def test_a_file_that_is_no_table_is_refused_with_a_sentence(tmp_path, monkeypatch, capsys, tool):
     other = tmp_path / "other.json"

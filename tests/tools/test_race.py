@@ -1,9 +1,7 @@
 """`tools/race.py`: the best rate of every row, which is first, and where the lead changes."""
 
 import race
-from support.curves import looks_of
 
-from dipaco.evaluation.style import LOOKS
 from dipaco.sweeps.table import SweepRow
 from tests.support.report_costs import COSTS
 
@@ -72,36 +70,7 @@ def test_a_larger_model_that_is_hardly_better_is_not_in_that_regime():
     assert race.regimes(better) == ["- 10 phases: dense size 2x is +10.4% better than dense 1x"]
 
 
-def test_a_row_that_has_not_run_is_named(tmp_path):
+def test_a_row_that_has_not_run_is_named():
     curves = race.best(ROWS, rate=0.003, phases=10)
     (line,) = race.race("equal steps", curves, ("dense 1x", "2x2"))
     assert line == "equal steps: no budget at which all of them have run. Missing: 2x2"
-    race.draw(curves, {"a": ("dense 1x", "flat 4"), "b": ("2x2",)}, tmp_path / "races.png")
-    assert (tmp_path / "races.png").stat().st_size > 1000
-
-
-def test_contenders_have_the_colours_of_what_they_are():
-    """In all pictures the same (`tests/evaluation/test_style.py`); others of a kind differ in
-    dashes and marks.
-    """
-    names = (
-        "2x2",
-        "flat 4",
-        "dense 1x",
-        "dense size 4x",
-        "dense 4x",
-        "data_parallel 4",
-        "DiLoCo 4",
-    )
-    looks = looks_of(names)
-    kinds = (
-        "modular",
-        "modular",
-        "dense",
-        "dense",
-        "dense_equal_tokens",
-        "data_parallel",
-        "DiLoCo",
-    )
-    assert [looks[name].colour for name in names] == [LOOKS[kind].colour for kind in kinds]
-    assert len({(look.colour, look.dashes, look.mark) for look in looks.values()}) == len(names)

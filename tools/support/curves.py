@@ -7,12 +7,9 @@ best for it, in the mean over the seeds that all rows have.
 import re
 import statistics
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
-from dipaco.evaluation.style import DILOCO, Look, nth_look
 from dipaco.sweeps.table import SweepRow
 
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
@@ -54,27 +51,6 @@ def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
         for tried in of_name.values():
             tried.sort(key=lambda each: (each.perplexity, each.rate))
     return found
-
-
-def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """How contenders are drawn: in the colour of what they are, told apart by dashes and marks."""
-    before: Counter[str] = Counter()
-    looks = {}
-    for name in names:
-        arm = _arm_of(name)
-        looks[name] = nth_look(arm, before[arm])
-        before[arm] += 1
-    return looks
-
-
-def _arm_of(name: str) -> str:
-    if name.startswith(DATA_PARALLEL):
-        return DATA_PARALLEL
-    if re.match(r"dense (?!1x)\d+x", name):  # the steps of so many paths
-        return DENSE_EQUAL_TOKENS
-    if name.startswith(DENSE):
-        return DENSE
-    return DILOCO if name.lower().startswith("diloco") else MODULAR
 
 
 def _mean(row: SweepRow, seeds: set[int]) -> float:
