@@ -508,10 +508,9 @@ def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> Non
                 [result["hours"][phase] for phase in perplexity], list(perplexity.values()),
                 color=look.colour, linestyle=look.dashes, marker=look.mark, label=way,
             )  # fmt: skip
-        log_ticks(
-            axes, "y", [p for result in results.values() for p in result["perplexity"].values()]
-        )
-        axes.set_xscale("log")
+        for which, drawn_of in (("x", "hours"), ("y", "perplexity")):
+            values = [result[drawn_of].values() for result in results.values()]
+            log_ticks(axes, which, itertools.chain.from_iterable(values))
         axes.set(
             xlabel=f"hours, four machines on links of {megabits:g} Mbit/s",
             ylabel="validation perplexity",

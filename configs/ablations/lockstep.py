@@ -3,7 +3,7 @@ path's size, whose gradients P machines average at every step.
 
     dipaco ablate configs/ablations/lockstep.py --run runs/lockstep --only \
         "data_parallel 4 rate 0.012 phases 20" "2x2 holders rate 0.012 phases 20"
-    python tools/lockstep.py runs/lockstep/table.json --plot lockstep.png
+    python tools/lockstep.py runs/lockstep/table.json
 
 The size, text, schedule and evaluation are those of `reproduction.py`, P is 4 and 16, and a path's
 budget 2 to 40 phases of 50 steps. All start from the same base model and take as many steps on as

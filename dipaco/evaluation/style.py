@@ -85,7 +85,7 @@ def styled(width: float, height: float) -> "Generator[Figure]":
 
     settings = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     settings |= {"font.size": 9, "legend.fontsize": 8, "legend.frameon": False}  # ty: ignore
-    with mpl.rc_context(settings):  # ty: ignore[invalid-argument-type]
+    with mpl.rc_context(settings):
         yield Figure(figsize=(width, height), layout="constrained", dpi=DPI)
 
 
