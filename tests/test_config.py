@@ -68,7 +68,6 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
     ("fields", "problem"),
     [
         ({"data": DataConfig(vocab_size=301, length=64)}, r"`data\.vocab_size` is 301 and `model"),
-        ({"routing": RoutingConfig(prefix_tokens=16)}, r"`routing\.prefix_tokens` is 16"),
         ({"data": DataConfig(vocab_size=300, length=32)}, r"`data\.length` is 32; it must be"),
         ({"data": DataConfig(vocab_size=300, length=65)}, r"at most `model\.max_length` \(64\)"),
         ({"inner": InnerSettings(loss_chunks=3)}, r"`data\.length` \(64\) tokens cannot be cut"),

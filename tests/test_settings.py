@@ -40,7 +40,6 @@ FROM_THE_PAPER = {  # section of DiPaCo
     "topology.levels.experts": "2.3",
     "base.steps": "4",
     "routing.kind": "2.4",
-    "routing.prefix_tokens": "2.4",
     "data.prefix_tokens": "2.4",
     "routing.overlap": "2.4",
     "routing.alternations": "2.4",
@@ -107,14 +106,6 @@ def test_every_group_says_what_it_is():
 def test_a_choice_says_what_each_of_its_values_does(name):
     for value in ALL[name].choices:
         assert f"`{value}`" in ALL[name].sentence
-
-
-def test_the_two_prefixes_are_told_apart():
-    data, routing = ALL["data.prefix_tokens"].sentence, ALL["routing.prefix_tokens"].sentence
-    assert "perplexity" in data.partition(";")[0]
-    assert "`routing.prefix_tokens`" in data
-    assert "router reads" in routing.partition(":")[0]
-    assert "`data.prefix_tokens`" in routing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,7 +193,7 @@ def test_a_name_finds_a_setting_with_or_without_its_group_or_a_whole_group():
         return [each.name for group in find(RunConfig, name) for each in group.settings]
 
     assert names("inner.steps") == ["inner.steps"]
-    assert names("prefix_tokens") == ["data.prefix_tokens", "routing.prefix_tokens"]
+    assert names("batch_size") == ["inner.batch_size", "evaluation.batch_size"]
     assert names("mesh")[0] == "mesh.data"
     assert names("mesh")[-1] == "mesh.rules.feed_forward"
     assert names("topology") == ["topology", *(name for name in ALL if "topology." in name)]

@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     with reading(options.run) as run:
         documents = run.corpus.documents("train")[: options.documents]
-        length = run.config.routing.prefix_tokens
+        length = run.config.data.prefix_tokens
         tokens_NT, _ = first_tokens(run.corpus, documents, length)
         starts = range(0, len(documents) - BATCH_DOCUMENTS + 1, BATCH_DOCUMENTS)
         batches = [jax.device_put(tokens_NT[start : start + BATCH_DOCUMENTS]) for start in starts]

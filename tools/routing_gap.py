@@ -121,7 +121,6 @@ def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, 
     for folder in options.runs:
         with reading(folder) as run:
             data, evaluation = run.config.data, run.config.evaluation
-            of_router = run.config.routing.prefix_tokens
             if not (evaluation.best_path and evaluation.ensembles):
                 raise Unfit(f"{folder} keeps no scores: it needs `evaluation.ensembles=true`")
             if run.config.routing.kind == RANDOM:
@@ -135,8 +134,8 @@ def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, 
                 told = f"{data.prefix_tokens} to {data.length - 1}"
                 raise Unfit(f"{folder} keeps what is said of tokens {told}")
             first = first or run.config
-            if (data, of_router) != (first.data, first.routing.prefix_tokens):
-                raise Unfit(f"{folder} and {options.runs[0]} differ in `data` or `routing`")
+            if data != first.data:
+                raise Unfit(f"{folder} and {options.runs[0]} differ in `data`")
             scores = scores_of(run, options.temperatures, keep_tokens=bool(options.first_tokens))
             of_runs.append(scores)
             if not are_alike(scores, of_runs[0]):

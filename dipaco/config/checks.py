@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 def check(config: "RunConfig") -> None:
     """Raises `SettingsDisagree` for settings of rooms that do not fit each other."""
     _agree("data.vocab_size", config.data.vocab_size, "model.vocab_size", config.model.vocab_size)
-    _agree(
-        "data.prefix_tokens",
-        config.data.prefix_tokens,
-        "routing.prefix_tokens",
-        config.routing.prefix_tokens,
-    )
     if not config.data.prefix_tokens < config.data.length <= config.model.max_length:
         raise SettingsDisagree(
             problem=f"`data.length` is {config.data.length}; it must be above "

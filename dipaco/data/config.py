@@ -46,9 +46,9 @@ class DataConfig:
     """Share of the groups of documents that fits the router alone and trains nothing; DiPaCo: 0.005
     of C4. A small corpus needs 50 documents a path."""
     prefix_tokens: Count = 32
-    """Tokens at the head of an evaluated document that are given, and not counted in perplexity;
-    only longer documents are evaluated. The same number as `routing.prefix_tokens`, since these are
-    the tokens that the router has seen (DiPaCo section 2.4)."""
+    """Tokens at the head of a document or prompt that the router reads: its feature is their mean
+    (DiPaCo section 2.4). They are given, and not counted in perplexity; only longer documents are
+    evaluated."""
     max_bytes_per_domain: Count | None = None
     """Bytes of text that are taken of each domain; the rest is left out. None = 1,500,000 of
     `packages:`, all of every other source."""

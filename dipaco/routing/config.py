@@ -25,10 +25,6 @@ class RoutingConfig:
     `product_kmeans` = a centre for each module; `random` = documents are dealt out, as many to each
     path, whatever the bounds say; `small_models` = a small language model for each path (SmallTalk
     LM)."""
-    prefix_tokens: Count = 32
-    """Tokens at the head of a document or prompt that the router reads: its feature is their mean
-    (DiPaCo section 2.4). The same number as `data.prefix_tokens`, which leaves them out of
-    perplexity."""
     normalise: Normalisation = "standardise"
     """How features are put on a common footing: `standardise` = each to mean 0 and variance 1; `l2`
     = each document's to length 1; `standardise_l2` = both; `none` sends 4 in 5 documents to one

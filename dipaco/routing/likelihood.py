@@ -1,7 +1,7 @@
 """Routing by likelihood: a document goes to the path under which its first tokens are likeliest.
 
 Features of the base model cannot tell what the paths have learned since. The paths can: each scores
-the first tokens of a document (`routing.prefix_tokens`), and the likeliest wins. With many paths
+the first tokens of a document (`data.prefix_tokens`), and the likeliest wins. With many paths
 only a *shortlist* is asked, those that the router of features ranks first; its first choice starts
 ahead by `routing.prior` nats, which decides where a document is too short to tell.
 

@@ -140,7 +140,7 @@ def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
     """Features float32 [N, D] of documents of a corpus, from the cache of the sweep if the run is
     part of one.
     """
-    prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
+    prefix = first_tokens(corpus, documents, run.config.data.prefix_tokens)
     if run.config.routing.kind == SMALL_MODELS:
         return features(run, *prefix)  # the cache is of the base model's
     return cached_features(run, *prefix, lambda: features(run, *prefix))
@@ -179,7 +179,7 @@ def prefixes_of(run: Run, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np
 
     A prompt shorter than the prefix is routed by the mean over the tokens it has.
     """
-    prefix_tokens = run.config.routing.prefix_tokens
+    prefix_tokens = run.config.data.prefix_tokens
     tokens_NT = np.zeros((len(prompts), prefix_tokens), np.int32)
     lengths_N = np.array([min(prefix_tokens, len(prompt)) for prompt in prompts], np.int32)
     for row, prompt, length in zip(tokens_NT, prompts, lengths_N, strict=True):

@@ -81,7 +81,7 @@ def flops_of_fit(config: "RunConfig", documents: int) -> int:
       config: of the run.
       documents: for training.
     """
-    tokens = config.routing.prefix_tokens
+    tokens = config.data.prefix_tokens
     small = small_config(config.model, tokens)
     learned = FIT.steps * FIT.batch_size * flops_per_token(small, tokens)
     scored = documents * flops_per_token(small, tokens, training=False)
@@ -101,13 +101,12 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
     """
     config, routing = run.config, run.config.routing
     num_paths, total = config.num_paths, FIT.rounds * FIT.steps
+    prefix_tokens = config.data.prefix_tokens
     documents = run.corpus.documents("train")
-    tokens_NT, lengths_N = first_tokens(run.corpus, documents, routing.prefix_tokens)
-    trained, _ = hold_out(
-        run.corpus, documents, config.inner.hold_out, shortest=config.data.prefix_tokens + 1
-    )
+    tokens_NT, lengths_N = first_tokens(run.corpus, documents, prefix_tokens)
+    trained, _ = hold_out(run.corpus, documents, config.inner.hold_out, shortest=prefix_tokens + 1)
     trains_N = np.isin(documents, trained)
-    model = small_config(config.model, routing.prefix_tokens)
+    model = small_config(config.model, prefix_tokens)
     inner = InnerSettings(
         batch_size=FIT.batch_size,
         learning_rate=FIT.learning_rate,

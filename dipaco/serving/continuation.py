@@ -147,7 +147,7 @@ def paths_of_texts(
     start = run.corpus.edges.tokens.start
     prompts = [without_start(prompt_tokens(run, text), start) for text in texts]
     for prompt in prompts:
-        check_fits(run.config.model, prompt[: routing.prefix_tokens].tolist())
+        check_fits(run.config.model, prompt[: run.config.data.prefix_tokens].tolist())
     if not prompts:
         return np.zeros(0, np.int32)
     return paths_of_prefixes(run, release, routing, *prefixes_of(run, prompts))

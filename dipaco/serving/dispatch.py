@@ -1,6 +1,6 @@
 """Which path takes a prompt, and why. DiPaCo section 2.4: a prompt is routed once, by its prefix.
 
-The router reads the base model's features of the first `routing.prefix_tokens` (32) tokens. A
+The router reads the base model's features of the first `data.prefix_tokens` (32) tokens. A
 shorter prompt is routed by the mean over the tokens it has. A start token before it is not read.
 By likelihood (`routing.rule`), the best paths by features read the same tokens, and the one under
 which they are likeliest takes the prompt, as in evaluation.
@@ -123,7 +123,7 @@ class Dispatcher:
         self.cache: PathStore | None = None
         if self._routing.rule == LIKELIHOOD:
             self.cache = cache or _own_cache(run)
-            tokens = self._routing.prefix_tokens
+            tokens = run.config.data.prefix_tokens
             self._scorer = PrefixScorer(run.config.model, tokens, self.cache.pin)
         self._stats, self._lock = RoutingStats(), threading.Lock()
         self._comparing: weakref.WeakValueDictionary[tuple, PathComparison] = (
@@ -186,7 +186,7 @@ class Dispatcher:
     ) -> tuple[int, np.ndarray] | PathComparison:
         """As `route` up to where paths are read: the path, or those that must read the prompt."""
         text = without_start(prompt, self._run.corpus.edges.tokens.start)
-        prefix = text[: self._routing.prefix_tokens]
+        prefix = text[: self._run.config.data.prefix_tokens]
         # By features, releases of one router send a prefix to the same path.
         phase = release.phase if self._scorer is not None else None
         return self._begin_cached(prefix.tobytes(), release.companions["router"], phase)

@@ -110,7 +110,7 @@ class Service:
         release = run.ledger.facts.release(settings.arm, settings.phase)
         check_consistent(run, release)
         self.name, self.model = run.config.name, run.config.model
-        self.prefix_tokens = run.config.routing.prefix_tokens
+        self.prefix_tokens = run.config.data.prefix_tokens
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer, self.model.vocab_size)
         self.text_starts = text_starts(self.tokenizer, self.token_bytes)

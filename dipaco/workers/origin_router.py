@@ -96,6 +96,7 @@ def _fit_differs(there: RunConfig, here: RunConfig) -> list[str]:
         fit = {f"routing.{n}": each for n, each in routing.items() if n not in NOT_OF_THE_FIT}
         is_product = config.routing.kind == "product_kmeans"
         choices = config.topology.choices if is_product else ()
+        fit["data.prefix_tokens"] = config.data.prefix_tokens
         return fit | {"paths": config.num_paths, "experts of the levels": choices}
 
     before, now = of(there), of(here)

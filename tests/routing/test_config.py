@@ -9,7 +9,6 @@ from dipaco.routing.config import RoutingConfig
     [
         ("kind", "knn"),
         ("normalise", "whiten"),
-        ("prefix_tokens", 0),
         ("capacity", 0.9),
         ("floor", 1.5),
     ],

@@ -1,6 +1,6 @@
 """/v1/embeddings: the features by which the router chooses, in OpenAI's shape.
 
-The mean hidden state under the base model of a text's first `routing.prefix_tokens` (32) tokens,
+The mean hidden state under the base model of a text's first `data.prefix_tokens` (32) tokens,
 scaled to length 1 as OpenAI's are. What follows is neither read nor counted.
 """
 

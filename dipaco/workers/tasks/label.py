@@ -59,6 +59,6 @@ def _of_prefixes(run: Run, parts: object, path: int) -> dict[str, np.ndarray]:
     for split, shortlist_Nn in shortlists.items():
         mine = (shortlist_Nn == path).any(axis=1)
         documents = run.corpus.documents(split)[mine]
-        prefix = first_tokens(run.corpus, documents, run.config.routing.prefix_tokens)
+        prefix = first_tokens(run.corpus, documents, run.config.data.prefix_tokens)
         scores[split] = prefix_log_likelihoods(run, parts, *prefix)
     return scores

@@ -186,7 +186,7 @@ def _small_models(run: Run) -> FittedModels:
     """Small models that share out the training documents, from k-means on."""
     assert run.given("router") is None, "`from_run` refuses such starts"
     config, train = run.config, run.corpus.documents("train")
-    prefix_tokens = config.routing.prefix_tokens
+    prefix_tokens = config.data.prefix_tokens
 
     def base_features(documents: np.ndarray) -> np.ndarray:
         return document_features(
