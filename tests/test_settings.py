@@ -13,7 +13,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from dipaco.cli.main import main
 from dipaco.config import RunConfig
 from dipaco.errors import BadSetting
-from dipaco.overrides import load_config, settings
+from dipaco.model.config import ShardingRules
+from dipaco.overrides import load_config, load_sweep, settings
 from dipaco.settings import (
     REQUIRED,
     bounds_in_words,
@@ -22,6 +23,7 @@ from dipaco.settings import (
     find,
     groups_of,
     kind_in_words,
+    plain,
     sentences_of,
     value_in_words,
 )
@@ -60,6 +62,70 @@ FROM_THE_PAPER = {  # section of DiPaCo
     "reroute.every": "2.4",
     "reroute.steps": "2.4",
 }
+
+
+INIT_FROM = "read from the checkpoint that `--init-from` names"
+MEMORY = "what fits depends on the machine"
+TUNED = "tuned with the size of the model and the corpus"
+MACHINE = "what a path is divided among depends on the machine"
+KEPT = {  # settings that no shipped config, sweep or page sets -> why they are there
+    "seed": "a sweep sets it, as `--seeds` says",
+    "model.num_kv_heads": INIT_FROM,
+    "model.rope_theta": INIT_FROM,
+    "model.norm_epsilon": INIT_FROM,
+    "model.qk_norm": INIT_FROM,
+    "model.tied_head": INIT_FROM,
+    "model.result_dtype": "what rounding costs and saves depends on the machine",
+    "model.attention_kernel": "a machine on which cuDNN's kernel fails takes the plain one",
+    "topology": "every config writes its own; the settings below are inside",
+    "topology.levels": "as `topology`",
+    "topology.levels.name": "as `topology`",
+    "topology.levels.parts": "as `topology`",
+    "topology.levels.experts": "as `topology`",
+    "data.tokenizer": "a tokenizer of one's own",
+    "data.end_token": "a tokenizer of one's own",
+    "data.start_token": "a tokenizer of one's own",
+    "data.prefix_tokens": "how much of a text tells its domain depends on the corpus",
+    "data.slices": "how many workers there are",
+    "routing.target_share": "DiPaCo section 2.4; the shares depend on the corpus",
+    "routing.prior": TUNED,
+    "inner.accumulation_steps": MEMORY,
+    "inner.rematerialise": MEMORY,
+    "inner.loss_chunks": MEMORY,
+    "inner.weight_decay": TUNED,
+    "inner.beta1": TUNED,
+    "inner.beta2": TUNED,
+    "inner.clip_norm": TUNED,
+    "outer.path_share": "DiPaCo section 3",
+    "outer.quorum": "how reliable the machines are",
+    "outer.grace_seconds": "how reliable the machines are",
+    "samples.tokens": "how long a text must be to be judged depends on the corpus",
+    "mesh.data": MACHINE,
+    "mesh.fsdp": MACHINE,
+    "mesh.tensor": MACHINE,
+    **{f"mesh.rules.{axis.name}": MACHINE for axis in dataclasses.fields(ShardingRules)},
+    "retention.modules": "how far a rollback may go depends on the disk",
+}
+
+
+def test_every_setting_is_used_somewhere_or_says_why_it_is_kept():
+    """A setting that nobody turns is a constant."""
+    configs = [load_config(file) for file in CONFIGS.glob("*.py")]
+    sweeps = [load_sweep(file) for file in (CONFIGS / "ablations").glob("*.py")]
+    configs += [row for sweep in sweeps for row in sweep.values()]
+    assert len(configs) > 100, "or the configs are not found"
+    is_set = {
+        name
+        for config in configs
+        for name, value in plain(settings(config)).items()
+        if value != plain(ALL[name].default)
+    }
+    root = CONFIGS.parent
+    pages = [page for page in root.glob("*/**/*.md") if page.name not in ("settings.md", "LOG.md")]
+    texts = [file.read_text() for file in (root / "README.md", *pages, *CONFIGS.rglob("*.py"))]
+    said = {name for text in texts for name in re.findall(r"(?<![\w.])([a-z_]+(?:\.\w+)+)=", text)}
+    assert ALL.keys() - is_set - said - KEPT.keys() == set()
+    assert KEPT.keys() <= ALL.keys()
 
 
 def test_the_page_is_what_the_command_gives():
