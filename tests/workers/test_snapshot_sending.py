@@ -14,6 +14,8 @@ from dipaco.errors import BadSetting
 from dipaco.runs.status import status_of
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import claiming
+from dipaco.workers.hosts import SingleHost
+from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, worker_of
 
 PHASES = 5
@@ -86,6 +88,21 @@ def test_a_path_that_never_stays_on_a_machine_comes_to_the_same_bits(machines):
     assert replay.differences(on.executor.run) == []
 
 
+class TwoHosts(SingleHost):
+    count = 2
+
+
+@pytest.mark.parametrize(("hosts", "expected"), [(SingleHost(), []), (TwoHosts(), [1])])
+def test_what_several_hosts_train_together_is_sent(machines, hosts, expected):
+    """Each of them goes on from it."""
+    on = machines()
+    on.work_until(1)
+    run = on.of_path[0].run
+    claim = run.ledger.queue.claim("here", ["train"])
+    train(run, claim, lambda *_: None, hosts=hosts)
+    assert sent(on, claim.task.path) == expected
+
+
 def test_modules_must_be_kept_as_long_as_phases_may_be_trained_again():
     with pytest.raises(BadSetting, match="phases that are trained again"):
         RetentionSettings(modules=3, send_snapshots_every=3)
@@ -111,7 +128,7 @@ def workers(machines, monkeypatch):
         of_name[name] = worker_of(run, name)
     work_until(on, of_name["ana"], 2)
     assert [on.run.ledger.homes.home_of(MODULAR, path) for path in range(4)] == ["ana"] * 4
-    monkeypatch.setattr(claiming.Claimer, "_late_factor", lambda claimer, limit: 0.0)
+    monkeypatch.setattr(claiming.Claimer, "_late_factor", 0.0)
     return on, of_name["ben"]
 
 

@@ -20,7 +20,7 @@ MUTANTS = (
     ),
     Mutant(
         name="weights-all-equal",
-        file="dipaco/workers/outer_weights.py",
+        file="dipaco/workers/averaging.py",
         old="            [documents[path] for path in through], by_documents",
         new="            [1 for path in through], by_documents",
         breaks="a path counts by the documents of its shard (DiPaCo eq. 3)",
@@ -52,7 +52,7 @@ MUTANTS = (
     ),
     Mutant(
         name="huge-contribution-averaged",
-        file="dipaco/workers/tasks/outer.py",
+        file="dipaco/workers/averaging.py",
         old="        if norm.whole == math.inf and all(",
         new="        if False and all(",
         breaks="a contribution whose norm overflows is refused: the module would diverge",
@@ -60,8 +60,8 @@ MUTANTS = (
     ),
     Mutant(
         name="other-shape-averaged",
-        file="dipaco/workers/tasks/outer.py",
-        old='            _refuse(contribution, f"Its {difference}.")\n',
+        file="dipaco/workers/averaging.py",
+        old='            refuse(contribution, f"Its {difference}.")\n',
         new="            pass\n",
         breaks="a contribution of another shape or type is refused",
         tests=(f"{RECOVERY}::test_a_contribution_that_is_wrong_is_refused_and_made_again",),

@@ -1,17 +1,13 @@
 """`outer`: averages the contributions of the paths to one module, and steps it.
 
-Contributions are added one at a time in path order, so memory does not grow with the fan-in, and
-the bits of the sum do not depend on the order of arrival. With a quorum they depend on which came
-in time: what a step takes is recorded before it begins, and contributions that were late for the
-step before come first. While one is added, a thread reads and verifies the next. DiPaCo Algorithm
-1, lines 11-15.
+Contributions are added in path order, so the bits of the sum do not depend on the order of arrival.
+With a quorum they depend on which came in time: what a step takes is recorded before it begins, and
+contributions that were late for the step before come first. DiPaCo Algorithm 1, lines 11-15.
 """
 
 import math
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,17 +16,21 @@ from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
 from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.correlation import lag_cosine
-from dipaco.outer.errors import BadEncoding, NotFinite
-from dipaco.outer.gradient import ContributionNorm, WeightedMean, mean_cosine
+from dipaco.outer.errors import NotFinite
+from dipaco.outer.gradient import ContributionNorm, mean_cosine
 from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import Module, fresh, outer_step
-from dipaco.outer.vocabulary import put_rows, take_rows
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_state, map_tree, read_pieces, save_state, save_tree
-from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiverged
-from dipaco.workers.outer_weights import ContributionWeights, weights_of_step
-from dipaco.workers.prefetch import one_ahead
+from dipaco.workers.averaging import (
+    ContributionWeights,
+    find_culprit,
+    refuse,
+    weighted_mean,
+    weights_of_step,
+)
+from dipaco.workers.errors import ContributionMissing, ModuleDiverged
 
 
 def step_module(run: Run, claim: Claim) -> list[Fact]:
@@ -74,7 +74,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     except NotFinite:
         weights, _ = weights_of_step(run, task, contributions)
         like = trees.outline(map_tree(run.objects, stored.parameters))
-        _find_culprit(run, contributions, weights, like)
+        find_culprit(run, contributions, weights, like)
         raise
     for name, leaf in trees.flatten(stepped.after):
         if not np.isfinite(leaf).all():
@@ -126,7 +126,7 @@ def stepped_module(
     settings, rule = run.config.outer, run.rule("outer_step")
     weights, fan_in = weights_of_step(run, task, contributions)
     like = trees.outline(map_tree(run.objects, stored.parameters))
-    mean, norms = _weighted_mean(run, contributions, weights, like)
+    mean, norms = weighted_mean(run, contributions, weights, like)
     # Mapped only now: while adding, memory holds the sum, a contribution and the next.
     before = map_tree(run.objects, stored.parameters)
     momentum = fresh(settings, before, rule)
@@ -179,7 +179,7 @@ def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> Non
     }
     for contribution in contributions:
         if contribution.base_digest != digests[contribution.phase]:
-            _refuse(contribution, "It started from other parameters than the module's.")
+            refuse(contribution, "It started from other parameters than the module's.")
 
 
 def _gradient_stats(
@@ -223,80 +223,3 @@ def _norm(mean: Mapping[str, Any], *, without_rows: bool) -> float:
         leaf for name, leaf in trees.flatten(mean) if not (without_rows and name in VOCABULARY_AXIS)
     ]
     return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
-
-
-def _find_culprit(
-    run: Run,
-    contributions: list[Contribution],
-    weights: list[ContributionWeights],
-    like: Mapping[str, Any],
-) -> None:
-    """Raises `ContributionRefused` for the first contribution that is not finite."""
-    for contribution, (_, _, sent_V) in zip(contributions, weights, strict=True):
-        message = map_tree(run.objects, contribution.message)
-        codec = run.codec_in(contribution.arm, contribution.phase)
-        gradient = codec.decode(message, _sent(like, sent_V))
-        for name, leaf in trees.flatten(gradient):
-            if not np.isfinite(leaf).all():
-                _refuse(contribution, f"`{name}` holds a NaN or an infinity.")
-
-
-def _sent(like: Mapping[str, Any], sent_V: np.ndarray | None) -> Mapping[str, Any]:
-    """What a contribution holds of a module like this."""
-    return like if sent_V is None else trees.outline(take_rows(like, sent_V))
-
-
-def _refuse(contribution: Contribution, reason: str) -> NoReturn:
-    raise ContributionRefused(
-        path=contribution.path, module=contribution.module, phase=contribution.phase, reason=reason
-    )
-
-
-def _weighted_mean(
-    run: Run,
-    contributions: list[Contribution],
-    weights: list[ContributionWeights],
-    like: Mapping[str, Any],
-) -> tuple[dict[str, Any], list[ContributionNorm]]:
-    """The weighted mean of the contributions in the order given, each read once; and the norm of
-    each.
-    """
-
-    # A function, so that a contribution is freed before the one after the next is read.
-    def add(
-        mean: WeightedMean,
-        contribution: Contribution,
-        message: Any,
-        weights: ContributionWeights,
-    ) -> ContributionNorm:
-        sent_V = weights.sent_V
-        expected = _sent(like, sent_V)
-        codec = run.codec_in(contribution.arm, contribution.phase)
-        try:
-            gradient = codec.decode(message, expected)
-        except BadEncoding as error:
-            _refuse(contribution, str(error))
-        difference = trees.difference(expected, gradient)
-        if difference is not None:
-            _refuse(contribution, f"Its {difference}.")
-        whole = gradient if sent_V is None else put_rows(gradient, sent_V)
-        norm = mean.add(whole, weights.weight, weights.row_weight_V)
-        # Finite values whose squares overflow would make the module diverge on any worker.
-        if norm.whole == math.inf and all(
-            np.isfinite(leaf).all() for _, leaf in trees.flatten(gradient)
-        ):
-            _refuse(contribution, "Its norm is infinite: a value is larger than training gives.")
-        return norm
-
-    with (
-        ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
-        one_ahead(
-            lambda contribution: map_tree(run.objects, contribution.message), contributions
-        ) as messages,
-    ):
-        mean = WeightedMean(threads)
-        norms = [
-            add(mean, contribution, next(messages), of_contribution)
-            for contribution, of_contribution in zip(contributions, weights, strict=True)
-        ]
-        return mean.take(), norms

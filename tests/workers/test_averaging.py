@@ -1,10 +1,10 @@
-"""Prefetching: in order, one item ahead, in a thread that ends with the loop."""
+"""Contributions are read in order, one ahead, in a thread that ends with the loop."""
 
 import threading
 
 import pytest
 
-from dipaco.workers.prefetch import one_ahead
+from dipaco.workers.averaging import one_ahead
 
 DEADLINE_SECONDS = 30
 
