@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--experts", type=int, default=4, help="of each level: K x K paths")
     parser.add_argument("--gigabytes", type=float, default=1.0, help="of text, as the clock has it")
-    parser.add_argument("--slices", type=int, default=32, help="`data.slices`; 1 = no slices")
+    parser.add_argument("--slices", type=int, default=32, help="`data.slices`")
     parser.add_argument("--phases", type=int, default=4)
     parser.add_argument("--task-seconds", type=float, default=300.0, help="of a path's phase")
     parser.add_argument("--base-phases", type=int, default=1, help="as long as a path's, each")
@@ -159,12 +159,11 @@ def seconds_of(options: argparse.Namespace, run: Run, claim: Claim, facts: list[
         case "prepare", "merge":
             return MERGE * options.gigabytes + TOKENIZER
         case "prepare", _:
-            alone = (READ + TOKENISE) * options.gigabytes + TOKENIZER
-            return JOIN * options.gigabytes + alone * (options.slices == 1)
+            return JOIN * options.gigabytes
         case "route", "features":
             return FEATURES * text
         case "route", _:
-            return ROUTE + FEATURES * options.gigabytes * (run.plan.feature_slices == 1)
+            return ROUTE
         case (("train" | "pretrain"), _):
             arm = run.plan.arm(step)
             together = arm.topology.num_paths if arm.is_synchronous else 1

@@ -82,6 +82,6 @@ def plan_of(config: "RunConfig") -> Plan:
         arms=arms,
         samples=config.samples.prompts > 0,
         slices=config.data.slices,
-        feature_slices=config.data.slices if needs_features else 1,
+        feature_slices=config.data.slices if needs_features else 0,
         reroutes=bool(config.reroute.every),
     )

@@ -78,9 +78,9 @@ class Ledger:
         """The rows of a statement of another room (`dashboard/*.sql`), which reads only."""
         return self._database.select(text, **values)
 
-    def start(self, meta: dict[str, str], slices: int = 1) -> None:
+    def start(self, meta: dict[str, str], slices: int = 0) -> None:
         """Starts a run: stores its values, and makes its first tasks due, one for each slice of its
-        text.
+        text; 0 = the text is prepared already.
         """
         with self._database.transaction():
             for key, value in meta.items():

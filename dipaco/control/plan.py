@@ -158,8 +158,10 @@ class Plan:
     base: Arm
     arms: tuple[Arm, ...]
     samples: bool = False  # every release continues a few prompts
-    slices: int = 1  # of the text, which are read and made tokens each by a task of its own
-    feature_slices: int = 1  # of the documents whose features the router needs
+    slices: int = 1  # parts of the text; each is read, and made tokens, by a task of its own
+    # Parts of the documents; the features of each, for the router, are computed by a task of its
+    # own. 0 = the router needs no features.
+    feature_slices: int = 0
     reroutes: bool = False  # in the end, a router for every few tokens is trained and evaluated
 
     @functools.cached_property

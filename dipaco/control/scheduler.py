@@ -81,8 +81,10 @@ class QuorumStep(NamedTuple):
 
 
 def first_tasks(slices: int) -> list[Task]:
-    """What a new run begins with: all of its text at once, or each slice of it."""
-    return [Task("prepare")] if slices == 1 else _of_all_slices("prepare", "read", slices)
+    """The tasks that a new run begins with: each slice of its text is read. 0 slices: its text is
+    prepared already.
+    """
+    return _of_all_slices("prepare", "read", slices) or [Task("prepare")]
 
 
 def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
@@ -193,10 +195,8 @@ def _after_module(
 ) -> Iterable[Task]:
     ready = frontier.modules_at(arm.name, phase)
     if arm.name == plan.base.name:
-        if phase == arm.phases and plan.feature_slices > 1:
-            yield from _of_all_slices("route", "features", plan.feature_slices)
-        elif phase == arm.phases:
-            yield Task("route")
+        if phase == arm.phases:
+            yield from _of_all_slices("route", "features", plan.feature_slices) or [Task("route")]
         else:
             yield from _of_all_paths("pretrain", arm, phase)
         return

@@ -38,7 +38,7 @@ PRIORITY: dict[Kind, int] = {
 }
 OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
-SLICED: tuple[Kind, ...] = ("prepare", "route")  # stages that may be done by many tasks
+SLICED: tuple[Kind, ...] = ("prepare", "route")  # stages that many tasks share
 
 FIRST_KINDS: tuple[Kind, ...] = ("prepare", "pretrain")  # the same for all runs of one base model
 

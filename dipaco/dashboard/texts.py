@@ -16,7 +16,7 @@ from dipaco.config import MODULAR
 from dipaco.control.tasks import StageDone
 from dipaco.dashboard.columns import packed
 from dipaco.data.pack import load_plan
-from dipaco.data.staging import SPLITS
+from dipaco.data.splits import SPLITS
 from dipaco.errors import DipacoError
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run

@@ -23,11 +23,10 @@ import msgspec
 import numpy as np
 
 from dipaco.data.config import EdgeNames
-from dipaco.data.edge_tokens import Edges, EdgeTokens, edge_names_of
 from dipaco.data.errors import CorpusDamaged, CorpusOfOtherSettings
-from dipaco.data.staging import SPLITS
+from dipaco.data.splits import SPLITS
 from dipaco.data.token_files import TokenFile, open_reader
-from dipaco.data.tokenizer import Tokenizer, load_tokenizer
+from dipaco.data.tokenizer import Edges, EdgeTokens, Tokenizer, edge_names_of, load_tokenizer
 from dipaco.errors import CorpusMissing
 from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt

@@ -1,52 +1,52 @@
-"""What of the text is not in a corpus, why, and what to do about it, in sentences."""
+"""Text that is not in a corpus, the reason, and a remedy, in sentences."""
 
 import numpy as np
 
 from dipaco.data.config import DataConfig
+from dipaco.data.errors import EmptySplit
+from dipaco.data.merging import Documents
 from dipaco.data.packages.source import MAX_BYTES_PER_DOMAIN
 from dipaco.data.source_url import SUFFIXES, parse_url
-from dipaco.data.staging import Staged
+from dipaco.data.splits import SPLITS
 from dipaco.data.tokenizer import Tokenizer
 from dipaco.plural import counted
 
 MOST_NAMED = 3  # domains in a sentence
 
 
-def notes_of_left_out(config: DataConfig, staged: Staged, num_short: int) -> list[str]:
+def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) -> list[str]:
     """A sentence for each reason; none where everything is in the corpus.
 
     Args:
-      config: the corpus's.
-      staged: all text that was read.
-      num_short: documents of the splits `valid` and `router` that are too short for them.
+      config: the settings of the corpus.
+      documents: all text that was read.
+      num_short: number of documents too short for their split, `valid` or `router`.
     """
     notes = []
-    if staged.bytes_over:
-        notes.append(_over_the_bound(config, staged))
-    if num := int((~staged.is_kept).sum()):
-        num_bytes = int(staged.num_bytes[~staged.is_kept].sum(dtype=np.int64))
-        size, of = _megabytes(num_bytes), _megabytes(int(staged.num_bytes.sum(dtype=np.int64)))
-        documents = counted(num, "document")
+    if documents.facts.bytes_over:
+        notes.append(_over_the_bound(config, documents))
+    if num := int((~documents.is_kept).sum()):
+        num_bytes = int(documents.num_bytes[~documents.is_kept].sum(dtype=np.int64))
+        all_bytes = int(documents.num_bytes.sum(dtype=np.int64))
         notes.append(
-            f"Left out, since an earlier document has the same text: {documents}, {size} of {of}."
+            f"Left out, since an earlier document has the same text: {counted(num, 'document')}, "
+            f"{_megabytes(num_bytes)} of {_megabytes(all_bytes)}."
         )
     if num_short:
-        documents = counted(num_short, "document")
         notes.append(
             f"Left out, since no longer than the {config.prefix_tokens} tokens that the router "
-            f"reads: {documents} drawn for validation or for the router."
+            f"reads: {counted(num_short, 'document')} drawn for validation or for the router."
         )
     return notes
 
 
 def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray) -> list[str]:
-    """A sentence on unknown tokens, and one on documents of which the tokenizer leaves nothing, as
-    far as there are any.
+    """A sentence on unknown tokens, and one on documents without any token, if there are such.
 
     Args:
-      tokenizer: of the corpus.
-      num_unknown: tokens that stand for such text.
-      lengths: tokens of each document.
+      tokenizer: the corpus's.
+      num_unknown: number of tokens that stand for text that the tokenizer cannot spell.
+      lengths: number of tokens of each document.
     """
     num_tokens, num_empty = int(lengths.sum(dtype=np.int64)), int((lengths == 0).sum())
     notes = []
@@ -64,10 +64,11 @@ def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray
     return notes
 
 
-def _over_the_bound(config: DataConfig, staged: Staged) -> str:
-    read = np.bincount(staged.domains, staged.num_bytes, minlength=len(staged.domain_names))
-    read_of = dict(zip(staged.domain_names, read.astype(np.int64).tolist(), strict=True))
-    over = sorted(staged.bytes_over.items(), key=lambda item: -item[1])
+def _over_the_bound(config: DataConfig, documents: Documents) -> str:
+    names, num_bytes_over = documents.facts.domain_names, documents.facts.bytes_over
+    read = np.bincount(documents.domains, documents.num_bytes, minlength=len(names))
+    read_of = dict(zip(names, read.astype(np.int64).tolist(), strict=True))
+    over = sorted(num_bytes_over.items(), key=lambda item: -item[1])
     parts = [
         f"{_megabytes(left)} of {_megabytes(left + read_of.get(domain, 0))} of `{domain}`"
         for domain, left in over[:MOST_NAMED]
@@ -87,8 +88,28 @@ def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:.1f} MB"
 
 
-def advice_for_empty_split(config: DataConfig, split: str, num_groups: int) -> str:
-    """What fills a split that has no document: what the settings leave to do."""
+def count_splits(config: DataConfig, documents: Documents, splits: np.ndarray) -> dict[str, int]:
+    """Documents by split: those that are kept, or fewer.
+
+    Raises:
+      EmptySplit: a split has none. Only `short` may be empty.
+    """
+    counts = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
+    for split in ("train", "valid", "router"):
+        if not counts[split]:
+            raise EmptySplit(
+                split=split,
+                advice=_advice_for_empty_split(config, split, documents.num_groups),
+                prefix_tokens=config.prefix_tokens,
+                documents=len(splits),
+                groups=documents.num_groups,
+                short=counts["short"],
+            )
+    return counts
+
+
+def _advice_for_empty_split(config: DataConfig, split: str, num_groups: int) -> str:
+    """A sentence on the settings that would fill a split without documents."""
     if split == "train":
         advice = "Lower `data.valid_fraction` or `data.router_fraction`"
     else:

@@ -1,122 +1,106 @@
-"""Merging: what many slices have read, put together as if one task had read it all.
+"""Merging: the tables of all slices, put together as if one reading had made them.
 
-Only columns are merged; texts stay where they are. What depends on all of the text is decided here:
-numbers of domains, which pieces are beyond their domain's bound, which text came first, and where
-a chunk of a megabyte ends, at which token files may be cut.
+Only columns are merged. Texts stay in the files of their slices. Everything that depends on all of
+the text is decided here: the numbers of domains, the pieces beyond their domain's bound, the first
+document with each text, the split of each document, and the places where files of tokens may be
+cut, which is where a megabyte of text is full.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from dipaco.data.reading import Pieces, SourceFacts, added
-from dipaco.data.staging import first_of_each
-from dipaco.data.text_chunks import CHUNK_BYTES
-
-COLUMNS = ("domains", "begins", "ends", "num_bytes", "hashes", "groups")
+from dipaco.data.config import DataConfig
+from dipaco.data.encode import TextPlaces, chunk_starts
+from dipaco.data.errors import EmptyCorpus
+from dipaco.data.reading import COLUMNS, NO_BOUND, SliceTable, SourceFacts
+from dipaco.data.splits import SPLITS, first_of_each, fractions, splits_of_groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SliceTable:
-    """What one slice has read, in its order."""
+class Documents:
+    """All N documents within the bounds of their domains, in the order of the sources."""
 
-    columns: dict[str, np.ndarray]  # name of `COLUMNS` -> [n]
-    source_starts: np.ndarray  # [sources + 1] int64
-    sources: tuple[int, ...]  # their numbers in `data.sources`
-    bounds: tuple[int | None, ...]  # `max_bytes_per_domain` of each
+    domains: np.ndarray  # [N] uint16: number in `facts.domain_names`
+    splits: np.ndarray  # [N] uint8: number in `SPLITS`
+    begins: np.ndarray  # [N] bool: the document is the beginning of a text
+    ends: np.ndarray  # [N] bool: it is the end of one
+    num_bytes: np.ndarray  # [N] uint32 of UTF-8
+    hashes: np.ndarray  # [N] uint64 of the text
+    is_kept: np.ndarray  # [N] bool: it is the first document with its text
+    text_starts: np.ndarray  # [N] int64: the first byte of its text in the file of its slice
+    slice_starts: np.ndarray  # [slices + 1] int64: the first document of each slice
+    chunk_starts: np.ndarray  # [chunks + 1] int64: the first document of each megabyte
+    num_groups: int
     facts: SourceFacts
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """As a file of arrays."""
-        rest = _Rest(sources=self.sources, bounds=self.bounds, facts=self.facts)
-        encoded = np.frombuffer(msgspec.json.encode(rest), dtype=np.uint8)
-        return self.columns | {"source_starts": self.source_starts, "rest": encoded}
+    def in_sample(self, num_bytes: int) -> np.ndarray:
+        """[N] bool: documents of about `num_bytes` of train text, from the whole corpus. They are
+        chosen by hash, so always the same.
+        """
+        chosen = self.is_kept & (self.splits == SPLITS.index("train"))
+        share = num_bytes / max(1, int(self.num_bytes[chosen].sum(dtype=np.int64)))
+        return chosen & (fractions(self.hashes, seed=1) < share)
+
+    def texts(self, number: int, chosen: np.ndarray) -> TextPlaces:
+        """Places of the chosen texts, bool [N], that are in slice `number`."""
+        here = slice(self.slice_starts[number], self.slice_starts[number + 1])
+        return TextPlaces(self.text_starts[here][chosen[here]], self.num_bytes[here][chosen[here]])
 
 
-class _Rest(msgspec.Struct):
-    sources: tuple[int, ...]
-    bounds: tuple[int | None, ...]
-    facts: SourceFacts
+def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
+    """Puts the tables of all slices together, in their order.
 
-
-def table_of_pieces(pieces: Pieces, sources: Sequence[int]) -> SliceTable:
-    """What was read of the sources with these numbers."""
-    return SliceTable(
-        columns=pieces.columns(),
-        source_starts=np.array(pieces.source_starts, dtype=np.int64),
-        sources=tuple(sources),
-        bounds=tuple(pieces.bounds),
-        facts=pieces.facts,
-    )
-
-
-def table_of_arrays(arrays: dict[str, np.ndarray]) -> SliceTable:
-    """The inverse of `SliceTable.arrays`."""
-    rest = msgspec.json.decode(arrays["rest"].tobytes(), type=_Rest)
-    return SliceTable(
-        columns={name: arrays[name] for name in COLUMNS},
-        source_starts=arrays["source_starts"],
-        sources=rest.sources,
-        bounds=rest.bounds,
-        facts=rest.facts,
-    )
-
-
-class Merged(NamedTuple):
-    """All documents, as `staging` has them after one reading of everything."""
-
-    columns: dict[str, np.ndarray]  # of the documents within their bounds
-    chunk_starts: np.ndarray  # [chunks + 1] int64
-    facts: SourceFacts
-    is_within: list[np.ndarray]  # of each slice, bool [pieces it has read]: within the bound
-    is_kept: list[np.ndarray]  # the same; and the first document with its text
-
-
-def merge(tables: Sequence[SliceTable]) -> Merged:
-    """Puts the tables of all slices together, in their order."""
+    Raises:
+      EmptyCorpus: there is no text at all.
+    """
     names = dict.fromkeys(name for table in tables for name in table.facts.domain_names)
     numbers = {name: number for number, name in enumerate(names)}
-    columns = {
-        name: np.concatenate([table.columns[name] for table in tables])
-        for name in COLUMNS
-        if name != "domains"
-    }
-    columns["domains"] = np.concatenate([_renumbered(table, numbers) for table in tables])
-    is_within = _within_bounds(tables, columns, len(numbers))
-    over = np.bincount(
-        columns["domains"][~is_within],
-        columns["num_bytes"][~is_within],
-        minlength=len(numbers),
+    read = {name: np.concatenate([table.columns[name] for table in tables]) for name in COLUMNS}
+    read["domains"] = np.concatenate([_renumbered(table, numbers) for table in tables])
+    is_within = _within_bounds(tables, read, len(numbers))
+    if not is_within.any():
+        raise EmptyCorpus(sources=", ".join(f"`{url}`" for url in config.sources))
+    columns = {name: values[is_within] for name, values in read.items()}
+    groups = columns.pop("groups")
+    piece_starts = np.cumsum([0, *(table.num_pieces for table in tables)])
+    return Documents(
+        **columns,
+        splits=splits_of_groups(groups, config.valid_fraction, config.router_fraction),
+        is_kept=first_of_each(columns["hashes"]),
+        text_starts=np.concatenate([_text_starts(table) for table in tables])[is_within],
+        slice_starts=np.append(0, np.cumsum(is_within))[piece_starts],
+        chunk_starts=chunk_starts(columns["num_bytes"]),
+        num_groups=len(np.unique(groups)),
+        facts=_facts(tables, numbers, read["domains"][~is_within], read["num_bytes"][~is_within]),
     )
-    facts = SourceFacts(
-        domain_names=list(numbers),
-        licences={},
-        left_out={},
-        # The order of domains decides nothing: they are sorted by how much is over.
-        bytes_over=added(
-            *(table.facts.bytes_over for table in tables),
-            {name: int(over[number]) for name, number in numbers.items()},
-        ),
-        notes=[note for table in tables for note in table.facts.notes],
-    )
+
+
+def _facts(
+    tables: Sequence[SliceTable],
+    numbers: dict[str, int],
+    domains_over: np.ndarray,
+    num_bytes_over: np.ndarray,
+) -> SourceFacts:
+    """The facts of all slices, and the bytes that are over the bounds only for all together."""
+    over = np.bincount(domains_over, num_bytes_over, minlength=len(numbers)).astype(np.int64)
+    facts = SourceFacts(domain_names=list(numbers))
     for table in tables:
-        facts.licences |= table.facts.licences
-        facts.left_out |= table.facts.left_out
-    columns = {name: values[is_within] for name, values in columns.items()}
-    is_kept = np.zeros(len(is_within), dtype=bool)
-    is_kept[is_within] = first_of_each(columns["hashes"])
-    ends = np.cumsum([len(table.columns["hashes"]) for table in tables])[:-1]
-    chunk_starts = _chunk_starts(columns)
-    return Merged(columns, chunk_starts, facts, np.split(is_within, ends), np.split(is_kept, ends))
+        facts.add(table.facts)
+    facts.add(SourceFacts(bytes_over=dict(zip(numbers, over.tolist(), strict=True))))
+    return facts
 
 
 def _renumbered(table: SliceTable, numbers: dict[str, int]) -> np.ndarray:
-    of = np.array([numbers[name] for name in table.facts.domain_names], dtype=np.uint16)
+    number_of = np.array([numbers[name] for name in table.facts.domain_names], dtype=np.uint16)
     domains = table.columns["domains"]
-    return of[domains] if len(domains) else domains
+    return number_of[domains] if len(domains) else domains
+
+
+def _text_starts(table: SliceTable) -> np.ndarray:
+    num_bytes = table.columns["num_bytes"].astype(np.int64)
+    return np.cumsum(num_bytes) - num_bytes
 
 
 def _within_bounds(
@@ -130,7 +114,7 @@ def _within_bounds(
     for bound, members in _runs(tables):
         domains = columns["domains"][members]
         num_bytes = columns["num_bytes"][members].astype(np.int64)
-        if bound is not None:
+        if bound != NO_BOUND:
             order = np.argsort(domains, kind="stable")
             before = np.cumsum(num_bytes[order]) - num_bytes[order]
             starts = np.searchsorted(domains[order], np.arange(num_domains))
@@ -144,22 +128,11 @@ def _within_bounds(
     return is_within
 
 
-def _runs(tables: Sequence[SliceTable]) -> Iterator[tuple[int | None, slice]]:
+def _runs(tables: Sequence[SliceTable]) -> Iterator[tuple[int, slice]]:
     """The pieces of each source in each slice, in their order, and its bound."""
     place = 0
     for table in tables:
-        starts = table.source_starts
-        for bound, start, stop in zip(table.bounds, starts[:-1], starts[1:], strict=True):
-            yield bound, slice(place + int(start), place + int(stop))
-        place += int(starts[-1])
-
-
-def _chunk_starts(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """A chunk ends with the piece with which it has a megabyte."""
-    ends = np.cumsum(columns["num_bytes"], dtype=np.int64)
-    starts, read = [0], 0
-    while starts[-1] < len(ends):
-        last = int(np.searchsorted(ends, read + CHUNK_BYTES))
-        starts.append(min(last + 1, len(ends)))
-        read = int(ends[starts[-1] - 1])
-    return np.array(starts, dtype=np.int64)
+        starts = table.source_starts.tolist()
+        for bound, start, stop in zip(table.bounds.tolist(), starts[:-1], starts[1:], strict=True):
+            yield bound, slice(place + start, place + stop)
+        place += starts[-1]

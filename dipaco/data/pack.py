@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dipaco.data.edge_tokens import Edges, EdgeTokens
 from dipaco.data.errors import ShardDamaged
-from dipaco.data.splitmix import splitmix
+from dipaco.data.splits import splitmix
+from dipaco.data.tokenizer import Edges, EdgeTokens
 from dipaco.files import digest_of, write_arrays
 
 NO_TOKEN = -1  # in a saved plan

@@ -12,7 +12,7 @@ import numpy as np
 from dipaco.data.corpus import Corpus
 from dipaco.data.errors import EmptyShard
 from dipaco.data.pack import RowPlan, plan_rows
-from dipaco.data.splitmix import splitmix
+from dipaco.data.splits import splitmix
 
 DOCUMENTS_AT_ONCE = 4096
 HOLD_OUT_SEED = 0x686F6C64  # independent of the run's seed, so that runs of several seeds compare

@@ -1,13 +1,20 @@
-"""Text <-> token ids: a byte-level BPE that is trained here, or any given tokenizer, identified by
-its file's digest.
+"""Text <-> token ids, by a byte-level BPE trained here or any given tokenizer, and the two tokens
+at the edges of a text.
 
-One that is trained here is byte-level: any text can be encoded and is decoded exactly. A given one
-may have a token for what it cannot spell (`unknown_id`); how many there are is said when the text
-is prepared. One that has none may drop such text: documents of which nothing is left are counted. A
-special token never comes from text: text that spells it is text. Id 0 of a tokenizer trained here
-is `<|endoftext|>`, the end of a text (`edge_tokens.py`). Rows are filled up with id 0 too, which no
-tokenizer needs to reserve: what fills a row is masked by its segment, 0, and never read. Special
-tokens that a given tokenizer would add by itself are left out.
+A tokenizer is identified by its file's digest. One that is trained here is byte-level: any text can
+be encoded and is decoded exactly. A given one may have a token for text that it cannot spell
+(`unknown_id`). Notes on the corpus count these tokens. A given one without such a token may drop
+text. Notes count the documents of which nothing is left. A special token never comes from text:
+text that spells it is text. Special tokens that a given tokenizer would add by itself are left out.
+Rows are filled up with id 0, which no tokenizer needs to reserve: the filling is masked by its
+segment, 0, and never read.
+
+A text ends with an end token, which a model learns to predict, so that it can stop. It begins with
+a start token, so that a text can be continued from nothing and its first token has a probability.
+Both are `<|endoftext|>` unless a given tokenizer has its own. They are added where rows are planned
+(`pack.py`). The corpus holds text alone, so no router reads them and no perplexity counts them. A
+piece of a text that was cut has only the edges that are its own. Of equal pieces only the first is
+kept, with its edges.
 """
 
 import dataclasses
@@ -15,11 +22,11 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.data.config import END_OF_TEXT
+from dipaco.data.config import END_OF_TEXT, EdgeNames, read_object, spelled
 from dipaco.data.errors import BadTokenizer, HalfCharacter, half_in_words
 from dipaco.files import file_digest, write_whole
 
@@ -129,3 +136,74 @@ def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
             advice="Raise `data.vocab_size` (and the model's).",
         )
     return tokenizer
+
+
+class EdgeTokens(NamedTuple):
+    """The ids of the edge tokens; None = there is none."""
+
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The tokens at which generation stops."""
+        return frozenset() if self.end is None else frozenset({self.end})
+
+
+class Edges(NamedTuple):
+    """The edge tokens of a corpus, and which of its N documents have them."""
+
+    tokens: EdgeTokens
+    begins_N: np.ndarray  # bool: the document is the beginning of a text
+    ends_N: np.ndarray  # bool: it is the end of one
+
+
+def edge_tokens(tokenizer: Tokenizer, names: EdgeNames) -> EdgeTokens:
+    """Raises `BadTokenizer` if a name is not one of the tokenizer's special tokens."""
+    return EdgeTokens(*(_special_id(tokenizer, name) for name in names))
+
+
+def edge_names_of(tokenizer: Tokenizer, tokens: EdgeTokens) -> EdgeNames:
+    """How a tokenizer spells its edge tokens."""
+    ids = tokens.start, tokens.end
+    return EdgeNames(*(None if i is None else tokenizer.library.id_to_token(i) for i in ids))
+
+
+def edge_names_of_checkpoint(folder: Path, tokenizer: Tokenizer) -> EdgeNames:
+    """The start and end tokens of a Hugging Face checkpoint: of its tokenizer_config.json, else by
+    id of its generation_config.json or config.json, the first where there are several. Without a
+    start token, the end token starts a text, as with any other tokenizer.
+    """
+    named = read_object(folder / "tokenizer_config.json")
+    by_ids = (read_object(folder / f"{name}.json") for name in ("config", "generation_config"))
+    ids = {key: found for file in by_ids for key, found in file.items() if found is not None}
+
+    def name_of(which: str) -> str | None:
+        if f"{which}_token" in named:  # null says that there is none
+            return spelled(named[f"{which}_token"])
+        found = ids.get(f"{which}_token_id")
+        found = found[0] if isinstance(found, list) and found else found
+        is_id = isinstance(found, int) and not isinstance(found, bool) and found >= 0
+        return tokenizer.library.id_to_token(found) if is_id else None
+
+    end = name_of("eos")
+    return EdgeNames(name_of("bos") or end, end)
+
+
+def _special_id(tokenizer: Tokenizer, name: str | None) -> int | None:
+    if name is None:
+        return None
+    special = {
+        token.content: number
+        for number, token in tokenizer.library.get_added_tokens_decoder().items()
+        if token.special
+    }
+    if name not in special:
+        raise BadTokenizer(
+            file=tokenizer.file,
+            problem=f"`{name}`, which is to end or to begin a text, is none of its special tokens "
+            f"({', '.join(f'`{one}`' for one in sorted(special)[:5]) or 'it has none'})",
+            advice="Name one of them by `data.end_token` (and `data.start_token`), or set "
+            "`data.end_of_text=false`.",
+        )
+    return special[name]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Self, TextIO
 
 from dipaco.control.tasks import Claim, Fact, PathTrained
-from dipaco.data.prepare import PrepareProgress
+from dipaco.data.reading import PrepareProgress
 from dipaco.errors import DipacoError
 from dipaco.evaluation.tables import render_text
 from dipaco.observe.events import Event

@@ -7,7 +7,7 @@ prompt has no number: its path is drawn by its features, and equal prompts get e
 import numpy as np
 import xxhash
 
-from dipaco.data.splitmix import splitmix
+from dipaco.data.splits import splitmix
 
 
 def deal(documents_N: np.ndarray, num_paths: int, num_choices: int, seed: int) -> np.ndarray:

@@ -69,7 +69,7 @@ def create_or_open(
         run = open_run(address, database)
         if is_same(run, config, rules):
             return run, False
-        if run.database_location.is_server or not is_alone or _has_facts(run):
+        if run.database_location.is_server or not is_alone or has_facts(run):
             _refuse_other(run, config, rules)
         run.ledger.close()
         # Nothing is recorded, not even its text: it begins again with the corrected config.
@@ -147,7 +147,7 @@ def _begin(
         **{key: json.dumps(value) for key, value in given.items()},
     }
     is_prepared = (Layout(address.folder).corpus / "manifest.json").exists()  # by another run
-    slices = 1 if is_prepared else config.data.slices
+    slices = 0 if is_prepared else config.data.slices
     with translate_os_errors(final):
         address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
@@ -322,10 +322,10 @@ def has_begun(
     if _find(address) is None:
         return False
     with reading(address) as run:
-        return is_same(run, config, rules) or not is_alone or _has_facts(run)
+        return is_same(run, config, rules) or not is_alone or has_facts(run)
 
 
-def _has_facts(run: Run) -> bool:
+def has_facts(run: Run) -> bool:
     """Whether something is recorded: a stage, or a slice of the first one, its text."""
     facts = run.ledger.facts
     return bool(facts.stages() or facts.slices("prepare"))

@@ -64,6 +64,11 @@ class Layout:
         return self.root / "preparing"
 
     @property
+    def slices(self) -> Path:
+        """Where slices of the text become tokens, until these are stored as objects."""
+        return self.root / "slices"
+
+    @property
     def fetched(self) -> tuple[Path, ...]:
         """Folders that can be fetched again if the run is in a bucket."""
         return tuple(self.root / name for name in ("corpus", "objects", "snapshots", "tokens"))
@@ -71,8 +76,9 @@ class Layout:
     @property
     def folders(self) -> frozenset[str]:
         """The names of all folders that a run, or its file system, may make here."""
-        own = {"logs", "preparing", "partial", "turns", "features", "tensorboard", "wandb", "swarm"}
-        return frozenset(own | {each.name for each in self.fetched} | {"lost+found"})
+        own = {"logs", "preparing", "slices", "partial", "turns", "features", "tensorboard"}
+        own |= {"wandb", "swarm", *(each.name for each in self.fetched)}
+        return frozenset(own | {"lost+found"})
 
     @property
     def events(self) -> Path:
@@ -220,7 +226,7 @@ def object_of(name: str) -> str:
 def kind_of(name: str) -> str:
     """The kind of a file of a run, one of `KINDS`."""
     first, *rest = name.split("/")
-    if first in ("corpus", "preparing", SHARD_TOKENS):
+    if first in ("corpus", "preparing", "slices", SHARD_TOKENS):
         return "text"
     if first == SNAPSHOTS:
         return "snapshots"

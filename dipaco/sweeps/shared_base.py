@@ -26,7 +26,7 @@ from dipaco.data.errors import CorpusDamaged
 from dipaco.errors import DipacoError
 from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.overrides import row_folder
-from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, reading
+from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open, has_facts, reading
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import OtherBaseModel
@@ -48,13 +48,11 @@ def corpus_digest(config: RunConfig) -> str:
 def base_digest(config: RunConfig) -> str:
     """Equal for configs whose runs are equal, bit for bit, up to their base models."""
     inner = dataclasses.asdict(config.inner)
-    # A row goes on with the tasks of the shared run, of which some may be slices.
-    slices = {} if config.data.slices == 1 else {"slices": config.data.slices}
     held_out = {"hold_out": config.inner.hold_out} if config.inner.hold_out else {}
     return digest_of(
-        slices
-        | held_out
+        held_out
         | {
+            "slices": config.data.slices,  # a row goes on with the tasks of the shared run
             "seed": config.seed,
             "corpus": corpus_settings(config.data),
             "length": config.data.length,
@@ -127,26 +125,26 @@ def begin_shared(folder: Path, config: RunConfig, find_text: Callable[[], Path |
       find_text: finds a folder of a run with the same text, whose tokens are linked; None = read
         the text. Called only where this run lacks it.
     """
-    if not Layout(folder).ledger.exists():
-        _link_text(find_text, folder)
-        run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
-        run.ledger.close()
-        return
-    with reading(folder) as run:
-        run.ledger.failures.retry()
-        has_read = run.ledger.facts.stages() or run.plan.slices > 1
-    if not has_read:
-        _link_text(find_text, folder)
-
-
-def _link_text(find_text: Callable[[], Path | None], folder: Path) -> None:
-    """Links the prepared text of one run into the folder of another, in place of a part of one."""
-    if has_text(folder) or (prepared := find_text()) is None:
-        return
-    target = Layout(folder).corpus
+    ledger = Layout(folder).ledger
+    is_there = ledger.exists()
+    if is_there:
+        with reading(folder) as run:
+            run.ledger.failures.retry()
+            has_begun = has_facts(run)
+        if has_begun or has_text(folder):
+            return
+    prepared = None if has_text(folder) else find_text()
     with translate_os_errors(folder):
-        shutil.rmtree(target, ignore_errors=True)
-        link_folder(Layout(prepared).corpus, target)
+        if prepared is not None:
+            shutil.rmtree(Layout(folder).corpus, ignore_errors=True)
+            link_folder(Layout(prepared).corpus, Layout(folder).corpus)
+        elif is_there:
+            return
+        # A run that has recorded nothing begins anew: its tasks would read the text that is linked.
+        for file in folder.glob(f"{ledger.name}*"):
+            file.unlink()
+    run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
+    run.ledger.close()
 
 
 def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:

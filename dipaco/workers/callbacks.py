@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dipaco.control.tasks import Claim, Fact
-from dipaco.data.prepare import PrepareProgress
+from dipaco.data.reading import PrepareProgress
 from dipaco.errors import DipacoError
 
 OnStep = Callable[[float, int], None]  # (loss, tokens) of an inner step that was taken

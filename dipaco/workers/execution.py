@@ -14,22 +14,20 @@ from dipaco.workers.callbacks import Callbacks, NullCallbacks
 from dipaco.workers.fetching import bring_module
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
 from dipaco.workers.preemption import Preempted
-from dipaco.workers.tasks import prepare_slices
 from dipaco.workers.tasks.check import check_path
 from dipaco.workers.tasks.evaluate import evaluate_release
+from dipaco.workers.tasks.features import slice_of_features
 from dipaco.workers.tasks.label import label_path
 from dipaco.workers.tasks.outer import step_module
-from dipaco.workers.tasks.prepare import prepare_corpus
+from dipaco.workers.tasks.prepare import prepare_step
 from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
-from dipaco.workers.tasks.route_slices import slice_of_features
 from dipaco.workers.tasks.sample import sample_release
 from dipaco.workers.tasks.score import score_path
 from dipaco.workers.tasks.train import train, train_with_runner
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
-PREPARE = {"": prepare_corpus, **prepare_slices.STEPS}
 # They take no devices that others must take too: `sample` takes one of its own.
 FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "sample", "report")
 
@@ -81,7 +79,7 @@ def execute(
         return route(run, claim, is_first=hosts.is_first)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: PREPARE[claim.task.step](run, claim, callbacks.prepare_progressed),
+        "prepare": lambda: prepare_step(run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
         "route": lambda: hosts.run_on_all(route_step),
         "train": train_path,

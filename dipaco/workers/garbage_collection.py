@@ -11,8 +11,8 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.runs.sent_snapshots import superseded_snapshots
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
-from dipaco.workers.tasks.prepare_slices import superseded_texts
-from dipaco.workers.tasks.route_slices import superseded_features
+from dipaco.workers.tasks.features import superseded_features
+from dipaco.workers.tasks.prepare import delete_texts
 
 KEPT_EVENTS = 1_000_000  # of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
@@ -62,9 +62,9 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
 
 def delete_slices(run: Run) -> None:
     """Deletes what slices of stages made, once what these make of it is recorded."""
-    if run.plan.slices > 1:
-        for name in (*superseded_texts(run), *superseded_features(run)):
-            run.objects.delete(name)
+    delete_texts(run)
+    for name in superseded_features(run):
+        run.objects.delete(name)
 
 
 def collect_all(run: Run) -> None:

@@ -19,9 +19,8 @@ from dipaco.data.config import (
     data_from,
     edge_names,
 )
-from dipaco.data.edge_tokens import edge_names_of_checkpoint, edge_tokens
 from dipaco.data.errors import BadTokenizer
-from dipaco.data.tokenizer import Tokenizer, load_tokenizer
+from dipaco.data.tokenizer import Tokenizer, edge_names_of_checkpoint, edge_tokens, load_tokenizer
 from dipaco.files import link_folder
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt

@@ -295,7 +295,7 @@ def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
 @given(order=st.data())
 @settings(max_examples=30)
 def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last(plan, order):
-    facts, waiting, done = ListedFacts(), first_tasks(1), []
+    facts, waiting, done = ListedFacts(), first_tasks(0), []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
@@ -323,7 +323,7 @@ def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last
 
 def test_a_path_never_trains_on_a_module_that_has_not_stepped(plan):
     """The rule behind the tables: all modules of a path are there when its task comes due."""
-    facts, waiting = ListedFacts(), first_tasks(1)
+    facts, waiting = ListedFacts(), first_tasks(0)
     while waiting:
         task = waiting.pop()
         if task.kind == "train":
@@ -563,7 +563,7 @@ def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
     plan = with_settings(
         plan, sampling=sampling, stops_early=stops_early, alternations=alternations, reroutes=True
     )
-    facts, waiting, done = ListedFacts(), first_tasks(1), []
+    facts, waiting, done = ListedFacts(), first_tasks(0), []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
@@ -657,7 +657,7 @@ def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_b
     plan = with_settings(
         plan, sampling=sampling, stops_early=stops_early, alternations=alternations, quorum=0.5
     )
-    facts, waiting, done, in_grace = ListedFacts(), first_tasks(1), [], {}
+    facts, waiting, done, in_grace = ListedFacts(), first_tasks(0), [], {}
     taken: dict[tuple, int] = {}
     while waiting:
         over = [task for task in in_grace if task not in done and task not in waiting]

@@ -12,8 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from dipaco.data import encode, staging, text_chunks
-from dipaco.data import prepare as prepare_module
+from dipaco.data import corpus_writing, encode, splits
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.errors import (
@@ -26,7 +25,9 @@ from dipaco.data.errors import (
     HalfCharacter,
 )
 from dipaco.data.prepare import prepare
-from dipaco.data.staging import SPLITS, first_of_each, stage_documents
+from dipaco.data.reading import PrepareProgress, read_slice
+from dipaco.data.slices import cut_into_slices
+from dipaco.data.splits import SPLITS, first_of_each
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.errors import BadSetting, CorpusMissing, NotWritable
 from dipaco.files import file_digest
@@ -37,8 +38,9 @@ TOY = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Many chunks and several token files from little text."""
-    monkeypatch.setattr(text_chunks, "CHUNK_BYTES", 10_000)
-    monkeypatch.setattr(prepare_module, "FILE_BYTES", 12_000)
+    monkeypatch.setattr(encode, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(encode, "CHUNKS_SAVED_AT_ONCE", 2)
+    monkeypatch.setattr(corpus_writing, "FILE_BYTES", 12_000)
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_the_first_of_equal_hashes_is_kept_for_any_number_of_parts(monkeypatch):
     hashes = np.random.default_rng(0).integers(0, 50, 300).astype(np.uint64)
     wanted = [h not in hashes[:i] for i, h in enumerate(hashes)]
     for at_once in (1 << 20, 70):
-        monkeypatch.setattr(staging, "HASHES_AT_ONCE", at_once)
+        monkeypatch.setattr(splits, "HASHES_AT_ONCE", at_once)
         assert first_of_each(hashes).tolist() == wanted
 
 
@@ -148,9 +150,10 @@ def test_own_text_has_no_cap_unless_it_is_set(tmp_path):
     assert len(text) > 1_600_000
     (tmp_path / "own/long.txt").write_text(text)
     config = DataConfig(sources=(f"text:{tmp_path}/own",))
-    staged = stage_documents(config, tmp_path / "staged", lambda said: None, lambda done: None)
-    assert staged.num_bytes.sum() == len(text)
-    assert staged.bytes_over == {}
+    (parts,), _ = cut_into_slices(config, 1)
+    table = read_slice(config, parts, tmp_path / "texts", lambda step: None)
+    assert table.columns["num_bytes"].sum() == len(text)
+    assert table.facts.bytes_over == {}
 
 
 def test_long_documents_are_cut_into_several_of_one_group(tmp_path):
@@ -224,9 +227,10 @@ def test_a_preparation_interrupted_anywhere_resumes_to_the_same_bytes(tmp_path, 
 
 KILLED = """
 import os, signal, sys
-from dipaco.data import prepare, text_chunks
+from dipaco.data import corpus_writing, encode, prepare
 from dipaco.data.config import DataConfig
-text_chunks.CHUNK_BYTES, prepare.FILE_BYTES = 10_000, 12_000
+encode.CHUNK_BYTES, encode.CHUNKS_SAVED_AT_ONCE = 10_000, 2
+corpus_writing.FILE_BYTES = 12_000
 config = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=2)
 def kill(step):
     if step.stage == "tokens" and step.done > 30_000:
@@ -237,14 +241,17 @@ prepare.prepare(config, sys.argv[1], kill)
 
 def test_a_preparation_killed_with_two_processes_resumes_to_the_same_bytes(tmp_path, undisturbed):
     folder = tmp_path / "killed"
-    home = os.path.dirname(os.path.dirname(os.path.dirname(prepare_module.__file__)))
+    home = os.path.dirname(os.path.dirname(os.path.dirname(encode.__file__)))
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder)],
         env=os.environ | {"PYTHONPATH": home},
         timeout=60,
     )
     assert killed.returncode == -signal.SIGKILL
-    assert prepare(TOY, folder).manifest == undisturbed.manifest
+    steps: list[PrepareProgress] = []
+    assert prepare(TOY, folder, steps.append).manifest == undisturbed.manifest
+    assert steps[0].stage == "tokens", "the text is not read again"
+    assert steps[0].done > 20_000, "nor is all of it encoded again"
 
 
 def test_staged_text_of_other_settings_is_not_used(tmp_path, undisturbed):
@@ -271,8 +278,8 @@ def test_a_finished_corpus_is_opened_as_it_is(undisturbed):
     assert again.digest == undisturbed.digest
 
 
-def test_row_length_and_processes_do_not_change_the_corpus(undisturbed):
-    prepare(dataclasses.replace(TOY, length=64, processes=2), undisturbed.folder)
+def test_row_length_slices_and_processes_do_not_change_the_corpus(undisturbed):
+    prepare(dataclasses.replace(TOY, length=64, processes=2, slices=3), undisturbed.folder)
 
 
 # --- what goes wrong --------------------------------------------------------------------------
@@ -383,7 +390,7 @@ def test_a_file_that_cannot_grow_is_a_sentence_and_nothing_is_lost(
 
     config = dataclasses.replace(TOY, processes=processes)
     try:
-        with pytest.raises(NotWritable, match="tokens_0000"):
+        with pytest.raises(NotWritable, match="tokens"):
             prepare(config, tmp_path / "corpus", no_more_room)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -447,7 +454,7 @@ def spells_half(tmp_path):
 def test_how_much_of_the_text_a_given_tokenizer_cannot_spell_is_said(
     tmp_path, spells_half, monkeypatch
 ):
-    monkeypatch.setattr(prepare_module, "FILE_BYTES", 2000)
+    monkeypatch.setattr(corpus_writing, "FILE_BYTES", 2000)
     config = dataclasses.replace(TOY, tokenizer=str(spells_half), vocab_size=2000)
     corpus = prepare(config, tmp_path / "whole")
     tokens = np.concatenate(corpus.tokens(range(corpus.num_documents)))
@@ -459,7 +466,7 @@ def test_how_much_of_the_text_a_given_tokenizer_cannot_spell_is_said(
     )
 
     def stop_in_the_second_file(step):
-        if step.stage == "tokens" and (tmp_path / "halves" / "tokens_00001.arrayrecord").exists():
+        if step.stage == "corpus" and (tmp_path / "halves" / "tokens_00001.arrayrecord").exists():
             raise Interrupted
 
     with pytest.raises(Interrupted):

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from dipaco.data import sources
 from dipaco.data.config import END_OF_TEXT, DataConfig, EdgeNames, data_from, edge_names
-from dipaco.data.edge_tokens import Edges, EdgeTokens, edge_names_of_checkpoint
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Rows
 from dipaco.data.prepare import check_files, prepare
 from dipaco.data.shards import build_shard
-from dipaco.data.tokenizer import load_tokenizer
+from dipaco.data.tokenizer import Edges, EdgeTokens, edge_names_of_checkpoint, load_tokenizer
 from dipaco.errors import BadSetting
 
 TOY = DataConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)

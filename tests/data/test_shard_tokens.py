@@ -76,8 +76,8 @@ def test_a_corpus_in_a_bucket_is_fetched_file_by_file_as_it_is_read(corpus, tmp_
 
 def test_not_all_files_of_a_corpus_are_open_at_once(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("dipaco.data.corpus.MOST_OPEN_FILES", 2)
-    monkeypatch.setattr("dipaco.data.prepare.FILE_BYTES", 200)
-    monkeypatch.setattr("dipaco.data.text_chunks.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("dipaco.data.corpus_writing.FILE_BYTES", 200)
+    monkeypatch.setattr("dipaco.data.encode.CHUNK_BYTES", 1000)
     small = prepare(CONFIG, tmp_path)
     assert len(small.manifest.files) > 3
     numbers = np.random.default_rng(0).permutation(90)

@@ -1,5 +1,6 @@
-"""A corpus that is read and tokenised in slices is that of one reading, bit for bit."""
+"""A corpus that is read and tokenised in many slices is the one of a single slice, bit for bit."""
 
+import dataclasses
 import gzip
 import json
 import random
@@ -13,20 +14,12 @@ from pyarrow import parquet
 
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
+from dipaco.data.encode import TextPlaces, tokenise_slice
 from dipaco.data.errors import BadRecord
-from dipaco.data.merging import merge, table_of_arrays
-from dipaco.data.prepare import prepare, staging_folder, tokenizer_for, write_corpus
-from dipaco.data.sliced import (
-    SliceTokens,
-    read_slice,
-    texts_where,
-    tokenise_slice,
-    tokens_in_chunks,
-)
+from dipaco.data.prepare import prepare
+from dipaco.data.reading import PrepareProgress, read_slice
 from dipaco.data.slices import cut_into_slices
-from dipaco.data.staging import open_staged, table_of
 from dipaco.data.tokenizer import train_tokenizer
-from dipaco.files import write_arrays
 
 WORDS = Path(random.__file__).read_text().split()
 SETTINGS = {
@@ -37,52 +30,6 @@ SETTINGS = {
     "router_fraction": 0.2,
     "max_document_bytes": 700,
 }
-
-
-def prepare_in_slices(config: DataConfig, folder: Path, count: int) -> Corpus:
-    """As the tasks of a run do it; slices are read and tokenised last first."""
-    slices, _ = cut_into_slices(config, count)
-    tables, texts = {}, {}
-    for number in reversed(range(count)):
-        file = folder / f"texts_{number}"
-        table = read_slice(config, slices[number], file, lambda _: None, lambda _: None)
-        tables[number] = table_of_arrays(table.arrays())
-        texts[number] = memoryview(file.read_bytes())
-    in_order = [tables[number] for number in range(count)]
-    merged = merge(in_order)
-    write_arrays(folder / "table", table_of(merged.columns, merged.facts, merged.chunk_starts))
-    staged = open_staged(config, folder / "table", staging_folder(config, folder))
-
-    def sample(num_bytes: int):
-        chosen, start = staged.in_sample(num_bytes), 0
-        for number, is_within in enumerate(merged.is_within):
-            here = np.zeros(len(is_within), bool)
-            here[is_within] = chosen[start : start + is_within.sum()]
-            start += is_within.sum()
-            sizes = tables[number].columns["num_bytes"]
-            yield from texts_where(here, sizes, texts[number])
-
-    tokenizer = tokenizer_for(config, staged, sample, lambda _: None)
-    tokens = []
-    for number in range(count):
-        sizes = tables[number].columns["num_bytes"]
-        kept = texts_where(merged.is_kept[number], sizes, texts[number])
-        file = folder / f"made_{number}"
-        lengths = tokenise_slice(config, kept, tokenizer, file, lambda _: None)
-
-        def open_tokens(file=file) -> np.ndarray:
-            return np.frombuffer(file.read_bytes(), tokenizer.token_type)
-
-        tokens.append(SliceTokens(lengths, open_tokens))
-    counts = [int(staged.kept_in(chunk).sum()) for chunk in range(staged.num_chunks)]
-    return write_corpus(
-        config,
-        folder,
-        staged,
-        tokenizer,
-        lambda first: tokens_in_chunks(tokens, counts, first),
-        lambda _: None,
-    )
 
 
 def write_sources(folder: Path) -> tuple[str, ...]:
@@ -134,9 +81,8 @@ def sources(tmp_path_factory) -> tuple[str, ...]:
 def small_files() -> Iterator[None]:
     """So that there are many chunks, and files of tokens."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("text_chunks", "merging", "sliced"):
-            patch.setattr(f"dipaco.data.{module}.CHUNK_BYTES", 5000)
-        patch.setattr("dipaco.data.prepare.FILE_BYTES", 4000)
+        patch.setattr("dipaco.data.encode.CHUNK_BYTES", 5000)
+        patch.setattr("dipaco.data.corpus_writing.FILE_BYTES", 4000)
         yield
 
 
@@ -146,12 +92,13 @@ def whole(request, sources, tmp_path_factory, small_files) -> tuple[DataConfig, 
     return config, prepare(config, tmp_path_factory.mktemp("whole") / "corpus")
 
 
-@pytest.mark.parametrize("count", [1, 3, 40])
-def test_slices_of_real_text_make_the_corpus_of_one_reading(whole, tmp_path, count):
+@pytest.mark.parametrize("count", [3, 40])
+def test_many_slices_of_real_text_make_the_corpus_of_one(whole, tmp_path, count):
     config, corpus = whole
     assert len(corpus.manifest.files) > 2
     assert corpus.manifest.duplicates > 4
-    assert prepare_in_slices(config, tmp_path, count).manifest == corpus.manifest
+    sliced = dataclasses.replace(config, slices=count)
+    assert prepare(sliced, tmp_path).manifest == corpus.manifest
 
 
 def test_slices_share_the_bytes_out_and_cut_json_lines_between_lines(tmp_path):
@@ -169,7 +116,7 @@ def test_an_error_in_a_slice_names_the_line_of_the_file(tmp_path):
     config = DataConfig(sources=(f"jsonl:{file}",))
     slices, _ = cut_into_slices(config, 2)
     with pytest.raises(BadRecord, match=r"line 91: not JSON"):
-        read_slice(config, slices[1], tmp_path / "texts", lambda _: None, lambda _: None)
+        read_slice(config, slices[1], tmp_path / "texts", lambda _: None)
 
 
 def test_the_listing_says_whether_two_machines_see_the_same_files(tmp_path):
@@ -182,9 +129,13 @@ def test_the_listing_says_whether_two_machines_see_the_same_files(tmp_path):
 
 
 def test_bytes_of_a_slice_are_counted_also_where_letters_take_several(tmp_path, small_files):
-    texts, counted = ["Füße über Flüsse " * 50] * 20, []
-    tokenizer = train_tokenizer(iter(texts), 300, tmp_path / "tokenizer.json")
+    text, steps = "Füße über Flüsse " * 50, list[PrepareProgress]()
+    size = len(text.encode())
+    (tmp_path / "texts").write_text(text * 20)
+    texts = TextPlaces(np.arange(20) * size, np.full(20, size))
+    tokenizer = train_tokenizer([text], 300, tmp_path / "tokenizer.json")
     config = DataConfig(sources=("toy:",), **SETTINGS)
-    tokenise_slice(config, iter(texts), tokenizer, tmp_path / "tokens", counted.append)
-    assert len(counted) > 1
-    assert counted[-1] == sum(len(text.encode()) for text in texts)
+    folder = tmp_path / "made"
+    tokenise_slice(config, tmp_path / "texts", texts, tokenizer, folder, steps.append)
+    assert len(steps) > 1
+    assert steps[-1].done == steps[-1].total == 20 * size

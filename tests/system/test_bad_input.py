@@ -175,7 +175,9 @@ def test_a_run_that_could_not_read_its_text_takes_a_corrected_config(dipaco, con
     command = ("train", config_file, "--run", tmp_path / "run")
     wrong = dipaco(*command, "--set", f"data.sources=text:{binary}")
     refused(wrong, "BinaryText", "Convert or remove the file")
-    assert "error: prepare has failed, and the run cannot go on" in wrong.out + wrong.err
+    assert (
+        "error: prepare read slice 0 has failed, and the run cannot go on" in wrong.out + wrong.err
+    )
     assert (wrong.out + wrong.err).count("0xff") == 1  # the reason is said once
     assert "0xff" in (tmp_path / "run" / "events.jsonl").read_text()
     begun = dipaco(*command, fault=Fault("after record", "prepare"))

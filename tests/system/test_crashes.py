@@ -25,14 +25,22 @@ CTRL_C = {"number": signal.SIGINT}
 FAULTS = [
     Fault("before begin"),
     Fault("after claim", "prepare"),
-    Fault("inside staging", "prepare"),
+    Fault("inside reading", "prepare", nth=100),
+    Fault("before save", "prepare", nth=2),  # the table of a slice
+    Fault("inside record", "prepare"),
+    Fault("after record", "prepare"),  # the slice is read
+    Fault("inside save", "prepare", **CTRL_C),  # the tokenizer
+    Fault("before record", "prepare"),
+    Fault("after record", "prepare"),  # the slices are merged
+    Fault("before save", "prepare"),  # the tokens of a slice
+    Fault("after record", "prepare"),  # the slice is made tokens
     Fault("inside tokens", "prepare", nth=100),
     Fault("inside tokens", "prepare", nth=200, **CTRL_C),
     Fault("before manifest", "prepare"),
     Fault("after manifest", "prepare"),
     Fault("before save", "prepare"),
     Fault("before record", "prepare"),
-    Fault("after record", "prepare"),
+    Fault("before sweep", "prepare", nth=3),
     Fault("after claim", "pretrain"),
     Fault("inside steps", "pretrain"),
     Fault("inside steps", "pretrain", **CTRL_C),
@@ -40,6 +48,8 @@ FAULTS = [
     Fault("inside record", "pretrain", nth=2),
     Fault("after record", "pretrain"),
     Fault("after claim", "route"),
+    Fault("before save", "route"),  # features
+    Fault("after record", "route"),
     Fault("inside save", "route", nth=3),
     Fault("inside save", "route", **CTRL_C),
     Fault("before record", "route"),

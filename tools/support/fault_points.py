@@ -43,7 +43,7 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco.control.postgresql import PostgreSQL
     from dipaco.control.queue import Queue
     from dipaco.control.sqlite import SQLite
-    from dipaco.data import prepare, staging
+    from dipaco.data import corpus_writing, reading
     from dipaco.data.token_files import TokenWriter
     from dipaco.runs import report
     from dipaco.store import objects
@@ -80,10 +80,10 @@ def install(fault: Fault, marker: Path) -> None:
     # Orbax writes in the background: when `save` returns, the snapshot is not there yet.
     wrap(orbax.checkpoint.StandardCheckpointer, "save", after=after("inside snapshot"))
     wrap(jobs.LocalEngine, "start", after=after("after start"))
-    wrap(staging, "write_arrays", before=at("inside staging"))
+    wrap(reading, "cut_text", after=after("inside reading"))
     wrap(TokenWriter, "write", after=after("inside tokens"))
-    wrap(prepare, "_finish", before=at("before manifest"))
-    wrap(prepare.shutil, "rmtree", before=at("after manifest"))
+    wrap(corpus_writing, "_finish", before=at("before manifest"))
+    wrap(corpus_writing.shutil, "rmtree", before=at("after manifest"))
     run_phase: Any = train.run_phase
 
     def watched(*arguments, on_step, **settings):

@@ -1,6 +1,5 @@
-"""The kinds of task, one file each; `train` is also `pretrain`, and `train_synchronous` a `train`
-task of an arm whose paths step together; `prepare_slices` and `route_slices` have the steps that
-many tasks share.
+"""The kinds of task, one file each. `train` is also `pretrain`, `train_synchronous` is a `train`
+task of an arm whose paths step together, and `features` are the slices of `route`.
 
 Each is a function of a run and a claim that returns the facts to record; it writes objects, and
 records nothing. `workers.execution.execute` has the table of kinds.

@@ -34,7 +34,7 @@ from dipaco.store.layout import shard_tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut
 from dipaco.workers.row_plans import save_row_plan
-from dipaco.workers.tasks.route_slices import features_for, validation_documents
+from dipaco.workers.tasks.features import features_for, validation_documents
 
 
 def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:

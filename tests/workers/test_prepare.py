@@ -1,4 +1,4 @@
-"""`prepare` by many tasks: the corpus of one, whichever workers do them and whatever is lost."""
+"""`prepare` in slices: the corpus of one slice, whichever workers do them and whatever is lost."""
 
 import dataclasses
 import shutil
@@ -7,6 +7,7 @@ import pytest
 
 from dipaco.control.tasks import StageDone, Task
 from dipaco.data.corpus import Corpus
+from dipaco.data.tokenizer import Tokenizer
 from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open
 from dipaco.runs.sizes import sizes_of
@@ -51,14 +52,14 @@ def artifacts_of(run) -> dict:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one task makes."""
+    """A run whose text is one slice."""
     run, _ = create_or_open(tmp_path_factory.mktemp("alone") / "run", config_of(slices=1))
-    assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
+    assert prepare_to(run, 4) == ["pretrain base 0 phase 0"]
     yield run
     run.ledger.close()
 
 
-def test_workers_in_turn_make_the_corpus_of_one_task(begun, alone):
+def test_workers_in_turn_make_the_corpus_of_one_slice(begun, alone):
     assert prepare_to(begun, 0) == [f"prepare read slice {n}" for n in range(SLICES)]
     assert prepare_to(begun, 1, "ana") == ["prepare read slice 1", "prepare read slice 2"]
     assert status_of(begun)["tasks"]["prepare read"] == {"done": 1, "ready": 2}
@@ -72,7 +73,7 @@ def test_workers_in_turn_make_the_corpus_of_one_task(begun, alone):
     assert fact == StageDone(
         stage="prepare", artifacts=artifacts_of(alone), summary=summary, seconds=fact.seconds
     )
-    assert sizes_of(begun)["text"] <= sizes_of(alone)["text"] + 20_000  # the tokenizer, twice
+    assert sizes_of(begun)["text"] == sizes_of(alone)["text"]
     names = begun.objects.names("objects/corpora")
     assert names == alone.objects.names("objects/corpora"), "something was left behind"
 
@@ -84,7 +85,7 @@ def test_workers_in_turn_make_the_corpus_of_one_task(begun, alone):
         (SLICES, "read", "table"),
         (SLICES + 1, "read", "texts"),
         (SLICES + 1, "merge", "kept"),
-        (2 * SLICES + 1, "merge", "documents"),
+        (2 * SLICES + 1, "read", "table"),
         (2 * SLICES + 1, "tokenise", "tokens"),
     ],
 )
@@ -98,6 +99,35 @@ def test_what_is_lost_is_made_again(begun, alone, done, step, artifact):
         assert worker.run_once()
     assert begun.ledger.redos.newest_refusal() == 1
     assert artifacts_of(begun) == artifacts_of(alone)
+
+
+def test_a_killed_task_goes_on_with_the_tokens_that_it_has_saved(begun, alone, monkeypatch):
+    monkeypatch.setattr("dipaco.data.encode.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("dipaco.data.encode.CHUNKS_SAVED_AT_ONCE", 2)
+    prepare_to(begun, SLICES + 1)
+    encoded, encode = [], Tokenizer.encode
+
+    def killed(tokenizer, texts):
+        if len(encoded) == 5:
+            raise KeyboardInterrupt
+        encoded.append(len(texts))
+        return encode(tokenizer, texts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "encode", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_to(begun, 1)
+    seen = []
+    monkeypatch.setattr(
+        Tokenizer, "encode", lambda *given: seen.append(len(given[1])) or encode(*given)
+    )
+    begun.ledger.queue.give_back_all()
+    prepare_to(begun, 1)
+    (first, *_) = begun.ledger.facts.slices("prepare", "tokenise")
+    assert sum(seen) == first.summary["documents"] - sum(encoded[:4])
+    prepare_to(begun, SLICES)
+    assert artifacts_of(begun) == artifacts_of(alone)
+    assert not begun.layout.slices.exists()
 
 
 def test_a_corpus_that_is_lost_later_is_made_by_one_task(begun, alone):
@@ -135,10 +165,10 @@ def test_too_few_documents_for_the_router_are_said_before_a_base_model_is_traine
         tmp_path / "run", dataclasses.replace(config_of(), data=data, topology=MANY), given
     )
     if given:
-        assert prepare_to(run, 1 if slices == 1 else 2 * slices + 2) == ["pretrain base 0 phase 0"]
+        assert prepare_to(run, 2 * slices + 2) == ["pretrain base 0 phase 0"]
         assert run.corpus.manifest.documents["router"] < run.config.num_paths
     else:
-        prepare_to(run, 1 if slices == 1 else slices + 1)
+        prepare_to(run, slices + 1)
         (failure,) = run.ledger.failures.list()
         assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
         assert not (run.layout.corpus / "manifest.json").exists()

@@ -1,10 +1,11 @@
-"""Features by many tasks: the routing of one, bit for bit, also of later phases."""
+"""Features in slices: the routing of one slice, bit for bit, also of later phases."""
 
 import dataclasses
 import functools
 
 import pytest
 
+from dipaco.control.tasks import Task
 from dipaco.runs import routing
 from dipaco.workers.garbage_collection import collect_all
 from tests.workers.conftest import CONFIG, work_until, worker_of
@@ -22,8 +23,9 @@ def small_batches(monkeypatch):
     """So that a split has several, and the last one is not full."""
     in_batches = functools.partial(routing.features, batch_size=BATCH)
     monkeypatch.setattr("dipaco.runs.routing.features", in_batches)
-    monkeypatch.setattr("dipaco.workers.tasks.route_slices.BATCH_DOCUMENTS", BATCH)
-    monkeypatch.setattr("dipaco.runs.routing.CHUNK_DOCUMENTS", 3 * BATCH)
+    monkeypatch.setattr("dipaco.workers.tasks.features.BATCH_DOCUMENTS", BATCH)
+    for room in ("runs.routing", "workers.tasks.features"):
+        monkeypatch.setattr(f"dipaco.{room}.CHUNK_DOCUMENTS", 3 * BATCH)
 
 
 def in_slices(count):
@@ -45,7 +47,7 @@ def without_seconds(stage):
     return dataclasses.replace(stage, seconds=0.0)
 
 
-def test_documents_are_routed_as_by_one_task_at_every_routing(begin):
+def test_documents_are_routed_the_same_for_any_number_of_slices(begin):
     alone, sliced = begin(ALTERNATING, name="alone"), begin(in_slices(5), name="sliced")
     work_until(alone, 2)
     ana, bo = until_features(sliced), worker_of(sliced, "bo")
@@ -95,8 +97,30 @@ def test_features_are_kept_until_the_last_routing(begin):
     assert len(run.objects.names("objects/features")) == 2
 
 
+def test_a_routing_that_is_made_again_computes_its_features(begin):
+    run = begin(in_slices(2))
+    work_until(run, 2)
+    assert not run.objects.names("objects/features")
+    before = without_seconds(run.stage("route", 1))
+    with run.ledger._database.transaction():
+        run.ledger._database.change("redo_task", **Task("route", phase=1)._asdict())
+    worker = worker_of(run)
+    while "route phase 1" in unfinished(run):
+        assert worker.run_once()
+    assert without_seconds(run.stage("route", 1)) == before
+
+
+def test_a_row_that_needs_no_features_computes_none_of_the_tasks_of_another_row(begin, monkeypatch):
+    run = begin(in_slices(2))
+    worker = until_features(run)
+    monkeypatch.setattr(type(run), "plan", dataclasses.replace(run.plan, feature_slices=0))
+    monkeypatch.setattr("dipaco.runs.routing.features", None)
+    assert worker.run_once()
+    assert "route" in unfinished(run)
+
+
 @pytest.mark.parametrize("kind", ["random", "small_models"])
 def test_routers_that_need_no_features_of_documents_wait_for_none(kind):
     settings = dataclasses.replace(CONFIG.routing, kind=kind)
-    assert dataclasses.replace(in_slices(4), routing=settings).plan.feature_slices == 1
+    assert dataclasses.replace(in_slices(4), routing=settings).plan.feature_slices == 0
     assert in_slices(4).plan.feature_slices == 4
