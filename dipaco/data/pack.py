@@ -2,7 +2,7 @@
 
 Documents are concatenated in a shuffled order and cut every `row_length` tokens, so every row but
 the last is full. A row may start and end inside a document; each piece is a segment of its own, and
-attention never crosses segments. The edge tokens of a document (`edge_tokens.py`) count as its
+attention never crosses segments. The edge tokens of a document (`tokenizer.py`) count as its
 tokens here: its start token is token -1, and its end token follows its last. The plan is four flat
 arrays, 16 bytes a piece; no token is read. With it, row k is found directly, and a position in the
 data is one integer (`pipeline.py`).

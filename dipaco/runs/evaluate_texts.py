@@ -111,7 +111,7 @@ def _paths_of(
 
 
 def _documents(texts: Iterable[str], max_bytes: int) -> Iterator[str]:
-    """As `dipaco.data.staging` cuts them, so that a piece of blanks is none."""
+    """As `dipaco.data.reading` cuts them, so that a piece of blanks is none."""
     for text in texts:
         yield from (piece for piece in cut_text(text, max_bytes) if piece.strip())
 
