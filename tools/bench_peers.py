@@ -69,8 +69,8 @@ class Bench:
 
     def exported(self, number: int) -> list[Path]:
         """The folders of the first paths, written as `dipaco export` writes them."""
-        from dipaco.runs.export import export_path
         from dipaco.runs.opening import reading
+        from dipaco.runs.reading.export import export_path
 
         with reading(self._run) as opened:
             release = opened.ledger.facts.release("modular", None)

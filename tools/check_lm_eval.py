@@ -31,8 +31,8 @@ from rivals.transformers_rival import Theirs
 from support.http_thread import HttpThread
 from support.serve_process import serving
 
-from dipaco.runs.export import export_all
 from dipaco.runs.opening import reading
+from dipaco.runs.reading.export import export_all
 
 WORST_RELATIVE = 1e-3
 TIE = 1e-4  # nats between the two likeliest tokens

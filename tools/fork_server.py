@@ -39,7 +39,8 @@ from dipaco.data.packages import source
 from dipaco.evaluation import plots
 from dipaco.launch.parent_death import PR_SET_PDEATHSIG
 from dipaco.model import huggingface
-from dipaco.runs import programs, report
+from dipaco.runs import programs
+from dipaco.runs.reading import report
 from dipaco.runs.version import described_version
 from dipaco.serving import dispatch
 from dipaco.serving.decoding import loop

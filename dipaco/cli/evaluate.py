@@ -42,9 +42,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.data.source_url import ALL_SUFFIXES, notes_of_files, sources_of
     from dipaco.data.sources import open_source
     from dipaco.plural import counted
-    from dipaco.runs.evaluate_texts import evaluate_texts
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
+    from dipaco.runs.reading.evaluate_texts import evaluate_texts
 
     urls = sources_of(options.documents)
     for note in notes_of_files(options.documents, ALL_SUFFIXES):

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.runs.export import export_all, export_path
     from dipaco.runs.opening import reading
+    from dipaco.runs.reading.export import export_all, export_path
 
     with reading(options.run) as opened:
         release = find_release(opened, options)

@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.evaluation.plots import draw_inspection
     from dipaco.files import translate_os_errors
-    from dipaco.runs.inspection import inspection_of
     from dipaco.runs.opening import reading
+    from dipaco.runs.reading.inspection import inspection_of
 
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
         raise UnknownImageFormat(file=options.picture, known=", ".join(PICTURES))

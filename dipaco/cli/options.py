@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dipaco.cli.errors import OutputNotLocal
 from dipaco.control.names import name_of as name_of
 from dipaco.errors import BadSetting
-from dipaco.runs import releases
-from dipaco.runs.releases import check_path as check_path
+from dipaco.runs.reading import releases
+from dipaco.runs.reading.releases import check_path as check_path
 from dipaco.store.address import Address
 
 if TYPE_CHECKING:

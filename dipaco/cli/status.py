@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.control.retry import patience
     from dipaco.runs.opening import reading
-    from dipaco.runs.status import status_of
+    from dipaco.runs.reading.status import status_of
 
     with patience(PATIENCE_SECONDS), reading(options.run) as opened:
         while True:

@@ -9,7 +9,13 @@ from dipaco.config import MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Evaluated
 from dipaco.dashboard.facts import ArmFacts, RunFacts
-from dipaco.runs.progress import RouterCosts, StartCosts, base_costs, router_costs, start_costs
+from dipaco.runs.reading.progress import (
+    RouterCosts,
+    StartCosts,
+    base_costs,
+    router_costs,
+    start_costs,
+)
 from dipaco.runs.run import Run
 
 MOST_RATES = 200

@@ -12,9 +12,9 @@ from dipaco.dashboard.alarms import alarms_of
 from dipaco.dashboard.columns import packed
 from dipaco.dashboard.curves import curves_of, rates_of
 from dipaco.dashboard.reader import Change, Reader
+from dipaco.runs.reading.releases import samples_as_json
+from dipaco.runs.reading.status import status_of
 from dipaco.runs.run import Run
-from dipaco.runs.samples import samples_as_json
-from dipaco.runs.status import status_of
 
 FORMAT = 1
 MOST_COMPLETIONS = 1000  # of the newest releases

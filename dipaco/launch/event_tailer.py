@@ -10,10 +10,9 @@ from typing import Any, Self
 from dipaco.observe.events import Event
 from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
-from dipaco.runs.progress import progress_of
-from dipaco.runs.reasons import terminal_line
+from dipaco.runs.reading.events import terminal_line, trackers_of
+from dipaco.runs.reading.progress import progress_of
 from dipaco.runs.run import Run
-from dipaco.runs.trackers import trackers_of
 
 LEDGER_SECONDS = 30.0  # between two reads of the ledger
 

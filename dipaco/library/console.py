@@ -15,12 +15,11 @@ from dipaco.observe.progress import Progress
 from dipaco.observe.terminal import bullets, terminal_width
 from dipaco.observe.writers import JsonLines, Several
 from dipaco.plural import counted
-from dipaco.runs.progress import progress_of
-from dipaco.runs.reasons import terminal_line
-from dipaco.runs.report import files_of, renewed_report
+from dipaco.runs.reading.events import terminal_line, trackers_of
+from dipaco.runs.reading.progress import progress_of
+from dipaco.runs.reading.report import files_of, renewed_report
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
-from dipaco.runs.trackers import trackers_of
 
 SECONDS_BETWEEN_MESSAGES = 2.0
 SECONDS_BETWEEN_COUNTS = 10.0

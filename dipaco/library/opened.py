@@ -23,7 +23,7 @@ from dipaco.library.report import RunReport
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.plural import counted
 from dipaco.runs.opening import open_run
-from dipaco.runs.releases import check_arm, check_path, find_release
+from dipaco.runs.reading.releases import check_arm, check_path, find_release
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
@@ -103,7 +103,7 @@ class OpenedRun:
     @property
     def report(self) -> RunReport:
         """The table that `dipaco train` prints, curves and notes. Raises `RunUnfinished`."""
-        from dipaco.runs.report import make_report
+        from dipaco.runs.reading.report import make_report
 
         unfinished = self._run.ledger.queue.unfinished()
         if unfinished:
@@ -252,7 +252,7 @@ class OpenedRun:
           HalfCharacter: there is in a text what is no character.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """
-        from dipaco.runs.evaluate_texts import evaluate_texts
+        from dipaco.runs.reading.evaluate_texts import evaluate_texts
 
         self._keep_programs()
         release = self.release

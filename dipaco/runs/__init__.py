@@ -1,13 +1,15 @@
 """Runs: the config, facts, bytes, corpus and compiled programs of one run, opened side by side.
 
 `opening` begins, finds and opens runs, `folder_lock` keeps their folders to one setup at a time,
-and `run` is a `Run`: what every task reads through. `programs` holds what is compiled to train,
-`scoring_programs` what reads text, on `meshes` of the devices of a kind of `machine`; `routing`
-sends documents to paths, `feature_cache` shares their features between runs, and `evaluate_texts`
-scores any text. `rules` are what a user may pass in the place of the built-in outer step, router or
-path loss. `status`, `inspection` and `progress` describe a run, `report` a finished one; `version`
-tells programs apart, and `upgrade` moves a run to another.
+and `run` is a `Run`, through which every task reads. `programs` holds what is compiled to train,
+and `scoring_programs` what reads text. Both run on `meshes` of the devices of one kind of
+`machine`. `routing` sends documents to paths, and `feature_cache` shares their features between
+runs. `rules` are what a user may pass in the place of the built-in outer step, router or path loss.
+`version` tells programs apart, and `upgrade` moves a run to another.
 
-Workers do tasks on a `Run`; serving, evaluation and export read a release out of it. May import
+    forecast/   what a run will need, before it starts
+    reading/    what is read out of a run: status, report, inspection, releases
+
+Workers do tasks on a `Run`. Serving, evaluation and export read a release out of it. May import
 every room below, and nothing of workers, serving or swarm.
 """

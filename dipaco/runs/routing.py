@@ -2,9 +2,10 @@
 router (DiPaCo section 2.4); or, among the best of these, the path under which they are likeliest.
 """
 
+import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,37 @@ from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.routing.router import Router
 from dipaco.runs.errors import NotAllPaths, ReleaseOfOtherRouter
 from dipaco.runs.feature_cache import cached_features
-from dipaco.runs.recent_paths import LogLikelihoods, RecentPaths
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config, small_scores
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 BATCH_DOCUMENTS = 256  # whose features are computed at once
 CHUNK_DOCUMENTS = 16_384  # whose features are in memory at once
+MOST_PATHS = 4  # on the device at once
+
+LogLikelihoods = Callable[[Any, Any], Any]  # `ScoringPrograms.log_likelihoods` returns one.
+
+
+class RecentPaths:
+    """Paths of a release on the device. Reading one more drops the one used longest ago."""
+
+    def __init__(self, run: Run, release: Release):
+        self._run, self._release = run, release
+        self._held: collections.OrderedDict[int, LogLikelihoods] = collections.OrderedDict()
+
+    def log_likelihoods(self, path: int) -> LogLikelihoods:
+        """`ScoringPrograms.log_likelihoods` of a path. Raises as `Run.path_of`."""
+        if path not in self._held:
+            while len(self._held) >= MOST_PATHS:
+                self._held.popitem(last=False)
+            parts = self._run.path_of(self._release, path)
+            self._held[path] = self._run.scoring_programs.log_likelihoods(parts)
+        self._held.move_to_end(path)
+        return self._held[path]
+
+    def held_first(self, paths: Iterable[int]) -> list[int]:
+        """An order in which fewest have to be read."""
+        return sorted(paths, key=lambda path: (path not in self._held, path))
 
 
 def router_of(run: Run, release: Release) -> Router:

@@ -14,7 +14,7 @@ from dipaco.files import translate_os_errors, write_atomically
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
-from dipaco.runs.report import make_report
+from dipaco.runs.reading.report import make_report
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import (

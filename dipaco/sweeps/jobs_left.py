@@ -16,7 +16,7 @@ from dipaco.errors import DipacoError
 from dipaco.observe.events import Event
 from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import reading
-from dipaco.runs.progress import progress_of
+from dipaco.runs.reading.progress import progress_of
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.folder import is_finished

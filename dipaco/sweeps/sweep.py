@@ -15,7 +15,7 @@ from dipaco.files import translate_os_errors, write_atomically
 from dipaco.observe.events import Event
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
-from dipaco.runs.report import place_in_table
+from dipaco.runs.reading.report import place_in_table
 from dipaco.store.layout import SweepLayout
 from dipaco.sweeps.bootstrap import Drawn, drawn
 from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs

@@ -11,8 +11,8 @@ from dipaco.config import MODULAR
 from dipaco.errors import RunBusy
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import open_run
+from dipaco.runs.reading.sizes import sizes_of, stored_of
 from dipaco.runs.run import Run
-from dipaco.runs.sizes import sizes_of, stored_of
 from dipaco.store.address import Address
 from dipaco.store.inventory import by_kind
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SHARD_TOKENS, SNAPSHOTS

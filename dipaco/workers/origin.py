@@ -25,7 +25,7 @@ from dipaco.files import link_folder
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import reading
-from dipaco.runs.progress import base_costs, costs_of_start
+from dipaco.runs.reading.progress import base_costs, costs_of_start
 from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
 from dipaco.store.address import Address, Where

@@ -11,8 +11,8 @@ import pytest
 from dipaco.data.sources import cut_text
 from dipaco.data.toy import toy_documents
 from dipaco.model.config import MeshConfig
-from dipaco.runs.evaluate_texts import evaluate_texts
 from dipaco.runs.opening import reading
+from dipaco.runs.reading.evaluate_texts import evaluate_texts
 from tests.cli.conftest import as_json
 
 

@@ -8,7 +8,7 @@ from dipaco.config import MODULAR
 from dipaco.dashboard.alarms import alarms_of
 from dipaco.dashboard.facts import ArmFacts
 from dipaco.runs.opening import reading
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.status import status_of
 
 
 def test_a_finished_run_needs_nobody(recording):

@@ -12,9 +12,9 @@ from dipaco.dashboard.columns import packed, unpacked
 from dipaco.dashboard.page import export
 from dipaco.dashboard.page import page as whole_page
 from dipaco.dashboard.watcher import Pace
-from dipaco.runs.inspection import inspection_of
 from dipaco.runs.opening import reading
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.inspection import inspection_of
+from dipaco.runs.reading.status import status_of
 from tests.dashboard.conftest import HOST, served
 from tests.dashboard.test_recording import arm_of
 

@@ -11,9 +11,9 @@ from dipaco.dashboard.columns import packed, unpacked
 from dipaco.dashboard.facts import ArmFacts
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
-from dipaco.runs.inspection import inspection_of
 from dipaco.runs.opening import reading
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.inspection import inspection_of
+from dipaco.runs.reading.status import status_of
 
 
 def arm_of(recording, name=MODULAR):

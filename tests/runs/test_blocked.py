@@ -4,8 +4,8 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
-from dipaco.runs import blocked
-from dipaco.runs.blocked import Grace, situation_of, why
+from dipaco.runs.reading import blocked
+from dipaco.runs.reading.blocked import Grace, situation_of, why
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from dipaco.control.tasks import Task
 from dipaco.observe.events import Event
-from dipaco.runs.reasons import terminal_line
+from dipaco.runs.reading.events import terminal_line
 
 PREPARE, TRAIN = Task("prepare", "", "", 0), Task("train", "modular", "0", 1)
 

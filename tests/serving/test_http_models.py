@@ -60,7 +60,7 @@ def _forward(config):
 
 
 def test_paths_say_what_they_were_trained_on(client, service):
-    from dipaco.runs.inspection import inspection_of
+    from dipaco.runs.reading.inspection import inspection_of
 
     told = client.get("/v1/paths").json()
     assert (told["model"], len(told["data"])) == ("toy", 4)

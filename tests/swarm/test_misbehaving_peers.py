@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 
 from dipaco.observe.details import details
 from dipaco.runs.opening import create_or_open
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.status import status_of
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.credentials import DAY_SECONDS, Authority

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from dipaco.observe.details import details
-from dipaco.runs.report import make_report
-from dipaco.runs.routing_notes import sentence_on_shards
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.report import make_report
+from dipaco.runs.reading.routing_notes import sentence_on_shards
+from dipaco.runs.reading.status import status_of
 from tests.workers.conftest import CONFIG
 from tests.workers.test_recovery import finish
 

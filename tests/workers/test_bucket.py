@@ -14,8 +14,8 @@ from dipaco.data.corpus import ALWAYS_READ, Corpus
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import create_or_open, open_run, reading
-from dipaco.runs.report import make_report
-from dipaco.runs.sizes import sizes_of
+from dipaco.runs.reading.report import make_report
+from dipaco.runs.reading.sizes import sizes_of
 from dipaco.store.address import Address
 from dipaco.store.layout import MODULES as FOLDER
 from dipaco.store.layout import remote_name, shard_tokens_folder

@@ -8,7 +8,7 @@ import pytest
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.evaluation.plots import draw_inspection
-from dipaco.runs.inspection import inspection_of
+from dipaco.runs.reading.inspection import inspection_of
 from dipaco.store.tensors import load_tree
 from tests.workers.conftest import CONFIG, work_until
 

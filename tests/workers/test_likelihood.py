@@ -18,8 +18,8 @@ from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.ensembles import TEMPERATURE
 from dipaco.model.lm import forward
 from dipaco.runs.errors import NotAllPaths
-from dipaco.runs.evaluate_texts import evaluate_texts
 from dipaco.runs.opening import create_or_open
+from dipaco.runs.reading.evaluate_texts import evaluate_texts
 from dipaco.runs.routing import features, paths_of_prefixes, router_of
 from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.store.tensors import load_tree
@@ -218,8 +218,8 @@ def test_evaluation_of_texts_keeps_few_paths_on_the_device_and_reads_those_it_ha
     tokenizer = run.corpus.tokenizer()
     texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("valid"))][:16]
     expected = evaluate_texts(run, release, texts)
-    monkeypatch.setattr("dipaco.runs.recent_paths.MOST_PATHS", 2)
-    monkeypatch.setattr("dipaco.runs.evaluate_texts.CHUNK_DOCUMENTS", 8)
+    monkeypatch.setattr("dipaco.runs.routing.MOST_PATHS", 2)
+    monkeypatch.setattr("dipaco.runs.reading.evaluate_texts.CHUNK_DOCUMENTS", 8)
     alive, numbers = weakref.WeakSet(), []
 
     def log_likelihoods(parts, of=run.scoring_programs.log_likelihoods):

@@ -8,7 +8,7 @@ import replay
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.runs.opening import create_or_open, reading
-from dipaco.runs.report import make_report
+from dipaco.runs.reading.report import make_report
 from dipaco.runs.run import Run
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology

@@ -21,11 +21,11 @@ from dipaco.observe.overview import overview
 from dipaco.routing.router import fit_router
 from dipaco.runs.errors import RuleNotImportable
 from dipaco.runs.opening import create_or_open, open_run
-from dipaco.runs.report import make_report
+from dipaco.runs.reading.report import make_report
+from dipaco.runs.reading.status import status_of
 from dipaco.runs.routing import features
 from dipaco.runs.rules import Rules, record_of
 from dipaco.runs.run import Run
-from dipaco.runs.status import status_of
 from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom

@@ -4,7 +4,7 @@ import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.inner.phase import PhaseResult
-from dipaco.runs.progress import progress_of
+from dipaco.runs.reading.progress import progress_of
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 

@@ -10,8 +10,8 @@ from dipaco.data.corpus import Corpus
 from dipaco.data.tokenizer import Tokenizer
 from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import ENDS_WITH_BASE, create_or_open
-from dipaco.runs.sizes import sizes_of
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.sizes import sizes_of
+from dipaco.runs.reading.status import status_of
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 from dipaco.workers.garbage_collection import collect_all

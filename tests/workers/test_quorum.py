@@ -11,8 +11,8 @@ import replay
 
 from dipaco.config import MODULAR
 from dipaco.control.quorums import TakenContribution
-from dipaco.runs.inspection import inspection_of
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.inspection import inspection_of
+from dipaco.runs.reading.status import status_of
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused

@@ -8,9 +8,9 @@ from dipaco.config import MODULAR, ReportSettings
 from dipaco.evaluation import plots
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
-from dipaco.runs.progress import costs_of_start
-from dipaco.runs.report import files_of, make_report, renewed_report
-from dipaco.runs.routing_notes import note_on_routing
+from dipaco.runs.reading.progress import costs_of_start
+from dipaco.runs.reading.report import files_of, make_report, renewed_report
+from dipaco.runs.reading.routing_notes import note_on_routing
 from tests.support.tiny_run import TOY
 from tests.workers.conftest import CONFIG, worker_of
 

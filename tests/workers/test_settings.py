@@ -23,8 +23,8 @@ from dipaco.outer.compress import codec_of
 from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
+from dipaco.runs.reading.sizes import bytes_left_out
 from dipaco.runs.routing import features, prefixes_of, router_of
-from dipaco.runs.vocabulary_bytes import bytes_left_out
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.releases import check_consistent

@@ -13,7 +13,7 @@ from dipaco.model.config import flops_per_token
 from dipaco.model.lm import forward
 from dipaco.runs import small_models
 from dipaco.runs.opening import create_or_open
-from dipaco.runs.report import make_report
+from dipaco.runs.reading.report import make_report
 from dipaco.runs.routing import paths_of_prefixes
 from dipaco.runs.small_models import small_config
 from dipaco.serving.dispatch import Dispatcher

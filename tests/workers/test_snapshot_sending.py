@@ -11,7 +11,7 @@ from support.memory_bucket import Machines
 
 from dipaco.config import MODULAR
 from dipaco.errors import BadSetting
-from dipaco.runs.status import status_of
+from dipaco.runs.reading.status import status_of
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import claiming
 from dipaco.workers.hosts import SingleHost

@@ -14,7 +14,7 @@ from dipaco.config import MODULAR
 from dipaco.data.pipeline import Batches
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.config import OuterSettings
-from dipaco.runs.report import make_report
+from dipaco.runs.reading.report import make_report
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks

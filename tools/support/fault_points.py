@@ -45,7 +45,7 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco.control.sqlite import SQLite
     from dipaco.data import corpus_writing, reading
     from dipaco.data.token_files import TokenWriter
-    from dipaco.runs import report
+    from dipaco.runs.reading import report
     from dipaco.store import objects
     from dipaco.store.objects import Objects
     from dipaco.sweeps import jobs

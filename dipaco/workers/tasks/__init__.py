@@ -14,6 +14,6 @@ A new kind is a file here, and:
     workers/execution.py    its line in `execute`
     observe/fact_events.py  the events of its facts
     cli/roles.py            which verbs do it
-    runs/status.py          its place in `STAGE`
+    runs/reading/status.py          its place in `STAGE`
     tests/system/test_crashes.py    kills of it in `FAULTS`
 """

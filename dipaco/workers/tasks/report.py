@@ -6,7 +6,7 @@ from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.files import file_digest
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import report_settings_now
-from dipaco.runs.report import make_report, write_files
+from dipaco.runs.reading.report import make_report, write_files
 from dipaco.runs.run import Run
 
 

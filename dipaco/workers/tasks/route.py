@@ -26,8 +26,8 @@ from dipaco.routing.features import document_features
 from dipaco.routing.labels import best_paths
 from dipaco.routing.likelihood import balanced, balancing_nats
 from dipaco.routing.router import Router, fit_router, load, save
+from dipaco.runs.reading.routing_notes import sentence_on_shards
 from dipaco.runs.routing import FeaturesOf, route_documents
-from dipaco.runs.routing_notes import sentence_on_shards
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import FittedModels, fit_small_models
 from dipaco.store.layout import shard_tokens_folder

@@ -12,8 +12,7 @@ from dipaco.data.sources import cut_text
 from dipaco.data.windows import cut_windows
 from dipaco.errors import NoTexts, NothingToScore
 from dipaco.evaluation.perplexity import perplexity, score_documents
-from dipaco.runs.recent_paths import RecentPaths
-from dipaco.runs.routing import paths_of_prefixes, routing_by
+from dipaco.runs.routing import RecentPaths, paths_of_prefixes, routing_by
 from dipaco.runs.run import Run
 
 CHUNK_DOCUMENTS = 1024  # in memory at once

@@ -13,8 +13,8 @@ from dipaco.control.tasks import StageDone
 from dipaco.data.pack import load_plan
 from dipaco.receipt import Receipt
 from dipaco.routing.config import RANDOM
+from dipaco.runs.reading.releases import samples_as_json
 from dipaco.runs.run import Run
-from dipaco.runs.samples import samples_as_json
 from dipaco.store.tensors import load_tree
 
 

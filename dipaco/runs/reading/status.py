@@ -8,12 +8,12 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
 from dipaco.control.summaries import Routed
-from dipaco.runs.blocked import Grace, situation_of, why
-from dipaco.runs.progress import progress_of, work_left_seconds
+from dipaco.runs.reading.blocked import Grace, situation_of, why
+from dipaco.runs.reading.progress import progress_of, work_left_seconds
+from dipaco.runs.reading.releases import samples_as_json
+from dipaco.runs.reading.sizes import sizes_of
 from dipaco.runs.run import Run
-from dipaco.runs.samples import samples_as_json
 from dipaco.runs.sent_snapshots import unsent_phases
-from dipaco.runs.sizes import sizes_of
 
 # The order of the stages; kinds with the same number run side by side.
 STAGE = {

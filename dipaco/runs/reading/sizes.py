@@ -1,12 +1,28 @@
-"""What contributions save by leaving out rows of the vocabulary that would have no weight."""
+"""Bytes that a run takes on its disk or in its bucket, and bytes that contributions left out."""
 
 import numpy as np
 
 from dipaco.control.plan import Arm
+from dipaco.control.tasks import SLICED
 from dipaco.outer.vocabulary import sent_rows
+from dipaco.receipt import Receipt
 from dipaco.runs.forecast.traffic import codec_for
 from dipaco.runs.run import Run
+from dipaco.store.inventory import by_kind, stored_here, stored_there
+from dipaco.store.layout import remote_name
 from dipaco.topology import ModuleId
+
+
+def stored_of(run: Run) -> dict[str, int]:
+    """Name -> bytes, of everything that lies in the run's folder, or in its bucket."""
+    if run.objects.remote is None:
+        return stored_here(run.layout.root)
+    return stored_there(run.objects.remote, _known_bytes(run))
+
+
+def sizes_of(run: Run) -> dict[str, int]:
+    """Kind -> bytes; of a run in a bucket without the copies of shards' tokens."""
+    return by_kind(stored_of(run))
 
 
 def bytes_left_out(run: Run, arm: Arm) -> int:
@@ -43,3 +59,19 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
         if rows and "head" in owned:
             bits += leaf_bits("head.kernel", (d_model, rows))
     return round(bits / 8)
+
+
+def _known_bytes(run: Run) -> dict[str, int]:
+    """Name in the bucket -> bytes, as recorded."""
+    stages = run.ledger.facts.stages()
+    receipts = [receipt for stage in stages for receipt in stage.artifacts.values()]
+    for sliced in SLICED:
+        for fact in run.ledger.facts.slices(sliced):
+            receipts += fact.artifacts.values()
+    for stage in stages:
+        if stage.stage == "prepare":
+            receipts += run.corpus_files.values()
+        if stage.stage == "route":
+            receipts += run.shards_of(stage).plans
+    known = {remote_name(Receipt(*receipt)): receipt.num_bytes for receipt in receipts}
+    return known | run.ledger.retention.object_bytes()

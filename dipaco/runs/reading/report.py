@@ -29,23 +29,24 @@ from dipaco.evaluation.tables import (
 )
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.model.config import flops_per_token, num_parameters, part_parameters
-from dipaco.runs.curves import (
+from dipaco.runs.reading.curves import (
     base_model_of,
     curve_of,
+    loss_curves,
+    notes_on_losses,
     notes_on_start,
     start_of,
 )
-from dipaco.runs.loss_curves import loss_curves, notes_on_losses
-from dipaco.runs.progress import RouterCosts, base_costs, router_costs
-from dipaco.runs.routing_notes import (
+from dipaco.runs.reading.progress import RouterCosts, base_costs, router_costs
+from dipaco.runs.reading.routing_notes import (
     note_on_ensembles,
     note_on_routing,
     notes_on_bounds,
     notes_on_rerouting,
 )
+from dipaco.runs.reading.sizes import bytes_left_out
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
-from dipaco.runs.vocabulary_bytes import bytes_left_out
 
 ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR)
 

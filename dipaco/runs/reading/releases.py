@@ -1,12 +1,14 @@
-"""Which release of a run is meant: by arm and phase, and which of its paths."""
+"""The releases of a run: one by arm and phase, its paths, and the texts that releases continued."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from dipaco.errors import BadSetting, NoSuchPath
 from dipaco.runs.errors import NoSuchArm
 
 if TYPE_CHECKING:
     from dipaco.control.release import Release
+    from dipaco.control.tasks import Sampled
     from dipaco.runs.run import Run
 
 
@@ -32,3 +34,12 @@ def check_path(path: int | None, release: "Release") -> None:
         raise BadSetting(name="path", value=path, expected=f"a whole number, 0 to {last}")
     if path is not None and not 0 <= path < len(release.paths):
         raise NoSuchPath(path=path, last=last)
+
+
+def samples_as_json(sampled: "Iterable[Sampled]") -> list[dict[str, Any]]:
+    """One JSON object for each prompt of each release, which `arm` and `phase` name."""
+    return [
+        {"arm": each.arm, "phase": each.phase, **sample._asdict()}
+        for each in sampled
+        for sample in each.samples
+    ]
