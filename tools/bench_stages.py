@@ -32,7 +32,7 @@ from dipaco.runs.run import Run
 from dipaco.topology.grids import grid
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
-from dipaco.workers.garbage_collection import collect_after
+from dipaco.workers.keeping import collect_after
 
 TOY = Path(__file__).parents[1] / "configs" / "toy.py"
 
@@ -131,7 +131,7 @@ def done_by(options: argparse.Namespace, run: Run, workers: int) -> Job:
             break
         now, _, worker, claim, facts = heapq.heappop(doing)
         run.ledger.commit.finish(run.plan, claim, facts)
-        collect_after(run, claim, [])
+        collect_after(run, claim, set())
         ended[stage_of(claim)] = now
         idle.append(worker)
     stages = {name: round(ended[name] - began[name], 1) for name in began}

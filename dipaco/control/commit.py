@@ -1,7 +1,7 @@
 """Commits: the facts of a finished task and the tasks that they make due, in one transaction.
 
 Record a fact only when its bytes are durable: a row without bytes cannot be repaired; bytes
-without a row are deleted later (`workers/garbage_collection.py`).
+without a row are deleted later (`workers/keeping.py`).
 """
 
 import json

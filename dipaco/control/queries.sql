@@ -751,20 +751,34 @@ ORDER BY number;
 SELECT arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds
 FROM evaluations ORDER BY arm, phase;
 
--- superseded_contributions: contributions of a phase, when the newest `keep` phases have them
+-- superseded_contributions: contributions of a phase, when the newest `keep` phases have them; none
+-- while their step is made again
 SELECT c.name FROM contributions c JOIN modules m
   ON (m.arm, m.module, m.phase) = (c.arm, c.module, c.phase + :keep)
-WHERE c.arm = :arm AND c.module = :module AND c.phase = :newest - :keep;
+WHERE c.arm = :arm AND c.module = :module AND c.phase = :newest - :keep
+  AND NOT EXISTS (SELECT 1 FROM tasks again
+                  WHERE again.kind = 'outer' AND again.arm = c.arm AND again.subject = c.module
+                    AND again.phase = c.phase AND again.redo > 0 AND again.state <> 'done');
 
 -- superseded_taken: the same, where a step may take one that was late
 SELECT c.name FROM contributions c JOIN taken t
   ON (t.arm, t.module, t.phase, t.path) = (c.arm, c.module, c.phase, c.path)
 JOIN modules m ON (m.arm, m.module, m.phase) = (t.arm, t.module, t.step + :keep)
-WHERE t.arm = :arm AND t.module = :module AND t.step = :newest - :keep;
+WHERE t.arm = :arm AND t.module = :module AND t.step = :newest - :keep
+  AND NOT EXISTS (SELECT 1 FROM tasks again
+                  WHERE again.kind = 'outer' AND again.arm = t.arm AND again.subject = t.module
+                    AND again.phase = t.step AND again.redo > 0 AND again.state <> 'done');
 
--- superseded_snapshots: the newest but `keep` (a path does not take part in every phase)
-SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :newest
-ORDER BY phase DESC LIMIT 1 OFFSET :keep;
+-- superseded_snapshots: the newest but `keep` (a path does not take part in every phase); none while
+-- a later phase is trained again
+SELECT old.name FROM
+  (SELECT arm, path, phase, name FROM trained
+   WHERE arm = :arm AND path = :path AND phase <= :newest
+   ORDER BY phase DESC LIMIT 1 OFFSET :keep) AS old
+WHERE NOT EXISTS (SELECT 1 FROM tasks again
+                  WHERE again.kind IN ('train', 'pretrain') AND again.arm = old.arm
+                    AND again.subject = CAST(old.path AS TEXT) AND again.phase > old.phase
+                    AND again.phase <= :newest AND again.redo > 0 AND again.state <> 'done');
 
 -- superseded_modules: parameters and outer state of a phase, where no other fact speaks of them; but
 -- for the same module's of the phases between `since` and this one, which are superseded too
@@ -786,8 +800,8 @@ SELECT machine, CAST(sum(phases) AS BIGINT) FROM path_machines
 GROUP BY machine HAVING sum(phases) > 0 ORDER BY machine;
 
 -- live_names: objects that will be read again, or are needed to redo a damaged one: the newest
--- snapshots of every path but those of one arm, the newest contributions to every module, and
--- partial snapshots
+-- snapshots of every path but those of one arm, the newest contributions to every module, partial
+-- snapshots, and what tasks begin from that are done again
 SELECT name FROM
   (SELECT name, row_number() OVER (PARTITION BY arm, path ORDER BY phase DESC) AS age FROM trained
    WHERE arm <> :but) AS aged
@@ -800,7 +814,17 @@ LEFT JOIN modules m
     c.phase + CASE WHEN EXISTS (SELECT 1 FROM taken o WHERE o.arm = c.arm) THEN 1 ELSE 0 END))
 WHERE m.module IS NULL
 UNION
-SELECT name FROM partial_snapshots;
+SELECT name FROM partial_snapshots
+UNION
+SELECT c.name FROM tasks again JOIN contributions c
+  ON c.arm = again.arm AND c.module = again.subject
+ AND c.phase >= again.phase - 1 AND c.phase <= again.phase
+WHERE again.kind = 'outer' AND again.redo > 0 AND again.state NOT IN ('done', 'aside')
+UNION
+SELECT t.name FROM tasks again JOIN trained t
+  ON t.arm = again.arm AND CAST(t.path AS TEXT) = again.subject AND t.phase < again.phase
+WHERE again.kind IN ('train', 'pretrain') AND again.redo > 0
+  AND again.state NOT IN ('done', 'aside');
 
 -- module_objects: parameters and outer states of every module at every phase
 SELECT arm, phase, name, state_name FROM modules;

@@ -16,7 +16,7 @@ import logging
 import mmap
 import shutil
 import uuid
-from collections.abc import Callable, Container, Generator, Iterable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +37,6 @@ from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.fetch_lock import fetch_lock
 from dipaco.store.layout import (
-    CONTRIBUTIONS,
     SNAPSHOTS,
     is_folder,
     is_object,
@@ -273,20 +272,6 @@ class Objects:
                     times = [each.stat().st_mtime for each in (leftover, *leftover.rglob("*"))]
                     if max(times) < old_seconds:
                         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-
-    def delete_unreferenced(
-        self, live: Container[str], folders: Iterable[str] = (CONTRIBUTIONS, SNAPSHOTS)
-    ) -> None:
-        """Removes objects whose names are not in `live`: superseded ones, and those of attempts
-        that were never recorded. The caller guarantees that no process writes.
-
-        Args:
-          live: names of what stays.
-          folders: that are looked through; by default those of contributions and snapshots.
-        """
-        for name in sorted(self.names(*folders)):
-            if name not in live:
-                self.delete(name)
 
     def names(self, *folders: str) -> set[str]:
         """Names of the objects in some folders, here and in the bucket."""

@@ -3,7 +3,7 @@
 `process` opens a run and works on it: `registration` under a name, `heartbeat` to renew leases,
 `claiming` to pick a task, `loop` to execute it and record. `execution` maps each kind of task to
 its function in `tasks/`; `hosts` are the processes of a worker on several machines. `recovery` has
-lost objects made again, `garbage_collection` deletes superseded ones, `monitor` reports silent
+lost objects made again, `keeping` deletes superseded ones, `monitor` reports silent
 workers, `rollback` goes back to an earlier phase, `cleaning` gives that up, `origin` is what a new
 run starts from.
 

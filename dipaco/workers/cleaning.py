@@ -16,6 +16,7 @@ from dipaco.runs.run import Run
 from dipaco.store.address import Address
 from dipaco.store.inventory import by_kind
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SHARD_TOKENS, SNAPSHOTS
+from dipaco.workers.keeping import delete
 
 FOLDERS = (SNAPSHOTS, CONTRIBUTIONS, OUTER_STATES, MODULES, SHARD_TOKENS)
 
@@ -49,17 +50,23 @@ def clean(where: Address, *, is_dry: bool = False) -> Cleaning:
             planned = _planned(run, superfluous)
             # First: from here on nothing reads these bytes.
             run.ledger.cleanings.record(planned.removed)
-            for name in sorted(superfluous):
-                run.objects.delete(name)
-                run.objects.delete_folder_if_empty(name)
+            delete(lambda: superfluous - _needed(run), lambda name: _remove(run, name))
             return planned._replace(left=sizes_of(run))
     finally:
         run.ledger.close()
 
 
 def _superfluous(run: Run) -> set[str]:
-    needed = run.ledger.retention.released(run.plan, is_newest_only=True)
-    return run.objects.names(*FOLDERS) - needed
+    return run.objects.names(*FOLDERS) - _needed(run)
+
+
+def _needed(run: Run) -> set[str]:
+    return run.ledger.retention.released(run.plan, is_newest_only=True)
+
+
+def _remove(run: Run, name: str) -> None:
+    run.objects.delete(name)
+    run.objects.delete_folder_if_empty(name)
 
 
 def _planned(run: Run, superfluous: set[str]) -> Cleaning:

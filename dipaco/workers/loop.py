@@ -27,9 +27,13 @@ from dipaco.workers.claiming import Claimer
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.execution import execute
 from dipaco.workers.failing import FailureCounter, fault_of_machine
-from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
+from dipaco.workers.keeping import (
+    collect_after,
+    delete_partial_snapshots,
+    partial_snapshots_of,
+)
 from dipaco.workers.late_modules import modules_needed
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
@@ -197,7 +201,7 @@ class Worker:
                 self._fail(claim, error)
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
-        partial_snapshots = superseded_partial_snapshots(self._run, claim)
+        partial_snapshots = partial_snapshots_of(self._run, claim)
         run, settles = self._run, self._run.objects.remote is not None
         try:
             run.ledger.commit.finish(run.plan, claim, facts, settles=settles)
@@ -240,9 +244,7 @@ class Worker:
 
     def _release(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
         # A phase runner may have recorded this very snapshot already.
-        old_names = superseded_partial_snapshots(
-            self._run, claim, but=partial_snapshot.receipt.name
-        )
+        before = partial_snapshots_of(self._run, claim)
         try:
             needed = modules_needed(self._run, claim, partial_snapshot.step)
             self._run.ledger.commit.release_with_snapshot(claim, partial_snapshot, needed)
@@ -250,8 +252,7 @@ class Worker:
             self._callbacks.claim_lost(claim)
             return
         self._callbacks.task_released(claim, partial_snapshot.step)
-        for name in old_names:
-            self._run.objects.delete(name)
+        delete_partial_snapshots(self._run, claim, before)
 
     def _postpone(self, claim: Claim, error: DipacoError) -> None:
         """Has a missing or damaged input made again. The task fails if no task makes it, or making

@@ -37,9 +37,9 @@ from dipaco.store.remote import check_upload
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.failing import reason_of
-from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, SingleHost
+from dipaco.workers.keeping import clean_up
 from dipaco.workers.loop import Worker, kinds_done_by
 from dipaco.workers.origin import check_origin, from_checkpoint, from_run
 from dipaco.workers.registration import register

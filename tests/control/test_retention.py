@@ -96,3 +96,30 @@ def test_a_finished_run_keeps_releases_its_base_model_and_one_arm_at_every_phase
         for but in ("", BASE)
     }
     assert live[""] - live[BASE] == of_base
+
+
+def do_again(ledger, kind, arm, subject, phase):
+    with ledger._database.transaction():
+        of = {"kind": kind, "arm": arm, "subject": subject, "phase": phase}
+        assert ledger._database.change("redo_task", **of) == 1
+
+
+def test_what_a_step_takes_that_is_made_again_is_not_superseded(finished, plan):
+    module = ModuleId("early", 1)
+    paths = plan.arm("modular").topology.paths_through(module)
+    names = {receipt("message", module, 0, path).name for path in paths}
+    superseded = finished.retention.superseded_contributions
+    assert names == {*superseded("modular", module, 1, 1)}
+    do_again(finished, "outer", "modular", str(module), 0)
+    assert superseded("modular", module, 1, 1) == []
+    assert names <= finished.retention.live_names(snapshots=1, contributions=1)
+    other = ModuleId("early", 0)
+    assert superseded("modular", other, 1, 1), "no other module's step is made again"
+
+
+def test_what_a_path_begins_from_that_trains_again_is_not_superseded(finished):
+    name = receipt("snapshot", "dense", 0, 0).name
+    assert finished.retention.superseded_snapshots("dense", 0, 2, 2) == [name]
+    do_again(finished, "train", "dense", "0", 1)
+    assert finished.retention.superseded_snapshots("dense", 0, 2, 2) == []
+    assert name in finished.retention.live_names(snapshots=1, contributions=1)

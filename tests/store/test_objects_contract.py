@@ -12,7 +12,7 @@ from dipaco import trees
 from dipaco.files import file_digest
 from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.layout import remote_name
+from dipaco.store.layout import CONTRIBUTIONS, SNAPSHOTS, remote_name
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.store.verification import DIGESTS
@@ -115,7 +115,9 @@ def test_only_live_contributions_and_snapshots_are_kept(store):
     snapshots = [f"snapshots/modular/0003/000002-{attempt}" for attempt in (1, 2)]
     for name in snapshots:
         save_folder(store.here, name)
-    store.other.delete_unreferenced({messages[1].name, snapshots[1]})
+    live = {messages[1].name, snapshots[1]}
+    for name in store.other.names(CONTRIBUTIONS, SNAPSHOTS) - live:
+        store.other.delete(name)
     assert store.content(module) == store.content(messages[1]) == CONTENT
     assert store.content(messages[0]) is None
     assert contents(store.other.folder(snapshots[1])) == FILES

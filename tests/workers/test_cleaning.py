@@ -20,9 +20,10 @@ from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.retention import RetentionSettings
 from dipaco.store.tensors import load_tree
+from dipaco.workers import keeping
 from dipaco.workers.cleaning import clean
 from dipaco.workers.errors import CannotRollBack, CannotStartFrom
-from dipaco.workers.garbage_collection import clean_up
+from dipaco.workers.keeping import clean_up, collect_all
 from dipaco.workers.origin import from_run
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
@@ -111,6 +112,28 @@ def test_a_finished_run_keeps_what_is_released_started_from_and_gone_on_with(ope
     before = files_in(opened.layout.root)
     clean_up(opened, is_first=True)  # as the same command does that is given again
     assert files_in(opened.layout.root) == before
+
+
+def test_a_finished_run_that_goes_back_while_it_is_collected_loses_nothing_more(
+    opened, monkeypatch
+):
+    before = files_in(opened.layout.root)
+    unnamed = [
+        opened.objects.write_bytes("messages/modular/early/0000/000001", "bin", bytes([at])).name
+        for at in range(3)
+    ]
+    finished = [True]
+
+    def delete_first(self, name):
+        deleted(self, name)
+        finished[0] = False
+
+    deleted = Objects.delete
+    monkeypatch.setattr(keeping, "BATCH", 1)
+    monkeypatch.setattr(Objects, "delete", delete_first)
+    monkeypatch.setattr(opened.ledger.queue, "is_finished", lambda: finished[0])
+    collect_all(opened)
+    assert files_in(opened.layout.root) == before | set(sorted(unnamed)[1:])
 
 
 @pytest.mark.parametrize("snapshots", [3, None])

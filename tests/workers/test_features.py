@@ -7,7 +7,7 @@ import pytest
 
 from dipaco.control.tasks import Task
 from dipaco.runs import routing
-from dipaco.workers.garbage_collection import collect_all
+from dipaco.workers.keeping import collect_all
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 ALTERNATING = dataclasses.replace(

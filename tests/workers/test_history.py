@@ -4,18 +4,18 @@ import pytest
 
 from dipaco.control.tasks import Claim, Task
 from dipaco.runs.opening import reading
-from dipaco.workers import garbage_collection
-from dipaco.workers.garbage_collection import PRUNE_EVERY, collect_after
+from dipaco.workers import keeping
+from dipaco.workers.keeping import PRUNE_EVERY, collect_after
 
 
 @pytest.mark.parametrize(("keep", "left"), [(3, 3), (1_000_000, ...), (0, 0)])
 def test_old_events_are_deleted_now_and_then(half, copy_of, monkeypatch, keep, left):
-    monkeypatch.setattr(garbage_collection, "PRUNE_EVERY", 1)
+    monkeypatch.setattr(keeping, "PRUNE_EVERY", 1)
     with reading(copy_of(half).folder) as run:
         events = run.ledger.history.after()
         assert len(events) > 3
-        monkeypatch.setattr(garbage_collection, "KEPT_EVENTS", keep)
-        collect_after(run, Claim(Task("evaluate", "modular", "", 1), 7, 1, "w"), [])
+        monkeypatch.setattr(keeping, "KEPT_EVENTS", keep)
+        collect_after(run, Claim(Task("evaluate", "modular", "", 1), 7, 1, "w"), set())
         expected = events if left is ... else events[len(events) - left :]
         assert run.ledger.history.after() == expected
 
@@ -26,14 +26,14 @@ def test_not_at_every_task_but_at_the_end_of_a_run(half, copy_of, monkeypatch, k
     assert PRUNE_EVERY > 100
     with reading(copy_of(half).folder) as run:
         events = run.ledger.history.after()
-        monkeypatch.setattr(garbage_collection, "KEPT_EVENTS", 1)
-        collect_after(run, Claim(Task(kind, "modular", "", 1), 7, 1, "w"), [])
+        monkeypatch.setattr(keeping, "KEPT_EVENTS", 1)
+        collect_after(run, Claim(Task(kind, "modular", "", 1), 7, 1, "w"), set())
         assert run.ledger.history.after() == (events[-1:] if kind == "report" else events)
 
 
 def test_the_last_text_ends_a_run_that_has_its_report(tiny, copy_of, monkeypatch):
     with reading(copy_of(tiny).folder) as run:
         events = run.ledger.history.after()
-        monkeypatch.setattr(garbage_collection, "KEPT_EVENTS", 1)
-        collect_after(run, Claim(Task("sample", "modular", "", 2), 7, 1, "w"), [])
+        monkeypatch.setattr(keeping, "KEPT_EVENTS", 1)
+        collect_after(run, Claim(Task("sample", "modular", "", 2), 7, 1, "w"), set())
         assert run.ledger.history.after() == events[-1:]

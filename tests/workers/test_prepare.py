@@ -14,7 +14,7 @@ from dipaco.runs.reading.sizes import sizes_of
 from dipaco.runs.reading.status import status_of
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
-from dipaco.workers.garbage_collection import collect_all
+from dipaco.workers.keeping import collect_all
 from tests.workers.conftest import CONFIG, worker_of
 
 SLICES = 3
@@ -141,7 +141,7 @@ def test_a_corpus_that_is_lost_later_is_made_by_one_task(begun, alone):
 
 def test_what_a_crash_left_of_slices_is_deleted_later(begun, alone, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("dipaco.workers.garbage_collection.delete_slices", lambda _: None)
+        patch.setattr("dipaco.workers.keeping.delete_slices", lambda _: None)
         prepare_to(begun, 2 * SLICES + 2)
     assert len(begun.objects.names("objects/corpora")) > 4 * SLICES
     collect_all(begun)

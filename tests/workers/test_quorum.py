@@ -17,7 +17,7 @@ from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused
 from dipaco.workers.execution import execute
-from dipaco.workers.garbage_collection import collect_after
+from dipaco.workers.keeping import collect_after
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import CONFIG, config_with, never, work_until, worker_of
@@ -50,7 +50,7 @@ def work_with_late_paths(run, is_late):
             continue
         claim = claim or held.pop(0)
         run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
-        collect_after(run, claim, [])
+        collect_after(run, claim, set())
 
 
 def late_ones(run):

@@ -19,7 +19,7 @@ from dipaco.store.objects import Objects
 from dipaco.store.remote import Remote
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
-from dipaco.workers.garbage_collection import collect_after
+from dipaco.workers.keeping import collect_after
 from dipaco.workers.recovery import recover
 
 CACHE_BYTES = 1 << 30
@@ -104,7 +104,7 @@ class Machine:
             recover(run, claim, error)
             return
         run.ledger.commit.finish(run.plan, claim, facts)
-        collect_after(run, claim, [])
+        collect_after(run, claim, set())
 
 
 class Machines:

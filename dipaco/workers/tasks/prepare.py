@@ -287,17 +287,24 @@ def restore_corpus(run: Run, progress: OnProgress) -> None:
         _ = run.corpus  # opening it compares its digest with the recorded one
 
 
-def delete_texts(run: Run) -> None:
-    """Deletes what slices made, once the corpus is recorded: all but the tokenizer, which may be
+def superseded_texts(run: Run) -> list[str]:
+    """Names of what slices made, once the corpus is recorded: all but the tokenizer, which may be
     one that the run was given.
     """
     if not _is_prepared(run):
-        return
-    for fact in run.ledger.facts.slices("prepare"):
-        for receipt in fact.artifacts.values():
-            if receipt.name.startswith(f"objects/{KIND}/"):
-                run.objects.delete(receipt.name)
-    shutil.rmtree(run.layout.slices, ignore_errors=True)
+        return []
+    return [
+        receipt.name
+        for fact in run.ledger.facts.slices("prepare")
+        for receipt in fact.artifacts.values()
+        if receipt.name.startswith(f"objects/{KIND}/")
+    ]
+
+
+def delete_staged_text(run: Run) -> None:
+    """Deletes the text that slices have read on this machine, once the corpus is recorded."""
+    if _is_prepared(run):
+        shutil.rmtree(run.layout.slices, ignore_errors=True)
 
 
 def _is_prepared(run: Run) -> bool:

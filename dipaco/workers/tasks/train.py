@@ -29,8 +29,8 @@ from dipaco.topology import ModuleId, dissect
 from dipaco.workers.callbacks import OnStep
 from dipaco.workers.contributing import contribute
 from dipaco.workers.fetching import bytes_down
-from dipaco.workers.garbage_collection import superseded_partial_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
+from dipaco.workers.keeping import delete_partial_snapshots, partial_snapshots_of
 from dipaco.workers.late_modules import have_come, merged
 from dipaco.workers.phase_start import Carried, PhaseStart, has_residual, phase_start
 from dipaco.workers.preemption import Preempted
@@ -131,10 +131,9 @@ def train_with_runner(
             losses=tuple(losses),
             seconds=start.seconds + time.monotonic() - started,
         )
-        old_names = superseded_partial_snapshots(run, claim, but=name)
+        before = partial_snapshots_of(run, claim)
         run.ledger.commit.save_partial_snapshot(claim, partial_snapshot)
-        for each in old_names:
-            run.objects.delete(each)
+        delete_partial_snapshots(run, claim, before)
 
     modules = {
         str(module): run.ledger.facts.module(arm.name, module, claim.task.phase).parameters.digest

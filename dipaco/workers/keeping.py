@@ -1,0 +1,187 @@
+"""Keeping: which objects a run still needs, and the one place that deletes the others.
+
+The ledger decides. Workers delete what the facts of a task have superseded once these are recorded,
+within `retention`. What a crash leaves goes when a process opens the run alone (`clean_up`) or when
+the report is recorded. A finished run needs less: what is left can be released, read, started from
+and gone on with. `cleaning.py` removes more, if it is asked to.
+
+Names are asked for again before each batch, so that no batch is decided by what was true before a
+rollback, or before an object had to be made again. Each task is collected after by the worker that
+finished it, so no two do the same work. Should a run go back in the middle of a batch, an object
+may still be lost: it is then made again by its task.
+"""
+
+from collections.abc import Callable, Iterable
+
+from dipaco.config import MODULAR
+from dipaco.control.tasks import SLICED, Claim, Task
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import superseded_snapshots
+from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
+from dipaco.workers.tasks.features import superseded_features
+from dipaco.workers.tasks.prepare import delete_staged_text, superseded_texts
+
+KEPT_EVENTS = 1_000_000  # of the history, at about 200 bytes of the ledger each
+PRUNE_EVERY = 500  # tasks, and at the end of a run
+FOLDERS = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)  # of objects that may be deleted
+BATCH = 64  # names that are deleted before the ledger is asked again
+
+
+def delete(find: Callable[[], Iterable[str]], remove: Callable[[str], object]) -> None:
+    """Deletes objects in batches.
+
+    Args:
+      find: asks the ledger which names are not needed; those deleted already may be among them.
+      remove: one object.
+    """
+    removed: set[str] = set()
+    while batch := sorted(set(find()) - removed)[:BATCH]:
+        for name in batch:
+            remove(name)
+        if len(batch) < BATCH:
+            return
+        removed.update(batch)
+
+
+def partial_snapshots_of(run: Run, claim: Claim) -> set[str]:
+    """Names of the recorded partial snapshots of a task: one, or none."""
+    task = claim.task
+    if task.kind not in ("train", "pretrain", "reroute"):
+        return set()
+    partial_snapshot = run.ledger.facts.partial_snapshot(task.arm, task.path, task.phase)
+    return set() if partial_snapshot is None else {partial_snapshot.receipt.name}
+
+
+def delete_partial_snapshots(run: Run, claim: Claim, before: set[str]) -> None:
+    """Deletes the partial snapshots of a task that were recorded before and are no longer."""
+    if before:
+        delete(lambda: before - partial_snapshots_of(run, claim), run.objects.delete)
+
+
+def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
+    """Deletes what the facts of a task have superseded, once they are recorded.
+
+    Args:
+      run: that the task belongs to.
+      claim: under which it was done.
+      partial_snapshots: of the task, recorded before it was finished.
+    """
+    task = claim.task
+    delete_partial_snapshots(run, claim, partial_snapshots)
+    if task.kind in ("outer", "train", "pretrain"):
+        delete(lambda: _superseded_by(run, task), lambda name: _remove(run, name))
+    if task.kind in SLICED and not task.step:
+        delete_slices(run)
+    is_last = task.kind == "report"  # nothing is written any more
+    if task.kind == "sample":  # its texts may come after the report
+        is_last = run.ledger.queue.is_finished()
+    if is_last or claim.task_id % PRUNE_EVERY == 0:
+        run.ledger.history.prune(KEPT_EVENTS)
+    if is_last:
+        collect_all(run)
+
+
+def delete_slices(run: Run) -> None:
+    """Deletes what slices of stages made, once what these make of it is recorded."""
+    delete(lambda: (*superseded_texts(run), *superseded_features(run)), run.objects.delete)
+    delete_staged_text(run)
+
+
+def collect_all(run: Run) -> None:
+    """Deletes contributions and snapshots that are superseded or that no fact names. A finished run
+    loses all that it is not asked for. Only while nothing is written.
+    """
+    delete_slices(run)
+    keep, is_finished = run.config.retention, run.ledger.queue.is_finished
+    was_finished = is_finished()
+    there = run.objects.names(*(FOLDERS if was_finished else (CONTRIBUTIONS, SNAPSHOTS)))
+
+    def superfluous() -> set[str]:
+        if is_finished() != was_finished:
+            return set()  # It went back, and others may be writing.
+        if was_finished:
+            return there - _needed_when_finished(run)
+        return there - run.ledger.retention.live_names(
+            snapshots=keep.num_snapshots, contributions=keep.num_contributions
+        )
+
+    delete(superfluous, run.objects.delete)
+
+
+def _remove(run: Run, name: str) -> None:
+    run.objects.delete(name)
+    if name.startswith(f"{CONTRIBUTIONS}/"):
+        run.objects.delete_folder_if_empty(name)
+
+
+def _superseded_by(run: Run, task: Task) -> list[str]:
+    """Earlier contributions, snapshots and modules that the facts of a task have superseded."""
+    is_outer = task.kind == "outer"
+    names = _superseded_contributions(run, task) if is_outer else superseded_snapshots(run, task)
+    return names + _superseded_modules(run, task)
+
+
+def _superseded_contributions(run: Run, task: Task) -> list[str]:
+    keep = run.config.retention.num_contributions
+    of = task.arm, task.module, task.phase + 1, keep
+    has_quorum = run.plan.arm(task.arm).has_quorum
+    return run.ledger.retention.superseded_contributions(*of, has_quorum=has_quorum)
+
+
+def _needed_when_finished(run: Run) -> set[str]:
+    """Names of contributions, snapshots, modules and outer states that a finished run keeps."""
+    keep, plan, retention = run.config.retention, run.plan, run.ledger.retention
+    snapshots = keep.num_finished_snapshots
+    contributions = keep.num_contributions
+    if keep.contributions is not None:
+        # Only those who were late are waited for again, by a run that goes back.
+        contributions = min(contributions, snapshots) if plan.arm(MODULAR).has_quorum else 0
+    base = "" if keep.snapshots is None else plan.base.name
+    live = retention.live_names(snapshots=snapshots, contributions=contributions, but=base)
+    modules = retention.modules_of_finished(plan, MODULAR, states=snapshots)
+    return live | modules | _given_names(run)
+
+
+def _given_names(run: Run) -> set[str]:
+    """Names of the objects that the run was begun with (`--from`, `--init-from`)."""
+    base = run.given("base")
+    receipts = [*([] if base is None else [base]), *(run.given("modules") or {}).values()]
+    return {Receipt(*receipt).name for receipt in receipts}
+
+
+def _superseded_modules(run: Run, task: Task) -> list[str]:
+    """Earlier phases of the modules that the task made; those of a release stay, and those that
+    the run was begun with, which no task would make again.
+    """
+    arm = run.plan.arm(task.arm)
+    if arm.is_averaged and task.kind != "outer":
+        return []  # it makes contributions
+    phase = task.phase + 1 - run.config.retention.num_modules
+    # With early stopping a release may take a path from an earlier phase.
+    if phase < 0 or arm.is_evaluated(phase) or arm.stops_early:
+        return []
+    # A module that does not step at every phase is one object over several.
+    since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)
+    modules = [task.module] if task.kind == "outer" else arm.topology.modules
+    names = [
+        name
+        for module in modules
+        for name in run.ledger.retention.superseded_modules(arm.name, module, phase, since)
+    ]
+    given = _given_names(run) if names else set()
+    return [name for name in names if name not in given]
+
+
+def clean_up(run: Run, *, is_first: bool) -> None:
+    """Removes what dead processes left: half-written files and, with SQLite, whose run no other
+    machine can work on, claims and superseded objects too.
+
+    Args:
+      is_first: no other process works on the run from its folder on this machine.
+    """
+    is_alone = is_first and run.address.url is None and not run.database_location.is_server
+    run.objects.delete_partial_writes(is_alone=is_alone)
+    if is_alone:
+        run.ledger.queue.give_back_all()
+        collect_all(run)
