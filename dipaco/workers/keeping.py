@@ -24,7 +24,7 @@ from dipaco.workers.tasks.prepare import delete_staged_text, superseded_texts
 
 KEPT_EVENTS = 1_000_000  # of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
-FOLDERS = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)  # of objects that may be deleted
+FOLDERS = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)
 BATCH = 64  # names that are deleted before the ledger is asked again
 
 
