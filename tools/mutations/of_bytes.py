@@ -159,8 +159,8 @@ MUTANTS = (
     Mutant(
         name="snapshots-one-too-few",
         file="dipaco/control/queries.sql",
-        old="ORDER BY phase DESC LIMIT 1 OFFSET :keep;",
-        new="ORDER BY phase DESC LIMIT 1 OFFSET :keep - 1;",
+        old="ORDER BY phase DESC LIMIT 1 OFFSET :keep)",
+        new="ORDER BY phase DESC LIMIT 1 OFFSET :keep - 1)",
         breaks="the newest `retention.snapshots` snapshots of a path are kept",
         tests=(RETENTION,),
     ),
