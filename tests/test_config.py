@@ -76,18 +76,6 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
             r"`outer.delay` is 10, and a phase has `inner.steps` \(10\) steps",
         ),
         (
-            {"outer": OuterSettings(stagger=True), "topology": ONE_PATH},
-            "`outer.stagger` is on, and one level owns all parts",
-        ),
-        (
-            {"outer": OuterSettings(stagger=True, quorum=0.5)},
-            "`outer.stagger` is on, and so is `outer.quorum`",
-        ),
-        (
-            {"outer": OuterSettings(stagger=True, path_share=0.5)},
-            "`outer.stagger` is on, and so is `outer.path_share`",
-        ),
-        (
             {
                 "outer": OuterSettings(path_share=0.5),
                 "retention": RetentionSettings(send_snapshots_every=2, modules=3),
@@ -665,7 +653,6 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "inner.freeze_absent_tokens=true",
         "outer.isotropic=true",
         "outer.delay=1",
-        "outer.stagger=true",
     ],
 )
 def test_synchronous_training_refuses_settings_of_contributions(setting):

@@ -131,7 +131,6 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
         outer_rule=run.rule("outer_step"),
         train_late=variants.TrainLate(train_ahead, train_rest) if arm.delay else None,
-        steps_after=arm.steps_after if arm.is_staggered else None,
     )
 
 

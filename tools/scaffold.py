@@ -96,7 +96,6 @@ def why_not(run: Run) -> str:
         "routing by likelihood": config.routing.rule == LIKELIHOOD,
         "a quorum": arm.has_quorum,
         "late modules": arm.delay,
-        "levels that step in turn": arm.is_staggered,
         "averaging at every step": config.outer.synchronous,
         f"contributions in {config.outer.codec!r}": config.outer.codec != "none",
     }

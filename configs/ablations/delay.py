@@ -1,14 +1,13 @@
 """What late modules cost a small model: 2x2 that waits at every phase's end, and that trains on
 while its contributions travel (`outer.delay`), by so many of its 50 inner steps and with so much of
-its own parameters kept at the merge (Streaming DiLoCo, arXiv 2501.18512). `stagger`: its two levels
-step in turn, each at every second phase's end (`outer.stagger`), so half of the bytes.
+its own parameters kept at the merge (Streaming DiLoCo, arXiv 2501.18512).
 
     dipaco ablate configs/ablations/delay.py --run runs/delay --seeds 0,1,2 --jobs 2
     dipaco ablate configs/ablations/delay.py --run runs/delay_short --set base.steps=100 \\
         --set phases=3 --set inner.steps=30 --set inner.warmup_steps=20 \\
         --set evaluation.every_phases=3 --set evaluation.max_documents=150 \\
         --set evaluation.best_path=false --set evaluation.ensembles=false \\
-        --only plain "plain delay 5" "plain stagger"
+        --only plain "plain delay 5"
 
 Rows have the size, text, router and rate of `reproduction.py`; plain ones average without momentum,
 rows of the vocabulary by holders. The second command is the smallest form: 90 steps a path.
@@ -40,9 +39,6 @@ def sweep() -> dict[str, RunConfig]:
             for keep in KEPT:
                 kept = "" if keep == 0.5 else f" keep {keep:g}"
                 rows[f"{name} delay {delay}{kept}"] = row(outer, delay, keep)
-        staggered = dataclasses.replace(outer, stagger=True)
-        rows[f"{name} stagger"] = row(staggered, 0, 0.5)
-        rows[f"{name} stagger delay 5"] = row(staggered, 5, 0.5)
     return rows
 
 

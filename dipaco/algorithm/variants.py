@@ -1,6 +1,6 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), late and staggered modules,
+Path sampling, codecs with error feedback, late contributions (quorum), late modules,
 alternations, isotropic merging, an outer step of one's own, plain AdamW without
 one, early stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared
 with it bit for bit, since the order of its sums is theirs.
@@ -19,7 +19,7 @@ from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.codecs.contract import Codec
 from dipaco.outer.compress import PLAIN, encode_rows, own_parameters
 from dipaco.outer.config import OuterSettings
-from dipaco.outer.delay import take
+from dipaco.outer.delay import merge
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.own_step import OuterRule
 from dipaco.outer.spectrum import flatten_spectrum
@@ -74,7 +74,6 @@ def train(
     token_counts: Callable[[int], np.ndarray] | None = None,
     outer_rule: OuterRule | None = None,
     train_late: TrainLate | None = None,
-    steps_after: Callable[[ModuleId, int], bool] | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
 
@@ -101,9 +100,6 @@ def train(
         `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and takes
         `rest`. Else it begins with its modules: `train_path`. Contributions are measured from the
         modules at the start of the phase either way.
-      steps_after: (module, phase) -> whether it steps at the end of the phase (`outer.stagger`).
-        Others stay as they are, and the paths go on with their own parameters of them; what a path
-        contributes is measured from the module as it has been since its last step. None: always.
     """
     carried: list[Any] = [None] * topology.num_paths
     own: dict[int, Any] = {}  # path -> its parameters after the phase before
@@ -113,7 +109,6 @@ def train(
     waiting: dict[ModuleId, dict[tuple[int, int], WaitingContribution]] = {
         module: {} for module in topology.modules
     }
-    steps = steps_after or (lambda module, phase: True)
 
     for phase in range(phases):  # line 2
         coded = codec if isinstance(codec, Codec) else codec(phase)
@@ -123,16 +118,11 @@ def train(
         trained: dict[int, Modules] = {}
         for path in paths:  # line 3, in parallel on real machines
             parts = _assembled(topology, path, modules, residual, coded)  # line 4
-            train_on, before = train_path, own.get(path)
-            if before is not None and outer is not None and (train_late or steps_after):
-                if train_late is not None:
-                    before, carried[path] = train_late.ahead(path, phase, before, carried[path])
-                    train_on = train_late.rest
-                stepped_modules = [
-                    module for module in topology.modules_of(path) if steps(module, phase - 1)
-                ]
-                stepped_parts = {p for module in stepped_modules for p in topology.parts_of(module)}
-                parts = take(jax.device_get(before), parts, stepped_parts, outer)
+            train_on = train_path
+            if train_late is not None and outer is not None and path in own:
+                ahead, carried[path] = train_late.ahead(path, phase, own[path], carried[path])
+                parts = merge(jax.device_get(ahead), parts, outer.delay_merge)
+                train_on = train_late.rest
             after, carried[path] = train_on(path, phase, parts, carried[path])  # lines 5-10
             trained[path] = dissect(jax.device_get(after), topology, path)
         own = {path: assemble(trained[path], topology.modules_of(path)) for path in trained}
@@ -140,7 +130,6 @@ def train(
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines
             through = [path for path in topology.paths_through(module) if path in trained]
-            through = through if steps(module, phase) else []
             if not through and not waiting[module]:
                 stepped[module] = modules[module]
                 continue

@@ -168,12 +168,11 @@ def _start(options: argparse.Namespace) -> int:
             problem="`inner.freeze_absent_tokens` is on, and volunteers inside a path are not told "
             "which tokens its shard has. Train such a run with `dipaco worker`"
         )
-    for setting in ("delay", "stagger"):
-        if value := getattr(config.outer, setting):
-            raise SettingsDisagree(
-                problem=f"`outer.{setting}` is {value}, and volunteers inside a path begin a phase "
-                "with its modules; expected that it is off. Train such a run with `dipaco worker`"
-            )
+    if config.outer.delay:
+        raise SettingsDisagree(
+            problem=f"`outer.delay` is {config.outer.delay}, and volunteers inside a path begin a "
+            "phase with its modules; expected 0. Train such a run with `dipaco worker`"
+        )
 
     from dipaco.caches import cache_folder
     from dipaco.config import MODULAR

@@ -56,7 +56,6 @@ def plan_of(config: "RunConfig") -> Plan:
         quorum=config.outer.quorum,
         grace_seconds=config.outer.grace_seconds,
         delay=0 if config.outer.synchronous else config.outer.delay,
-        is_staggered=config.outer.stagger and not config.outer.synchronous,
         seed=config.seed,
         stops_early=config.inner.hold_out > 0,
     )

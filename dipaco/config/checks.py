@@ -103,7 +103,6 @@ def _check_synchronous(config: "RunConfig") -> None:
         "outer.vocabulary_rows": config.outer.vocabulary_rows != "documents",
         "outer.isotropic": config.outer.isotropic,
         "outer.delay": config.outer.delay > 0,
-        "outer.stagger": config.outer.stagger,
         "routing.alternations": bool(config.routing.alternations),
         "inner.hold_out": config.inner.hold_out > 0,
         "inner.freeze_absent_tokens": config.inner.freeze_absent_tokens,
@@ -124,23 +123,6 @@ def _check_delay(config: "RunConfig") -> None:
             problem=f"`outer.delay` is {delay}, and a phase has `inner.steps` ({steps}) steps: "
             "modules are taken within it, so delay fewer"
         )
-    if not config.outer.stagger:
-        return
-    if sum(bool(level.parts) for level in config.topology.levels) < 2:
-        raise SettingsDisagree(
-            problem="`outer.stagger` is on, and one level owns all parts: levels step in turn, "
-            "so there must be two or more"
-        )
-    shares = {
-        "outer.path_share": config.outer.path_share,
-        "outer.quorum": config.outer.quorum,
-    }
-    for name, share in shares.items():
-        if share != 1:
-            raise SettingsDisagree(
-                problem=f"`outer.stagger` is on, and so is `{name}`: what a path contributes "
-                "to a level is of all phases since that level's last step"
-            )
 
 
 def _check_retention(config: "RunConfig") -> None:

@@ -32,7 +32,6 @@ class Arm:
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
     grace_seconds: float = 0.0  # for which the others are waited for, once they are in
     delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
-    is_staggered: bool = False  # levels step in turn, one at the end of each phase
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
     is_dealt: bool = False  # its paths, all alike, take batches of everything in turn
@@ -74,9 +73,7 @@ class Arm:
         return len(self.paths_in(0))
 
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
-        """The paths through a module that take part in a phase; none if it does not step then."""
-        if not self.steps_after(module, phase):
-            return ()
+        """The paths through a module that take part in a phase."""
         through = self.topology.paths_through(module)
         if self.sampling == 1:
             return through
@@ -102,44 +99,20 @@ class Arm:
         before = (at for at in reversed(range(phase)) if path in self.paths_in(at))
         return next(before, None)
 
-    def steps_after(self, module: ModuleId, phase: int) -> bool:
-        """Whether a module steps at the end of a phase: always, or when it is its level's turn."""
-        if not self.is_staggered or self.sends_all(phase):
-            return True
-        levels = [level.name for level in self.topology.levels if level.parts]
-        return levels[phase % len(levels)] == module.level
-
     def sends_all(self, phase: int) -> bool:
         """Whether contributions of a phase bring all that paths have learned, also what would
-        have its turn later: of the last one, and of one before documents are routed again.
+        have its turn later. Those of the last phase do, and those of one before documents are
+        routed again.
         """
         return phase + 1 == self.phases or phase + 1 in self.alternations
 
-    def stepped_before(self, path: int, phase: int) -> tuple[ModuleId, ...]:
-        """The modules of a path that it has to take at the start of a phase: all, or those that
-        stepped at the end of the one before.
+    def goes_ahead(self, path: int, phase: int) -> bool:
+        """Whether a path begins a phase from its own parameters and takes its modules `delay` steps
+        late. It does if it took part in the phase before and documents were not routed since.
         """
-        modules = self.topology.modules_of(path)
-        if not self.goes_on(path, phase):
-            return modules
-        return tuple(module for module in modules if self.steps_after(module, phase - 1))
-
-    @property
-    def keeps_own(self) -> bool:
-        """Whether paths may begin a phase from parameters of their own."""
-        return self.is_staggered or self.delay > 0
-
-    def goes_on(self, path: int, phase: int) -> bool:
-        """Whether a path begins a phase from its own parameters: where it took part in the phase
-        before, and documents were not routed since.
-        """
-        if not self.keeps_own or phase == 0 or phase in self.alternations:
+        if not self.delay or phase == 0 or phase in self.alternations:
             return False
         return path in self.paths_in(phase) and path in self.paths_in(phase - 1)
-
-    def goes_ahead(self, path: int, phase: int) -> bool:
-        """Whether it does not wait for the modules then, and takes them `delay` steps late."""
-        return self.delay > 0 and self.goes_on(path, phase)
 
     def merges_at(self, path: int, phase: int) -> int | None:
         """The step of the schedule after which a path that goes ahead takes its modules."""

@@ -63,10 +63,6 @@ class OuterSettings:
     delay_merge: Annotated[float, Ge(0), Lt(1)] = 0.5
     """Share of its own parameters that a path keeps when it takes modules late (Streaming DiLoCo's
     alpha); 0 = it goes on from the modules alone, as it must with `sparse2`."""
-    stagger: bool = False
-    """Whether levels step in turn, one at the end of each phase, and not all at once (Streaming
-    DiLoCo's fragments, arXiv 2501.18512): a phase sends a level, and a path's other modules go on
-    as its own. The last phase, and one before an alternation, step all."""
     synchronous: bool = False
     """Whether gradients are averaged per module at every inner step, with one AdamW per module and
     no outer step (DiPaCo section 4.5, for comparison). Rate, momentum and rescaling then have no
@@ -102,7 +98,7 @@ class OuterSettings:
                 expected=f"0 {beside} and `outer.delay`: what a path keeps of its own is in its "
                 "next contribution, and what was not sent of it would be added once more",
             )
-        own = {"delay": 0, "stagger": False, "path_share": 1.0}
+        own = {"delay": 0, "path_share": 1.0}
         for name, off in own.items():
             if self.codec == "turns2" and getattr(self, name) != off:
                 raise BadSetting(

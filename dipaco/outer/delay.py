@@ -1,4 +1,4 @@
-"""Late and staggered modules: what a path goes on from that has trained on while modules stepped.
+"""Late modules: what a path goes on from that has trained on while its modules stepped.
 
 Streaming DiLoCo (arXiv 2501.18512, section 2.3 and Algorithm 2): a path sends its contributions at
 the end of a phase, takes `outer.delay` more inner steps from its own parameters, and then takes the
@@ -12,39 +12,13 @@ path is seen from the module, which is what an outer step moves by; the share al
 taken ahead is in it, and the rest of them moved only the path's AdamW state and its place in the
 data. The paper writes theta(t - H) for the base and does not say whether the path's own parameters
 or the shared ones are meant; its open implementation (torchft) keeps the shared ones, as here.
-
-With `outer.stagger` levels step in turn, as the paper's fragments do: of its other modules the path
-keeps its own parameters as they are, and a module's contribution is measured from the module as it
-has been since its last step, over all phases since then.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-
-from dipaco.outer.config import OuterSettings
-
-
-def take(
-    own: Mapping[str, Any],
-    modules: Mapping[str, Any],
-    stepped: Collection[str],
-    outer: OuterSettings,
-) -> dict[str, Any]:
-    """The parameters that a path goes on from: parts of modules that have stepped are merged, the
-    others stay its own.
-
-    Args:
-      own: part name -> parameters of the path.
-      modules: the same parts of its modules at the start of the phase.
-      stepped: the parts whose modules stepped at the end of the phase before.
-      outer: `delay_merge` counts where there is a delay; without one nothing of its own is kept.
-    """
-    alpha = outer.delay_merge if outer.delay else 0.0
-    taken = merge({part: own[part] for part in own if part in stepped}, modules, alpha)
-    return {part: taken.get(part, own[part]) for part in own}
 
 
 def merge(own: Mapping[str, Any], stepped: Mapping[str, Any], alpha: float) -> dict[str, Any]:

@@ -6,9 +6,6 @@ DiPaCo Algorithm 1, line 10.
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import numpy as np
-
 from dipaco.control.tasks import Contribution, Fact
 from dipaco.outer.compress import EncodedContribution, encode_rows
 from dipaco.outer.gradient import outer_gradient
@@ -35,16 +32,13 @@ def contribute(
       started_from: module -> the parameters that it began with, as recorded.
 
     Returns:
-      The path's contribution to each module that steps now, and what the codec has lost of every
-      part so far.
+      The path's contribution to each of its modules, and what the codec has lost of every part so
+      far.
     """
     arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
     contributions: list[Fact] = []
     residual: dict[str, Any] = {}
     for module, before in start.modules.items():
-        if not arm.steps_after(module, phase):
-            residual |= {part: _residual_of(start, part, tree) for part, tree in before.items()}
-            continue
         encoded = _encoded(run, start, module, before, after[module])
         residual |= encoded.residual or {}
         # One folder per module and phase, which the outer step deletes as a whole.
@@ -59,13 +53,6 @@ def contribute(
         )
         contributions.append(contribution)
     return contributions, residual
-
-
-def _residual_of(start: PhaseStart, part: str, like: Any) -> Any:
-    """What the codec has lost of a part so far: zeros before its first contribution."""
-    if start.residual is not None:
-        return start.residual[part]
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
 
 
 def _encoded(

@@ -124,7 +124,7 @@ def bytes_down(run: Run, arm: Arm, path: int, phase: int) -> int:
     """
     return sum(
         _plan_of_path(run, arm, path, module, phase).num_bytes
-        for module in arm.stepped_before(path, phase)
+        for module in arm.topology.modules_of(path)
     )
 
 

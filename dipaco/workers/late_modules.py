@@ -16,11 +16,11 @@ import jax
 from dipaco.control.tasks import Claim
 from dipaco.errors import ClaimLost
 from dipaco.inner.state import PathState
-from dipaco.outer.delay import take
+from dipaco.outer.delay import merge
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId, assemble
 from dipaco.workers.hosts import Hosts
-from dipaco.workers.phase_start import PhaseStart, modules_before, parts_stepped
+from dipaco.workers.phase_start import PhaseStart, modules_before
 
 # Between two looks; in between, a fifth of the time that it has waited.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
@@ -87,8 +87,7 @@ def merged(run: Run, start: PhaseStart, ahead: PathState, losses: list[float]) -
     task = start.claim.task
     modules = modules_before(run, start.arm, task.path, task.phase)
     stepped = assemble(modules, start.arm.topology.modules_of(task.path))
-    taken = parts_stepped(start.arm, task.path, task.phase)
-    parts = take(jax.device_get(ahead.parts), stepped, taken, run.config.outer)
+    parts = merge(jax.device_get(ahead.parts), stepped, run.config.outer.delay_merge)
     return start._replace(
         modules=modules,
         state=PathState(parts, jax.device_get(ahead.optimizer), start.merges_at),

@@ -17,7 +17,6 @@ from dipaco.control.tasks import Claim
 from dipaco.data.pipeline import Batches
 from dipaco.inner.state import PathState
 from dipaco.outer.compress import codec_of, own_parameters
-from dipaco.outer.delay import take
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot
@@ -77,9 +76,6 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         parts = own
         if merges_at is None:
             parts = assemble(modules, arm.topology.modules_of(path))
-            if arm.goes_on(path, phase):  # levels step in turn
-                assert own is not None
-                parts = take(own, parts, parts_stepped(arm, path, phase), run.config.outer)
             if residual is not None and codec_of(run.config.outer).keeps_own:
                 parts = own_parameters(parts, residual)
         state = PathState(parts, optimizer, arm.steps_before(phase))
@@ -92,12 +88,6 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
     return PhaseStart(
         claim, arm, modules, batches, position, state, residual, losses, seconds, merges_at
     )
-
-
-def parts_stepped(arm: Arm, path: int, phase: int) -> set[str]:
-    """The parts of a path whose modules it has to take at the start of a phase."""
-    modules = arm.stepped_before(path, phase)
-    return {part for module in modules for part in arm.topology.parts_of(module)}
 
 
 def has_residual(run: Run, arm: Arm) -> bool:
@@ -156,7 +146,7 @@ def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> Carried:
         residual = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts
         )
-    carried = Carried(like.optimizer, residual, like.parts if arm.keeps_own else None)
+    carried = Carried(like.optimizer, residual, like.parts if arm.delay else None)
     saved = load_snapshot(run.objects, before.receipt, carried.as_saved)
     return Carried(**saved) if carried.as_saved is not like.optimizer else Carried(saved)
 

@@ -35,7 +35,6 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
             "`inner.freeze_absent_tokens` is on",
         ),
         ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
-        ((*START, "--set", "outer.stagger=true"), "`outer.stagger` is True"),
         ((*START, "--block-rows", "0"), "`--block-rows` is 0. Expected 1 to "),
         ((*START, "--block-rows", "65000"), "`--block-rows` is 65000. Expected 1 to "),
         ((*START, "--listen", "tls://host"), "`tls://host` is not an address of a swarm"),

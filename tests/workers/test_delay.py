@@ -60,29 +60,6 @@ def work_in_waves(run, is_slow):
     return left
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"delay": 0},
-        {"sharing": "grid_with_private_parts", "codec": "int8", "delay": 2, "delay_merge": 0.25},
-        {"delay": 0, "early": 0.2, "alternations": (2,), "vocabulary_rows": "holders"},
-    ],
-    ids=str,
-)
-def test_a_run_whose_levels_step_in_turn_is_the_algorithm(begin, settings):
-    run = begin(delayed(stagger=True, **settings))
-    work_in_waves(run, slow_path)
-    assert replay.differences(run) == []
-    arm = run.plan.arm(MODULAR)
-    steps = {
-        (module, phase): len(run.ledger.facts.contributions(MODULAR, module, phase))
-        for module in arm.topology.modules
-        for phase in range(PHASES)
-    }
-    assert steps == {key: len(arm.paths_through(*key)) for key in steps}
-    assert 0 in steps.values(), "in the first phase one level steps"
-
-
 def slow_path(task):
     return task.path == task.phase % 4
 

@@ -73,7 +73,7 @@ def traffic_of_a_phase(
     codec = codec_for(config, codec_name, phases)
     parts = [_training(config, machines, codec, phases, steps_elsewhere=steps_elsewhere)]
     if not steps_elsewhere:
-        parts.append(_stepping(config, machines, codec, phases))
+        parts.append(_stepping(config, machines, codec))
     return {kind: total(part[kind] for part in parts) for kind in TRAFFIC_KINDS}
 
 
@@ -121,7 +121,7 @@ def module_parameters(config: RunConfig) -> dict[str, int]:
 
 def snapshot_bytes(config: RunConfig, codec: Codec) -> float:
     """Bytes of a path's snapshot: AdamW's moments, the codec's residual, its own parameters."""
-    others = codec.is_lossy + config.plan.arm(MODULAR).keeps_own
+    others = codec.is_lossy + (config.outer.delay > 0)
     return SNAPSHOT_SHARE * VALUE_BYTES * num_parameters(config.model) * (ADAMW_VALUES + others)
 
 
@@ -164,15 +164,12 @@ def _training(
         * (
             first * VALUE_BYTES * sizes[str(module)]
             + (1 - first)
-            * _steps_share(config, module, before or phases)
             * _fetched_bytes(config, module, sizes[str(module)], codec_before, paths_here)
         )
         for module in arm.topology.modules
     )
     contributions = sum(
-        _steps_share(config, module, phases)
-        * _sent_bytes(config, module, sizes[str(module)], codec)
-        for module in arm.topology.modules
+        _sent_bytes(config, module, sizes[str(module)], codec) for module in arm.topology.modules
     )
     snapshot = snapshot_bytes(config, codec) * _sent_share(config, phases)
     return {
@@ -183,9 +180,7 @@ def _training(
     }
 
 
-def _stepping(
-    config: RunConfig, machines: int, codec: Codec, phases: Sequence[int]
-) -> dict[str, Traffic]:
+def _stepping(config: RunConfig, machines: int, codec: Codec) -> dict[str, Traffic]:
     """Bytes of the mean machine for the modules that it steps."""
     arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
     elsewhere, paths_here = 1 - 1 / machines, arm.num_at_once / machines
@@ -198,15 +193,15 @@ def _stepping(
         # A machine that computes the steps of its modules from contributions has their states.
         comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
         has_state = 0.0 if comes_whole else is_here
-        of_step = {
-            "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
-            "contributions": Traffic(elsewhere * _sent_bytes(config, module, size, codec), 0.0),
-            "snapshots": NOTHING,
-            "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
-        }
-        share = _steps_share(config, module, phases) / machines
-        costs.append({kind: each.times(share) for kind, each in of_step.items()})
-    return {kind: total(each[kind] for each in costs) for kind in TRAFFIC_KINDS}
+        costs.append(
+            {
+                "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
+                "contributions": Traffic(elsewhere * _sent_bytes(config, module, size, codec), 0.0),
+                "snapshots": NOTHING,
+                "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
+            }
+        )
+    return {kind: total(each[kind] for each in costs).times(1 / machines) for kind in TRAFFIC_KINDS}
 
 
 def _fetched_bytes(
@@ -238,12 +233,6 @@ def _is_here(config: RunConfig, module: ModuleId, paths_here: float) -> float:
 def _through(config: RunConfig, module: ModuleId) -> float:
     """The share of the paths that go through a module."""
     return len(config.topology.paths_through(module)) / config.topology.num_paths
-
-
-def _steps_share(config: RunConfig, module: ModuleId, phases: Sequence[int]) -> float:
-    """The share of phases at whose end a module steps: all, unless levels step in turn."""
-    arm = config.plan.arm(MODULAR)
-    return _mean(arm.steps_after(module, phase) for phase in phases)
 
 
 def _sent_share(config: RunConfig, phases: Sequence[int]) -> float:

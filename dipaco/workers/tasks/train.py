@@ -215,7 +215,7 @@ def _finish(
     after = dissect(jax.device_get(state.parts), arm.topology, path)
     made: list[Fact]
     num_bytes = 0  # a dense arm exchanges nothing
-    carried = Carried(state.optimizer, own=state.parts if arm.keeps_own else None)
+    carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
     if arm.is_averaged:
         started_from = {
             module: run.ledger.facts.module(arm.name, module, phase).parameters
