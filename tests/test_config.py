@@ -621,13 +621,6 @@ def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting
         load_config(PUBLISHED, [setting])
 
 
-def test_sparse_contributions_are_not_merged_isotropically():
-    sparse = ["outer.codec=sparse2", "outer.momentum=0"]
-    assert not load_config(PUBLISHED, sparse).outer.isotropic
-    with pytest.raises(BadSetting, match="false beside"):
-        load_config(PUBLISHED, [*sparse, "outer.isotropic=true"])
-
-
 def test_sparse_contributions_do_not_go_with_own_parameters_kept_at_a_late_merge():
     """What a path keeps is in its next gradient, and what was not sent of it in the residual."""
     late = ["outer.codec=sparse2", "outer.momentum=0", "outer.delay=1"]
@@ -651,7 +644,6 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "outer.codec=int8",
         "outer.vocabulary_rows=holders",
         "inner.freeze_absent_tokens=true",
-        "outer.isotropic=true",
         "outer.delay=1",
     ],
 )

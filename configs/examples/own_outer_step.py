@@ -1,4 +1,5 @@
-"""Outer steps of one's own: Nesterov written out, equal to the built-in bit for bit, and Adam.
+"""Outer steps of one's own: Nesterov written out, equal to the built-in bit for bit; Adam; and
+isotropic merging.
 
     python configs/examples/own_outer_step.py
     PYTHONPATH=configs/examples dipaco worker --run runs/own_outer_step
@@ -32,6 +33,34 @@ def nesterov(settings: OuterSettings) -> optax.GradientTransformation:
 def adam(settings: OuterSettings) -> optax.GradientTransformation:
     """Any optimiser of optax is an outer step."""
     return optax.adam(settings.learning_rate, b1=settings.momentum)
+
+
+def isotropic(settings: OuterSettings) -> optax.GradientTransformation:
+    """Isotropic merging (Iso-C, arXiv 2502.04959), then Nesterov: where a matrix's mean outer
+    gradient is U diag(s) V^T, the module moves by mean(s) U V^T, as far in every direction.
+
+    Embedding, head and vectors move by the mean itself. The new matrix is shorter, about 0.74
+    times: without momentum a rate of 1.4 moves a block as far as plain averaging does.
+    """
+
+    def merged(updates, params):
+        return {
+            part: jax.tree.map(_as_far_in_all, tree) if part.startswith("block_") else tree
+            for part, tree in updates.items()
+        }
+
+    return optax.chain(optax.stateless(merged), nesterov(settings))
+
+
+def _as_far_in_all(leaf: np.ndarray) -> np.ndarray:
+    if leaf.ndim != 2:
+        return leaf
+    left, singular, right = np.linalg.svd(leaf.astype(np.float64), full_matrices=False)
+    # Directions that come from rounding stay out: a matrix of rank r stays one.
+    smallest = singular.max(initial=0.0) * max(leaf.shape) * np.finfo(np.float32).eps
+    rank = int((singular > smallest).sum())
+    mean = singular.sum() / max(rank, 1)
+    return (mean * (left[:, :rank] @ right[:rank])).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), late modules,
-alternations, isotropic merging, an outer step of one's own, plain AdamW without
-one, early stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared
-with it bit for bit, since the order of its sums is theirs.
+Path sampling, codecs with error feedback, late contributions (quorum), late modules, alternations,
+an outer step of one's own, plain AdamW without one, early stopping. With everything off it gives
+the bits of `algorithm1.train`; runs are compared with it bit for bit, since the order of its sums
+is theirs.
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -22,7 +22,6 @@ from dipaco.outer.config import OuterSettings
 from dipaco.outer.delay import merge
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.own_step import OuterRule
-from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import fresh, outer_step
 from dipaco.outer.vocabulary import (
     counts_of,
@@ -160,8 +159,6 @@ def train(
             taken = [waiting[module].pop(key) for key in keys]
             fan_in = len(through) or taken[-1].fan_in
             merged = _mean(taken, fan_in, outer)  # lines 12-14
-            if outer.isotropic:
-                flatten_spectrum(merged)
             stepped[module], momentum[module], _ = outer_step(  # line 15
                 outer, dict(modules[module]), merged, momentum[module], fan_in, outer_rule
             )

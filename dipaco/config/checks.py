@@ -101,7 +101,6 @@ def _check_synchronous(config: "RunConfig") -> None:
         "outer.codec": config.outer.codec != "none",
         "outer.quorum": config.outer.quorum != 1,
         "outer.vocabulary_rows": config.outer.vocabulary_rows != "documents",
-        "outer.isotropic": config.outer.isotropic,
         "outer.delay": config.outer.delay > 0,
         "routing.alternations": bool(config.routing.alternations),
         "inner.hold_out": config.inner.hold_out > 0,

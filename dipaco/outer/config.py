@@ -33,9 +33,6 @@ class OuterSettings:
     vocabulary_rows: VocabularyRows = "documents"
     """How a token's rows of embedding and head are averaged: `documents` = as all else, the
     paper's; `holders` = by how often each path's shard has the token."""
-    isotropic: bool = False
-    """Whether all directions of a matrix's mean outer gradient move it as far (Iso-C, arXiv
-    2502.04959; not in the paper)."""
     codec: CodecName = "none"
     """How contributions travel: `none` = as float32; `bfloat16`, `int8` and `int4` take a half, a
     quarter and an eighth of the bytes, `sparse2` the largest values, with error feedback, and
@@ -83,13 +80,6 @@ class OuterSettings:
                 value=self.momentum,
                 expected=f"0 {beside}, with `outer.learning_rate=1.0`: what is not sent at once is "
                 "momentum already",
-            )
-        if self.isotropic:
-            raise BadSetting(
-                name="outer.isotropic",
-                value=self.isotropic,
-                expected=f"false {beside}: a residual is what a module has not moved by yet, and "
-                "an isotropic step moves it otherwise than was sent",
             )
         if self.codec == "sparse2" and self.delay and self.delay_merge:
             raise BadSetting(

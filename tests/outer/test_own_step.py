@@ -57,6 +57,32 @@ def test_the_state_of_any_optimiser_is_kept_between_steps(tmp_path):
     assert trees.digest(kept) != trees.digest(forgotten)
 
 
+def rotation(size):
+    return np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))[0]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "moves"),
+    [
+        ([[0, 3], [1, 0]], [[0, 2], [2, 0]]),
+        (0.3 * rotation(4), 0.3 * rotation(4)),
+        (np.outer([1, 2, 2], [3, 4]), np.outer([1, 2, 2], [3, 4])),
+        (np.zeros((2, 3)), np.zeros((2, 3))),
+    ],
+)
+def test_isotropic_merging_moves_a_block_as_far_in_all_its_directions(matrix, moves):
+    """By hand; rotations and matrices of one direction stay, and so do vectors and the head."""
+    settings = OuterSettings(learning_rate=1.0, momentum=0.0)
+    vector, head = np.float32([1.0, 2.0]), np.float32([[0.0, 3.0], [1.0, 0.0]])
+    mean = {"block_00": {"w": np.float32(matrix), "norm": vector}, "head": {"w": head}}
+    before = jax.tree.map(np.zeros_like, mean)
+    rule = own_outer_step.isotropic
+    after = outer_step(settings, dict(before), mean, fresh(settings, before, rule), 1, rule).after
+    np.testing.assert_allclose(after["block_00"]["w"], -np.asarray(moves), atol=1e-6)
+    np.testing.assert_array_equal(after["block_00"]["norm"], -vector)
+    np.testing.assert_array_equal(after["head"]["w"], -head)
+
+
 @pytest.mark.parametrize(
     ("update", "problem"),
     [

@@ -128,7 +128,7 @@ def test_a_damaged_message_is_refused(stream):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"delay": 1}, {"path_share": 0.5}, {"momentum": 0.9}, {"isotropic": True}],
+    [{"delay": 1}, {"path_share": 0.5}, {"momentum": 0.9}],
     ids=str,
 )
 def test_what_does_not_go_with_turns_is_refused(settings):

@@ -59,7 +59,7 @@ def whole_bytes(run, path, phase):
         {},
         {"vocabulary_rows": "holders"},
         {"sharing": "grid_with_private_parts", "codec": "none"},
-        {"isotropic": True, "momentum": 0.0},
+        {"momentum": 0.0},
         {"path_share": 0.5, "phases": 4, "keep": None, "early": 0.2},
     ],
     ids=str,

@@ -165,7 +165,7 @@ def modules_of(run):
 
 
 SETTINGS = {
-    "path sampling, isotropic merging": changed(outer={"path_share": 0.5, "isotropic": True}),
+    "path sampling": changed(outer={"path_share": 0.5}),
     "overlap, plain means, rows by holders": changed(
         routing={"overlap": 2},
         outer={

@@ -18,7 +18,6 @@ from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.gradient import ContributionNorm, mean_cosine
-from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import Module, fresh, outer_step
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -132,17 +131,14 @@ def stepped_module(
     momentum = fresh(settings, before, rule)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
-    has_rows, norm_by_weight = weights[0].row_weight_V is not None, None
-    if has_rows or settings.isotropic:  # else it is the norm that the step returns
-        norm_by_weight = _norm(mean, without_rows=has_rows)
-    if settings.isotropic:
-        flatten_spectrum(mean)
+    has_rows = weights[0].row_weight_V is not None
+    norm_by_weight = _norm_without_rows(mean) if has_rows else None
     if on_mean is not None:
         on_mean(before, momentum, mean)
     after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in, rule)
-    if norm_by_weight is None:
-        norm_by_weight = norm
-    return SteppedModule(after, momentum, norm, norm_by_weight, norms, weights)
+    return SteppedModule(
+        after, momentum, norm, norm if norm_by_weight is None else norm_by_weight, norms, weights
+    )
 
 
 def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
@@ -217,9 +213,7 @@ def _lag_cosine(
         return None
 
 
-def _norm(mean: Mapping[str, Any], *, without_rows: bool) -> float:
-    """The norm of a mean; without the rows of the vocabulary if asked."""
-    kept = [
-        leaf for name, leaf in trees.flatten(mean) if not (without_rows and name in VOCABULARY_AXIS)
-    ]
+def _norm_without_rows(mean: Mapping[str, Any]) -> float:
+    """The norm of a mean without the rows of the vocabulary."""
+    kept = [leaf for name, leaf in trees.flatten(mean) if name not in VOCABULARY_AXIS]
     return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
