@@ -92,9 +92,9 @@ def collect_all(run: Run) -> None:
     """Deletes contributions and snapshots that are superseded or that no fact names. A finished run
     loses all that it is not asked for. Only while nothing is written.
     """
-    delete_slices(run)
     keep, is_finished = run.config.retention, run.ledger.queue.is_finished
     was_finished = is_finished()
+    delete_slices(run)
     there = run.objects.names(*(FOLDERS if was_finished else (CONTRIBUTIONS, SNAPSHOTS)))
 
     def superfluous() -> set[str]:

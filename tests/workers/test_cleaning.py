@@ -126,7 +126,7 @@ def test_a_finished_run_that_goes_back_while_it_is_collected_loses_nothing_more(
 
     def delete_first(self, name):
         deleted(self, name)
-        finished[0] = False
+        finished[0] = name not in unnamed
 
     deleted = Objects.delete
     monkeypatch.setattr(keeping, "BATCH", 1)
