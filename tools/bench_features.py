@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from support.paired_ratio import median_and_interval
 
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import BATCH_DOCUMENTS, features
 

@@ -6,13 +6,13 @@ router) and section 4 (perplexity on documents cut to the context).
 The nouns, in the order in which text meets them:
 
   source     where documents come from: `packages:`, `text:GLOB`, `parquet:GLOB`, `hf:NAME`, ...
-  slice      what one of many tasks reads of the sources, and makes tokens (`data.slices`)
-  document   a piece of text with a domain and a group; a group is never in two splits
+  slice      a part of the sources that one task reads, and one makes tokens (`data.slices`)
+  document   a piece of text with a domain and a group, which is never in two splits
   split      train, valid or router, by the hash of the group: the same whatever the run's seed
   corpus     a folder: the tokenizer, the tokens of every document once, flat arrays about them
-  shard      the documents of one path: document numbers and a row plan; no text is copied
+  shard      the documents of one path: document numbers and a row plan, no text
   row        `length` tokens made of pieces (document, start, length), planned with the shard
-  batch      tokens, segments and positions, [B, T] each; found by one integer, the step
+  batch      tokens, segments and positions, [B, T] each, found by one integer, the step
 
 Imports `errors`, `files`, `receipt` and `caches`. Heavy libraries (grain, array_record, pyarrow,
 tokenizers, datasets) are imported inside the functions that need them.

@@ -1,4 +1,4 @@
-"""What the text is, how it is split, and how long a row is."""
+"""Settings of the text: its sources, its splits, its tokenizer, and the length of a row."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ from dipaco.errors import BadSetting
 from dipaco.processors import num_processors
 from dipaco.settings import Count, Natural, check_values
 
-END_OF_TEXT = "<|endoftext|>"  # in every tokenizer that is trained here
+END_OF_TEXT = "<|endoftext|>"  # every tokenizer that is trained here has it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def corpus_settings(config: DataConfig) -> dict[str, object]:
     """The settings that the bytes of a prepared corpus depend on, as JSON values."""
     settings = dataclasses.asdict(config) | {"sources": list(config.sources)}
     if config.tokenizer is not None and Path(config.tokenizer).is_file():
-        # By content, not by path.
+        # The file's content counts, not its path.
         content = Path(config.tokenizer).read_bytes()
         settings["tokenizer"] = hashlib.sha256(content).hexdigest()[:32]
     names = edge_names(config)
@@ -99,7 +99,7 @@ def corpus_settings(config: DataConfig) -> dict[str, object]:
 
 
 class EdgeNames(NamedTuple):
-    """How the tokens that start and end a text are spelled; None = there is none."""
+    """Spelling of the tokens that start and end a text. None = there is none."""
 
     start: str | None = None
     end: str | None = None
@@ -108,8 +108,8 @@ class EdgeNames(NamedTuple):
 def edge_names(config: DataConfig) -> EdgeNames:
     """The start and end tokens that the settings ask for.
 
-    `data.start_token` and `data.end_token`; else `bos_token` and `eos_token` of the
-    tokenizer_config.json beside a given tokenizer; else the end token, and `<|endoftext|>`.
+    These are `data.start_token` and `data.end_token`, else `bos_token` and `eos_token` of the
+    tokenizer_config.json beside a given tokenizer, else the end token, and `<|endoftext|>`.
     """
     if not config.end_of_text:
         return EdgeNames()
@@ -129,7 +129,7 @@ def edge_names_beside(tokenizer_file: Path) -> EdgeNames:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is no such file, or something else in it."""
+    """The JSON object in a file. Empty if there is no such file, or something else in it."""
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -155,5 +155,5 @@ def spelled(token: Any) -> str | None:
 
 
 def num_processes(config: DataConfig) -> int:
-    """How many processes tokenise: as set, or one for each CPU that this process may use."""
+    """Number of processes that tokenise: as set, or one for each CPU that this process may use."""
     return config.processes or num_processors()

@@ -1,6 +1,6 @@
 """The corpus: the tokens of every document, once, and flat arrays about the documents.
 
-    FOLDER/manifest.json        counts and digests; written last, so it means "finished"
+    FOLDER/manifest.json        counts and digests, written last, so it means "finished"
     FOLDER/tokenizer.json
     FOLDER/lengths.npy domains.npy splits.npy begins.npy ends.npy
                                 one entry a document, memory-mapped
@@ -32,7 +32,7 @@ from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt
 
 FORMAT_VERSION = 2
-MOST_OPEN_FILES = 128  # at once: 8 GB of tokens; a process may open about a thousand
+MOST_OPEN_FILES = 128  # 8 GB of tokens. A process may open about a thousand files.
 ARRAYS = ("lengths", "domains", "splits", "begins", "ends")
 ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in ARRAYS))
 
@@ -44,17 +44,17 @@ class DomainFacts:
     name: str
     documents: int
     tokens: int
-    num_bytes: int  # of UTF-8 text
+    num_bytes: int  # UTF-8 text
     licence: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusManifest:
-    """What a corpus holds; manifest.json."""
+    """The contents of a corpus, as in manifest.json."""
 
     format_version: int
     settings: dict[str, Any]
-    digest: str  # of tokenizer, tokens and arrays: identifies the corpus
+    digest: str  # identifies the corpus: its tokenizer, tokens and arrays
     tokenizer_digest: str
     edge_tokens: EdgeTokens
     token_type: str  # "uint16" or "uint32"
@@ -99,7 +99,7 @@ class Corpus:
         self.lengths = arrays["lengths"]  # [N] int32 tokens
         self.domains = arrays["domains"]  # [N] uint16, an index in `domain_names`
         self.splits = arrays["splits"]  # [N] uint8, an index in `SPLITS`
-        # Which documents are the beginning, and which the end, of a text: bool.
+        # Bool: the document is the beginning of a text, or the end of one.
         self.edges = Edges(manifest.edge_tokens, arrays["begins"], arrays["ends"])
         self.domain_names = tuple(domain.name for domain in manifest.domains)
         self._file_starts = np.cumsum([0] + [file.documents for file in manifest.files])
@@ -109,7 +109,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: Path | str, fetch: Callable[[str], object] | None = None) -> Self:
-        """Opens a prepared corpus; checks every size and the arrays' digests.
+        """Opens a prepared corpus. Checks every size and the arrays' digests.
 
         Args:
           folder: the corpus, or a cache of a corpus in a bucket.
@@ -157,7 +157,7 @@ class Corpus:
 
     @property
     def edge_names(self) -> EdgeNames:
-        """How the tokens at the edges of its texts are spelled."""
+        """Spelling of the tokens at the edges of its texts."""
         return edge_names_of(self.tokenizer(), self.edges.tokens)
 
     def tokenizer(self) -> Tokenizer:

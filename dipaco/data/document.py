@@ -1,10 +1,10 @@
-"""A document; and a source, a stream of documents with its licences and notes."""
+"""A document, its pieces, and a source: a stream of documents with its licences and notes."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-PIECE = ""  # as a group: each piece of the document is a group of its own
+PIECE = ""  # a value of `group`: each piece of the document is its own group
 
 
 class Document(NamedTuple):
@@ -12,7 +12,7 @@ class Document(NamedTuple):
 
     text: str
     domain: str
-    group: str | None = None  # None = the document is its own group; or PIECE
+    group: str | None = None  # None = the document is its own group
     begins: bool = True  # it is the beginning of a text, not a later block of one
     ends: bool = True  # it is the end of one
 
@@ -30,4 +30,31 @@ class Source:
     max_bytes_per_domain: int | None = None  # the corpus uses no more
     # Domain -> bytes beyond that, of documents that do not come.
     bytes_over: dict[str, int] = dataclasses.field(default_factory=dict)
-    notes: list[str] = dataclasses.field(default_factory=list)  # what a reader should know
+    notes: list[str] = dataclasses.field(default_factory=list)  # sentences for a person
+
+
+def cut_text(text: str, max_bytes: int) -> Iterator[str]:
+    """Cuts a long text at the end of a paragraph, else of a line, else of a word.
+
+    No character is lost. Pieces have at most `max_bytes` bytes of UTF-8, and more than half of that
+    where there is such an end.
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    start = 0
+    while len(data) - start > max_bytes:
+        end = last_end(data, start + max_bytes // 2, start + max_bytes)
+        yield data[start:end].decode("utf-8", "surrogatepass")
+        start = end
+    yield data[start:].decode("utf-8", "surrogatepass")
+
+
+def last_end(data: bytes, low: int, high: int) -> int:
+    """The place of the last good cut of UTF-8 in a range of bytes."""
+    for mark in (b"\n\n", b"\n", b" "):
+        place = data.rfind(mark, low, high)
+        if place >= 0:
+            return place + len(mark)
+    for back in range(4):
+        if data[high - back] & 0xC0 != 0x80:  # not inside a character
+            return high - back
+    return high  # not UTF-8: `decode` raises and says where

@@ -117,7 +117,7 @@ def tokenise_slice(
                     tokens_stream.write(tokens.astype(token_type).tobytes())
                 unsaved += [len(tokens) for tokens in documents]
                 if chunk % CHUNKS_SAVED_AT_ONCE == 0 or chunk == len(starts) - 1:
-                    _flush(tokens_stream)  # before the lengths: they say what is saved
+                    _flush(tokens_stream)  # before the lengths, which say that they are saved
                     lengths_stream.write(np.array(unsaved, np.int32).tobytes())
                     _flush(lengths_stream)
                     unsaved.clear()
@@ -148,7 +148,7 @@ def _flush(stream: BinaryIO) -> None:
 def encode_chunks(
     file: Path, chunks: list[TextPlaces], tokenizer: Tokenizer, processes: int, folder: Path
 ) -> Generator[list[np.ndarray], None, None]:
-    """Yields the tokens of each text of each chunk; a few chunks are in memory.
+    """Yields the tokens of each text of each chunk. A few chunks are in memory.
 
     Args:
       file: of the texts.

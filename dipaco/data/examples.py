@@ -14,7 +14,7 @@ TRIED = 20  # documents of a domain, at most
 
 def prompt_examples(corpus: Corpus) -> list[str]:
     """The first words of validation documents, which trained no model, from the largest domains in
-    turn; whole words, none twice.
+    turn. They are whole words, and none comes twice.
     """
     valid = corpus.documents("valid")
     domains, counts = np.unique(corpus.domains[valid], return_counts=True)
@@ -27,7 +27,7 @@ def prompt_examples(corpus: Corpus) -> list[str]:
 
 
 def _beginnings(corpus: Corpus, documents: np.ndarray) -> list[str]:
-    """Of documents that begin a text, and then of pieces from its middle."""
+    """Beginnings of documents that begin a text, then of pieces from the middle of one."""
     documents = documents[np.argsort(~corpus.edges.begins_N[documents], kind="stable")][:TRIED]
     tokenizer = corpus.tokenizer()
     texts = (tokenizer.decode(tokens[:TOKENS_READ]) for tokens in corpus.tokens(documents))
@@ -36,7 +36,7 @@ def _beginnings(corpus: Corpus, documents: np.ndarray) -> list[str]:
 
 def first_words(text: str) -> str:
     """The words that fit into MOST_CHARACTERS, without a blank behind them, which most tokenizers
-    give to the next word; empty where a text is no words, or begins with a rule such as =====.
+    give to the next word. Empty if a text is no words, or begins with a rule such as =====.
     """
     text = text.partition("\ufffd")[0].lstrip()
     if not any(map(str.isalnum, text.partition("\n")[0])):

@@ -15,7 +15,7 @@ MOST_NAMED = 3  # domains in a sentence
 
 
 def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) -> list[str]:
-    """A sentence for each reason; none where everything is in the corpus.
+    """A sentence for each reason, none if everything is in the corpus.
 
     Args:
       config: the settings of the corpus.
@@ -89,7 +89,7 @@ def _megabytes(num_bytes: int) -> str:
 
 
 def count_splits(config: DataConfig, documents: Documents, splits: np.ndarray) -> dict[str, int]:
-    """Documents by split: those that are kept, or fewer.
+    """Number of documents by split.
 
     Raises:
       EmptySplit: a split has none. Only `short` may be empty.

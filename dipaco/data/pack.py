@@ -1,11 +1,11 @@
 """Packing: a plan of which pieces of which documents fill row k, made before any row is read.
 
 Documents are concatenated in a shuffled order and cut every `row_length` tokens, so every row but
-the last is full. A row may start and end inside a document; each piece is a segment of its own, and
+the last is full. A row may start and end inside a document. Each piece is its own segment, and
 attention never crosses segments. The edge tokens of a document (`tokenizer.py`) count as its
 tokens here: its start token is token -1, and its end token follows its last. The plan is four flat
-arrays, 16 bytes a piece; no token is read. With it, row k is found directly, and a position in the
-data is one integer (`pipeline.py`).
+arrays, 16 bytes a piece, and no token is read. With it, row k is found directly, and a position in
+the data is one integer (`pipeline.py`).
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from dipaco.data.splits import splitmix
 from dipaco.data.tokenizer import Edges, EdgeTokens
 from dipaco.files import digest_of, write_arrays
 
-NO_TOKEN = -1  # in a saved plan
+NO_TOKEN = -1  # a saved plan has it instead of None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowPlan:
-    """Rows of `row_length` tokens; row k is made of pieces row_starts[k] to row_starts[k + 1]."""
+    """Rows of `row_length` tokens. Row k is made of pieces row_starts[k] to row_starts[k + 1]."""
 
     row_length: int
     edge_tokens: EdgeTokens = EdgeTokens()
@@ -70,16 +70,16 @@ def plan_rows(
       document_numbers: [N] the documents to use, each once, in any order.
       row_length: tokens in a row.
       seed: of the order of the documents.
-      edges: which documents have edge tokens; None = none.
+      edges: documents that have edge tokens. None = none.
 
     Returns:
-      A plan with every token of every document once; all rows but the last are full.
+      A plan with every token of every document once. All rows but the last are full.
     """
     documents = np.sort(np.asarray(document_numbers, dtype=np.int64))
     documents = documents[np.argsort(splitmix(documents, seed), kind="stable")]
     sizes = np.asarray(lengths[documents], dtype=np.int64)
     documents, sizes = documents[sizes > 0], sizes[sizes > 0]
-    starts = np.zeros(len(documents), dtype=np.int64)  # of each document: its first token's number
+    starts = np.zeros(len(documents), dtype=np.int64)  # number of each document's first token
     edge_tokens = EdgeTokens()
     if edges is not None:
         edge_tokens = edges.tokens
@@ -91,7 +91,7 @@ def plan_rows(
     ends = np.cumsum(sizes)
     num_tokens = int(ends[-1]) if len(ends) else 0
 
-    # A piece lies between two neighbouring cuts; a cut is where a document or a row starts.
+    # A piece lies between two neighbouring cuts. A document or a row starts at a cut.
     row_cuts = np.arange(0, num_tokens, row_length, dtype=np.int64)
     cuts = np.union1d(ends - sizes, row_cuts)
     owner = np.searchsorted(ends, cuts, side="right")

@@ -1,6 +1,6 @@
 """Batches by number: step s of a plan and a seed is always the same batch.
 
-Grain shuffles the rows in every epoch by another permutation, which is computed and not stored;
+Grain shuffles the rows in every epoch by another permutation, which is computed and not stored.
 `repeat` comes after `shuffle`, or epochs would mix. So a position in the data is one integer, the
 step. The step does not say which data: store `fingerprint` with it, and compare before resuming.
 """
@@ -31,7 +31,7 @@ class Rows:
         return self.plan.num_rows
 
     def __getitem__(self, k: int) -> Batch:
-        """Row k: tokens, segments (1, 2, ...; 0 = padding), positions; int32 [row_length] each."""
+        """Row k: tokens, segments (from 1, 0 = padding) and positions, int32 [row_length] each."""
         tokens, segments, positions = (
             np.zeros(self.plan.row_length, dtype=np.int32) for _ in range(3)
         )
@@ -57,8 +57,7 @@ class Rows:
 
 
 class Batches:
-    """The endless batches of one row plan; or those of one machine, where several take them in
-    turn.
+    """Endless batches of one row plan, or one machine's share if several take them in turn.
 
     Args:
       corpus: of the plan.
@@ -91,7 +90,7 @@ class Batches:
         return self._dataset[step]
 
     def row_numbers(self, start_step: int, num_steps: int) -> np.ndarray:
-        """Which rows of the plan are in these batches, int64 [num_steps * batch_size], in order."""
+        """Numbers of the plan's rows in these batches, int64 [num_steps * batch_size], in order."""
         rows: Any = self._arranged(range(len(self.rows)))
         batches = [rows[step] for step in range(start_step, start_step + num_steps)]
         return np.asarray(batches, dtype=np.int64).reshape(-1)

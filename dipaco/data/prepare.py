@@ -93,7 +93,7 @@ def _read(
 
 
 def finished_corpus(config: DataConfig, folder: Path) -> Corpus | None:
-    """The corpus in a folder; None if it is not finished. Raises `CorpusOfOtherSettings`."""
+    """The corpus in a folder. None if it is not finished. Raises `CorpusOfOtherSettings`."""
     if not (folder / "manifest.json").exists():
         return None
     manifest, settings = read_manifest(folder), corpus_settings(config)
@@ -109,7 +109,7 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 def staging_folder(config: DataConfig, folder: Path) -> Path:
-    """A folder for what is made on the way to a corpus in `folder`. It is there afterwards. Its
+    """A folder for intermediate files of a corpus in `folder`. It is there afterwards. Its
     name has a digest of the settings, so that nothing of other settings is used.
     """
     settings = msgspec.json.encode(corpus_settings(config), order="sorted")

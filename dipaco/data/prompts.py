@@ -30,7 +30,7 @@ class SampleSettings:
 
 
 def prompt_rows(domains: Sequence[int], most: int) -> list[int]:
-    """Which of the evaluated documents are prompts.
+    """Chooses prompts among the evaluated documents.
 
     Args:
       domains: of each document, by number.
@@ -46,7 +46,7 @@ def prompt_rows(domains: Sequence[int], most: int) -> list[int]:
     for row, domain in enumerate(domains):
         rows.setdefault(domain, []).append(row)
     largest = sorted(rows, key=lambda domain: (-len(rows[domain]), domain))
-    turns = [  # by turn; a domain takes part in as many as it has documents
+    turns = [  # A domain takes part in as many turns as it has documents.
         (turn, domain)
         for turn in range(min(most, max(map(len, rows.values()), default=0)))
         for domain in largest

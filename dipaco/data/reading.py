@@ -20,9 +20,9 @@ import numpy as np
 import xxhash
 
 from dipaco.data.config import DataConfig
-from dipaco.data.document import PIECE, Document, Source
+from dipaco.data.document import PIECE, Document, Source, cut_text
 from dipaco.data.slices import SourcePart
-from dipaco.data.sources import cut_text, open_source
+from dipaco.data.sources import open_source
 
 BYTES_BETWEEN_REPORTS = 1 << 20
 NO_BOUND = -1
@@ -34,7 +34,7 @@ class PrepareProgress:
     """Progress of a stage: `fetch`, `read`, `tokenizer`, `tokens` or `corpus`."""
 
     stage: str
-    done: int = 0  # in `unit`
+    done: int = 0  # measured in `unit`
     total: int | None = None  # None = not known
     unit: str = ""  # "bytes", or empty for a message alone
     message: str = ""

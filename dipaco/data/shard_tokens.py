@@ -19,7 +19,7 @@ from dipaco.data.corpus import Corpus
 from dipaco.data.token_files import TokenWriter, open_reader
 from dipaco.files import digest_of
 
-FILE_BYTES = 64 << 20  # of tokens, as in a corpus
+FILE_BYTES = 64 << 20  # the same as in a corpus
 CHUNK = 1024  # documents in memory at once
 
 
@@ -57,7 +57,7 @@ class ShardTokens:
     """Shard tokens, open for reading by the documents' numbers in the corpus.
 
     Args:
-      folder: written by `write_shard_tokens`; its files are open, and may be deleted.
+      folder: written by `write_shard_tokens`. Its files are open, and may be deleted.
       documents: as given to `write_shard_tokens`.
     """
 

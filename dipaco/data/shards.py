@@ -1,7 +1,7 @@
 """A shard: the documents of one path, and the rows planned over them.
 
 Follows DiPaCo section 2.4: one shard a path. A shard is document numbers and a row plan, some bytes
-a document; shards may share documents (overlap, section 2.4.4), and no text is copied.
+a document. Shards may share documents (overlap, section 2.4.4), and no text is copied.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ HOLD_OUT_SEED = 0x686F6C64  # independent of the run's seed, so that runs of sev
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """What one path trains on."""
+    """Documents and rows that one path trains on."""
 
     path: int
     documents: np.ndarray  # [n] int64, ascending
@@ -46,22 +46,22 @@ def build_shard(
 def hold_out(
     corpus: Corpus, document_numbers: np.ndarray, share: float, shortest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divides a shard: (what is trained on, what is held out), each ascending.
+    """Divides a shard: (documents to train on, documents held out), each ascending.
 
     Whether a document is held out depends on its text alone: it is the same in all shards, of all
     paths and phases, and no piece of a text trains a path where another one is held out. Two kinds
     of shard are exceptions, and there other shards, and the base model, may train on what is held
     out. One that would hold out none holds out the text that comes first by lot. One of few long
     texts, where a single drawn text would be more than twice the share, holds out pieces up to the
-    share and trains on the rest, also of texts that others hold out whole; the order of texts and
+    share and trains on the rest, also of texts that others hold out whole. The order of texts and
     pieces is the same in all shards.
 
     Args:
       corpus: the corpus of the documents.
       document_numbers: the shard.
       share: of the texts.
-      shortest: tokens; shorter documents of a text that is held out whole are in neither part, as
-        they could not be scored.
+      shortest: number of tokens. Shorter documents of a text that is held out whole are in neither
+        part, as they could not be scored.
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
     if not share:

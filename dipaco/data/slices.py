@@ -1,9 +1,10 @@
-"""Slices: what one of many tasks reads of the sources (`data.slices`).
+"""Slices: parts of the sources, each of which one task reads (`data.slices`).
 
-Files stand one after another, in the order in which they are read, as one long line of bytes; it is
-cut into slices of equal length. JSON lines are cut inside a file, between two lines; so are the
-documents of `toy:`. Any other file is read whole, in the slice that it begins in; so is a source
-that is no file. Slices in order give the documents of the sources in order, however many there are.
+Files stand one after another, in the order of reading, as one long line of bytes. It is cut into
+slices of equal length. JSON lines are cut inside a file, between two lines, and so are the
+documents of `toy:`. Any other file is read whole, in the slice that it begins in, and so is a
+source that is no file. Slices in order give the documents of the sources in order, however many
+there are.
 """
 
 import bisect
@@ -26,12 +27,12 @@ class FilePart(NamedTuple):
 
 
 class SourcePart(NamedTuple):
-    """What a slice reads of one source."""
+    """The part of one source that a slice reads."""
 
     source: int  # number in `data.sources`
-    is_first: bool  # what is said of the whole source is said here
+    is_first: bool  # this slice says what concerns the whole source
     files: tuple[FilePart, ...] = ()
-    share: "DocumentRange | None" = None  # of the documents of `toy:`; None = all
+    share: "DocumentRange | None" = None  # documents of `toy:`. None = all
 
 
 class DocumentRange(NamedTuple):
@@ -39,17 +40,17 @@ class DocumentRange(NamedTuple):
 
     start: int
     stop: int
-    length: int  # of the whole
+    length: int  # the whole thing's
 
     def of(self, number: int) -> range:
-        """The same range of `number` things; ranges that meet still meet."""
+        """The same range of `number` things. Ranges that meet still meet."""
         return range(self.start * number // self.length, self.stop * number // self.length)
 
 
 class Listing(NamedTuple):
-    """What the sources consist of, as one machine sees it."""
+    """The files of all sources, as one machine sees them."""
 
-    digest: str  # of names and sizes
+    digest: str  # identifies names and sizes
     files: int
     num_bytes: int
 
@@ -64,7 +65,7 @@ class _Unit(NamedTuple):
 
 
 def cut_into_slices(config: DataConfig, count: int) -> tuple[list[tuple[SourcePart, ...]], Listing]:
-    """What each of `count` slices reads; and of what they were cut.
+    """The parts that each of `count` slices reads, and the files that they were cut from.
 
     Raises:
       BadSource: no file matches.

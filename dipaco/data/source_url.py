@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl
 from dipaco.errors import BadSetting, BadSource
 from dipaco.plural import counted
 
-# What is read of a folder, by kind; `.gz` is read of JSON lines alone.
+# Endings of the files that are read of a folder, by kind. Only JSON lines may end with `.gz`.
 SUFFIXES = {
     "text": (".txt",),
     "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
     "parquet": (".parquet",),
 }
-MOST_ENDINGS = 4  # in a sentence
+MOST_ENDINGS = 4  # a sentence names no more
 ALL_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 KINDS = ("packages", *SUFFIXES, "hf", "toy")
 
@@ -44,8 +44,8 @@ def parse_url(url: str) -> SourceUrl:
 
 
 def check_kind(url: str) -> None:
-    """Raises `BadSetting`: it begins with no kind of source. What a person may have meant is said;
-    in a list as Python or a shell leaves it, the quotes and brackets are not meant.
+    """Raises `BadSetting`: it begins with no kind of source. Says what a person may have meant: in
+    a list as Python or a shell leaves it, the quotes and brackets are not meant.
     """
     kind, colon, rest = url.partition(":")
     if colon and kind in KINDS:
@@ -62,7 +62,7 @@ def check_kind(url: str) -> None:
 
 
 def files_of(source: SourceUrl) -> list[Path]:
-    """The files of a source of files, by name: those that its glob matches, or those below its
+    """The files of a source of files, by name: all that its glob matches, or all below its
     folder that have a suffix of its kind. `~` is one's own folder.
 
     Raises:
@@ -94,7 +94,7 @@ def files_of(source: SourceUrl) -> list[Path]:
 
 def sources_of(place: str) -> list[str]:
     """The URLs of what a person names without a kind: a file, a folder, or a glob. The kind of
-    a file follows from its suffix, text unless it is of JSON lines or Parquet; of a folder, the
+    a file follows from its suffix, text unless it is of JSON lines or Parquet. Of a folder, the
     files of all kinds are meant. A URL of a source is itself.
 
     Raises:
@@ -118,24 +118,24 @@ def sources_of(place: str) -> list[str]:
 
 
 def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The names that end so, at any depth; not those in hidden folders."""
+    """The names that end so, at any depth, but not in hidden folders."""
     names = glob.glob(f"{glob.escape(folder)}/**/*", recursive=True)
     return [name for name in names if name.endswith(suffixes)]
 
 
 def _url_of_file(name: str) -> str:
     kinds = (kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes))
-    # As a pattern, since a name may hold what begins a source's options.
+    # It becomes a pattern, since a name may hold what begins a source's options.
     return f"{next(kinds, 'text')}:{glob.escape(name)}"
 
 
 def notes_of_files(place: str, suffixes: tuple[str, ...], files: Sequence[Path] = ()) -> list[str]:
-    """What a person should know of the files that are read of a place: those of a folder that are
-    passed over for their ending, and those that are empty; a sentence each.
+    """Sentences on the files of a place: on files of a folder that are passed over for their
+    ending, and on files that are empty.
 
     Args:
       place: a folder, or what names `files` itself, so that no other is missed.
-      suffixes: what is read of a folder.
+      suffixes: endings of the files that are read of a folder.
       files: that are read, where the place is no folder.
     """
     notes = []

@@ -1,16 +1,16 @@
-"""Where documents come from: one URL-like string for each source, read as a stream.
+"""Sources of documents: one URL-like string for each, read as a stream.
 
   packages:                  the text that published packages carry (`packages/`)
-  text:GLOB                  text files; the domain is the folder's name, or `?domain=NAME`;
+  text:GLOB                  text files. The domain is the folder's name, or `?domain=NAME`;
                              text:FOLDER is FOLDER/**/*.txt
-  jsonl:GLOB                 JSON lines, also .gz; `?text=COLUMN&domain=COLUMN&group=COLUMN`
+  jsonl:GLOB                 JSON lines, also .gz, with `?text=COLUMN&domain=COLUMN&group=COLUMN`
   parquet:GLOB               the same for Parquet
-  hf:NAME[#CONFIG]           a data set of the Hugging Face hub, streamed; also `?split=train`
+  hf:NAME[#CONFIG]           a data set of the Hugging Face hub, streamed, also `?split=train`
   toy:                       generated clusters (`toy.py`)
 
 A group is never in two splits: a text file, a source file of a package, the documents with one
 value of the group column, else the document itself. A long document is cut into pieces of one
-group; with `?group=piece`, each piece is a group. Text must be UTF-8: a file with other bytes is
+group. With `?group=piece`, each piece is a group. Text must be UTF-8: a file with other bytes is
 refused, naming the first bad byte, since replaced characters would silently be trained on.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from dipaco.data.document import PIECE, Document, Source
+from dipaco.data.document import PIECE, Document, Source, last_end
 from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn, half_in_words
 from dipaco.data.slices import FilePart, SourcePart
 from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
@@ -44,10 +44,10 @@ def open_source(
 
     Args:
       url: as at the top of this file.
-      max_bytes_per_domain: the caller uses no more, so a source may stop there; None = the
+      max_bytes_per_domain: the caller uses no more, so a source may stop there. None = the
         source's own bound, which only `packages:` has.
       say: called with a sentence before what takes time, such as a download.
-      part: what is read of it; None = all.
+      part: the part of it to read. None = all.
 
     Raises:
       BadSource: the kind is unknown, an option is, or no file matches.
@@ -93,32 +93,6 @@ def open_source(
     return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain, notes=notes)
 
 
-def cut_text(text: str, max_bytes: int) -> Iterator[str]:
-    """Cuts a long text at the end of a paragraph, else of a line, else of a word.
-
-    No character is lost. Pieces have at most `max_bytes` bytes of UTF-8, and more than half of that
-    where there is such an end.
-    """
-    data = text.encode("utf-8", "surrogatepass")
-    start = 0
-    while len(data) - start > max_bytes:
-        end = _last_end(data, start + max_bytes // 2, start + max_bytes)
-        yield data[start:end].decode("utf-8", "surrogatepass")
-        start = end
-    yield data[start:].decode("utf-8", "surrogatepass")
-
-
-def _last_end(data: bytes, low: int, high: int) -> int:
-    for mark in (b"\n\n", b"\n", b" "):
-        place = data.rfind(mark, low, high)
-        if place >= 0:
-            return place + len(mark)
-    for back in range(4):
-        if data[high - back] & 0xC0 != 0x80:  # not inside a character
-            return high - back
-    return high  # not UTF-8; `decode` raises and says where
-
-
 # --- the kinds --------------------------------------------------------------------------------
 
 
@@ -139,8 +113,8 @@ def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
 
 
 def _text_blocks(file: Path, others: Sequence[Path] = ()) -> Iterator[str]:
-    """`_blocks`. If the file is no text, those of `others` that are none either are named with it,
-    so that a person meets them once.
+    """`_blocks`. If the file is no text, the error also names `others` that are no text, so that a
+    person meets them once.
     """
     try:
         yield from _blocks(file)
@@ -176,7 +150,7 @@ def _blocks(file: Path) -> Iterator[str]:
             data = rest + block
             end = data.rfind(b"\n") + 1
             if not end:
-                end = len(data) if len(block) < BLOCK_BYTES else _last_end(data, 0, len(data) - 4)
+                end = len(data) if len(block) < BLOCK_BYTES else last_end(data, 0, len(data) - 4)
             yield decode(data[:end], file, offset)
             offset, rest = offset + end, data[end:]
     if rest:
@@ -212,7 +186,7 @@ class Line(NamedTuple):
 
     file: Path
     start: int  # the byte that counting began with
-    number: int  # of lines since then, from 1
+    number: int  # lines since then, from 1
 
     def __str__(self) -> str:
         before = 0

@@ -8,7 +8,7 @@ generators", 2014, with Vigna's constants).
 
 import numpy as np
 
-SPLITS = ("train", "valid", "router", "short")  # by code; short = too short for valid or router
+SPLITS = ("train", "valid", "router", "short")  # short = too short for valid or router
 HASHES_AT_ONCE = 1 << 20
 
 

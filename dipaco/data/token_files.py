@@ -2,7 +2,7 @@
 
 ArrayRecord (https://github.com/google/array_record) finds any record directly. Its one surprise: a
 file that was cut short or never closed reads as an *empty* one, without an error. So a file is
-written under another name, closed, counted, and then renamed; a reader compares its size and digest
+written under another name, closed, counted, and then renamed. A reader compares its size and digest
 with the recorded ones.
 """
 
@@ -32,7 +32,7 @@ class TokenFile:
 
 
 class TokenWriter:
-    """Writes one ArrayRecord file under another name; `close` counts, digests and renames it."""
+    """Writes one ArrayRecord file under another name. `close` counts, digests and renames it."""
 
     def __init__(self, path: Path):
         from array_record.python.array_record_module import (  # ty: ignore[import-not-found]

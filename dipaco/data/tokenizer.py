@@ -47,7 +47,7 @@ class Tokenizer:
 
     @functools.cached_property
     def unknown_id(self) -> int | None:
-        """The token that stands for text that it cannot spell; None = there is none."""
+        """The token that stands for text that it cannot spell. None = there is none."""
         model = json.loads(self.library.to_str())["model"]
         if model.get("unk_token") is not None:
             return self.library.token_to_id(model["unk_token"])
@@ -55,7 +55,7 @@ class Tokenizer:
 
     @property
     def token_type(self) -> str:
-        """Of its ids on disk."""
+        """The type of its ids on disk."""
         return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
 
     def digest(self) -> str:
@@ -77,12 +77,12 @@ class Tokenizer:
         return encoded
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Ids -> text; incomplete characters become U+FFFD."""
+        """Ids -> text. Incomplete characters become U+FFFD."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
 def _check_whole(texts: Sequence[str]) -> None:
-    """Raises `HalfCharacter`: Python's texts may hold what is no character."""
+    """Raises `HalfCharacter`: Python's texts may hold halves of characters."""
     for text in texts:
         try:
             text.encode()
@@ -139,7 +139,7 @@ def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
 
 
 class EdgeTokens(NamedTuple):
-    """The ids of the edge tokens; None = there is none."""
+    """The ids of the edge tokens. None = there is none."""
 
     start: int | None = None
     end: int | None = None
@@ -164,7 +164,7 @@ def edge_tokens(tokenizer: Tokenizer, names: EdgeNames) -> EdgeTokens:
 
 
 def edge_names_of(tokenizer: Tokenizer, tokens: EdgeTokens) -> EdgeNames:
-    """How a tokenizer spells its edge tokens."""
+    """The spelling of a tokenizer's edge tokens."""
     ids = tokens.start, tokens.end
     return EdgeNames(*(None if i is None else tokenizer.library.id_to_token(i) for i in ids))
 

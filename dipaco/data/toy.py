@@ -1,7 +1,7 @@
 """A generated corpus with known clusters: `toy:?clusters=4&documents=400&words=120`.
 
-Each cluster is a small language: forty words over letters of its own, and for every word four that
-may follow it, one of them most often. There is something to learn inside a cluster and nothing
+Each cluster is a small language: forty words over its own letters, and for every word four that
+may follow it, and one follows most often. There is something to learn inside a cluster and nothing
 across clusters, a router that works finds the clusters, and a test knows the answer. The text is
 the same on every machine: `random.Random` guarantees its stream.
 """
@@ -20,7 +20,7 @@ BYTES_OF_A_WORD = 7
 
 
 def num_bytes_of(documents: int | None, words: int | None) -> int:
-    """About the bytes of a corpus with this many documents of this many words; None = as usual."""
+    """About the bytes of a corpus with this many documents of this many words. None = as usual."""
     documents = DOCUMENTS if documents is None else documents
     return documents * (WORDS if words is None else words) * BYTES_OF_A_WORD
 
@@ -33,7 +33,7 @@ def toy_documents(
     seed: int = 0,
     part: Callable[[int], range] = range,
 ) -> Iterator[Document]:
-    """Documents of `words` words, clusters in turn; the domain is `toy_00`, `toy_01`, ... Which of
+    """Documents of `words` words, clusters in turn. The domain is `toy_00`, `toy_01`, ... Which of
     their numbers come, `part` says.
     """
     languages = [_language(random.Random(f"{seed}/{cluster}")) for cluster in range(clusters)]

@@ -1,7 +1,9 @@
-"""Windows: a document cut so that every token after its prefix is predicted exactly once.
+"""Documents as arrays of tokens: their first tokens, and windows over all of them.
 
-A window has at most `length` tokens, and begins with `prefix_tokens` that the one before it has
-predicted (in the first: that the router reads). So no token is predicted from fewer.
+The router reads the first tokens, and evaluation scores them. Windows cut a document so that every
+token after its prefix is predicted exactly once. A window has at most `length` tokens. It begins
+with `prefix_tokens` that the window before it has predicted, or, in the first window, that the
+router reads. So no token is predicted from fewer.
 """
 
 from collections.abc import Sequence
@@ -9,12 +11,42 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dipaco.data.corpus import TokenReader
+
+DOCUMENTS_AT_ONCE = 4096  # whole documents in memory
+
+
+def first_tokens(
+    corpus: TokenReader, document_numbers: Sequence[int] | np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first `length` tokens of each document.
+
+    Returns:
+      tokens: [N, length] int32, padded with 0.
+      lengths: [N] int32, how many of them are tokens.
+    """
+    chunks = [
+        _cut(corpus.tokens(document_numbers[start : start + DOCUMENTS_AT_ONCE]), length)
+        for start in range(0, max(len(document_numbers), 1), DOCUMENTS_AT_ONCE)
+    ]
+    tokens, lengths = zip(*chunks, strict=True)
+    return np.concatenate(tokens), np.concatenate(lengths)
+
+
+def _cut(documents: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
+    tokens = np.zeros((len(documents), length), dtype=np.int32)
+    lengths = np.zeros(len(documents), dtype=np.int32)
+    for row, document in enumerate(documents):
+        lengths[row] = min(length, len(document))
+        tokens[row, : lengths[row]] = document[:length]
+    return tokens, lengths
+
 
 class Windows(NamedTuple):
-    """W windows of some documents, those of a document one after another."""
+    """W windows of some documents. Windows of one document follow each other."""
 
     tokens: np.ndarray  # int32 [W, length], padded with 0
-    lengths: np.ndarray  # int32 [W], how many are tokens
+    lengths: np.ndarray  # int32 [W], tokens in each
     documents: np.ndarray  # int64 [W], the index of the document
 
 
@@ -24,10 +56,9 @@ def cut_windows(
     """The windows of documents, each longer than its prefix.
 
     Args:
-      documents: tokens of each.
       length: tokens of a window, more than `prefix_tokens`.
-      prefix_tokens: of a window that are not predicted.
-      most: windows of a document, its first; None = all.
+      prefix_tokens: number of tokens of a window that are not predicted.
+      most: number of windows of a document, the first ones. None = all.
     """
     assert 0 < prefix_tokens < length
     rows, owners = [], []

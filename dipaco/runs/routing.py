@@ -12,7 +12,7 @@ import numpy as np
 
 from dipaco.control.release import Release
 from dipaco.data.corpus import Corpus
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.errors import BadSetting
 from dipaco.evaluation.perplexity import score_tokens
 from dipaco.routing.config import LIKELIHOOD, RULES, SMALL_MODELS, RoutingConfig

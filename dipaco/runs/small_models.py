@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.shards import hold_out
+from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_tokens
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw, learning_rates

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco.data.corpus import TokenReader
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import TokenScores, score_documents, score_tokens
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.routing.likelihood import likeliest, prefix_scores

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dipaco.data.sources import cut_text
+from dipaco.data.document import cut_text
 from dipaco.data.toy import toy_documents
 from dipaco.model.config import MeshConfig
 from dipaco.runs.opening import reading

@@ -5,11 +5,11 @@ import pytest
 
 from dipaco.data.config import DataConfig
 from dipaco.data.errors import EmptyShard, ShardDamaged
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Batches, Rows
 from dipaco.data.prepare import prepare
 from dipaco.data.shards import build_shard, domain_table
+from dipaco.data.windows import first_tokens
 
 LENGTH = 48
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.data.document import Document
+from dipaco.data.document import Document, cut_text
 from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
 from dipaco.data.source_url import notes_of_files, parse_url, sources_of
-from dipaco.data.sources import cut_text, open_source
+from dipaco.data.sources import open_source
 from dipaco.errors import BadSource
 
 

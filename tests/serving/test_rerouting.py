@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
 from dipaco.serving.decoding.stream import Finish

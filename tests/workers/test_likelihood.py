@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
+from dipaco.data.windows import first_tokens
 from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.ensembles import TEMPERATURE
 from dipaco.model.lm import forward

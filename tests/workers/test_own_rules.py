@@ -15,7 +15,7 @@ import replay
 
 import dipaco as library
 from dipaco.config import MODULAR
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.library.console import title_of
 from dipaco.observe.overview import overview
 from dipaco.routing.router import fit_router

@@ -11,7 +11,7 @@ import pytest
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.perplexity import score_tokens
 from dipaco.routing import token_router as within

@@ -14,8 +14,8 @@ from dipaco import trees
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Task
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
+from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates

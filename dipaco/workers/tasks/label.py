@@ -13,7 +13,7 @@ from dipaco.control.tasks import (
     Fact,
     PathLabelled,
 )
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.routing import prefix_log_likelihoods
 from dipaco.runs.run import Run

@@ -16,7 +16,7 @@ import numpy as np
 from dipaco.config import MODULAR
 from dipaco.control.summaries import Rerouted, ReroutedEvery
 from dipaco.control.tasks import Claim, Fact, StageDone
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens, rerouted
 from dipaco.routing import token_router
 from dipaco.runs.run import Run

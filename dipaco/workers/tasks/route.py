@@ -14,10 +14,10 @@ from dipaco.config import MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.summaries import Alternated, Routed
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
+from dipaco.data.windows import first_tokens
 from dipaco.receipt import Receipt
 from dipaco.routing.calibration import is_near
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS

@@ -19,7 +19,7 @@ import numpy as np
 from dipaco.config import MODULAR
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.tasks import Claim
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.windows import first_tokens
 from dipaco.errors import Diverged
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw, learning_rates
