@@ -50,7 +50,7 @@ from dipaco.outer.codecs.sealed import LARGEST
 from dipaco.runs import version
 from dipaco.store.remote import Remote
 from dipaco.store.tensors import load_tree, save_tree
-from dipaco.workers import loop
+from dipaco.workers import loop, runners
 from dipaco.workers.monitor import Monitor
 from dipaco.workers.tasks import train
 
@@ -80,7 +80,7 @@ class OrderFile:
 
 def corrupt_on_order(orders: OrderFile) -> None:
     """Wraps what sends contributions, and what records them."""
-    finish_training, finish = train._finish, Commit.finish
+    finish_training, finish = train.end_phase, Commit.finish
     sent: list[str] = []  # corruptions that are not recorded yet
 
     def finished(run: Any, begun: Any, *rest: Any, **more: Any) -> list[Any]:
@@ -109,7 +109,7 @@ def corrupt_on_order(orders: OrderFile) -> None:
                 orders.done(TWICE)
         return due
 
-    train._finish = finished  # ty: ignore[invalid-assignment]
+    train.end_phase = finished  # ty: ignore[invalid-assignment]
     Commit.finish = recorded  # ty: ignore[invalid-assignment]
 
 
@@ -131,7 +131,7 @@ class Pace:
         """Wraps what claims, what steps and what records."""
         wrap(Queue, "claim", after=self._claimed)
         wrap(Queue, "claim_backup", after=self._claimed)
-        run_phase, finish = train.run_phase, Commit.finish
+        run_phase, finish = runners.run_phase, Commit.finish
 
         def paced_phase(state: Any, batches: Any, rates: Any, *rest: Any, **settings: Any) -> Any:
             on_step = settings.pop("on_step")
@@ -148,7 +148,7 @@ class Pace:
                 self._wait_until(1.0)
             return finish(commit, plan, claim, facts, **how)
 
-        vars(train)["run_phase"] = paced_phase
+        vars(runners)["run_phase"] = paced_phase
         Commit.finish = paced_finish  # ty: ignore[invalid-assignment]
 
     def _claimed(self, claim: Any) -> None:
@@ -177,7 +177,7 @@ class StepPace:
 
     def install(self) -> None:
         """Wraps what steps."""
-        run_phase = train.run_phase
+        run_phase = runners.run_phase
 
         def paced_phase(state: Any, batches: Any, rates: Any, *rest: Any, **settings: Any) -> Any:
             on_step, began = settings.pop("on_step"), time.monotonic()
@@ -202,7 +202,7 @@ class StepPace:
             self._processor_seconds = time.process_time()
             return result
 
-        vars(train)["run_phase"] = paced_phase
+        vars(runners)["run_phase"] = paced_phase
 
 
 def mark_uploads(file: Path) -> None:

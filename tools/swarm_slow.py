@@ -62,9 +62,9 @@ def slow_down(seconds_per_block: float, file: Path) -> None:
 
 def slow_down_worker(seconds_per_step: float, file: Path) -> None:
     """Wraps the steps that a plain worker takes."""
-    from dipaco.workers.tasks import train
+    from dipaco.workers import runners
 
-    run_phase = train.run_phase
+    run_phase = runners.run_phase
 
     def slow_run_phase(state, batches, rates, step, **settings):
         def slow_step(*arguments):
@@ -77,7 +77,7 @@ def slow_down_worker(seconds_per_step: float, file: Path) -> None:
 
         return run_phase(state, batches, rates, slow_step, **settings)
 
-    setattr(train, "run_phase", slow_run_phase)  # noqa: B010
+    setattr(runners, "run_phase", slow_run_phase)  # noqa: B010
 
 
 if __name__ == "__main__":

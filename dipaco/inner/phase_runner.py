@@ -1,6 +1,6 @@
-"""The contract of what runs a phase in place of `run_phase`: a group of volunteers, for example."""
+"""The contract of whoever takes the steps of a phase: this process, several hosts, volunteers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,13 +11,14 @@ from dipaco.inner.step import Batch
 
 
 class PhaseWork(NamedTuple):
-    """One phase of one path, as input of a `PhaseRunner`."""
+    """Steps of one path in one phase, as input of a `PhaseRunner`."""
 
     origin: str  # names the phase and its first modules: equal origins are the same work
     state: PathState  # NumPy arrays: at the start of the phase, or of a partial snapshot
     first_step: int  # next inner step, counted over all phases
     losses: tuple[float, ...]  # of the steps of this phase already in `state`
     rates: np.ndarray  # float32 [steps left], the learning rate of each
+    batches: Iterator[Batch]  # one for each rate, read ahead
     batch_at: Callable[[int], Batch]  # inner step, counted over all phases -> its batch
     on_step: OnStep
     should_stop: Callable[[], bool]
@@ -25,6 +26,6 @@ class PhaseWork(NamedTuple):
 
 
 class PhaseRunner(Protocol):
-    """Takes the steps of a phase and returns the losses of the whole phase."""
+    """Takes the steps, or fewer if asked to stop; returns the losses of the whole phase so far."""
 
     def __call__(self, work: PhaseWork) -> PhaseResult: ...

@@ -59,11 +59,15 @@ class Programs:
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
+        return put(self.on_host(parts, optimizer_state, step), self._state_shardings)
+
+    def on_host(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
+        """A path's state in NumPy arrays; without an optimizer state, AdamW starts at zero."""
         if optimizer_state is None:
             optimizer_state = jax.tree.map(
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.optimizer
             )
-        return put(PathState(parts, optimizer_state, np.int32(step)), self._state_shardings)
+        return PathState(parts, optimizer_state, np.int32(step))
 
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""

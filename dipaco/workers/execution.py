@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import Callable
 
 from dipaco.control.tasks import Claim, Fact
-from dipaco.errors import ClaimLost, DipacoError
+from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks, NullCallbacks
 from dipaco.workers.fetching import bring_module
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
 from dipaco.workers.preemption import Preempted
+from dipaco.workers.runners import OneHost, Runner, SeveralHosts, Volunteers
 from dipaco.workers.tasks.check import check_path
 from dipaco.workers.tasks.evaluate import evaluate_release
 from dipaco.workers.tasks.features import slice_of_features
@@ -25,7 +26,7 @@ from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
 from dipaco.workers.tasks.sample import sample_release
 from dipaco.workers.tasks.score import score_path
-from dipaco.workers.tasks.train import train, train_with_runner
+from dipaco.workers.tasks.train import train
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
 # They take no devices that others must take too: `sample` takes one of its own.
@@ -63,10 +64,10 @@ def execute(
     def train_path() -> list[Fact]:
         if run.plan.arm(claim.task.arm).is_synchronous:
             return train_synchronous(run, claim, on_step, should_stop)
+        runner: Runner = OneHost(run) if hosts.count == 1 else SeveralHosts(run, hosts)
         if phase_runner is not None and claim.task.kind == "train":
-            return train_with_runner(run, claim, phase_runner, on_step, should_stop)
-        is_over = _stop_decided_by_first(should_stop, hosts)
-        return train(run, claim, on_step, is_over, hosts, should_leave)
+            runner = Volunteers(run, phase_runner)
+        return train(run, claim, runner, on_step, should_stop, should_leave)
 
     def step_of_module() -> list[Fact]:
         task = claim.task
@@ -95,28 +96,6 @@ def execute(
     if hosts.is_first and claim.task.kind not in FIRST_HOST_ONLY:
         hosts.broadcast(encode_claim(claim))
     return kinds[claim.task.kind]()
-
-
-def _stop_decided_by_first(should_stop: Callable[[], bool], hosts: Hosts) -> Callable[[], bool]:
-    """`should_stop` of the first host, broadcast to the others before each step."""
-    if hosts.count == 1:
-        return should_stop
-
-    def decide() -> bool:
-        if not hosts.is_first:
-            decision = hosts.broadcast()
-            if decision == "lost":
-                raise ClaimLost(task="of this worker")
-            return decision == "stop"
-        try:
-            is_over = should_stop()
-        except ClaimLost:
-            hosts.broadcast("lost")
-            raise
-        hosts.broadcast("stop" if is_over else "go")
-        return is_over
-
-    return decide
 
 
 def follow(run: Run, hosts: Hosts) -> None:

@@ -15,12 +15,13 @@ import jax
 
 from dipaco.control.tasks import Claim
 from dipaco.errors import ClaimLost
+from dipaco.inner.phase import PhaseResult
 from dipaco.inner.state import PathState
 from dipaco.outer.delay import merge
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId, assemble
 from dipaco.workers.hosts import Hosts
-from dipaco.workers.phase_start import PhaseStart, modules_before
+from dipaco.workers.phase_start import PhaseStart, modules_before, receipts_of
 
 # Between two looks; in between, a fifth of the time that it has waited.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
@@ -74,23 +75,23 @@ def _wait(run: Run, claim: Claim, should_leave: Callable[[], bool]) -> bool:
     return True
 
 
-def merged(run: Run, start: PhaseStart, ahead: PathState, losses: list[float]) -> PhaseStart:
+def merged(run: Run, start: PhaseStart, ahead: PhaseResult) -> PhaseStart:
     """The path after the merge, with the rest of its phase before it.
 
     Args:
       run: that the path belongs to.
       start: where it began.
-      ahead: its state at the step of the merge; given up.
-      losses: of the steps since `start`.
+      ahead: the path at the step of the merge; given up.
     """
     assert start.merges_at is not None
     task = start.claim.task
     modules = modules_before(run, start.arm, task.path, task.phase)
     stepped = assemble(modules, start.arm.topology.modules_of(task.path))
-    parts = merge(jax.device_get(ahead.parts), stepped, run.config.outer.delay_merge)
+    parts = merge(jax.device_get(ahead.state.parts), stepped, run.config.outer.delay_merge)
     return start._replace(
         modules=modules,
-        state=PathState(parts, jax.device_get(ahead.optimizer), start.merges_at),
-        losses=(*start.losses, *losses),
+        receipts=receipts_of(run, start.arm, modules, task.phase),
+        state=PathState(parts, jax.device_get(ahead.state.optimizer), start.merges_at),
+        losses=tuple(ahead.losses.tolist()),
         merges_at=None,
     )

@@ -5,7 +5,7 @@ partial snapshot. DiPaCo Algorithm 1, lines 3-6. With `outer.delay` it begins wi
 parameters and without modules, which come later (`late_modules.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,7 @@ class PhaseStart(NamedTuple):
     claim: Claim
     arm: Arm
     modules: dict[ModuleId, Any]  # as they were at the start of the phase; none before `merges_at`
+    receipts: dict[ModuleId, Receipt]  # their objects; none of an arm without outer steps
     batches: Batches
     position: int  # batches that the path had taken of this data at the start of the phase
     state: PathState  # not placed yet; optimizer None: a fresh one; step: of the arm's schedule
@@ -71,6 +72,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
     if merges_at is not None and saved is not None and saved.step > merges_at:
         merges_at = None
     modules = {} if merges_at is not None else modules_before(run, arm, path, phase)
+    receipts = receipts_of(run, arm, modules, phase)
     if saved is None:
         optimizer, residual, own = _carried_state(run, arm, before)
         parts = own
@@ -86,7 +88,8 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
         losses, seconds = saved.losses, saved.seconds
     return PhaseStart(
-        claim, arm, modules, batches, position, state, residual, losses, seconds, merges_at
+        *(claim, arm, modules, receipts, batches, position, state, residual, losses, seconds),
+        merges_at,
     )
 
 
@@ -112,6 +115,15 @@ def modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, 
     modules = arm.topology.modules_of(path)
     bring_modules(run, arm.name, modules, phase)
     return {module: run.parameters(arm.name, module, phase) for module in modules}
+
+
+def receipts_of(
+    run: Run, arm: Arm, modules: Iterable[ModuleId], phase: int
+) -> dict[ModuleId, Receipt]:
+    """The objects of modules at the start of a phase, by which contributions name them."""
+    if not arm.is_averaged:
+        return {}
+    return {m: run.ledger.facts.module(arm.name, m, phase).parameters for m in modules}
 
 
 def first_base_parts(run: Run) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def phase_of(backbone, steps, state=None, losses=(), on_step=lambda number, loss
             first_step=len(losses),
             losses=tuple(losses),
             rates=RATES[len(losses) : steps],
+            batches=iter(()),
             batch_at=batch_of,
             on_step=on_step,
             should_stop=lambda: False,

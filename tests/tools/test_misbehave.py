@@ -14,6 +14,7 @@ from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.receipt import Receipt
 from dipaco.runs import version
 from dipaco.topology import ModuleId
+from dipaco.workers import runners
 from dipaco.workers.tasks import train
 
 CLAIM = Claim(Task("train", "modular", "1", 0), task_id=1, attempt=1, worker="w")
@@ -38,7 +39,7 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
         return []
 
     monkeypatch.setattr(Commit, "finish", record)
-    monkeypatch.setattr(train, "_finish", lambda run, begun: [TRUE])
+    monkeypatch.setattr(train, "end_phase", lambda run, begun: [TRUE])
     monkeypatch.setattr(misbehave, "corrupted", lambda run, fact, wanted: wanted)
     misbehave.corrupt_on_order(misbehave.OrderFile(tmp_path / "w"))
     order, done = tmp_path / "w.order", tmp_path / "w.done"
@@ -47,7 +48,7 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
     sent = []
 
     def work():
-        sent.append(train._finish(None, begun))
+        sent.append(train.end_phase(None, begun))
         commit.finish(None, CLAIM, sent[-1], settles=True)
 
     with pytest.raises(ClaimLost):
@@ -64,7 +65,7 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
 def test_a_worker_of_a_certain_speed_records_what_it_is_told_to(monkeypatch, tmp_path):
     record = mock.Mock(return_value=[])
     monkeypatch.setattr(Commit, "finish", record)
-    monkeypatch.setattr(train, "run_phase", train.run_phase)
+    monkeypatch.setattr(runners, "run_phase", runners.run_phase)
     for name in ("claim", "claim_backup"):
         monkeypatch.setattr(Queue, name, getattr(Queue, name))
     misbehave.Pace(0.0, tmp_path / "hurry").install()

@@ -20,6 +20,7 @@ from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
 from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
+from dipaco.workers.runners import OneHost
 from dipaco.workers.tasks.outer import step_module
 from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
@@ -104,11 +105,11 @@ def without_clock(facts):
 def test_a_task_done_twice_gives_the_same_facts_and_counts_once(begin):
     run = begin(CONFIG)
     first = claim_of(run, "train")
-    facts = train(run, first, lambda loss, tokens: None)
+    facts = train(run, first, OneHost(run), lambda loss, tokens: None)
     run.ledger.queue.give_back(first)
     second = claim_of(run, "train")
     assert (second.task, second.attempt) == (first.task, first.attempt + 1)
-    again = train(run, second, lambda loss, tokens: None)
+    again = train(run, second, OneHost(run), lambda loss, tokens: None)
     assert without_clock(again) == without_clock(facts)
     with pytest.raises(ClaimLost):
         run.ledger.commit.finish(run.plan, first, facts)
@@ -124,7 +125,7 @@ def test_a_snapshot_that_counts_in_other_data_is_refused(begin, monkeypatch):
     assert claim.task.phase == 1
     monkeypatch.setattr(run, "seed_for", lambda *names: 1)  # the rows come in another order
     with pytest.raises(SnapshotOfOtherData, match=f"path {claim.task.path} of `modular`"):
-        train(run, claim, lambda loss, tokens: None)
+        train(run, claim, OneHost(run), lambda loss, tokens: None)
 
 
 def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin, monkeypatch):

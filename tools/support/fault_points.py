@@ -49,8 +49,8 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco.store import objects
     from dipaco.store.objects import Objects
     from dipaco.sweeps import jobs
+    from dipaco.workers import phase_end, runners
     from dipaco.workers.monitor import Monitor
-    from dipaco.workers.tasks import train
 
     point = _Counter(fault, marker)
     at: Callable[[str], Callable[[], None]] = lambda where: lambda: point.passed(where)  # noqa: E731
@@ -74,7 +74,7 @@ def install(fault: Fault, marker: Path) -> None:
     wrap(Objects, "delete", before=at("before sweep"))
     for room in (objects, files):  # of an object, and of `write_atomically`
         wrap(room, "install_file", before=at("inside save"))
-    wrap(train, "save_snapshot", before=at("before save"))
+    wrap(phase_end, "save_snapshot", before=at("before save"))
     wrap(Monitor, "look", after=after("after look"))
     wrap(report, "write_atomically", after=after("inside save"))
     # Orbax writes in the background: when `save` returns, the snapshot is not there yet.
@@ -84,7 +84,7 @@ def install(fault: Fault, marker: Path) -> None:
     wrap(TokenWriter, "write", after=after("inside tokens"))
     wrap(corpus_writing, "_finish", before=at("before manifest"))
     wrap(corpus_writing.shutil, "rmtree", before=at("after manifest"))
-    run_phase: Any = train.run_phase
+    run_phase: Any = runners.run_phase
 
     def watched(*arguments, on_step, **settings):
         def stepped(step, loss):
@@ -93,7 +93,7 @@ def install(fault: Fault, marker: Path) -> None:
 
         return run_phase(*arguments, on_step=stepped, **settings)
 
-    vars(train)["run_phase"] = watched
+    vars(runners)["run_phase"] = watched
 
 
 def _send(database: Any, query: str, values: dict[str, Any]) -> None:

@@ -29,9 +29,9 @@ from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
 from dipaco.workers.callbacks import OnStep
 from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.phase_end import module_as_trained
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.row_plans import batches_for
-from dipaco.workers.tasks.train import module_as_trained
 
 Modules = dict[ModuleId, Any]
 

@@ -1,0 +1,150 @@
+"""What a path leaves at the end of a phase: its snapshot, and what it contributes to its modules.
+
+A contribution is an outer gradient, encoded; the codec's loss is added to the next one. A path that
+is stopped before the end leaves a partial snapshot. DiPaCo Algorithm 1, line 10.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from dipaco.control.facts import PartialSnapshot
+from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
+from dipaco.inner.state import PathState
+from dipaco.outer.compress import EncodedContribution, encode_rows
+from dipaco.outer.gradient import outer_gradient
+from dipaco.outer.vocabulary import sent_rows
+from dipaco.runs.machine import machine
+from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import sends_snapshot
+from dipaco.store.snapshots import save_snapshot
+from dipaco.store.tensors import save_tree
+from dipaco.topology import ModuleId, dissect
+from dipaco.workers.fetching import bytes_down
+from dipaco.workers.phase_start import Carried, PhaseStart, has_residual
+
+
+def end_phase(
+    run: Run,
+    start: PhaseStart,
+    state: PathState,
+    losses: Sequence[float],
+    seconds: float,
+    *,
+    is_sent: bool,
+) -> list[Fact]:
+    """Saves the path's snapshot and contributions, and returns the facts about them.
+
+    Args:
+      run: whose path it is.
+      start: of its phase.
+      state: the path as trained.
+      losses: of all steps of the phase.
+      seconds: that they took.
+      is_sent: the snapshot goes to the bucket, whichever phases usually do.
+    """
+    arm, modules = start.arm, start.modules
+    path, phase = start.claim.task.path, start.claim.task.phase
+    first, end = start.steps
+    after = dissect(jax.device_get(state.parts), arm.topology, path)
+    made: list[Fact]
+    num_bytes = 0  # a dense arm exchanges nothing
+    carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
+    if arm.is_averaged:
+        num_bytes = bytes_down(run, arm, path, phase)
+        made, residual = _contribute(run, start, after)
+        if has_residual(run, arm):
+            carried = carried._replace(residual=residual)
+    else:
+        made = [module_as_trained(run, start.claim, module, after[module]) for module in modules]
+    name = run.layout.snapshot(arm.name, path, phase, start.claim.attempt)
+    is_sent = is_sent or sends_snapshot(run, arm, path, phase)
+    trained = PathTrained(
+        arm=arm.name,
+        path=path,
+        phase=phase,
+        snapshot=save_snapshot(run.objects, name, carried.as_saved, is_sent=is_sent),
+        step=arm.steps_before(phase + 1),
+        position=start.position + end - first,
+        batches=start.batches.fingerprint,
+        losses=tuple(losses),
+        tokens=(end - first) * run.config.inner.batch_size * run.config.data.length,
+        seconds=seconds,
+        bytes_down=num_bytes,
+        bytes_up=sum(fact.message.num_bytes for fact in made if isinstance(fact, Contribution)),
+        machine=machine(),
+    )
+    return [trained, *made]
+
+
+def partial_snapshot_of(
+    run: Run, start: PhaseStart, state: PathState, losses: Sequence[float], seconds: float
+) -> PartialSnapshot:
+    """Saves a path within its phase, after as many steps of it as there are losses."""
+    task, step = start.claim.task, start.steps[0] + len(losses)
+    name = run.layout.snapshot(start.arm.name, task.path, task.phase, start.claim.attempt, step)
+    return PartialSnapshot(
+        receipt=save_snapshot(run.objects, name, state),
+        step=step,
+        batches=start.batches.fingerprint,
+        losses=tuple(losses),
+        seconds=seconds,
+    )
+
+
+def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any) -> ModuleReady:
+    """The next phase's module of an arm without outer steps: the parameters as trained."""
+    return ModuleReady(
+        arm=claim.task.arm,
+        module=module,
+        phase=claim.task.phase + 1,
+        parameters=save_tree(run.objects, "modules", parameters),
+    )
+
+
+def _contribute(
+    run: Run, start: PhaseStart, after: Mapping[ModuleId, Any]
+) -> tuple[list[Fact], dict[str, Any]]:
+    """Encodes and saves what a path contributes at the end of a phase.
+
+    Args:
+      run: whose path it is.
+      start: of its phase.
+      after: module -> part -> parameters, as trained.
+
+    Returns:
+      The path's contribution to each of its modules, and what the codec has lost of every part so
+      far.
+    """
+    arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
+    contributions: list[Fact] = []
+    residual: dict[str, Any] = {}
+    for module, before in start.modules.items():
+        encoded = _encoded(run, start, module, before, after[module])
+        residual |= encoded.residual or {}
+        # One folder per module and phase, which the outer step deletes as a whole.
+        kind = f"messages/{arm.name}/{module}/{phase:06d}"
+        contribution = Contribution(
+            arm=arm.name,
+            path=path,
+            module=module,
+            phase=phase,
+            base_digest=start.receipts[module].digest,
+            message=save_tree(run.objects, kind, encoded.message),
+        )
+        contributions.append(contribution)
+    return contributions, residual
+
+
+def _encoded(
+    run: Run, start: PhaseStart, module: ModuleId, before: Any, after: Any
+) -> EncodedContribution:
+    residual, (path, phase) = start.residual, (start.claim.task.path, start.claim.task.phase)
+    of_module = None if residual is None else {part: residual[part] for part in before}
+    counts = run.counts_through(start.arm.name, module, phase)
+    sent_V = None
+    if counts is not None:
+        sent_V = sent_rows(counts, start.arm.paths_through(module, phase).index(path))
+    codec = run.codec_in(start.arm.name, phase)
+    return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)

@@ -1,0 +1,153 @@
+"""Who takes the steps of a phase: this process, the hosts of one worker, or volunteers.
+
+`train` calls all of them in the same way.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dipaco.errors import ClaimLost
+from dipaco.inner.absent import PRESENT
+from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.phase import PhaseResult, run_phase
+from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
+from dipaco.inner.state import PathState
+from dipaco.inner.step import Batch
+from dipaco.runs.run import Run
+from dipaco.workers.callbacks import OnStep
+from dipaco.workers.hosts import SINGLE_HOST, Hosts
+from dipaco.workers.keeping import delete_partial_snapshots, partial_snapshots_of
+from dipaco.workers.phase_end import partial_snapshot_of
+from dipaco.workers.phase_start import PhaseStart
+
+
+class Runner(PhaseRunner, Protocol):
+    """A `PhaseRunner` of a worker."""
+
+    @property
+    def hosts(self) -> Hosts:
+        """All of them call it together. Each gets the whole state, and the first one saves it."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines go on from the path's snapshot, so that it must be sent."""
+        ...
+
+
+class OneHost:
+    """Takes the steps on the devices of this process."""
+
+    hosts: Hosts = SINGLE_HOST
+    is_shared = False
+
+    def __init__(self, run: Run):
+        self._programs = run.programs
+
+    def __call__(self, work: PhaseWork) -> PhaseResult:
+        result = run_phase(
+            self._programs.place(*work.state),
+            map(self._programs.place_batch, work.batches),
+            work.rates,
+            self._programs.step,
+            taken=len(work.losses),
+            on_step=work.on_step,
+            should_stop=work.should_stop,
+        )
+        losses = np.concatenate([np.asarray(work.losses, np.float32), result.losses])
+        return result._replace(losses=losses)
+
+
+class SeveralHosts:
+    """Takes the steps on the mesh of several hosts, each of which calls this."""
+
+    is_shared = True
+
+    def __init__(self, run: Run, hosts: Hosts):
+        self._run, self.hosts = run, hosts
+
+    def __call__(self, work: PhaseWork) -> PhaseResult:
+        should_stop = self._decided_by_first(work.should_stop)
+        result = OneHost(self._run)(work._replace(should_stop=should_stop))
+        return result._replace(state=self._run.programs.gather(result.state))
+
+    def _decided_by_first(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
+        """`should_stop` of the first host, broadcast to the others before each step."""
+        hosts = self.hosts
+
+        def decide() -> bool:
+            if not hosts.is_first:
+                decision = hosts.broadcast()
+                if decision == "lost":
+                    raise ClaimLost(task="of this worker")
+                return decision == "stop"
+            try:
+                is_over = should_stop()
+            except ClaimLost:
+                hosts.broadcast("lost")
+                raise
+            hosts.broadcast("stop" if is_over else "go")
+            return is_over
+
+        return decide
+
+
+class Volunteers:
+    """Has the volunteers of a path take the steps.
+
+    Args:
+      run: whose path it is.
+      lead: takes the steps with them, and saves partial snapshots now and then.
+    """
+
+    hosts: Hosts = SINGLE_HOST
+    is_shared = True  # the other backbones of the path, on other machines, go on from it
+
+    def __init__(self, run: Run, lead: PhaseRunner):
+        assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses such runs"
+        assert run.config.outer.delay == 0, "and these"
+        self._run, self._lead = run, lead
+
+    def __call__(self, work: PhaseWork) -> PhaseResult:
+        return self._lead(work._replace(state=self._run.programs.on_host(*work.state)))
+
+
+def phase_work(
+    run: Run,
+    start: PhaseStart,
+    until: int,
+    on_step: OnStep,
+    should_stop: Callable[[], bool],
+) -> PhaseWork:
+    """The steps of a path from `start` to step `until`, for any of the runners."""
+    claim, first, began = start.claim, start.state.step, time.monotonic()
+    count, tokens = until - first, run.config.inner.batch_size * run.config.data.length
+    present_V = run.present_tokens(start.arm.name, claim.task.path, claim.task.phase)
+
+    def prepared(batch: Batch) -> Batch:
+        return batch if present_V is None else {**batch, PRESENT: present_V}
+
+    def save(state: PathState, losses: Sequence[float]) -> None:
+        seconds = start.seconds + time.monotonic() - began
+        partial_snapshot = partial_snapshot_of(run, start, state, losses, seconds)
+        before = partial_snapshots_of(run, claim)
+        run.ledger.commit.save_partial_snapshot(claim, partial_snapshot)
+        delete_partial_snapshots(run, claim, before)
+
+    digests = {str(module): receipt.digest for module, receipt in start.receipts.items()}
+    return PhaseWork(
+        origin=f"{claim.task} {sorted(digests.items())}",
+        state=start.state,
+        first_step=first,
+        losses=start.losses,
+        rates=learning_rates(run.config.inner, start.arm.total_steps, first, count),
+        batches=map(prepared, start.batches.iterate(start.taken, count)),
+        # The runner counts steps of the schedule; the position in the data may differ.
+        batch_at=lambda step: prepared(start.batches.at(start.taken + step - first)),
+        on_step=lambda _, loss: on_step(loss, tokens),
+        should_stop=should_stop,
+        save=save,
+    )
