@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-TEMPERATURE = 2.0  # of the posterior by first tokens; 1 is too sure of one path, 8 gains little
+TEMPERATURE = 2.0  # The posterior is too sure of one path at 1, and gains little at 8.
 
 
 def best_of(score_NP: np.ndarray, count: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def log_posterior(score_NP: np.ndarray, temperature: float = 1.0) -> np.ndarray:
 
 
 class Mixture:
-    """Mixes paths, added one by one, with weights that stay as they are within a document.
+    """Mixes paths, added one by one, with weights that are constant within a document.
 
     Args:
       log_weight_NP: [N, P] logarithms of weights that sum to one over the paths.
@@ -59,7 +59,7 @@ class RenewedMixture:
     """The same with the posterior of all tokens before each one.
 
     Args:
-      score_NP: [N, P] each path's score by the tokens that are not predicted; nats.
+      score_NP: [N, P] each path's score by the tokens that are not predicted, in nats.
       temperature: of the posterior.
     """
 
@@ -69,7 +69,7 @@ class RenewedMixture:
         self._weight_NT: np.ndarray | None = None
 
     def add(self, value_NT: np.ndarray) -> None:
-        """Adds the next path's log-likelihood of each token; 0 for those not predicted."""
+        """Adds the next path's log-likelihood of each token, 0 if it is not predicted."""
         value_NT = value_NT.astype(np.float64)
         score_N1 = self._score_NP[:, self._num_added, None]
         before_NT = (score_N1 + np.cumsum(value_NT, axis=1) - value_NT) / self._temperature

@@ -1,4 +1,4 @@
-"""How much of the gap between a router and the best path another way of routing closes.
+"""The share of the gap between a router and the best path that another way of routing closes.
 
 Paired: all ways are measured on the same documents under the same modules. Whole texts, of which
 the documents are pieces, are drawn again (a bootstrap), so the interval says what other texts would
@@ -16,7 +16,7 @@ LEAST_TEXTS = 10  # for an interval: of fewer, too few drawings differ
 
 
 class Share(NamedTuple):
-    """A share of the gap, with the bounds of its 95 % interval; 1 = the best path. Not a number:
+    """A share of the gap, with the bounds of its 95 % interval. 1 is the best path. Not a number:
     there is no gap, or there are too few texts for an interval.
     """
 

@@ -1,6 +1,6 @@
 """Perplexity of documents: under one path, under the routed path, under the best path in hindsight.
 
-DiPaCo (arXiv 2403.10616) section 4 leaves the router's 32 tokens out of every perplexity; so does
+DiPaCo (arXiv 2403.10616) section 4 leaves the router's 32 tokens out of every perplexity. So does
 every number here, dense rows included. Log-likelihoods are summed in float64 on the host: over
 millions of tokens float32 loses digits.
 
@@ -23,7 +23,7 @@ class TokenScores(NamedTuple):
 
     sums: np.ndarray  # float64 [N], of the tokens that are predicted
     counts: np.ndarray  # int64 [N], how many those are
-    values: np.ndarray  # float32 [N, T], of each of them; 0 for the others
+    values: np.ndarray  # float32 [N, T], 0 for tokens that are not predicted
     prefixes: np.ndarray  # float64 [N], of the prefix: the first token has nothing before it
 
 
@@ -43,12 +43,12 @@ def score_documents(
         at padding and within the prefix are ignored.
       tokens_NT: [N, T] documents cut to the context, padded with 0.
       lengths_N: [N] tokens each document has in its row, at most T.
-      prefix_tokens: leading tokens that are not predicted; at least 1, since nothing comes before
+      prefix_tokens: leading tokens that are not predicted, at least 1, since nothing comes before
         the first token.
       batch_size: documents at once.
 
     Returns:
-      (float64 [N] sums, int64 [N] tokens summed); both 0 for a document that ends within the
+      (float64 [N] sums, int64 [N] tokens summed). Both are 0 for a document that ends within the
       prefix.
     """
     sum_N = np.zeros(len(tokens_NT))
@@ -66,7 +66,7 @@ def score_tokens(
     prefix_tokens: int = 32,
     batch_size: int = 32,
 ) -> TokenScores:
-    """As `score_documents`, with the values that are summed, and what is said of the prefix."""
+    """Scores like `score_documents`, with the summed values and the prefix's log-likelihoods."""
     sum_N, value_NT = np.zeros(len(tokens_NT)), np.zeros(tokens_NT.shape, np.float32)
     prefix_N = np.zeros(len(tokens_NT))
     scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)

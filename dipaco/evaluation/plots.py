@@ -52,7 +52,7 @@ MOVES = {  # field of a step: its title and what its values mean
         "cosine to the mean outer gradient of the phase before: 1 goes on, -1 back",
     ),
 }
-GREYS = ("#BBBBBB", "#777777", "#444444")  # of routings, one after another
+GREYS = ("#BBBBBB", "#777777", "#444444")  # Routings have these in turn.
 BOUNDS = {"capacity": "--", "mean": "-", "floor": "-."}
 
 

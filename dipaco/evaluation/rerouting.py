@@ -5,8 +5,8 @@ the text up to the end of a chunk decides which path predicts the next one. The 
 chooses the path of the first chunk, which begins after the routing prefix.
 
 A path that takes over reads the text so far again, since the cache holds keys and values of another
-path. Token probabilities are those of its own full forward, so nothing is approximate. The tokens
-read again are counted.
+path. Token probabilities come from its own full forward, so nothing is approximate. The tokens read
+again are counted.
 
 Axes: N documents, T tokens, P paths.
 """
@@ -24,7 +24,7 @@ class ReroutingResult(NamedTuple):
 
     perplexity: float
     switches: int  # changes of path within documents
-    tokens_read_again: int  # by the paths that took over
+    tokens_read_again: int  # Paths that took over read them.
     tokens: int  # predicted
 
 

@@ -33,15 +33,15 @@ def continue_prompts(
     temperature: float,
     seed: int,
 ) -> np.ndarray:
-    """The tokens that a path draws after each prompt; what follows an end token is to be left out.
+    """The tokens that a path draws after each prompt. Tokens after an end token are to be left out.
 
     Args:
       config: sizes.
-      parts: the parameters of one path, as trained; they must fit on one device.
+      parts: the parameters of one path, as trained. They must fit on one device.
       prompt_NT: int32, whole prompts of one length.
-      numbers: of the prompts, N; draws of a prompt depend on its number alone.
-      steps: tokens to make; with those of a prompt at most `config.max_length`.
-      temperature: what logits are divided by before a draw; 0 = the likeliest token.
+      numbers: of the prompts, N. Draws of a prompt depend on its number alone.
+      steps: tokens to make. Prompt and new tokens together are at most `config.max_length`.
+      temperature: divides logits before a draw. 0 takes the likeliest token.
       seed: of the draws.
 
     Returns:

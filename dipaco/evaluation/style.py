@@ -1,8 +1,8 @@
-"""How the pictures of this project look: one colour for an arm in all of them.
+"""The look of this project's pictures: one colour for an arm in all of them.
 
-Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), which colour-blind readers can tell
-apart. Arms also differ in dashes, and rows of one arm in their mark. Pictures are drawn without
-pyplot, so that there is no global state and no display.
+Colours are by Okabe and Ito (jfly.uni-koeln.de/color), which colour-blind readers can tell apart.
+Arms also differ in dashes, and rows of one arm in their mark. Pictures are drawn without pyplot, so
+that there is no global state and no display.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ Dashes = str | tuple[int, tuple[int, ...]]
 
 
 class Look(NamedTuple):
-    """How an arm, a level or a module is drawn."""
+    """Colour, dashes and mark of an arm, a level or a module."""
 
     colour: str
     dashes: Dashes = "-"
@@ -55,7 +55,7 @@ _MARKS_OF_VARIANTS = {
 
 
 def look_of(arm: str, variant: str = "") -> Look:
-    """The look of a row: that of its arm, and a mark of its own for a variant of it.
+    """The look of a row: its arm's, with another mark for a variant of it.
 
     Args:
       arm: of a report or of a sweep's row: `modular`, `2x2/dense`.

@@ -1,7 +1,7 @@
 """The results of a run: rows, the report that holds them, and both as text.
 
-`report.json` is a `Report`; every results table has `ReportRow`s. The text for a terminal and the
-Markdown are made from the same cells.
+`report.json` is a `Report`, and every results table has `ReportRow`s. The text for a terminal and
+the Markdown are made from the same cells.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ class ReportRow:
     seed: int
     perplexity: float  # validation, tokens from the router's prefix on
     parameters_per_path: int  # read for one prediction
-    parameters_total: int  # of all modules together
+    parameters_total: int  # sum over all modules
     steps: int  # inner steps of one path, the base model's included
-    steps_elsewhere: int = 0  # of these, as modules of another run (`--from DIR@PHASE`)
+    steps_elsewhere: int = 0  # steps among these in another run (`--from DIR@PHASE`)
     tokens: int  # trained on by all paths together, the base model's included
-    flops: float  # of training, estimated from the model's shape
+    flops: float  # training, estimated from the model's shape
     bytes_sent: int  # contributions up and modules down, had paths been separate machines
-    bytes_per_machine: int  # what each of those sends and receives in all
+    bytes_per_machine: int  # sum of bytes that each machine sends and receives
     # Not among them: rows of the vocabulary that no contribution had to hold.
     bytes_left_out: int = 0
-    seconds: float  # of training, had one machine done it all
-    machine_seconds: float  # of each machine's training, the base model's included
+    seconds: float  # training, had one machine done it all
+    machine_seconds: float  # each machine's training, the base model's included
     # Megabits a second of every machine's link -> `machine_seconds` and the transfers, in turn.
     link_seconds: dict[str, float]
-    # Each document under the paths that it was not routed to, their log-likelihoods averaged; None
-    # where not every path has scored it.
+    # Each document under the paths that it was not routed to, their log-likelihoods averaged.
+    # None if not every path has scored it.
     wrong_path_perplexity: float | None = None
 
     @property
@@ -52,9 +52,9 @@ class PathShare:
     """The documents routed to one path."""
 
     path: int
-    documents: int  # of the training split
+    documents: int  # documents of the training split
     domains: dict[str, int]  # documents by domain
-    modules: list[str] = dataclasses.field(default_factory=list)  # of each level: "early/0003"
+    modules: list[str] = dataclasses.field(default_factory=list)  # one of each level: "early/0003"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,9 @@ class BaseModel:
     perplexity: float  # validation, as in a row
 
 
-WRONG_PATH = "wrong_path"  # among an evaluation's other rows; the report has it beside the row
+WRONG_PATH = "wrong_path"  # An evaluation has it as a row, the report beside the row.
 BEST_PATH = "best_path"  # the variant that picks each document's path after the fact
-PLAIN_WIDTH = 100  # of text that no terminal shows
+PLAIN_WIDTH = 100  # Text that no terminal shows is so wide.
 Curve = list[tuple[int, float]]  # (steps, value), steps ascending
 
 
@@ -84,7 +84,7 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)  # sentences for the reader
 
     def to_json(self) -> bytes:
-        """UTF-8 JSON, indented; equal reports give equal bytes."""
+        """UTF-8 JSON, indented. Equal reports give equal bytes."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     @staticmethod
@@ -106,14 +106,14 @@ def link_name(megabits: float) -> str:
 
 
 def seconds_over_link(seconds: float, num_bytes: float, megabits: float) -> float:
-    """How long a machine computes, and then transfers over a link of so many megabits a second."""
+    """Seconds of computing, and then of a transfer over a link of so many megabits a second."""
     return seconds + 8 * num_bytes / (1e6 * megabits)
 
 
 def render_text(rows: Sequence[ReportRow], width: int = PLAIN_WIDTH) -> str:
-    """The rows for a terminal of `width` columns, each compared with the first. Left out is what is
-    equal in all rows of a run or follows from the rest, the times over all links but the first, and
-    what the width has no room for; the last line says which of these.
+    """The rows for a terminal of `width` columns, each compared with the first. Columns that are
+    equal in all rows of a run or follow from the rest, and times over all links but the first, are
+    left out. Columns that the width has no room for are named in the last line.
     """
     columns = _columns(rows)
     links = [link_heading(link) for link in rows[0].link_seconds][:1]
@@ -130,10 +130,10 @@ def render_markdown(rows: Sequence[ReportRow]) -> str:
 def columns_within(
     columns: Mapping[str, Sequence[str]], width: int, first_to_go: Sequence[str], elsewhere: str
 ) -> str:
-    """As many columns as a width has room for, aligned, and a line that names the others.
+    """Aligned columns, up to a width, and a line that names the columns left out.
 
     Args:
-      columns: heading -> a cell for each row; the first column names the rows.
+      columns: heading -> a cell for each row. The first column names the rows.
       width: in characters.
       first_to_go: headings of columns that may be left out, the least important first.
       elsewhere: the file that has all columns.
@@ -153,8 +153,8 @@ def columns_within(
 
 
 def columns_as_text(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, the first to the left and the others to the right; long headings in several
-    lines.
+    """Aligned columns, the first to the left and the others to the right. Long headings have
+    several lines.
     """
     wrapped = [textwrap.wrap(heading, 9, break_long_words=False) for heading in headings]
     height = max(map(len, wrapped))

@@ -1,8 +1,8 @@
 """Runs: the config, facts, bytes, corpus and compiled programs of one run, opened side by side.
 
 `opening` begins, finds and opens runs, `folder_lock` keeps their folders to one setup at a time,
-and `run` is a `Run`, through which every task reads. `programs` holds what is compiled to train,
-and `scoring_programs` what reads text. Both run on `meshes` of the devices of one kind of
+and `run` is a `Run`, through which every task reads. `programs` are compiled to train, and
+`scoring_programs` to read text. Both run on `meshes` of the devices of one kind of
 `machine`. `routing` sends documents to paths, and `feature_cache` shares their features between
 runs. `rules` are what a user may pass in the place of the built-in outer step, router or path loss.
 `sent_snapshots` says which snapshots go to the bucket. `version` tells programs apart, and

@@ -8,12 +8,12 @@ twentieth. Changes no result."""
 import ctypes
 import sys
 
-# From glibc's malloc.h.
+# Numbers in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """Must be called before threads start; does nothing without glibc."""
+    """Must be called before threads start. Does nothing without glibc."""
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

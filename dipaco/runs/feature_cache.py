@@ -1,6 +1,6 @@
 """A cache of document features that the runs of a sweep share, since they share a base model.
 
-The first run that needs features computes them and writes them into `Layout.features`; a run that
+The first run that needs features computes them and writes them into `Layout.features`. A run that
 is not part of a sweep has no such folder and caches nothing. A file is named by a digest of its
 inputs and by its own digest: a damaged one is computed again.
 """

@@ -22,8 +22,8 @@ from dipaco.store.layout import Layout
 
 SETUP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
 RETRY_SECONDS = 0.1
-# How often the lock's file is opened where it is never the one of its name: some file systems that
-# are reached over a network number a file differently each time that they are asked.
+# The lock's file is opened again so many times if it is never the file that has its name: some file
+# systems over a network number a file differently each time that they are asked.
 MOST_OPENINGS = 20
 
 
@@ -32,7 +32,7 @@ class FolderLock:
 
     def __init__(self, stream: Any, *, is_exclusive: bool):
         self._stream = stream
-        self.is_exclusive = is_exclusive  # until `share`
+        self.is_exclusive = is_exclusive  # False after `share`.
         self.may_be_shared = not is_exclusive
 
     def share(self) -> None:
@@ -84,7 +84,7 @@ def folder_lock(where: Where) -> Generator[FolderLock]:
 
 
 def _wait(stream: Any, deadline: float, where: Where) -> bool:
-    """Waits for the lock; whether it is exclusive. Raises `RunBusy`."""
+    """Waits for the lock. Returns whether it is exclusive. Raises `RunBusy`."""
     while not _try_lock(stream, fcntl.LOCK_EX):
         if _try_lock(stream, fcntl.LOCK_SH):
             return False
@@ -95,7 +95,7 @@ def _wait(stream: Any, deadline: float, where: Where) -> bool:
 
 
 def _is_of(stream: Any, lock: Path) -> bool:
-    """Whether the open file is the one that other processes find there."""
+    """True if the open file is the one that other processes find there."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), lock.stat())
     except OSError:
@@ -111,7 +111,7 @@ def _remove_unused(folder: Path, lock: Path) -> None:
 
 
 def is_in_use(where: Where) -> bool:
-    """Whether a process works on a run from this folder now."""
+    """True if a process works on a run from this folder now."""
     lock = Layout(Address.of(where).folder).lock
     if not lock.exists():
         return False
@@ -120,7 +120,7 @@ def is_in_use(where: Where) -> bool:
 
 
 def _try_lock(stream: Any, kind: int) -> bool:
-    """Takes a lock of this kind if it is free; never waits."""
+    """Takes a lock of this kind if it is free. Never waits."""
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
 """The kind of a machine: everything beside the program that the last bits of a result depend on.
 
-Results of one kind are equal bit for bit; of two kinds, within a tolerance. `dipaco status` counts
-the kinds that took part in a run.
+Results of one kind are equal bit for bit. Results of two kinds are equal within a tolerance.
+`dipaco status` counts the kinds that took part in a run.
 """
 
 import functools
@@ -21,7 +21,7 @@ NVIDIA_DRIVER = Path("/sys/module/nvidia/version")
 
 
 def machine() -> str:
-    """What the bits of a result depend on: the kind of device and its driver, how many on how many
+    """The bits of a result depend on this: the kind of device and its driver, how many on how many
     hosts, how many CPUs, the packages that compute, and the settings of the compiler.
     """
     devices = jax.devices()

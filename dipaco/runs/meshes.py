@@ -29,7 +29,7 @@ def training_mesh(config: RunConfig) -> Mesh:
 
 
 def check_number(config: RunConfig, num_devices: int, hosts: int) -> None:
-    """Whether a worker elsewhere, of so many devices on all its hosts together, can train a run.
+    """Checks whether a worker elsewhere, with so many devices on all its hosts, can train a run.
     Raises `BadMesh`, `SettingsDisagree` as `training_mesh` does there.
     """
     shape = config.mesh.shape(num_devices)
@@ -37,7 +37,7 @@ def check_number(config: RunConfig, num_devices: int, hosts: int) -> None:
 
 
 def _check_sizes(config: RunConfig, sizes: Mapping[str, int], num_devices: int, hosts: int) -> None:
-    """Raises `SettingsDisagree`; `sizes` are the devices along each axis of the mesh."""
+    """Raises `SettingsDisagree`. `sizes` are the devices along each axis of the mesh."""
     check_mesh(config, sizes)
     taken = math.prod(sizes.values())
     if hosts > 1 and taken < num_devices:
@@ -63,7 +63,7 @@ def check_devices(config: RunConfig) -> None:
 
 
 def why_not_trained(config: RunConfig) -> MachineFault | None:
-    """What `check_devices` raises; None: this process can train the run."""
+    """The error that `check_devices` raises. None: this process can train the run."""
     try:
         check_devices(config)
     except MachineFault as fault:
@@ -72,7 +72,7 @@ def why_not_trained(config: RunConfig) -> MachineFault | None:
 
 
 def scoring_mesh(config: RunConfig) -> Mesh:
-    """The mesh of the run; one device where this process has too few for it. Raises `BadMesh`:
+    """The mesh of the run, or one device if this process has too few for it. Raises `BadMesh`:
     several hosts have too few together.
     """
     try:
@@ -89,9 +89,7 @@ def whole_everywhere(mesh: Mesh) -> NamedSharding | None:
 
 
 def put(tree: Any, shardings: Any) -> Any:
-    """Puts arrays on a mesh; on a mesh of several hosts, each puts its own devices' part of arrays
-    that all of them hold.
-    """
+    """Puts arrays on a mesh. All hosts hold whole arrays, and each puts its own devices' part."""
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 

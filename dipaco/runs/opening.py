@@ -31,9 +31,9 @@ from dipaco.runs.version import check_program, check_version, described_version
 from dipaco.store.address import Address, Where
 from dipaco.store.layout import Layout, SweepLayout
 
-SOME = 3  # of the folders that are in the way, that are named
+SOME = 3  # So many of the folders that are in the way are named.
 ENDS_WITH_BASE = "ends_with_base"  # given to a run of which others take the base model
-NOBODYS = (".", "_", "@", "#")  # what editors, Python and file servers begin names with
+NOBODYS = (".", "_", "@", "#")  # Editors, Python and file servers begin names with these.
 
 
 def create_or_open(
@@ -45,15 +45,15 @@ def create_or_open(
     *,
     is_alone: bool = False,
 ) -> tuple[Run, bool]:
-    """Begins a run, or opens the one that is there; True where it was begun.
+    """Begins a run, or opens the one that is there. True: it was begun.
 
     Args:
       where: the run's folder or URL.
-      config: what to run; must be that of a run that is there, but for what the report reckons
-        with: `with_report_settings` has a run take that over.
-      given: what to start from, JSON values; only looked at when a run begins.
-      database: where its facts are to be, as `location_of` takes it; None = in the folder.
-      rules: its own rules; None = those of the run that is there, or none.
+      config: equal to that of a run that is there, but for settings of its report, which
+        `with_report_settings` takes over.
+      given: JSON values to start from. They are only read when a run begins.
+      database: place of its facts, for `location_of`. None: the folder.
+      rules: its own rules. None: the rules of the run that is there, if any.
       is_alone: the folder's lock is held exclusively, so no other process works on a run that is
         there: one that has recorded nothing begins again with another config.
 
@@ -83,16 +83,16 @@ def create_or_open(
 
 
 def is_same(run: Run, config: RunConfig, rules: Recorded | None) -> bool:
-    """Whether a run is the one that is asked for, whatever its report reckons with; `rules` as in
-    `create_or_open`.
+    """True if a run is the one that is asked for, but for settings of its report. `create_or_open`
+    explains `rules`.
     """
     is_of_config = _but_for_the_report(config, run.requested_config)
     return is_of_config and (rules is None or rules == run.rules)
 
 
 def _but_for_the_report(config: RunConfig, there: RunConfig) -> bool:
-    """Whether settings are equal. Those of what is kept are never taken over: a command without the
-    `--set` of the first would delete what that one kept.
+    """True if settings are equal. Settings of retention are never taken over: a command without the
+    `--set` of the first would delete what the first one kept.
     """
     return dataclasses.replace(config, report=there.report) == there
 
@@ -102,7 +102,7 @@ def with_report_settings(run: Run, config: RunConfig) -> Run:
     written is written again when it is shown.
 
     Raises:
-      RunOfOtherVersion: tasks are to do, by another program; nothing was changed.
+      RunOfOtherVersion: tasks are to do, by another program. Nothing was changed.
     """
     if config.report == run.requested_config.report:
         return run
@@ -146,7 +146,7 @@ def _begin(
         "version": described_version(),
         **{key: json.dumps(value) for key, value in given.items()},
     }
-    is_prepared = (Layout(address.folder).corpus / "manifest.json").exists()  # by another run
+    is_prepared = (Layout(address.folder).corpus / "manifest.json").exists()  # Another run did it.
     slices = 0 if is_prepared else config.data.slices
     with translate_os_errors(final):
         address.folder.mkdir(parents=True, exist_ok=True)
@@ -170,9 +170,9 @@ def _begin(
 
 
 class FoundRun(NamedTuple):
-    """What is known of a run before its ledger is opened."""
+    """Facts about a run that need no open ledger."""
 
-    database: str | None  # as `--database` was given; None = in its folder
+    database: str | None  # the value of `--database`, None = its folder
     schema: str = ""  # on that server
 
 
@@ -183,11 +183,13 @@ def _mark(address: Address, run: FoundRun) -> bool:
         return write_new(file, content)
     if address.remote.write_new(file.name, content):
         return True
-    return address.remote.read(file.name) == content  # by a first attempt of this very request
+    return (
+        address.remote.read(file.name) == content
+    )  # A first attempt of this very request wrote it.
 
 
 def _find(address: Address) -> FoundRun | None:
-    """Looks for a run without opening its ledger; None where there is none."""
+    """Looks for a run without opening its ledger. None: there is none."""
     layout = Layout(address.folder)
     if address.remote is not None:
         there = address.remote.read(layout.database.name)
@@ -211,7 +213,7 @@ def _parse_marker(address: Address, content: bytes) -> FoundRun:
 
 
 def database_option(where: Where) -> str | None:
-    """The `--database` that a run was begun with, fit to be shown; None = in its folder."""
+    """The `--database` that a run was begun with, fit to be shown. None: its folder."""
     found = _find(Address.of(where))
     return None if found is None else found.database
 
@@ -221,13 +223,13 @@ def open_run(where: Where, database: str | None = None) -> Run:
 
     Args:
       where: its folder or URL.
-      database: where it was begun; may be left out.
+      database: the one it was begun with, or None.
 
     Raises:
       NoSuchRun: there is no run.
       RunOfOtherDatabase: its facts are in another database.
       RunOfOtherVersion: it is one of another version of the program.
-      LedgerOlder: its tables are those of an older version.
+      LedgerOlder: an older version made its tables.
       LedgerDamaged: its ledger cannot be read.
     """
     address = Address.of(where)
@@ -258,7 +260,7 @@ def _meant_by(address: Address) -> str:
 
 
 def database_location_of(where: Where, database: str | None = None) -> DatabaseLocation:
-    """Where the facts of a run are.
+    """The database with the facts of a run.
 
     Raises:
       NoSuchRun, FolderHoldsSweep, RunOfOtherDatabase.
@@ -277,11 +279,11 @@ def database_location_of(where: Where, database: str | None = None) -> DatabaseL
 
 
 def check_folder(address: Address) -> None:
-    """Whether there is a run at an address, or a place for one.
+    """True if there is a run at an address. False: there is a place for one.
 
     Raises:
       RunIsFile, FolderHoldsSweep: there is something else.
-      FolderHoldsOther: there are folders of no run, as in the folder above those of several runs.
+      FolderHoldsOther: there are folders of no run, as in a folder that holds several runs.
     """
     refuse_sweep(address)
     folder = address.folder
@@ -315,8 +317,8 @@ def has_begun(
     *,
     is_alone: bool = False,
 ) -> bool:
-    """Whether there is a run to go on with: of this config and rules, with facts of its own, or of
-    another process, which may work on it unless `is_alone`, as in `create_or_open`.
+    """True if there is a run to go on with. It has this config and rules, and its own facts, or
+    another process may work on it, which `is_alone` of `create_or_open` rules out.
     """
     address = Address.of(where)
     if _find(address) is None:
@@ -326,7 +328,7 @@ def has_begun(
 
 
 def has_facts(run: Run) -> bool:
-    """Whether something is recorded: a stage, or a slice of the first one, its text."""
+    """True if something is recorded: a stage, or a slice of the first one, its text."""
     facts = run.ledger.facts
     return bool(facts.stages() or facts.slices("prepare"))
 

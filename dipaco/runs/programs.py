@@ -26,11 +26,11 @@ from dipaco.runs.meshes import put, training_mesh
 
 
 class Programs:
-    """What is compiled for one config on the devices of this process.
+    """Programs compiled for one config on the devices of this process.
 
     Args:
       config: of the run.
-      loss_rule: gives the run's own path loss, or None; asked for when training is compiled.
+      loss_rule: gives the run's own path loss, or None. Called when training is compiled.
 
     Raises:
       BadMesh, SettingsDisagree: as `training_mesh`.
@@ -58,11 +58,11 @@ class Programs:
         return state_like(self.config.model, self._optimizer)
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
-        """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
+        """A path's state on the mesh. Without an optimizer state, AdamW starts at zero."""
         return put(self.on_host(parts, optimizer_state, step), self._state_shardings)
 
     def on_host(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
-        """A path's state in NumPy arrays; without an optimizer state, AdamW starts at zero."""
+        """A path's state in NumPy arrays. Without an optimizer state, AdamW starts at zero."""
         if optimizer_state is None:
             optimizer_state = jax.tree.map(
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.optimizer
@@ -107,7 +107,7 @@ class Programs:
 
     @functools.cached_property
     def update(self) -> Any:
-        """One step of a module, with the mean of its paths' gradients; see `inner.synchronous`."""
+        """One step of a module, with the mean of its paths' gradients (`inner.synchronous`)."""
         return make_module_update(self.config.inner)
 
     def module_state_like(self, parts: Any) -> Any:
@@ -116,7 +116,7 @@ class Programs:
         return jax.eval_shape(adamw_of_clipped(self.config.inner).init, like)
 
     def place_module(self, parts: Any, optimizer_state: Any | None) -> tuple[Any, Any]:
-        """A module and its AdamW state on the mesh; without a state, it starts at zero."""
+        """A module and its AdamW state on the mesh. Without a state, it starts at zero."""
         like = self.module_state_like(parts)
         if optimizer_state is None:
             optimizer_state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
@@ -137,14 +137,14 @@ class Programs:
 
 
 def _key(seed: int) -> jax.Array:
-    """A key from a seed of up to 63 bits; JAX's own takes the low 32 of them."""
+    """A key from a seed of up to 63 bits. JAX's own takes the low 32 of them."""
     high, low = divmod(seed, 1 << 32)
     key = jax.random.key(low)
     return jax.random.fold_in(key, high) if high else key
 
 
 def use_compilation_cache(folder: Path) -> None:
-    """Keeps compiled programs in a folder per kind of machine; changes no result."""
+    """Keeps compiled programs in a folder per kind of machine. Changes no result."""
     kind = machine()
     key = "".join(letter if letter.isalnum() else "-" for letter in kind.partition(", jax ")[0])
     name = f"{key[:100]}-{xxhash.xxh3_64_hexdigest(kind.encode())}"

@@ -1,5 +1,5 @@
-"""Sends documents to paths: features of their first tokens under the base model, then the
-router (DiPaCo section 2.4); or, among the best of these, the path under which they are likeliest.
+"""Sends documents to paths: features of their first tokens under the base model, then the router
+(DiPaCo section 2.4). Likelihood may choose among the router's best paths.
 """
 
 import collections
@@ -26,8 +26,8 @@ from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config, small_scores
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
-BATCH_DOCUMENTS = 256  # whose features are computed at once
-CHUNK_DOCUMENTS = 16_384  # whose features are in memory at once
+BATCH_DOCUMENTS = 256  # Features of so many are computed at once.
+CHUNK_DOCUMENTS = 16_384  # Features of so many are in memory at once.
 MOST_PATHS = 4  # on the device at once
 
 LogLikelihoods = Callable[[Any, Any], Any]  # `ScoringPrograms.log_likelihoods` returns one.
@@ -108,7 +108,7 @@ def paths_of_prefixes(
       run, release, routing: whose paths, and by which rule.
       tokens_NT: int32 [N, prefix_tokens], padded with 0.
       lengths_N: tokens that each document has of them.
-      recent: paths of the release that the caller goes on with; None = read for this call.
+      recent: paths of the release that the caller goes on with. None: read for this call.
 
     Raises:
       ReleaseOfOtherRouter: the paths were trained under another router.
@@ -184,8 +184,8 @@ def route_documents(
 ) -> np.ndarray:
     """The best paths of each document of a corpus, int32 [N, num_choices], chunk by chunk.
 
-    A router that draws paths deals `documents` out by their numbers, to equal parts; their text is
-    not looked at.
+    A router that draws paths deals `documents` out by their numbers, to equal parts, without
+    looking at their text.
     """
     if run.config.num_paths == 1:
         return np.zeros((len(documents), 1), np.int32)

@@ -24,8 +24,8 @@ def digest_of(source: str) -> str:
 
 
 def is_loaded(module: ModuleType, source: str) -> bool:
-    """Whether a module's functions, and its constants that are numbers, words or tuples, are those
-    of its source.
+    """True if a module's functions, and its constants that are numbers, words or tuples, agree with
+    its source.
     """
     there = vars(module)
     codes = set(_codes(compile(source, str(module.__file__), "exec", dont_inherit=True)))
@@ -36,7 +36,7 @@ def is_loaded(module: ModuleType, source: str) -> bool:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Of all functions, wherever they are defined."""
+    """The code of all functions, wherever they are defined."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant

@@ -1,7 +1,7 @@
-"""Rules of one's own in the place of the built-in ones: an outer step, a router, a path loss.
+"""Own rules in the place of the built-in ones: an outer step, a router, a path loss.
 
 A rule is a function at the top level of a module that can be imported. The run keeps its name,
-`module:function`, and the digest of its module's source; every process that needs the rule imports
+`module:function`, and the digest of its module's source. Every process that needs the rule imports
 it by that name, and refuses another source. What the module itself imports is not in the digest.
 """
 
@@ -27,35 +27,35 @@ WORDS = {"outer_step": "outer step", "router": "router", "path_loss": "path loss
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Functions that take the place of built-in rules; None = the built-in.
+    """Functions that take the place of built-in rules. None: the built-in.
 
-    Each stands at the top level of a module that every worker can import, and is pure: what it
-    returns depends on what it is given.
+    Each stands at the top level of a module that every worker can import, and is pure: its result
+    depends on its arguments alone.
     """
 
-    # settings of `outer` -> (init, update) as optax has them, of one module; `outer/own_step.py`
+    # settings of `outer` -> optax's (init, update) of one module (`outer/own_step.py`)
     outer_step: "OuterRule | None" = None
-    # settings of `routing` -> (fit, costs); `routing/own_router.py`
+    # settings of `routing` -> (fit, costs) (`routing/own_router.py`)
     router: "RouterRule | None" = None
     # logits, tokens, segments -> (summed loss, targets), as `next_token_loss` in `model/loss.py`
     path_loss: "LogitsLoss | None" = None
 
 
 class RecordedRule(NamedTuple):
-    """Which rule a run has."""
+    """A rule that a run has."""
 
     name: str  # module:function
-    digest: str  # of the module's source
+    digest: str  # digest of the module's source
 
 
-Recorded = Mapping[str, RecordedRule]  # by the field of `Rules`
+Recorded = Mapping[str, RecordedRule]  # field of `Rules` -> its rule
 
 
 def record_of(rules: Rules) -> dict[str, RecordedRule]:
-    """What a run keeps of rules.
+    """The record that a run keeps of rules.
 
     Raises:
-      RuleUnnamed: a worker could not import one of them.
+      RuleUnnamed: a worker could not import a rule.
       RuleStale: its file was edited after this process had imported it.
     """
     given = {kind: getattr(rules, kind) for kind in WORDS}
@@ -128,8 +128,8 @@ def _source_digest(kind: str, name: str) -> str:
 
 
 def check_settings(config: RunConfig, rules: Recorded) -> None:
-    """For a run that is to begin: raises `SettingsDisagree` where a rule would have no effect, or a
-    setting none with it; `BadSetting`: one has none at all.
+    """Checks the rules of a run that is to begin. Raises `SettingsDisagree` if a rule would have no
+    effect, or a setting none with it, and `BadSetting` if a setting has none at all.
     """
     check_effects(config)
     routing, inner = config.routing, config.inner
@@ -161,6 +161,6 @@ def check_settings(config: RunConfig, rules: Recorded) -> None:
 
 
 def phrase(rules: Recorded) -> str:
-    """Which rules a run has, as a phrase; `built-in` where it has none."""
+    """A phrase that names the rules of a run, or `built-in`."""
     named = (f"{WORDS[kind]} `{rule.name}`" for kind, rule in rules.items())
     return ", ".join(named) or "built-in"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dipaco.runs.programs import Programs
     from dipaco.runs.scoring_programs import ScoringPrograms
 
-MAX_OPEN_SHARDS = 4  # whose files are open at once
+MAX_OPEN_SHARDS = 4  # Files of so many are open at once.
 
 
 class ShardIndex(NamedTuple):
@@ -64,10 +64,10 @@ class Run:
         self.database_location = database_location
         self.ledger = ledger
         self.objects = address.objects()
-        self.computes_modules = True  # until a step that was computed here has other bits
+        self.computes_modules = True  # False once a step computed here has other bits.
         self._shard_tokens: dict[str, TokenReader] = {}  # open for reading, the oldest first
-        self._routers: dict[str, Router] = {}  # by digest
-        self._imported_rules: dict[str, Any] = {}  # by kind
+        self._routers: dict[str, Router] = {}  # digest -> router
+        self._imported_rules: dict[str, Any] = {}  # kind -> rule
         self._token_counts: dict[str, np.ndarray] = {}  # the latest, by digest
 
     def open_ledger(self) -> Ledger:
@@ -91,11 +91,11 @@ class Run:
 
     @functools.cached_property
     def rules(self) -> dict[str, RecordedRule]:
-        """The rules of its own that the run has, by the fields of `Rules`."""
+        """The run's own rules, by the fields of `Rules`."""
         return {kind: RecordedRule(*rule) for kind, rule in (self.given("rules") or {}).items()}
 
     def rule(self, kind: str) -> Any:
-        """A rule of the run's own, imported; None = the built-in.
+        """The run's own rule, imported. None: the built-in.
 
         Raises:
           RuleNotImportable, RuleDiffers: it is not here as the run began with it.
@@ -107,7 +107,7 @@ class Run:
         return self._imported_rules[kind]
 
     def import_rules(self) -> None:
-        """Imports all of them now, and not in the middle of a task; a finished run may do without.
+        """Imports all rules now, and not in the middle of a task. A finished run may do without.
         Raises as `rule`.
         """
         if self.ledger.queue.unfinished_kinds():
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def router_functions(self) -> RouterFunctions | None:
-        """The functions of its own router; None = the built-in. Raises as `rule`."""
+        """The functions of its own router. None: the built-in. Raises as `rule`."""
         rule = self.rule("router")
         return None if rule is None else rule(self.config.routing)
 
@@ -214,8 +214,8 @@ class Run:
         return codec_of(self.config.outer, phase, sends_all=sends_all)
 
     def counts_through(self, arm: str, module: ModuleId, phase: int) -> RowCounts | None:
-        """How often each token occurs in the shards of the paths through a module, in a phase. None
-        where its rows of the vocabulary are averaged as all else.
+        """Counts of each token in the shards of the paths through a module, in a phase. None if its
+        rows of the vocabulary are averaged like all else.
         """
         plan = self.plan.arm(arm)
         has_rows = plan.is_routed and {"embed", "head"} & set(plan.topology.parts_of(module))
@@ -226,8 +226,8 @@ class Run:
         return counts_of(counts, through, plan.paths_through(module, phase))
 
     def present_tokens(self, arm: str, path: int, phase: int) -> np.ndarray | None:
-        """bool [V]: the tokens that a path's shard has in a phase. None where training does not ask
-        for them; dense arms have all text.
+        """bool [V]: the tokens that a path's shard has in a phase. None if training does not ask
+        for them. Dense arms have all text.
         """
         if not self.config.inner.freeze_absent_tokens or not self.plan.arm(arm).is_routed:
             return None

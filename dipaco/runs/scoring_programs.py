@@ -18,7 +18,7 @@ from dipaco.runs.meshes import put, scoring_mesh, whole_everywhere
 
 
 class ScoringPrograms:
-    """What is compiled for the model of one config on the devices of this process."""
+    """Programs compiled for the model of one config on the devices of this process."""
 
     def __init__(self, config: RunConfig):
         self._model = when_scoring(config.model)

@@ -1,10 +1,10 @@
-"""Which snapshots go to the run's bucket: of each path every n-th, and its last
+"""The snapshots that go to the run's bucket: every n-th of each path, and its last
 (`retention.send_snapshots_every`).
 
-A snapshot is most of what a machine sends. Those that are sent are in the bucket before their phase
-is recorded. The others stay on the disk of the machine that made them. If that disk is lost, the
-path trains the phases since its last sent snapshot again, from the modules that these phases began
-from, to the same bits. A run in a folder has all its snapshots there.
+A snapshot is most of what a machine sends. Sent snapshots are in the bucket before their phase is
+recorded. The others stay on the disk of the machine that made them. If that disk is lost, the path
+trains the phases since its last sent snapshot again, from the modules that these phases began from,
+to the same bits. A run in a folder has all its snapshots there.
 """
 
 from dipaco.config import MODULAR
@@ -14,7 +14,7 @@ from dipaco.runs.run import Run
 
 
 def sends_snapshot(run: Run, arm: Arm, path: int, phase: int) -> bool:
-    """Whether a worker sends the snapshot that it makes of a path after a phase. A phase that is
+    """True if a worker sends the snapshot that it makes of a path after a phase. A phase that is
     trained again is always sent: its snapshot was lost, and another machine asks for it.
     """
     every = run.config.retention.send_snapshots_every
@@ -24,8 +24,8 @@ def sends_snapshot(run: Run, arm: Arm, path: int, phase: int) -> bool:
 
 
 def superseded_snapshots(run: Run, task: Task) -> list[str]:
-    """Names of the snapshots that a path needs no longer once this phase of it is recorded. One
-    that was sent stays until those of enough later phases were sent too.
+    """Names of the snapshots that a path needs no longer once this phase of it is recorded. A
+    sent one stays until snapshots of enough later phases were sent too.
     """
     arm, keep = run.plan.arm(task.arm), run.config.retention
     of, every = (arm.name, task.path, task.phase), keep.send_snapshots_every
@@ -57,7 +57,7 @@ def unsent_phases(run: Run) -> dict[str, int]:
 
 
 def is_sent(arm: Arm, path: int, phase: int, every: int) -> bool:
-    """Whether the setting has a path's snapshot after a phase sent: every n-th of the phases that
+    """True if the setting asks for a path's snapshot after a phase: every n-th of the phases that
     the path takes part in, and the last.
     """
     if _taken(arm, path, phase) % every == 0:

@@ -38,10 +38,10 @@ SmallModels = dict[str, Any]  # path, six digits -> parameters
 class SmallFit(NamedTuple):
     """Sizes of the small models and of their training."""
 
-    rounds: int  # of balanced EM, after each of which documents are shared out again
+    rounds: int  # rounds of balanced EM, each of which shares documents out again
     steps: int  # optimiser steps of each model in a round
     batch_size: int  # documents in one step
-    learning_rate: float  # peak of AdamW's; a cosine over all rounds
+    learning_rate: float  # AdamW's peak, with a cosine over all rounds
     d_model: int
     num_layers: int
     num_heads: int

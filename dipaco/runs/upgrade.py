@@ -17,7 +17,7 @@ from dipaco.stopping import STOPPING_SECONDS
 from dipaco.store.address import Address
 
 POLL_SECONDS = 0.5
-OLDEST = "0.4.0"  # whose tables the scripts of `control/schema` begin with
+OLDEST = "0.4.0"  # The scripts of `control/schema` begin with its tables.
 
 
 class Upgraded(NamedTuple):
@@ -26,7 +26,7 @@ class Upgraded(NamedTuple):
     before: str  # version of the program
     tables_before: int
     tables_now: int
-    command: str  # what its workers are told now
+    command: str  # given to its workers now
 
 
 def upgrade(
@@ -64,10 +64,10 @@ def upgrade(
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
             tables = ledger.meta.upgrade_tables()
-            # Only on the new tables: those of before the history cannot be told of an end.
+            # Only on the new tables: older ones have no history to record an end in.
             ledger.meta.pin(described_version(), ledger.reaper.end_all)
             ledger.reaper.reap()  # workers that held nothing
-        except BaseException as error:  # as late as after the commit that made the version new
+        except BaseException as error:  # It may come after the commit that made the version new.
             _end_drain(ledger, where, before.version, error)
             raise
         return Upgraded(before.version, *tables, ledger.meta.command().name)
@@ -118,7 +118,7 @@ def _wait_until_all_have_left(
 
 
 def _active_workers(ledger: Ledger) -> str:
-    """A phrase; empty if none is. A worker that is silent for a lease, or whose process has ended,
+    """A phrase, empty if none is. A worker that is silent for a lease, or whose process has ended,
     does not count: it is refused when it comes back.
     """
     names = ledger.reaper.active()

@@ -1,9 +1,9 @@
-"""Which program this is: its version, and what its sources are.
+"""The identity of this program: its version, and a digest of its sources.
 
 Two commits of one version may give other bits, or record facts in another way. So a run is pinned
-to the sources of the rooms that make bits and facts, wherever they are installed; what shows,
-serves or starts things may differ. `0.3.0+3f9a1c2b7d (commit 28b06a0)`: the version, a digest of
-those sources, and for people the commit: of the checkout, or of the one that a wheel was built in.
+to the sources of the rooms that make bits and facts, wherever they are installed. Rooms that show,
+serve or start things may differ. `0.3.0+3f9a1c2b7d (commit 28b06a0)`: the version, a digest of
+those sources, and for people the commit of the checkout, also if a wheel was built in it.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ ROOMS_APART = (
     *("cli", "configs", "dashboard", "launch", "library", "observe"),
     *("serving", "serving_cluster", "sweeps"),
 )
-NUMBER_FILE = "__init__.py"  # of the package: its number, and the names of the library
+NUMBER_FILE = "__init__.py"  # It holds the package's number and the names of the library.
 GIT_SECONDS = 5.0
 
 
 def program_version() -> str:
-    """Of this program; equal for equal sources."""
+    """The version of this program, equal for equal sources."""
     return f"{dipaco.__version__}+{sources_digest(HOME)}"
 
 
 @functools.cache
 def sources_digest(home: Path) -> str:
-    """Of the files under `home` that decide what a worker computes and records."""
+    """Digest of the files under `home` that decide what a worker computes and records."""
     digest = hashlib.sha256()
     files = [file for file in home.rglob("*") if file.suffix in (".py", ".sql")]
     for name in sorted(file.relative_to(home).as_posix() for file in files):
@@ -43,14 +43,14 @@ def sources_digest(home: Path) -> str:
 
 @functools.cache
 def described_version() -> str:
-    """`program_version`, with the commit where it is known."""
+    """`program_version`, with the commit if it is known."""
     commit = commit_of(HOME)
     return f"{program_version()} (commit {commit})" if commit else program_version()
 
 
 def commit_of(home: Path) -> str:
-    """The commit of the package at `home`: of its checkout, or as it was written when its wheel was
-    built (`tools/support/wheel.py`); nothing where neither is there.
+    """The commit of the package at `home`: of its checkout, or written when its wheel was built
+    (`tools/support/wheel.py`). Empty if neither is there.
     """
     if (home.parent / ".git").exists():
         command = ["git", "-C", str(home.parent), "describe", "--always", "--dirty", "--abbrev=10"]
@@ -63,19 +63,19 @@ def commit_of(home: Path) -> str:
 
 
 def is_this_program(found: str) -> bool:
-    """Whether `found` has the sources of this one that make bits and facts: its number does not
-    count, so that machines may change over one after the other where nothing else differs.
+    """True if `found` has this program's sources that make bits and facts. The number does not
+    count, so that machines may change over one after the other if nothing else differs.
     """
     return digest_in(found) == sources_digest(HOME)
 
 
 def digest_in(found: str) -> str:
-    """The `sources_digest` in a version as it is described; empty where there is none."""
+    """The `sources_digest` in a described version, or empty."""
     return found.partition(" ")[0].partition("+")[2]
 
 
 def check_version(folder: object, found: str) -> None:
-    """For programs that read a run: its tables and objects are those of its version.
+    """Checks that this program may read a run, since tables and objects differ by version.
 
     Raises:
       RunOfOtherVersion: `found`, which it is pinned to, is another.

@@ -1,4 +1,4 @@
-"""What a run will need, computed from its config before anything starts (`dipaco plan`).
+"""The needs of a run, computed from its config before anything starts (`dipaco plan`).
 
 memory.py      bytes of memory of a worker
 traffic.py     bytes that a machine receives and sends in a phase, and bytes that a run keeps

@@ -1,12 +1,12 @@
-"""What a run will need: memory, bytes, operations, and hours by one formula.
+"""The needs of a run: memory, bytes, operations, and hours by one formula.
 
     a phase = steps x seconds of a step x paths of a machine + 8 x bytes / (10^6 x Mbit/s) - hidden
     hours   = (steps of the base model x seconds of a step + phases x a phase) / 3600
 
-The paths of a machine are those of the one that trains most. The bytes are those of the mean
-machine, or of all machines over the bucket's link where that takes longer. Hidden is the
-travel of modules beside the `outer.delay` steps of a path. Outer steps, preparation, routing,
-evaluation and questions to the database are left out.
+The paths are the most that one machine trains. The bytes are the mean machine's over its link, or
+all machines' over the bucket's link if that takes longer. Hidden is the travel of modules beside
+the `outer.delay` steps of a path. Outer steps, preparation, routing, evaluation and database
+queries are left out.
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ class MachineBytes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OtherPhase:
-    """What another codec, longer phases or lock-step would bring."""
+    """The same run with another codec, longer phases or lock-step."""
 
     codec: str
     bits: float  # per value
@@ -91,7 +91,7 @@ class OtherPhase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a run will need: the JSON object of `dipaco plan --json`.
+    """The needs of a run: the JSON object of `dipaco plan --json`.
 
     If the seconds of an inner step are not known, None stands for whatever depends on them.
     """
@@ -104,7 +104,7 @@ class Forecast:
     parameters_total: int
     workers: int  # machines
     machines_at_work: int  # The others would wait.
-    paths_per_machine: int  # of the machine that trains most
+    paths_per_machine: int  # The busiest machine trains so many.
     megabits: float  # a second, of every machine's link
     store_megabits: float | None
     phases: int
@@ -114,24 +114,24 @@ class Forecast:
     memory_bytes: int
     memory_of_outer_step_bytes: int
     token_bytes_once: int
-    bytes_of_a_phase: dict[str, MachineBytes]  # by kind
-    bytes_down: int  # in a phase, of all kinds
+    bytes_of_a_phase: dict[str, MachineBytes]  # kind -> bytes of the mean machine
+    bytes_down: int  # sum over all kinds, of a phase
     bytes_up: int
     run_bytes: int  # down and up in all phases
-    kept_bytes: dict[str, int]  # in the run's bucket or folder, by kind
+    kept_bytes: dict[str, int]  # kind -> bytes in the run's bucket or folder
     step_flops: int
-    run_flops: int  # of all paths, with the base model
+    run_flops: int  # all paths and the base model
     busiest_link: str  # "machine" or "bucket"
-    transfer_seconds: float  # of a phase, over the busiest link
+    transfer_seconds: float  # a phase's bytes over the busiest link
     step_seconds: float | None
-    computing_seconds: float | None  # of a phase
+    computing_seconds: float | None  # a phase's steps on the busiest machine
     hidden_seconds: float | None
     phase_seconds: float | None
     computing: float | None  # share of the time
-    run_hours: float | None  # with the base model
-    baseline_hours: float | None  # of one machine that trains all of the other arms
+    run_hours: float | None  # base model and all phases
+    baseline_hours: float | None  # One machine trains all of the other arms.
     codecs: list[OtherPhase]
-    lock_step: OtherPhase  # as many machines that average gradients at every step
+    lock_step: OtherPhase  # Gradients are averaged at every step.
 
 
 def forecast(
@@ -143,7 +143,7 @@ def forecast(
     step_seconds: float | None = None,
     steps_elsewhere: bool = False,
 ) -> Forecast:
-    """What a run will need on these machines and links.
+    """Forecasts a run on these machines and links.
 
     Args:
       workers: machines. None: one for each path of a phase.

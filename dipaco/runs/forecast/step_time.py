@@ -1,4 +1,4 @@
-"""How long an inner step of a config takes on this machine, measured with made-up text."""
+"""Seconds of an inner step of a config on this machine, measured with made-up text."""
 
 import statistics
 import time

@@ -2,7 +2,7 @@
 
 Both follow from the config. Training fetches modules and sends contributions and a snapshot. An
 outer step fetches contributions and an outer state, and sends the module and its new outer state.
-A path stays with its machine, which has its snapshot and its modules as they were. Any machine may
+A path stays with its machine, which keeps its snapshot and its old modules. Any machine may
 step a module, so the bytes are expectations over the machines that do. A module that has stepped
 comes whole, or as the contributions of the other paths where these are fewer bytes. Questions to
 the database are left out. `tools/bench_links.py` compares with the counters of real links.
@@ -128,8 +128,8 @@ def snapshot_bytes(config: RunConfig, codec: Codec) -> float:
 def codec_for(
     config: RunConfig, name: CodecName | None = None, phases: Sequence[int] | None = None
 ) -> Codec:
-    """The codec of this name, or the config's, with the config's settings. Its bits are those of
-    the mean phase, since the last phase may send more values than the others.
+    """The codec of this name, or the config's, with the config's settings. Its bits are the
+    mean phase's, since the last phase may send more values than the others.
     """
     name = config.outer.codec if name is None else name
     codec, arm = codec_named(name, config.outer), config.plan.arm(MODULAR)
@@ -154,8 +154,8 @@ def _training(
     sizes, arm = module_parameters(config), config.plan.arm(MODULAR)
     paths_here = arm.num_at_once / machines
     fetched_share = 1 if steps_elsewhere else 1 - 1 / machines  # another machine stepped the module
-    # Before the first phase no machine has any module. A later phase fetches what the contributions
-    # of the phase before have stepped.
+    # Before the first phase no machine has any module. A later phase fetches the modules
+    # that stepped after the phase before.
     before = [phase - 1 for phase in phases if phase > 0]
     first = 1 - len(before) / len(phases)
     codec_before = codec_for(config, cast(CodecName, codec.name), before or phases)
@@ -225,7 +225,7 @@ def _fan_in(config: RunConfig, module: ModuleId) -> float:
 
 
 def _is_here(config: RunConfig, module: ModuleId, paths_here: float) -> float:
-    """The chance that a machine with so many paths trains one of them through the module."""
+    """The chance that a machine with so many paths trains a path through the module."""
     through = _through(config, module)
     return 1 - (1 - through) ** paths_here if paths_here > 1 else paths_here * through
 

@@ -1,4 +1,4 @@
-"""What is read out of a run, while it trains and afterwards.
+"""Status, report and other readings of a run, while it trains and afterwards.
 
 status.py, progress.py, blocked.py   how far a run is, and what it waits for
 events.py                            what terminals and trackers are told

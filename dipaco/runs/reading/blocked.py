@@ -16,12 +16,12 @@ from dipaco.control.presence import members_of
 from dipaco.control.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
 from dipaco.plural import counted
 
-QUIET_SHARE = 0.5  # of a lease without a heartbeat, after which a worker may be dead
+QUIET_SHARE = 0.5  # A worker may be dead after this share of a lease without a heartbeat.
 FULL_BYTES = 1 << 20  # a disk with less is full
 
 
 class Reason(NamedTuple):
-    """What a run does, or why it does nothing."""
+    """The activity of a run, or why it does nothing."""
 
     state: str  # one word, for programs
     sentence: str
@@ -36,17 +36,17 @@ class Grace(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What the reason follows from, as it is at one moment."""
+    """The facts of one moment that the reason follows from."""
 
     command: str  # run, pause, drain
     is_half_upgraded: bool  # its tables are new, and no worker may use them yet
     tasks: Sequence[UnfinishedTask]
     claims: Sequence[HeldClaim]
-    members: Sequence[Member]  # that ever took part
+    members: Sequence[Member]  # all that ever took part
     failures: Sequence[Failure]
     is_stuck: bool  # no task can go on without one that has failed
     graces: Sequence[Grace]
-    full_disk: str  # the folder whose disk is full; empty = none
+    full_disk: str  # the folder whose disk is full, or empty
 
     @property
     def here(self) -> list[Member]:
@@ -59,7 +59,7 @@ class Situation(NamedTuple):
 
 
 def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situation:
-    """Reads it; `folder` is the run's on this machine, whose disk is looked at."""
+    """Reads it. `folder` is the run's on this machine. Its disk is checked."""
     return Situation(
         command=ledger.meta.command().name,
         is_half_upgraded=ledger.meta.has_newer_tables(),
@@ -137,7 +137,7 @@ def _of_ready(at: Situation, ready: Sequence[UnfinishedTask], failed: str) -> Re
 
 
 def _of_dead(at: Situation, quiet: dict[str, Member]) -> Reason:
-    # Who ends a lease must have seen for as long that it is not renewed.
+    # A worker may end a lease that it has seen not renewed for as long.
     looked_seconds = max(member.live_seconds + member.silent_seconds for member in at.alive)
 
     def left(claim: HeldClaim) -> float:
@@ -171,7 +171,7 @@ def _ready(at: Situation) -> str:
 
 
 def _last_words(at: Situation) -> str:
-    """Of the worker that left last, if it did not leave in order."""
+    """The reason of the worker that left last, if it did not leave in order."""
     last = min(at.members, key=lambda member: member.silent_seconds, default=None)
     return f" {last.name} left with {last.last_words}" if last and last.last_words else ""
 

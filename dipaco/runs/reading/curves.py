@@ -20,12 +20,12 @@ MOST_LOSSES = 200_000  # So many losses of an arm are some ten megabytes of `rep
 
 
 def start_of(run: Run, arm: Arm) -> StartCosts:
-    """What the modules that an arm starts from had taken; dense arms start from the base model."""
+    """Costs of the modules that an arm starts from. Dense arms start from the base model."""
     return start_costs(run) if arm.name == MODULAR else StartCosts()
 
 
 def steps_before(run: Run, arm: Arm) -> int:
-    """Of one path, before the first that the arm takes in this run."""
+    """Steps of one path before the first step of the arm in this run."""
     return base_costs(run).steps + start_of(run, arm).steps
 
 
@@ -52,7 +52,7 @@ def base_model_of(run: Run, evaluations: Sequence[Evaluated]) -> BaseModel | Non
 
 
 def notes_on_start(run: Run, rows: Sequence[ReportRow]) -> list[str]:
-    """How many of the modular model's steps were taken in another run, and in which."""
+    """Says how many of the modular model's steps were taken in another run, and in which."""
     start = start_costs(run)
     if not start.source:
         return []
@@ -83,7 +83,7 @@ def loss_curves(run: Run, arm: Arm) -> dict[str, Curve]:
 
 
 def thinned(losses: list[float], before: int, stretch: int) -> Curve:
-    """Means over so many losses each, the last over what is left; `before` steps came first."""
+    """Means over `stretch` losses each, the last over the rest. `before` steps came first."""
     if stretch == 1:
         return list(enumerate(losses, start=before + 1))
     return [

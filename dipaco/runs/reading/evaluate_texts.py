@@ -15,7 +15,7 @@ from dipaco.evaluation.perplexity import perplexity, score_documents
 from dipaco.runs.routing import RecentPaths, paths_of_prefixes, routing_by
 from dipaco.runs.run import Run
 
-CHUNK_DOCUMENTS = 1024  # in memory at once
+CHUNK_DOCUMENTS = 1024  # So many are in memory at once.
 
 
 def evaluate_texts(
@@ -37,8 +37,8 @@ def evaluate_texts(
       run: of the release.
       release: to evaluate.
       texts: read in chunks, so a large file is never all in memory.
-      path: scores all documents; None = each is routed.
-      rule: by which they are routed; None = by `routing.rule`.
+      path: scores all documents. None: each is routed.
+      rule: routes them. None: `routing.rule`.
       beginnings: only the first window of each document counts, as in the report of a run.
 
     Returns:
@@ -48,7 +48,7 @@ def evaluate_texts(
     Raises:
       NoTexts: there is none, or nothing in them.
       NothingToScore: no document is longer than the routing prefix.
-      HalfCharacter: there is in a text what is no character.
+      HalfCharacter: a text holds something that is no character.
       NotAllPaths: documents are routed by likelihood, and a path is missing.
     """
     data = run.config.data
@@ -110,7 +110,7 @@ def _paths_of(
 
 
 def _documents(texts: Iterable[str], max_bytes: int) -> Iterator[str]:
-    """As `dipaco.data.reading` cuts them, so that a piece of blanks is none."""
+    """Cuts texts like `dipaco.data.reading`, so that a piece of blanks is none."""
     for text in texts:
         yield from (piece for piece in cut_text(text, max_bytes) if piece.strip())
 

@@ -1,4 +1,4 @@
-"""What terminals and trackers are told of a run."""
+"""Messages of a run for terminals and trackers."""
 
 from collections.abc import Callable, Sequence
 

@@ -13,7 +13,7 @@ from dipaco.runs.run import Run
 if TYPE_CHECKING:
     from dipaco.data.corpus import Corpus
 
-RELEASE = "release.json"  # in the folder of all paths: the release they are of
+RELEASE = "release.json"  # The folder of all paths holds it, and it names their release.
 
 
 def export_path(run: Run, release: Release, path: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each path was given and how its modules moved, for `dipaco inspect`."""
+"""The documents of each path and the moves of its modules, for `dipaco inspect`."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
                 **{
                     name: value
                     for name, value in stage.summary.items()
-                    if name != "domains"  # those of the last are above
+                    if name != "domains"  # The last routing's are above.
                 },
                 **({} if stage is routings[0] else _agreement(run, before, stage)),
             }
@@ -87,7 +87,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
 
 
 def _bounds(run: Run, mean: float) -> dict[str, float | None]:
-    """Of a path's documents: what the router was asked to keep; None where nothing is asked."""
+    """Bounds of a path's documents that the router was asked to keep. None: there is no bound."""
     routing = run.config.routing
     is_bounded = routing.kind != RANDOM and routing.target_share is None
     capacity = routing.capacity if is_bounded else None
@@ -99,7 +99,7 @@ def _bounds(run: Run, mean: float) -> dict[str, float | None]:
 
 
 def _taken(taken: list[TakenContribution] | None) -> dict[str, list[int]]:
-    """The paths whose contributions a step took; nothing without a quorum (`outer.quorum`)."""
+    """The paths whose contributions a step took. Empty without a quorum (`outer.quorum`)."""
     if taken is None:
         return {}
     return {

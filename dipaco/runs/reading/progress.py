@@ -1,5 +1,5 @@
-"""How far a run is, in inner steps; and what its base model, the modules that it starts from and
-its router cost.
+"""Inner steps of a run so far, and costs of its base model, its router and the modules that it
+starts from.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from dipaco.runs.small_models import flops_of_fit
 
 
 class BaseCosts(NamedTuple):
-    """What the training of a base model took."""
+    """Costs of training a base model."""
 
     steps: int
     tokens: int
@@ -20,7 +20,7 @@ class BaseCosts(NamedTuple):
 
 
 def base_costs(run: Run) -> BaseCosts:
-    """Those of the run's base model, in this run and in the one that it comes from (`--from`)."""
+    """Costs of the run's base model, in this run and in the one that it comes from (`--from`)."""
     base = run.plan.base
     totals = run.ledger.progress.training_totals(base.name)
     there = run.given("base_costs")
@@ -33,28 +33,28 @@ def base_costs(run: Run) -> BaseCosts:
 
 
 class StartCosts(NamedTuple):
-    """What the modular model had taken where its modules come from (`--from DIR@PHASE`), without
-    its base model.
+    """Costs of the modular model in the run that its modules come from (`--from DIR@PHASE`),
+    without its base model.
     """
 
-    source: str = ""  # DIR@PHASE; empty: its modules start from the base model
-    steps: int = 0  # of one path
-    tokens: int = 0  # of all paths, as are the rest
+    source: str = ""  # DIR@PHASE, or empty if its modules start from the base model
+    steps: int = 0  # A path took so many.
+    tokens: int = 0  # sum over all paths, like the rest
     seconds: float = 0.0
     bytes_sent: int = 0
-    machines: int = 1  # that shared it: paths of a phase
-    perplexity: float | None = None  # there, if it is measured alike here; None: not known
+    machines: int = 1  # paths of a phase, which shared it
+    perplexity: float | None = None  # measured there, None if not known or not measured alike here
     corpus: str = ""  # digest of the text that it was measured on
 
 
 def start_costs(run: Run) -> StartCosts:
-    """Those of the modules that the run starts from."""
+    """Costs of the modules that the run starts from."""
     there = run.given("start_costs")
     return StartCosts() if there is None else StartCosts(**there)
 
 
 def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bool) -> StartCosts:
-    """What a run is given that starts from the modules of `other` at a phase.
+    """Costs for a run that starts from the modules of `other` at a phase.
 
     Args:
       other: where they come from.
@@ -83,14 +83,14 @@ def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bo
 
 
 class RouterCosts(NamedTuple):
-    """What a router costs that learns by gradient steps."""
+    """Costs of a router that learns by gradient steps."""
 
     flops: int
     seconds: float
 
 
 def router_costs(run: Run) -> RouterCosts:
-    """Those of small models that route; nothing for a router that is fitted to features."""
+    """Costs of small models that route. Zero for a router that is fitted to features."""
     if run.config.routing.kind != SMALL_MODELS:
         return RouterCosts(0, 0.0)
     documents = Prepared.of(run.stage("prepare")).documents["train"]
@@ -100,7 +100,7 @@ def router_costs(run: Run) -> RouterCosts:
 
 
 def progress_of(run: Run, *, with_partial_snapshots: bool = False) -> tuple[int, int]:
-    """Inner steps done and in all, over every path of every arm, plus those of the router for
+    """Inner steps done and in all, over every path of every arm, plus the router's for
     re-routing: most of a run's time goes into them.
 
     Args:
@@ -125,8 +125,8 @@ def progress_of(run: Run, *, with_partial_snapshots: bool = False) -> tuple[int,
 
 
 def work_left_seconds(run: Run) -> float | None:
-    """How long one worker would still train, at the speed of the steps so far: those of the same
-    arm where it has some, else of all. None before any.
+    """Seconds that one worker would still train at the speed of the arm's steps so far, or of all
+    steps if the arm has none. None before any step.
     """
     step_tokens = run.config.inner.batch_size * run.config.data.length
     arms = (run.plan.base, *run.plan.arms)

@@ -26,7 +26,7 @@ def check_arm(run: "Run", arm: str) -> None:
 
 
 def check_path(path: int | None, release: "Release") -> None:
-    """Raises `NoSuchPath`, or `BadSetting` for what is no number. None (the router's choice)
+    """Raises `NoSuchPath`, or `BadSetting` if it is no number. None (the router's choice)
     passes.
     """
     last = len(release.paths) - 1

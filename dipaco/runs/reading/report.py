@@ -194,12 +194,12 @@ def _variant_row(arm: str, variant: str, perplexity: float, common: dict[str, An
 
 
 def place_in_table(row: ReportRow) -> tuple[int, bool]:
-    """Rows of one arm stay together; the bound is the last of them."""
+    """Rows of one arm stay together, and the bound is the last."""
     return ROW_ORDER.index(row.arm), row.variant == BEST_PATH
 
 
 def _note_on_quorum(run: Run) -> str:
-    """Which contributions each step took, and why another run may take others."""
+    """Says which contributions each step took, and why another run may take others."""
     arm, late = run.plan.arm(MODULAR), run.ledger.quorums.late(MODULAR)
     steps = "; ".join(
         f"{module} step {step}: path{'s' * (len(taken) > 1)} "

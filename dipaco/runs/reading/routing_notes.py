@@ -14,7 +14,7 @@ from dipaco.runs.small_models import small_config
 
 
 def note_on_routing(config: RunConfig) -> str:
-    """By which rule a document is routed, what the other row is, and what each costs."""
+    """Says by which rule a document is routed, what the other row is, and what each costs."""
     ways = (_by_router(config), _by_paths(config))
     set_to, other = reversed(ways) if config.routing.rule == LIKELIHOOD else ways
     note = f"modular routes a document {set_to}"
@@ -53,7 +53,7 @@ def _by_paths(config: RunConfig) -> str:
 
 
 def note_on_ensembles(config: RunConfig) -> str:
-    """What an ensemble mixes, and what each predicted token costs."""
+    """Says what an ensemble mixes, and what each predicted token costs."""
     paths = config.num_paths
     return (
         "modular_ensemble mixes the predictions of all paths by their posterior given the first "
@@ -66,9 +66,7 @@ def note_on_ensembles(config: RunConfig) -> str:
 
 
 def sentence_on_shards(run: Run, documents: Sequence[int], phase: int) -> str:
-    """Which shards are outside their bounds; nothing if none is, and of a router of one's own,
-    which has no bounds.
-    """
+    """Names shards outside their bounds, if any. A router of one's own has no bounds."""
     if "router" in run.rules:
         return ""
     outside = sentence_on_bounds(run.config.routing, documents, phase)
@@ -83,13 +81,13 @@ def sentence_on_shards(run: Run, documents: Sequence[int], phase: int) -> str:
 
 
 def notes_on_bounds(run: Run) -> list[str]:
-    """Which shards are outside their bounds, if any are."""
+    """Says which shards are outside their bounds, if any are."""
     outside = Routed.of(run.routing_of(MODULAR, run.config.phases)).outside_bounds
     return [f"Shards outside their bounds: {outside}"] if outside else []
 
 
 def notes_on_rerouting(run: Run) -> list[str]:
-    """What changing the path within a document costs."""
+    """Says what changing the path within a document costs."""
     summary = Rerouted.of(run.stage("reroute"))
     costs = "; ".join(
         f"every {row.every} tokens: {row.switches:,} changes, "
@@ -111,12 +109,12 @@ def notes_on_rerouting(run: Run) -> list[str]:
 
 
 def _flops(config: RunConfig) -> int:
-    """Of one path for one token of a prefix."""
+    """Operations of one path for one token of a prefix."""
     return flops_per_token(config.model, config.data.prefix_tokens, training=False)
 
 
 def _flops_of_router(config: RunConfig) -> int:
-    """Of the base model without its head, or of all small models, for a prefix."""
+    """Operations of the base model without its head, or of all small models, for a prefix."""
     prefix_tokens = config.data.prefix_tokens
     if config.routing.kind == RANDOM:
         return 0

@@ -21,7 +21,7 @@ def stored_of(run: Run) -> dict[str, int]:
 
 
 def sizes_of(run: Run) -> dict[str, int]:
-    """Kind -> bytes; of a run in a bucket without the copies of shards' tokens."""
+    """Kind -> bytes. A run in a bucket is counted without the copies of shards' tokens."""
     return by_kind(stored_of(run))
 
 

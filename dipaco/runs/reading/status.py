@@ -15,7 +15,7 @@ from dipaco.runs.reading.sizes import sizes_of
 from dipaco.runs.run import Run
 from dipaco.runs.sent_snapshots import unsent_phases
 
-# The order of the stages; kinds with the same number run side by side.
+# The order of the stages. Kinds with the same number run side by side.
 STAGE = {
     "prepare": 0,
     "pretrain": 1,
@@ -37,9 +37,9 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
 
     Args:
       run: whose status it is.
-      with_sizes: look how much every file takes; else `stored` is None.
+      with_sizes: look how much every file takes. Else `stored` is None.
 
-    `modules` and `paths` are those of the modular arm; `arms` has those of every arm.
+    `modules` and `paths` belong to the modular arm, and `arms` has every arm's.
     """
     ledger, plan = run.ledger, run.plan
     arms: dict[str, Any] = {
@@ -105,13 +105,13 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
 
 
 def _newest_samples(ledger: Ledger) -> list[dict[str, Any]]:
-    """What the newest release of the modular arm made of the run's prompts."""
+    """Continuations of the run's prompts by the newest release of the modular arm."""
     newest = ledger.facts.newest_samples(MODULAR)
     return [] if newest is None else samples_as_json([newest])
 
 
 def _outside_bounds(run: Run) -> str:
-    """Which shards of the newest routing are outside their bounds, in a sentence; or nothing."""
+    """A sentence that names shards of the newest routing outside their bounds, or nothing."""
     routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
     return Routed.of(routings[-1]).outside_bounds if routings else ""
 
@@ -166,7 +166,7 @@ def _rollback(rollback: Rollback) -> dict[str, Any]:
 
 
 def _bits(run: Run, machines: dict[str, int]) -> str:
-    """Whether the run gives the same bits when it is done again."""
+    """True if the run gives the same bits when it is done again."""
     if run.plan.arm(MODULAR).has_quorum:
         return "not promised: with a quorum they depend on who is late"
     if len(machines) <= 1:
@@ -182,10 +182,10 @@ def _graces_of(run: Run) -> list[Grace]:
 
 
 def _quorum_of(run: Run) -> dict[str, Any] | None:
-    """The contributions that each module's newest step took, and every late one; None without a
+    """The contributions that each module's newest step took, and every late one. None without a
     quorum.
 
-    A contribution that is not late was taken by the step of its own phase.
+    A contribution that is not late was taken by the step of its phase.
     """
     arm, quorums = run.plan.arm(MODULAR), run.ledger.quorums
     if not arm.has_quorum:
@@ -216,7 +216,7 @@ def _quorum_of(run: Run) -> dict[str, Any] | None:
 
 
 def goodput_of(ledger: Ledger) -> dict[str, float]:
-    """Tokens per second of all workers' time; only recorded work counts."""
+    """Tokens per second of all workers' time. Only recorded work counts."""
     members = ledger.members.list()
     live = sum(member.live_seconds for member in members)
     committed = sum(member.committed_seconds for member in members)
@@ -231,7 +231,7 @@ def goodput_of(ledger: Ledger) -> dict[str, float]:
 
 
 def _is_done(kind: str, counts: dict[tuple[str, str], Any]) -> bool:
-    """Whether all tasks of a kind are done, and no more can come: a later stage has begun."""
+    """True if all tasks of a kind are done, and no more can come since a later stage has begun."""
     states = [set(by_state) for (of, _), by_state in counts.items() if of == kind]
     is_last = kind == "report"
     has_later = any(STAGE[of] > STAGE[kind] for of, _ in counts)
