@@ -262,7 +262,7 @@ def bad_faults(page: Path, text: str) -> Iterator[str]:
         for line in (table[1].splitlines() if table else [])
     ]
     for fault, *cells in rows:
-        if len(cells) != 3 or not all(cells):
+        if len(cells) != 2 or not all(cells):
             yield f"{fault} has an empty cell"
         named = re.findall(r"`([\w/]+\.py)::(\w+)`", cells[0] if cells else "")
         if not named:
