@@ -15,6 +15,7 @@ from dipaco.runs.reading.status import status_of
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import claiming
 from dipaco.workers.hosts import SingleHost
+from dipaco.workers.runners import OneHost, SeveralHosts
 from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, worker_of
 
@@ -88,18 +89,15 @@ def test_a_path_that_never_stays_on_a_machine_comes_to_the_same_bits(machines):
     assert replay.differences(on.executor.run) == []
 
 
-class TwoHosts(SingleHost):
-    count = 2
-
-
-@pytest.mark.parametrize(("hosts", "expected"), [(SingleHost(), []), (TwoHosts(), [1])])
-def test_what_several_hosts_train_together_is_sent(machines, hosts, expected):
+@pytest.mark.parametrize(("is_shared", "expected"), [(False, []), (True, [1])])
+def test_what_several_hosts_train_together_is_sent(machines, is_shared, expected):
     """Each of them goes on from it."""
     on = machines()
     on.work_until(1)
     run = on.of_path[0].run
     claim = run.ledger.queue.claim("here", ["train"])
-    train(run, claim, lambda *_: None, hosts=hosts)
+    runner = SeveralHosts(run, SingleHost()) if is_shared else OneHost(run)
+    train(run, claim, runner, lambda *_: None)
     assert sent(on, claim.task.path) == expected
 
 
