@@ -673,7 +673,7 @@ def test_settings_of_the_published_algorithm_are_set_by_name():
     assert config.routing.target_share == (0.4, 0.3, 0.2, 0.1)
     assert config.reroute.every == (16, 32, 64)
     arm = config.plan.arm("modular")
-    assert (arm.alternations, arm.sampling, arm.stops_early) == ((1, 3), 0.5, True)
+    assert (arm.alternations, arm.path_share, arm.hold_out) == ((1, 3), 0.5, 0.05)
     assert config.plan.reroutes
     assert config.plan.arm("dense_equal_tokens").phases == 5 * 2
 

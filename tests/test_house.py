@@ -32,7 +32,7 @@ STOREYS = (
         "processors",
     },
     {"topology", "model", "data"},
-    {"routing", "inner", "outer"},
+    {"routing", "inner", "outer", "schedule"},
     {"store", "control"},
     {"config"},
     {"algorithm", "evaluation", "observe", "overrides"},

@@ -50,7 +50,6 @@ from support.sites import SERVERS, Site, site, why_no_site
 
 from dipaco.caches import cache_folder
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
-from dipaco.control.plan import one_model
 from dipaco.control.tasks import PRIORITY
 from dipaco.data.packages.source import open_packages
 from dipaco.data.prompts import SampleSettings
@@ -67,6 +66,7 @@ from dipaco.runs.forecast.traffic import (
 )
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.run import Run
+from dipaco.schedule.plan import one_model
 from dipaco.store.address import Address
 
 HOSTS = ("ana", "bo", "cy", "di")

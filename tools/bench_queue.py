@@ -37,10 +37,11 @@ from support.scratch import scratch
 from support.servers import server_at
 
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.plan import BASE, Arm, Plan, one_path
 from dipaco.control.queue import ALL_KINDS
 from dipaco.control.tasks import Contribution, Task
 from dipaco.receipt import Receipt
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import Level, Topology
 
 FAN_IN, MODULES = 64, 512

@@ -46,7 +46,6 @@ from support.servers import server_at
 from dipaco.control import clock
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.ledger import open_ledger
-from dipaco.control.plan import BASE, Arm, Plan, one_path
 from dipaco.control.queue import ALL_KINDS
 from dipaco.control.tasks import (
     Claim,
@@ -59,6 +58,8 @@ from dipaco.control.tasks import (
 )
 from dipaco.errors import ClaimLost
 from dipaco.receipt import Receipt
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import PER_PATH, Level, ModuleId, Topology
 from dipaco.workers.loop import LEAST_SHARE, MAX_WAIT_SECONDS, MIN_WAIT_SECONDS, WAIT_GROWTH
 

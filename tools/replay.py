@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from support.training_again import first_modules, take_steps
 
 from dipaco import trees
@@ -26,7 +25,6 @@ from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
-from dipaco.outer.compress import codec_of
 from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId
@@ -108,28 +106,20 @@ def replay(run: Run) -> Iterator[variants.Modules]:
     def takes(module: ModuleId, step: int) -> Sequence[tuple[int, int]]:
         return [(each.phase, each.path) for each in taken.get((module, step), ())]
 
-    def documents(phase: int) -> list[int]:
-        return run.shards_of(run.routing_of(MODULAR, phase)).documents
-
-    def alternate(phase: int, _: variants.Modules) -> list[int] | None:
-        return documents(phase) if phase in arm.alternations else None
-
-    def token_counts(phase: int) -> np.ndarray:
-        return run.token_counts(run.routing_of(MODULAR, phase))
+    def route(phase: int, _: variants.Modules) -> variants.Shards:
+        routing = run.routing_of(MODULAR, phase)
+        by_holders = run.config.outer.vocabulary_rows == "holders"
+        counts_PV = run.token_counts(routing) if by_holders else None
+        return variants.Shards(run.shards_of(routing).documents, counts_PV)
 
     yield from variants.train(
-        arm.topology,
+        arm,
         first_modules(run),
         train_path,
-        documents(0),
-        phases=arm.phases,
+        route,
         outer=run.config.outer,
-        codec=lambda phase: codec_of(run.config.outer, phase, sends_all=arm.sends_all(phase)),
-        take_part=arm.paths_in,
-        takes=takes if arm.has_quorum else None,
-        alternate=alternate,
-        token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
         outer_rule=run.rule("outer_step"),
+        takes=takes if arm.has_quorum else None,
         train_late=variants.TrainLate(train_ahead, train_rest) if arm.delay else None,
     )
 

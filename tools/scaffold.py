@@ -157,13 +157,11 @@ def train(run: Run, *, has_control_variates: bool = True) -> Iterator[variants.M
         return result
 
     return variants.train(
-        topology,
+        arm,
         first_modules(run),
         train_path,
-        documents,
-        phases=arm.phases,
+        lambda phase, modules: variants.Shards(documents, counts_PV),
         outer=run.config.outer,
-        token_counts=None if counts_PV is None else lambda phase: counts_PV,
         outer_rule=run.rule("outer_step"),
     )
 

@@ -1,9 +1,9 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), late modules, alternations,
-an outer step of one's own, plain AdamW without one, early stopping. With everything off it gives
-the bits of `algorithm1.train`; runs are compared with it bit for bit, since the order of its sums
-is theirs.
+A run may have path sampling, codecs with error feedback, late contributions (quorum), late modules,
+alternations, an outer step of its own, plain AdamW without an outer step, and early stopping. With
+everything off it gives the bits of `algorithm1.train`. Runs are compared with it bit for bit, since
+the order of its sums is theirs. It asks the same schedule as they do (`schedule/arm.py`).
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.codecs.contract import Codec
-from dipaco.outer.compress import PLAIN, encode_rows, own_parameters
+from dipaco.outer.compress import codec_of, encode_rows, own_parameters
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.delay import merge
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
@@ -33,10 +33,21 @@ from dipaco.outer.vocabulary import (
     sent_rows,
     take_rows,
 )
+from dipaco.schedule.arm import Arm
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
-# (phase, modules) -> documents of each path's new shard, or None where the shards stay.
-Alternate = Callable[[int, Modules], Sequence[int] | None]
+
+class Shards(NamedTuple):
+    """What the paths train on since documents were last routed."""
+
+    documents: Sequence[int]  # [P] |D_i|, documents of each path's shard
+    # int [P, V], how often each token occurs in each shard: a row of the vocabulary is then
+    # averaged over the paths that have its token (`outer/vocabulary.py`). None: as all else.
+    token_counts: np.ndarray | None = None
+
+
+# (phase, modules) -> the shards of that phase and those after it
+Route = Callable[[int, Modules], Shards]
 # (module, outer step) -> (phase, path) of the contributions it takes, in the order of the sum
 Takes = Callable[[ModuleId, int], Sequence[tuple[int, int]]]
 
@@ -59,66 +70,55 @@ class WaitingContribution(NamedTuple):
 
 
 def train(
-    topology: Topology,
+    arm: Arm,
     modules: Modules,
     train_path: TrainPath,
-    documents: Sequence[int],
+    route: Route,
     *,
-    phases: int,
-    outer: OuterSettings | None,
-    codec: Codec | Callable[[int], Codec] = PLAIN,
-    take_part: Callable[[int], Sequence[int]] | None = None,
-    takes: Takes | None = None,
-    alternate: Alternate = lambda phase, modules: None,
-    token_counts: Callable[[int], np.ndarray] | None = None,
+    outer: OuterSettings,
     outer_rule: OuterRule | None = None,
+    takes: Takes | None = None,
     train_late: TrainLate | None = None,
 ) -> Iterator[Modules]:
-    """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
+    """Yields every module after each outer step of an arm; see `algorithm1.train`.
 
     Args:
-      topology, modules, train_path, documents, phases: as in `algorithm1.train`.
-      outer: how modules step. None: plain AdamW. Every module then has one path and becomes what
-        that path made of it, as the base model and the dense baselines are trained.
-      codec: how contributions travel, or phase -> how those of the phase do. The path adds what a
-        message cannot hold to its next one, or keeps it in its own parameters (`keeps_own`).
-      take_part: phase -> its paths, ascending (path sampling, section 3). None: all paths. A module
-        without a path in a phase stays as it is.
-      takes: the contributions that each outer step takes (quorum mode: a path may be late). None:
-        those of its own phase. Each contribution is taken once, after it is made, and a step takes
-        at least one where there is one. A path trains on its modules as they are, with or without
-        its late contribution.
-      alternate: called before each phase but the first (discriminative routing, section 2.4);
-        `train_path` uses the new shards from then on.
-      token_counts: phase -> int [P, V], how often each token occurs in the shard of each path:
-        rows of the vocabulary are averaged by those who have their tokens (`outer/vocabulary.py`).
-        None: as all else.
+      arm: who takes part when, what a contribution brings, when documents are routed. One that is
+        not averaged is plain AdamW: every module has one path and becomes what that path made of
+        it, as the base model and the dense baselines are trained.
+      modules, train_path: as in `algorithm1.train`.
+      route: called before the first phase and before each of the arm's alternations
+        (discriminative routing, section 2.4). `train_path` uses the new shards from then on.
+      outer: how modules step and how contributions travel. The path adds what a message cannot
+        hold to its next one, or keeps it in its own parameters (`Codec.keeps_own`).
       outer_rule: steps modules in the place of Nesterov (`outer/own_step.py`).
-      train_late: paths take their modules late (`outer.delay`). Where a path took part in the phase
-        before, and no documents were routed since, it begins a phase with its own parameters, takes
-        `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and takes
-        `rest`. Else it begins with its modules: `train_path`. Contributions are measured from the
-        modules at the start of the phase either way.
+      takes: the contributions that each outer step takes (quorum: a path may be late). None:
+        those of its own phase. Each contribution is taken once, after it is made, and a step takes
+        at least one if there is one. A path trains on its modules as they are, with or without
+        its late contribution.
+      train_late: a path that goes ahead (`outer.delay`) begins a phase with its own parameters,
+        takes `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and
+        takes `rest`. Contributions are measured from the modules at the start of the phase.
     """
+    topology = arm.topology
     carried: list[Any] = [None] * topology.num_paths
     own: dict[int, Any] = {}  # path -> its parameters after the phase before
-    momentum = {m: fresh(outer, modules[m], outer_rule) for m in topology.modules} if outer else {}
+    momentum = {module: fresh(outer, modules[module], outer_rule) for module in topology.modules}
     residual: dict[tuple[int, ModuleId], Any] = {}
     # By module, then by (phase, path).
     waiting: dict[ModuleId, dict[tuple[int, int], WaitingContribution]] = {
         module: {} for module in topology.modules
     }
 
-    for phase in range(phases):  # line 2
-        coded = codec if isinstance(codec, Codec) else codec(phase)
-        if phase > 0 and (routed := alternate(phase, modules)):
-            documents, own = routed, {}
-        paths = range(topology.num_paths) if take_part is None else take_part(phase)
+    for phase in range(arm.phases):  # line 2
+        codec = codec_of(outer, phase, sends_all=arm.sends_all(phase))
+        if phase == arm.routed_at(phase):
+            shards = route(phase, modules)
         trained: dict[int, Modules] = {}
-        for path in paths:  # line 3, in parallel on real machines
-            parts = _assembled(topology, path, modules, residual, coded)  # line 4
+        for path in arm.paths_in(phase):  # line 3, in parallel on real machines
+            parts = _assembled(topology, path, modules, residual, codec)  # line 4
             train_on = train_path
-            if train_late is not None and outer is not None and path in own:
+            if train_late is not None and arm.goes_ahead(path, phase):
                 ahead, carried[path] = train_late.ahead(path, phase, own[path], carried[path])
                 parts = merge(jax.device_get(ahead), parts, outer.delay_merge)
                 train_on = train_late.rest
@@ -128,25 +128,26 @@ def train(
 
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines
-            through = [path for path in topology.paths_through(module) if path in trained]
+            through = arm.paths_through(module, phase)
             if not through and not waiting[module]:
                 stepped[module] = modules[module]
                 continue
-            if outer is None:
+            if not arm.is_averaged:
                 (path,) = through
                 stepped[module] = trained[path][module]
                 continue
             weights = path_weights(
-                [documents[path] for path in through], by_documents=outer.weigh_by_documents
+                [shards.documents[path] for path in through], by_documents=outer.weigh_by_documents
             )
             counts = None
-            if token_counts is not None and through and has_rows(modules[module]):
-                counts = counts_of(token_counts(phase), topology.paths_through(module), through)
+            if shards.token_counts is not None and through and has_rows(modules[module]):
+                all_paths = topology.paths_through(module)
+                counts = counts_of(shards.token_counts, all_paths, through)
             shares_PV = None if counts is None else row_shares(counts, weights)
             fan_in_V = None if shares_PV is None else effective_fan_in(shares_PV)
             for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
                 gradient, residual[path, module] = _sent(
-                    coded,
+                    codec,
                     outer_gradient(modules[module], trained[path][module]),
                     residual.get((path, module)),
                     None if counts is None else sent_rows(counts, index),

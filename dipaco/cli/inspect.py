@@ -108,7 +108,7 @@ def _print(inspection: dict[str, Any]) -> None:
 def sample_lines(samples: list[dict[str, Any]], width: int) -> Iterator[str]:
     """Each prompt, and under it how the base model and every release of the modular arm went on."""
     from dipaco.config import MODULAR
-    from dipaco.control.plan import BASE
+    from dipaco.schedule.plan import BASE
 
     shown = [each for each in samples if each["arm"] in (BASE, MODULAR)]
     for document in dict.fromkeys(each["document"] for each in shown):

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.model.config import part_names
 from dipaco.routing.config import RANDOM, SMALL_MODELS
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import BASE, Plan, one_model, one_path
 
 if TYPE_CHECKING:
     from dipaco.config.run_config import RunConfig
@@ -52,12 +53,12 @@ def plan_of(config: "RunConfig") -> Plan:
         is_synchronous=config.outer.synchronous,
         evaluate_every=every,
         alternations=config.routing.alternations,
-        sampling=config.outer.path_share,
+        path_share=config.outer.path_share,
         quorum=config.outer.quorum,
         grace_seconds=config.outer.grace_seconds,
         delay=0 if config.outer.synchronous else config.outer.delay,
         seed=config.seed,
-        stops_early=config.inner.hold_out > 0,
+        hold_out=config.inner.hold_out,
     )
     path_phases = config.phases * modular.num_at_once
     dense_arms = {

@@ -7,7 +7,6 @@ import json
 from dipaco.config.arms import BASELINES, DENSE, Baseline, plan_of
 from dipaco.config.checks import check
 from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
-from dipaco.control.plan import Plan
 from dipaco.data.config import DataConfig
 from dipaco.data.prompts import SampleSettings
 from dipaco.errors import BadSetting
@@ -15,6 +14,7 @@ from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RerouteConfig, RoutingConfig
+from dipaco.schedule.plan import Plan
 from dipaco.settings import Count, check_values
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology

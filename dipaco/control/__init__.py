@@ -6,7 +6,6 @@ done. A worker that finishes a task commits its facts and, in the same transacti
 they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section 3.
 
     tasks.py       the nouns: tasks, claims, facts
-    plan.py        what a run consists of: its arms, and the phases of each
     scheduler.py   a new fact -> the tasks it makes due; pure
     ledger.py      the parts below, on one database
     commit.py      finishing a task: its facts, and the tasks that follow (recording.py: the rows)

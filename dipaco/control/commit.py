@@ -11,7 +11,6 @@ from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
 from dipaco.control.history import note_attempts
 from dipaco.control.homes import homes_of
-from dipaco.control.plan import Plan
 from dipaco.control.queue import (
     Queue,
     add_outer_task,
@@ -43,6 +42,7 @@ from dipaco.control.tasks import (
     Task,
 )
 from dipaco.errors import ClaimLost
+from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
 
 
@@ -211,7 +211,7 @@ class Commit:
             for name, receipt in stage.artifacts.items()
         }
         phases = [phase] * topology.num_paths
-        if plan.arm(arm).stops_early:
+        if plan.arm(arm).hold_out:
             checks = self._facts.checks(arm, phase)
             phases = [checks[path].best_phase for path in range(topology.num_paths)]
         modules = {at: self._facts.receipts_at(arm, at) for at in set(phases)}

@@ -12,8 +12,8 @@ home with it first. A lost row costs bytes, and no more.
 from collections.abc import Iterable
 
 from dipaco.control.database import Database
-from dipaco.control.plan import Plan
 from dipaco.control.tasks import Fact, PathTrained
+from dipaco.schedule.plan import Plan
 
 
 class Homes:

@@ -11,12 +11,12 @@ the next, which waits for it.
 from typing import NamedTuple
 
 from dipaco.control.database import Database, KeyTaken
-from dipaco.control.plan import Plan
 from dipaco.control.queue import add_tasks, key_of
 from dipaco.control.retry import retried
 from dipaco.control.scheduler import QuorumStep
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import ClaimLost
+from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
 
 

@@ -11,12 +11,12 @@ from dipaco.control.database import Database
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts import Facts
 from dipaco.control.history import note_attempts
-from dipaco.control.plan import Plan
 from dipaco.control.queue import key_of, let_wait
 from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, SLICED, Claim, Contribution, Task
 from dipaco.errors import ClaimLost
+from dipaco.schedule.plan import Plan
 
 MOST_REDOS = 3  # of one task for another, until that one is done; then a person must look
 

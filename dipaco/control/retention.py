@@ -1,8 +1,8 @@
 """Retention: which objects of the store no fact needs any more, and which must stay."""
 
 from dipaco.control.database import Database
-from dipaco.control.plan import Plan
 from dipaco.control.release import Release
+from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
 
 

@@ -22,7 +22,6 @@ the last of them is recorded, which makes it due again.
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from dipaco.control.plan import Arm, Plan
 from dipaco.control.tasks import (
     Contribution,
     Evaluated,
@@ -38,6 +37,8 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
 
 
@@ -221,7 +222,7 @@ def _after_module(
             if path in arm.paths_in(phase) and path not in late:
                 # Where the path went ahead this task exists: it may wait for this very module.
                 yield Task("train", arm.name, str(path), phase)
-    if arm.stops_early:
+    if arm.hold_out:
         has_new_shards = phase == arm.routed_at(phase)
         checked_before = set() if has_new_shards else frontier.checked(arm.name, phase - 1)
         for path in ready_paths:
@@ -259,7 +260,7 @@ def _after_routing(arm: Arm, phase: int) -> Iterable[Task]:
     if phase < arm.phases:
         for path in arm.paths_in(phase):
             yield Task("train", arm.name, str(path), phase)
-    if arm.stops_early:
+    if arm.hold_out:
         yield from _of_all_paths("check", arm, phase)
     elif arm.is_evaluated(phase):
         yield from _of_all_paths("score", arm, phase)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dipaco.config import MODULAR
-from dipaco.control.plan import Arm
 from dipaco.control.tasks import Evaluated
 from dipaco.dashboard.facts import ArmFacts, RunFacts
 from dipaco.runs.reading.progress import (
@@ -17,6 +16,7 @@ from dipaco.runs.reading.progress import (
     start_costs,
 )
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 
 MOST_RATES = 200
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.control.plan import Arm, Plan
 from dipaco.dashboard.columns import packed, packed_integers
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import Plan
 
 Cell = tuple[int, int]  # a phase, and the number of a module or of a path
 MOST_PATH_NORMS = 300_000  # of all modules and phases together; more are left out

@@ -12,7 +12,6 @@ from dipaco.config import RunConfig
 from dipaco.control.database_location import DatabaseLocation
 from dipaco.control.errors import NotAvailable
 from dipaco.control.ledger import Ledger
-from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
 from dipaco.errors import CorpusMissing
@@ -27,6 +26,7 @@ from dipaco.runs.errors import (
     CorpusChanged,
 )
 from dipaco.runs.rules import RecordedRule, imported
+from dipaco.schedule.plan import Plan
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import Layout, shard_tokens_folder

@@ -8,9 +8,9 @@ to the same bits. A run in a folder has all its snapshots there.
 """
 
 from dipaco.config import MODULAR
-from dipaco.control.plan import Arm
 from dipaco.control.tasks import Task
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 
 
 def sends_snapshot(run: Run, arm: Arm, path: int, phase: int) -> bool:

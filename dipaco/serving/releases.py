@@ -110,7 +110,7 @@ def check_consistent(run: Run, release: Release) -> None:
         if set(modules) != {str(module) for module in topology.modules_of(path)}:
             refuse(f"path {path} is made of {', '.join(modules)}")
         for module, digest in modules.items():
-            stops_early = run.plan.arm(release.arm).stops_early
+            stops_early = run.plan.arm(release.arm).hold_out > 0
             if digests.setdefault(module, digest) != digest and not stops_early:
                 refuse(f"path {path} has another {module} than the paths before it")
             if digest not in release.objects or release.objects[digest].digest != digest:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Self
 
 from dipaco.config import RunConfig
-from dipaco.control.plan import Arm
 from dipaco.model.config import flops_per_token
 from dipaco.observe.events import Event
 from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
 from dipaco.runs.opening import reading
+from dipaco.schedule.arm import Arm
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.shared_base import base_digest

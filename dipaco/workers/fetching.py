@@ -19,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from dipaco.control.errors import NotAvailable
-from dipaco.control.plan import Arm
 from dipaco.control.release import Release
 from dipaco.control.tasks import Contribution, Task
 from dipaco.outer.errors import NotFinite
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.fetch_lock import fetch_lock
 from dipaco.store.objects import Objects

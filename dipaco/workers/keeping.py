@@ -159,7 +159,7 @@ def _superseded_modules(run: Run, task: Task) -> list[str]:
         return []  # it makes contributions
     phase = task.phase + 1 - run.config.retention.num_modules
     # With early stopping a release may take a path from an earlier phase.
-    if phase < 0 or arm.is_evaluated(phase) or arm.stops_early:
+    if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:
         return []
     # A module that does not step at every phase is one object over several.
     since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)

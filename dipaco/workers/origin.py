@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.control.plan import BASE
 from dipaco.data.config import (
     DataConfig,
     EdgeNames,
@@ -28,6 +27,7 @@ from dipaco.runs.opening import reading
 from dipaco.runs.reading.progress import base_costs, costs_of_start
 from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
+from dipaco.schedule.plan import BASE
 from dipaco.store.address import Address, Where
 from dipaco.store.errors import BadRun
 from dipaco.store.layout import Layout

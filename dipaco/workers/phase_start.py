@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from dipaco.control.facts import PartialSnapshot, Snapshot
-from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim
 from dipaco.data.pipeline import Batches
 from dipaco.inner.state import PathState
 from dipaco.outer.compress import codec_of, own_parameters
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 from dipaco.store.snapshots import load_snapshot
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble

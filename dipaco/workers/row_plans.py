@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from dipaco.control.plan import Arm
 from dipaco.data.pack import RowPlan, load_plan, save_plan
 from dipaco.data.pipeline import Batches
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 
 
 def save_row_plan(run: Run, plan: RowPlan) -> Receipt:

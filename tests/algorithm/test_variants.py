@@ -9,6 +9,7 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import algorithm1, variants
 from dipaco.outer.config import OuterSettings
+from dipaco.schedule.arm import Arm
 from dipaco.topology import PER_PATH, Level, ModuleId, Topology
 from tests.support.two_layers import (
     ADAMW,
@@ -29,16 +30,41 @@ from tests.support.two_layers import (
 )
 
 
+class Schedule(Arm):
+    """An arm of which a test says who takes part."""
+
+    def __init__(self, take_part=None, **settings):
+        object.__setattr__(self, "take_part", take_part)
+        super().__init__(name="modular", total_steps=0, evaluate_every=1, **settings)
+
+    def paths_in(self, phase):
+        return super().paths_in(phase) if self.take_part is None else self.take_part(phase)
+
+    def paths_through(self, module, phase):
+        return [p for p in self.topology.paths_through(module) if p in self.paths_in(phase)]
+
+
 def train(
-    topology, outer, *, documents=None, train_path=train_path, phases=PHASES, modules=None, **others
+    topology,
+    outer,
+    *,
+    documents=None,
+    train_path=train_path,
+    phases=PHASES,
+    modules=None,
+    takes=None,
+    train_late=None,
+    route=None,
+    **settings,
 ):
     """All modules at the start and after each phase."""
     modules = modules or start(topology)
     documents = documents or [1] * topology.num_paths
-    trained = variants.train(
-        topology, modules, train_path, documents, phases=phases, outer=outer, **others
-    )
-    return [modules, *trained]
+    settings = {"is_averaged": True, "delay": outer.delay, **settings}
+    arm = Schedule(topology=topology, phases=phases, **settings)
+    route = route or (lambda phase, modules: variants.Shards(documents))
+    others = {"takes": takes, "train_late": train_late}
+    return [modules, *variants.train(arm, modules, train_path, route, outer=outer, **others)]
 
 
 PRIVATE = Topology(
@@ -65,7 +91,7 @@ def test_with_everything_off_every_module_at_every_phase_has_the_bits_of_algorit
 
 def test_without_an_outer_step_one_path_is_plain_adamw_over_all_phases():
     """How the base model and the dense baselines are trained."""
-    after = train(dense(), None)[-1][ModuleId("all", 0)]
+    after = train(dense(), PAPER, is_averaged=False)[-1][ModuleId("all", 0)]
     parts = initial_parts()
     state = ADAMW.init(parts)
     for step in range(TAU * PHASES):
@@ -121,17 +147,17 @@ def test_an_alternation_to_the_same_shards_changes_nothing_and_to_others_the_wei
     asked = []
 
     def to(documents):
-        def alternate(phase, modules):
+        def route(phase, modules):
             asked.append((phase, len(modules)))
-            return documents if phase == 2 else None
+            return variants.Shards(documents if phase == 2 else [3, 1, 4, 1])
 
-        return alternate
+        return {"route": route, "alternations": (2,)}
 
     without = train(GRID, PAPER, documents=[3, 1, 4, 1])
-    same = train(GRID, PAPER, documents=[3, 1, 4, 1], alternate=to([3, 1, 4, 1]))
+    same = train(GRID, PAPER, **to([3, 1, 4, 1]))
     assert [digests(m) for m in same] == [digests(m) for m in without]
-    assert asked == [(1, 4), (2, 4)]
-    others = train(GRID, PAPER, documents=[3, 1, 4, 1], alternate=to([1, 5, 9, 2]))
+    assert asked == [(0, 4), (2, 4)]
+    others = train(GRID, PAPER, **to([1, 5, 9, 2]))
     assert [digests(m) == digests(n) for m, n in zip(others, without, strict=True)] == [
         *(True, True, True, False)
     ]
@@ -212,7 +238,7 @@ def test_a_path_that_is_late_trains_on_its_modules_without_what_it_sent(codec_na
     momentum = 0.0 if codec_name == "sparse2" else PAPER.momentum
     outer = dataclasses.replace(PAPER, codec=codec_name, momentum=momentum)
     codec = codec_of(outer)
-    by_tasks = train(topology, outer, phases=2, codec=codec, takes=late(topology, taken))
+    by_tasks = train(topology, outer, phases=2, takes=late(topology, taken))
     at, momentum = by_tasks[0][module], fresh(outer, by_tasks[0][module])
     carried, residual, sent = [None, None], [None, None], {}
     for step in range(2):
@@ -328,7 +354,7 @@ def test_a_path_begins_with_its_modules_where(why):
         others["take_part"] = lambda phase: ((0, 1, 2), (0, 2), (0, 1))[phase]
         expected = [(1, 0), (1, 2), (2, 0)]
     else:
-        others["alternate"] = lambda phase, _: [1, 5, 9] if phase == 2 else None
+        others["alternations"] = (2,)
         expected = [(1, 0), (1, 1), (1, 2)]
     late = variants.TrainLate(goes_ahead, train_path)
     train(FLAT, OuterSettings(delay=1), train_late=late, phases=3, **others)

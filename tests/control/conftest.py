@@ -8,7 +8,6 @@ import pytest
 from support.servers import fresh_schemas
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.plan import BASE, Arm, Plan, one_path
 from dipaco.control.tasks import (
     Contribution,
     Evaluated,
@@ -25,6 +24,8 @@ from dipaco.control.tasks import (
     Task,
 )
 from dipaco.receipt import Receipt
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import Level, ModuleId, Topology
 
 GRID = Topology(

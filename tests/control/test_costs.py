@@ -9,9 +9,9 @@ import pytest
 from support.servers import fresh_schemas
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.plan import BASE, Plan, one_path
 from dipaco.control.swarms import GroupStep
 from dipaco.control.tasks import PRIORITY, Task
+from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, arm, facts_of, inside_of_this
 from tests.control.test_totals import SUMS

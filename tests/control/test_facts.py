@@ -195,7 +195,7 @@ def test_every_kind_of_fact_has_a_table(finished):
 
 
 def test_a_release_with_early_stopping_has_each_path_at_its_best_phase(ledger, plan):
-    modular = dataclasses.replace(plan.arm("modular"), stops_early=True)
+    modular = dataclasses.replace(plan.arm("modular"), hold_out=0.1)
     plan = dataclasses.replace(plan, arms=(modular, plan.arm("dense")))
     best = {(0, 2): 1, (2, 2): 0}  # (path, phase) -> where it was best; others now
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.plan import Plan, one_path
 from dipaco.errors import ClaimLost
+from dipaco.schedule.plan import Plan, one_path
 from dipaco.topology import Level, Topology
 from tests.control.conftest import arm, facts_of
 

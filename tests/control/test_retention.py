@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from dipaco.control.plan import BASE
 from dipaco.control.recording import record
+from dipaco.schedule.plan import BASE
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
     ready,

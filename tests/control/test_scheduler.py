@@ -411,43 +411,43 @@ TABLE_OF_SETTINGS = {
         ["train modular path 1 phase 2"],
     ),
     "the first check of a path": (
-        {"stops_early": True},
+        {"hold_out": 0.1},
         modules("early/0000", phase=0),
         modules("late/0001", phase=0),
         ["train modular path 1 phase 0", "check modular path 1 phase 0"],
     ),
     "a check waits for the one before it": (
-        {"stops_early": True},
+        {"hold_out": 0.1},
         modules("early/0000", phase=1),
         modules("late/0001", phase=1),
         ["train modular path 1 phase 1"],
     ),
     "which was there": (
-        {"stops_early": True},
+        {"hold_out": 0.1},
         [*modules("early/0000", phase=1), checked(1, 0)],
         modules("late/0001", phase=1),
         ["train modular path 1 phase 1", "check modular path 1 phase 1"],
     ),
     "or comes": (
-        {"stops_early": True},
+        {"hold_out": 0.1},
         modules("early/0000", "late/0001", phase=1),
         [checked(1, 0)],
         ["check modular path 1 phase 1"],
     ),
     "modules without their checks are not released": (
-        {"stops_early": True},
+        {"hold_out": 0.1},
         [*modules(*ALL[:3], phase=1)],
         modules(ALL[3], phase=1),
         ["train modular path 1 phase 1", "train modular path 3 phase 1"],
     ),
     "the last check: the release is scored": (
-        {"stops_early": True},
+        {"hold_out": 0.1},
         [checked(path, 3) for path in (0, 1, 3)],
         [checked(2, 3)],
         of_all_paths("score", 3),
     ),
     "after an alternation checks start again": (
-        {"stops_early": True, "alternations": (2,)},
+        {"hold_out": 0.1, "alternations": (2,)},
         modules(*ALL, phase=2),
         [stage("route", 2)],
         [*of_all_paths("train", 2), *of_all_paths("check", 2)],
@@ -477,7 +477,7 @@ TABLE_OF_SETTINGS = {
         ["train modular path 1 phase 1"],
     ),
     "and none reaches across it": (
-        {"stops_early": True, "alternations": (2,)},
+        {"hold_out": 0.1, "alternations": (2,)},
         modules(*ALL, phase=2),
         [checked(1, 1)],
         [],
@@ -493,7 +493,7 @@ def test_each_setting_of_an_arm_makes_its_tasks_due(plan, settings, known, new, 
 
 
 def test_a_module_waits_only_for_the_paths_that_take_part(plan):
-    sampled = with_settings(plan, sampling=0.5)
+    sampled = with_settings(plan, path_share=0.5)
     arm = sampled.arm("modular")
     for phase in range(3):
         for module in arm.topology.modules:
@@ -507,7 +507,7 @@ def test_a_module_waits_only_for_the_paths_that_take_part(plan):
 
 
 def test_a_module_without_paths_in_a_phase_steps_by_itself(plan):
-    lonely = with_settings(plan, sampling=0.25)
+    lonely = with_settings(plan, path_share=0.25)
     (path,) = lonely.arm("modular").paths_in(0)
     (other,) = set(ALL[:2]) - set(map(str, GRID.modules_of(path)))
     assert names(tasks_after(lonely, [], modules(other, phase=0))) == [
@@ -516,7 +516,7 @@ def test_a_module_without_paths_in_a_phase_steps_by_itself(plan):
 
 
 def test_only_paths_that_take_part_are_trained(plan):
-    lonely = with_settings(plan, sampling=0.25)
+    lonely = with_settings(plan, path_share=0.25)
     trained_paths = lonely.arm("modular").paths_in(1)
     tasks = tasks_after(lonely, modules(*ALL[:3], phase=1), modules(ALL[3], phase=1))
     for task in tasks:
@@ -552,16 +552,20 @@ def test_rerouting_comes_last_before_the_report(plan):
 
 @given(
     order=st.data(),
-    sampling=st.sampled_from([1.0, 0.5, 0.25]),
-    stops_early=st.booleans(),
+    path_share=st.sampled_from([1.0, 0.5, 0.25]),
+    hold_out=st.sampled_from([0.0, 0.1]),
     alternations=st.sampled_from([(), (1,), (2, 3)]),
 )
 @settings(max_examples=40)
 def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
-    plan, order, sampling, stops_early, alternations
+    plan, order, path_share, hold_out, alternations
 ):
     plan = with_settings(
-        plan, sampling=sampling, stops_early=stops_early, alternations=alternations, reroutes=True
+        plan,
+        path_share=path_share,
+        hold_out=hold_out,
+        alternations=alternations,
+        reroutes=True,
     )
     facts, waiting, done = ListedFacts(), first_tasks(0), []
     while waiting:
@@ -573,11 +577,11 @@ def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
     assert len(set(done)) == len(done)
     assert done[-1] == Task("report")
     count = Counter((task.kind, task.arm) for task in done)
-    assert count["train", "modular"] == 3 * round(4 * sampling)
+    assert count["train", "modular"] == 3 * round(4 * path_share)
     assert count["outer", "modular"] == 4 * 3
     assert count["label", "modular"] == 4 * len(alternations)
     assert count["route", ""] == 1 + len(alternations)
-    assert count["check", "modular"] == (4 * 4 if stops_early else 0)
+    assert count["check", "modular"] == (4 * 4 if hold_out else 0)
     assert count["score", "modular"] == 4 * 3
 
 
@@ -645,17 +649,21 @@ def test_a_share_is_rounded_up_to_whole_paths(quorum, paths, enough):
 
 @given(
     order=st.data(),
-    sampling=st.sampled_from([1.0, 0.5, 0.25]),
-    stops_early=st.booleans(),
+    path_share=st.sampled_from([1.0, 0.5, 0.25]),
+    hold_out=st.sampled_from([0.0, 0.1]),
     alternations=st.sampled_from([(), (1,), (2, 3)]),
 )
 @settings(max_examples=60)
 def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_by_two_steps(
-    plan, order, sampling, stops_early, alternations
+    plan, order, path_share, hold_out, alternations
 ):
     """Any module may step without late paths, as soon as the rules allow it."""
     plan = with_settings(
-        plan, sampling=sampling, stops_early=stops_early, alternations=alternations, quorum=0.5
+        plan,
+        path_share=path_share,
+        hold_out=hold_out,
+        alternations=alternations,
+        quorum=0.5,
     )
     facts, waiting, done, in_grace = ListedFacts(), first_tasks(0), [], {}
     taken: dict[tuple, int] = {}
@@ -689,6 +697,6 @@ def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_b
     assert len(set(done)) == len(done)
     assert done[-1] == Task("report")
     count = Counter((task.kind, task.arm) for task in done)
-    assert count["train", "modular"] == 3 * round(4 * sampling)
+    assert count["train", "modular"] == 3 * round(4 * path_share)
     assert count["outer", "modular"] == 4 * 3
     assert len(taken) == len(facts._of(Contribution)), "a contribution is lost"

@@ -13,6 +13,7 @@ from dipaco.outer.compress import codec_of, encode_rows, own_parameters
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.errors import BadEncoding
 from dipaco.outer.vocabulary import take_rows
+from dipaco.schedule.arm import Arm
 from dipaco.topology import Level, ModuleId, Topology
 
 OUTER = OuterSettings(codec="turns2", turns=4, momentum=0.0, learning_rate=1.0)
@@ -93,14 +94,19 @@ def test_a_single_path_keeps_all_its_steps_and_the_last_phase_brings_them_to_the
         return phase + 1 == phases or phase + 1 in alternations
 
     steps = variants.train(
-        topology,
+        Arm(
+            name="modular",
+            topology=topology,
+            phases=phases,
+            total_steps=phases,
+            is_averaged=True,
+            evaluate_every=1,
+            alternations=alternations,
+        ),
         start,
         moves,
-        [1],
-        phases=phases,
+        lambda phase, _: variants.Shards([1]),
         outer=OUTER,
-        codec=lambda phase: codec_of(OUTER, phase, sends_all=all_are_sent(phase)),
-        alternate=lambda phase, _: [1] if phase in alternations else None,
     )
     gaps = [
         np.sqrt(np.square(modules[module]["block_00"]["w"] - moved[phase]["w"]).mean())

@@ -5,8 +5,8 @@ import hashlib
 
 import pytest
 
-from dipaco.control import path_draws
 from dipaco.runs.sent_snapshots import is_sent, num_unsent
+from dipaco.schedule import path_sampling
 from tests.control.conftest import GRID, arm
 
 
@@ -20,7 +20,7 @@ def test_every_third_and_the_last_are_sent():
 
 
 def test_phases_that_a_path_takes_no_part_in_do_not_count():
-    sampled = dataclasses.replace(arm("modular", GRID, 12, averaged=True), sampling=0.5)
+    sampled = dataclasses.replace(arm("modular", GRID, 12, averaged=True), path_share=0.5)
     for path in range(4):
         taken = [phase for phase in range(12) if path in sampled.paths_in(phase)]
         sent = [is_sent(sampled, path, phase, 2) for phase in taken]
@@ -30,7 +30,7 @@ def test_phases_that_a_path_takes_no_part_in_do_not_count():
 def test_each_phase_is_drawn_once_however_many_there_are_and_however_often_it_is_asked(monkeypatch):
     phases, drawn, sha256 = 1200, [], hashlib.sha256
     sampled = arm("modular", GRID, phases, averaged=True)
-    sampled = dataclasses.replace(sampled, sampling=0.5, seed=91)
+    sampled = dataclasses.replace(sampled, path_share=0.5, seed=91)
     taken = {
         path: [phase for phase in range(phases) if path in sampled.paths_in(phase)]
         for path in range(4)
@@ -50,9 +50,9 @@ def test_each_phase_is_drawn_once_however_many_there_are_and_however_often_it_is
 
 
 def test_who_interrupts_a_draw_finds_the_same_phases_afterwards(monkeypatch):
-    phases, draw = 40, path_draws.drawn
+    phases, draw = 40, path_sampling.paths_drawn
     sampled = arm("modular", GRID, phases, averaged=True)
-    sampled = dataclasses.replace(sampled, sampling=0.5, seed=92)
+    sampled = dataclasses.replace(sampled, path_share=0.5, seed=92)
     interrupted = {7, 20}
 
     def interrupting(*of):
@@ -63,7 +63,7 @@ def test_who_interrupts_a_draw_finds_the_same_phases_afterwards(monkeypatch):
                 interrupted.remove(of[-1])
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(path_draws, "drawn", interrupting)
+    monkeypatch.setattr(path_sampling, "paths_drawn", interrupting)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             sampled.phases_of(0, phases)

@@ -8,7 +8,6 @@ import pytest
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.control.cleaning import Cleanings
 from dipaco.control.errors import CannotClean, NoSuchRelease
-from dipaco.control.plan import BASE
 from dipaco.errors import RunBusy
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, open_run
@@ -16,6 +15,7 @@ from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.reading.sizes import sizes_of
 from dipaco.runs.reading.status import status_of
+from dipaco.schedule.plan import BASE
 from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.retention import RetentionSettings

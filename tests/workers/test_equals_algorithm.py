@@ -13,7 +13,6 @@ from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.tasks import PathTrained
 from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
-from dipaco.outer.compress import codec_of
 from dipaco.outer.config import PARTLY
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
@@ -58,16 +57,11 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, code
 
     modules = {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
     documents = run.stage("route").summary["documents"]
-    everything = (topology, modules, train_path, documents)
-    settings = {"phases": CONFIG.phases, "outer": run.config.outer}
     if codec_name == "none":
-        phases = algorithm1.train(*everything, **settings)
+        phases = algorithm1.train(topology, modules, train_path, documents, arm.phases, outer)
     else:
-
-        def codec(phase):
-            return codec_of(outer, phase, sends_all=arm.sends_all(phase))
-
-        phases = variants.train(*everything, **settings, codec=codec)
+        shards = variants.Shards(documents)
+        phases = variants.train(arm, modules, train_path, lambda phase, _: shards, outer=outer)
     seen = set()
     for phase, modules in enumerate(phases, start=1):
         for module in topology.modules:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.control.plan import BASE
 from dipaco.control.tasks import Claim, Task
 from dipaco.data.prompts import SampleSettings
 from dipaco.errors import SettingsDisagree
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
+from dipaco.schedule.plan import BASE
 from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import dispatch

@@ -78,11 +78,6 @@ def by_algorithm(run):
             state, _ = run.programs.step(state, batch, rate)
         return jax.device_get((state.parts, state.optimizer))
 
-    def alternate(phase, modules):
-        if phase in config.routing.alternations:
-            return run.routing_of(MODULAR, phase).summary["documents"]
-        return None
-
     def token_counts(phase):
         """Counted once more, from the rows that the paths train on."""
         counts = []
@@ -93,22 +88,16 @@ def by_algorithm(run):
             counts.append(np.bincount(tokens, minlength=config.model.vocab_size))
         return np.stack(counts)
 
+    def route(phase, modules):
+        documents = run.routing_of(MODULAR, phase).summary["documents"]
+        by_holders = config.outer.vocabulary_rows == "holders"
+        return variants.Shards(documents, token_counts(phase) if by_holders else None)
+
     first = {
         m: {part: base[part] for part in config.topology.parts_of(m)} for m in arm.topology.modules
     }
-    later = variants.train(
-        config.topology,
-        first,
-        train_path,
-        run.routing_of(MODULAR, 0).summary["documents"],
-        phases=config.phases,
-        outer=config.outer,
-        take_part=arm.paths_in,
-        alternate=alternate,
-        codec=codec_of(config.outer),
-        token_counts=token_counts if config.outer.vocabulary_rows == "holders" else None,
-        outer_rule=run.rule("outer_step"),
-    )
+    rule = run.rule("outer_step")
+    later = variants.train(arm, first, train_path, route, outer=config.outer, outer_rule=rule)
     return [first, *later]
 
 

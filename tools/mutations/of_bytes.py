@@ -215,8 +215,8 @@ MUTANTS = (
     Mutant(
         name="released-module-deleted",
         file="dipaco/workers/keeping.py",
-        old="    if phase < 0 or arm.is_evaluated(phase) or arm.stops_early:\n",
-        new="    if phase < 0 or arm.stops_early:\n",
+        old="    if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:\n",
+        new="    if phase < 0 or arm.hold_out:\n",
         breaks="the modules of a release stay",
         tests=("tests/workers/test_rollback.py",),
     ),

@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         name="quorum-rounded-down",
-        file="dipaco/control/plan.py",
+        file="dipaco/schedule/arm.py",
         old="math.ceil(round(self.quorum * paths, 9))",
         new="math.floor(round(self.quorum * paths, 9))",
         breaks="a quorum is a share of the paths, rounded up",
@@ -198,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         name="last-step-leaves-late-ones-out",
-        file="dipaco/control/plan.py",
+        file="dipaco/schedule/arm.py",
         old="        if phase + 1 == self.phases or phase + 1 in self.alternations:\n",
         new="        if phase + 1 in self.alternations:\n",
         breaks="the last step waits for all paths: no contribution is left over",

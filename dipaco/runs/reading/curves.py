@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Sequence
 
 from dipaco.config import MODULAR
-from dipaco.control.plan import Arm
 from dipaco.control.tasks import Evaluated
 from dipaco.evaluation.tables import BaseModel, Curve, ReportRow
 from dipaco.runs.reading.progress import StartCosts, base_costs, start_costs
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 
 MOST_LOSSES = 200_000  # So many losses of an arm are some ten megabytes of `report.json`.
 

@@ -11,7 +11,6 @@ from dipaco.config import (
     MODULAR,
     ReportSettings,
 )
-from dipaco.control.plan import Arm
 from dipaco.control.summaries import Prepared, Rerouted, Routed
 from dipaco.control.tasks import Evaluated
 from dipaco.evaluation.tables import (
@@ -47,6 +46,7 @@ from dipaco.runs.reading.routing_notes import (
 from dipaco.runs.reading.sizes import bytes_left_out
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 
 ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR)
 

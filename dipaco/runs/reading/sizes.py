@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from dipaco.control.plan import Arm
 from dipaco.control.tasks import SLICED
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.receipt import Receipt
 from dipaco.runs.forecast.traffic import codec_for
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 from dipaco.store.inventory import by_kind, stored_here, stored_there
 from dipaco.store.layout import remote_name
 from dipaco.topology import ModuleId

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.plan import Arm
 from dipaco.control.summaries import Alternated, Routed
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.pack import load_plan
@@ -30,6 +29,7 @@ from dipaco.runs.reading.routing_notes import sentence_on_shards
 from dipaco.runs.routing import FeaturesOf, route_documents
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import FittedModels, fit_small_models
+from dipaco.schedule.arm import Arm
 from dipaco.store.layout import shard_tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut

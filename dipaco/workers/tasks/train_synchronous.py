@@ -16,7 +16,6 @@ import numpy as np
 
 from dipaco import trees
 from dipaco.control.facts import PartialSnapshot
-from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, PathTrained
 from dipaco.data.pipeline import Batches
 from dipaco.errors import Diverged
@@ -25,6 +24,7 @@ from dipaco.inner.synchronous import synchronous_steps
 from dipaco.outer.gradient import path_weights
 from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
+from dipaco.schedule.arm import Arm
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
 from dipaco.workers.callbacks import OnStep

@@ -1,19 +1,27 @@
-"""What a run consists of: its arms, and how many phases each takes. Values only.
+"""An arm: one model that a run trains, and every question about its schedule, answered once.
 
-An *arm* is one model that a run trains, as in an arm of a trial: `base`, `modular`, `dense`,
-`data_parallel`, `dense_equal_tokens`. All arms are trained by the same tasks, so a baseline differs
-from the modular model in its topology, in who steps together, and in nothing else.
+The word is that of a trial: `base`, `modular`, `dense`, `data_parallel`, `dense_equal_tokens` are
+arms. All arms are trained by the same tasks, so a baseline differs from the modular model in its
+topology, in who steps together, and in nothing else. Scheduler, workers and the oracle
+(`algorithm/variants.py`) ask the same arm:
+
+    who takes part in a phase            paths_in, phases_of, trained_before
+    who contributes to a module          paths_through
+    when a module may step               quorum_of, grace_seconds
+    what a contribution brings           sends_all
+    how many inner steps                 steps_before, steps_in
+    which shards a phase trains on       alternations, routed_at
+    where a path takes its modules late  goes_ahead, merges_at
+    what is evaluated                    is_evaluated
+    who steps together                   is_averaged, is_synchronous, is_dealt
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 
-from dipaco.control.path_draws import drawn, phases_of
-from dipaco.topology import Level, ModuleId, Topology
-
-BASE = "base"
+from dipaco.schedule.path_sampling import paths_drawn, phases_drawn
+from dipaco.topology import ModuleId, Topology
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,16 +31,16 @@ class Arm:
     name: str
     topology: Topology
     phases: int
-    total_steps: int  # inner steps that each path takes, over all phases
+    total_steps: int  # inner steps of each path over all phases
     is_averaged: bool  # False: one path, plain AdamW, and the module becomes what the path trained
     evaluate_every: int  # phases; the last one is always evaluated
     alternations: tuple[int, ...] = ()  # phases before which documents are routed again
-    sampling: float = 1.0  # share of the paths that take part in a phase
-    seed: int = 0  # of the draw of those paths
+    path_share: float = 1.0  # share of the paths that take part in a phase
+    seed: int = 0  # seed of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
-    grace_seconds: float = 0.0  # for which the others are waited for, once they are in
-    delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
-    stops_early: bool = False  # each path is released as it was at its best
+    grace_seconds: float = 0.0  # a step waits as long for the other contributions after its quorum
+    delay: int = 0  # inner steps of a phase before a path takes its modules
+    hold_out: float = 0.0  # above 0: each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
     is_dealt: bool = False  # its paths, all alike, take batches of everything in turn
 
@@ -61,11 +69,11 @@ class Arm:
 
     def paths_in(self, phase: int) -> tuple[int, ...]:
         """The paths that take part in a phase, ascending: all, or drawn by (seed, phase)."""
-        return drawn(self.topology.num_paths, self.sampling, self.seed, phase)
+        return paths_drawn(self.topology.num_paths, self.path_share, self.seed, phase)
 
     def phases_of(self, path: int, before: int) -> Sequence[int]:
         """The phases before one that a path takes part in, ascending."""
-        return phases_of(self.topology.num_paths, self.sampling, self.seed, path, before)
+        return phases_drawn(self.topology.num_paths, self.path_share, self.seed, path, before)
 
     @property
     def num_at_once(self) -> int:
@@ -75,7 +83,7 @@ class Arm:
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
         """The paths through a module that take part in a phase."""
         through = self.topology.paths_through(module)
-        if self.sampling == 1:
+        if self.path_share == 1:
             return through
         taking_part = set(self.paths_in(phase))
         return tuple(path for path in through if path in taking_part)
@@ -122,35 +130,3 @@ class Arm:
     def path_steps(self) -> int:
         """Inner steps that all paths take together."""
         return self.num_at_once * self.total_steps
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The base model, then the arms that start from it."""
-
-    base: Arm
-    arms: tuple[Arm, ...]
-    samples: bool = False  # every release continues a few prompts
-    slices: int = 1  # parts of the text; each is read, and made tokens, by a task of its own
-    # Parts of the documents; the features of each, for the router, are computed by a task of its
-    # own. 0 = the router needs no features.
-    feature_slices: int = 0
-    reroutes: bool = False  # in the end, a router for every few tokens is trained and evaluated
-
-    @functools.cached_property
-    def _by_name(self) -> dict[str, Arm]:
-        return {arm.name: arm for arm in (self.base, *self.arms)}
-
-    def arm(self, name: str) -> Arm:
-        return self._by_name[name]
-
-
-def one_path(part_names: tuple[str, ...]) -> Topology:
-    """The topology of a dense model: one shared level that owns everything."""
-    return Topology(levels=(Level(name="all", parts=part_names),))
-
-
-def one_model(part_names: tuple[str, ...], num_machines: int) -> Topology:
-    """The topology of a dense model that several machines train: as many paths, all of it."""
-    machines = Level(name="machines", experts=num_machines)
-    return Topology(levels=(*one_path(part_names).levels, machines))

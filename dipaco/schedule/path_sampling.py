@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 @functools.lru_cache(maxsize=1024)
-def drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...]:
+def paths_drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...]:
     """The paths of a phase, ascending; as many in every one.
 
     Drawn by digests, so that every version of every library draws the same.
@@ -23,7 +23,7 @@ def drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...
     return tuple(sorted(sorted(range(num_paths), key=lot)[: max(1, round(share * num_paths))]))
 
 
-def phases_of(num_paths: int, share: float, seed: int, path: int, before: int) -> Sequence[int]:
+def phases_drawn(num_paths: int, share: float, seed: int, path: int, before: int) -> Sequence[int]:
     """The phases before one that a path takes part in, ascending."""
     return range(before) if share == 1 else _phases(num_paths, share, seed).of(path, before)
 
@@ -34,7 +34,7 @@ class _Phases:
     """
 
     def __init__(self, num_paths: int, share: float, seed: int):
-        self._draw = functools.partial(drawn, num_paths, share, seed)
+        self._draw = functools.partial(paths_drawn, num_paths, share, seed)
         self._guard = threading.Lock()
         self._by_path = [array.array("L") for _ in range(num_paths)]
         self._num_drawn = 0

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from dipaco.control.plan import Arm, one_path
 from dipaco.control.tasks import PRIORITY, Task
+from dipaco.schedule.arm import Arm
+from dipaco.schedule.plan import one_path
 from dipaco.topology import Level, ModuleId, Topology
 
 
@@ -48,12 +49,12 @@ def modular(**settings):
 
 def test_without_sampling_all_paths_take_part_and_with_nearly_all_of_them_too():
     for share in (1.0, 0.99):
-        assert modular(sampling=share).paths_in(3) == tuple(range(8))
+        assert modular(path_share=share).paths_in(3) == tuple(range(8))
 
 
 @pytest.mark.parametrize(("share", "paths"), [(0.5, 4), (0.25, 2), (0.01, 1)])
 def test_the_share_of_paths_takes_part_and_differs_by_phase(share, paths):
-    sampled = modular(sampling=share)
+    sampled = modular(path_share=share)
     drawn = [sampled.paths_in(phase) for phase in range(200)]
     assert {len(set(of_phase)) for of_phase in drawn} == {paths}
     assert all(list(of_phase) == sorted(of_phase) for of_phase in drawn)
@@ -64,12 +65,12 @@ def test_the_share_of_paths_takes_part_and_differs_by_phase(share, paths):
 
 
 def test_which_paths_take_part_depends_on_seed_and_phase_only():
-    assert [modular(sampling=0.25).paths_in(phase) for phase in range(3)] == DRAWN
-    assert modular(sampling=0.25, seed=1).paths_in(0) != DRAWN[0]
+    assert [modular(path_share=0.25).paths_in(phase) for phase in range(3)] == DRAWN
+    assert modular(path_share=0.25, seed=1).paths_in(0) != DRAWN[0]
 
 
 def test_a_path_continues_from_the_last_phase_that_it_took_part_in():
-    sampled = modular(sampling=0.25)
+    sampled = modular(path_share=0.25)
     for path in range(8):
         took_part = [phase for phase in range(20) if path in sampled.paths_in(phase)]
         for before, after in itertools.pairwise([None, *took_part]):
