@@ -83,6 +83,7 @@ KEPT = {  # settings that no shipped config, sweep or page sets -> why they are 
     "topology.levels.parts": "as `topology`",
     "topology.levels.experts": "as `topology`",
     "data.tokenizer": "a tokenizer of one's own",
+    "data.end_of_text": "a corpus whose texts have no end, such as cut streams",
     "data.end_token": "a tokenizer of one's own",
     "data.start_token": "a tokenizer of one's own",
     "data.prefix_tokens": "how much of a text tells its domain depends on the corpus",
