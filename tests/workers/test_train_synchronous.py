@@ -170,7 +170,7 @@ def test_the_baseline_in_lock_step_is_one_model_under_batches_of_all_machines(be
     assert row.parameters_total == row.parameters_per_path == modular.parameters_per_path
     assert row.bytes_sent == 2 * 4 * STEPS * trees.num_bytes(run.base_parts())
     (note,) = [note for note in report.notes if note.startswith("data_parallel is what 4 machines")]
-    assert "times the bytes. modular is " in note
+    assert "times these bytes, or fewer where paths send snapshots. modular is " in note
     (evaluated,) = [fact for fact in run.ledger.facts.evaluations() if fact.arm == arm.name]
     assert evaluated.documents == len(run.corpus.documents("valid"))
     assert evaluated.best_path_perplexity is None  # it is one model

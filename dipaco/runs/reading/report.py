@@ -228,7 +228,8 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         "bytes per machine, were each path of a phase on a machine of its own: its modules down, "
         "whole or as the other paths' contributions if those are fewer bytes, and "
         "its contributions up at every phase; where gradients are averaged at every step, a "
-        "gradient up and the mean down each time. bytes sent are those of all machines.",
+        "gradient up and the mean down each time. Snapshots and stepped modules, which a run in a "
+        "bucket sends as well, are in `dipaco plan`. bytes sent are those of all machines.",
         "time at N Mbit/s is that of one such machine: the base model's training, the steps of one "
         "path as measured here, and then its bytes, up and down, one after another over a link of "
         "that rate. No transfer overlaps computing; outer steps and waiting for others are left "
@@ -281,8 +282,8 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         notes.append(
             f"data_parallel is what {machines} machines do in lock-step: one model of a path's "
             f"size under batches {machines} times as large, whose gradients they average at every "
-            f"step, at the same rate, for {times:.3g} times the bytes. modular is {abs(gap):.1%} "
-            f"{'behind' if gap > 0 else 'ahead'}."
+            f"step, at the same rate, for {times:.3g} times these bytes, or fewer where paths send "
+            f"snapshots. modular is {abs(gap):.1%} {'behind' if gap > 0 else 'ahead'}."
         )
     if run.plan.reroutes:
         notes += notes_on_rerouting(run)
