@@ -176,7 +176,7 @@ def _byte_lines(found: "Forecast") -> Iterator[str]:
     text = num_bytes(found.token_bytes_once)
     yield f"  {'text of a path, once, at most':<34}{text:>10}"
     yield ""
-    yield "Bytes in the run's bucket or folder as it ends, without its text"
+    yield "Bytes of the modular model in the run's bucket or folder, as it ends"
     for kind, count in found.kept_bytes.items():
         yield f"  {kind:<34}{num_bytes(count):>10}"
     yield f"  {'in all':<34}{num_bytes(sum(found.kept_bytes.values())):>10}"

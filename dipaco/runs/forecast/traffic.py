@@ -85,7 +85,7 @@ def lock_step_traffic(config: RunConfig, workers: int) -> Traffic:
 
 
 def kept_bytes(config: RunConfig) -> dict[str, int]:
-    """Bytes in the run's bucket or folder when its last phase ends, by kind, without its text."""
+    """Bytes of the modular model in the run's bucket or folder after the last phase, by kind."""
     arm, keep = config.plan.arm(MODULAR), config.retention
     codec, sizes = codec_for(config), module_parameters(config)
     whole = VALUE_BYTES * sum(sizes.values())
