@@ -63,8 +63,8 @@ def test_a_document_that_no_path_can_tell_goes_where_features_send_it():
     ("settings", "expected"),
     [
         ({"rule": "luck"}, "one of features, likelihood"),
-        ({"shortlist": 0}, "1 path or more"),
-        ({"prior": -1.0}, "0 or more nats"),
+        ({"shortlist": 0}, "1 or more, or None"),
+        ({"prior": -1.0}, "0 or more, and finite"),
     ],
 )
 def test_bad_settings(settings, expected):

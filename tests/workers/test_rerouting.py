@@ -143,11 +143,6 @@ def test_without_a_usable_hold_out_the_router_of_the_last_step_is_kept(done, mon
     (fact,) = reroute(done, CLAIM, lambda *_: None)
     assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
 
-    monkeypatch.setattr(token_router_training, "_hold_out_loss", None)
-    change(done, monkeypatch, hold_out=0.0)
-    (fact,) = reroute(done, CLAIM, lambda *_: None)
-    assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
-
 
 def test_a_diverged_router_is_reported_with_its_own_setting(done, monkeypatch):
     monkeypatch.setattr(token_router_training, "_hold_out_loss", lambda *_: math.nan)

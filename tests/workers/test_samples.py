@@ -44,8 +44,8 @@ def run(programs, corpus, tmp_path_factory):
         patch.setattr("dipaco.workers.tasks.sample.TEMPERATURE", 0.0)
         while worker.run_once():
             pass
-    assert not run.ledger.queue.unfinished()
-    yield run
+        assert not run.ledger.queue.unfinished()
+        yield run
     run.ledger.close()
 
 
