@@ -35,7 +35,6 @@ def run() -> RunConfig:
         topology=grid(2, 4),
         data=DataConfig(
             sources=("hf:allenai/c4#en",),
-            vocab_size=32_000,
             tokenizer_sample_bytes=500_000_000,
             length=1024,
             max_document_bytes=65_536,

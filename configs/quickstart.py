@@ -28,7 +28,7 @@ def run() -> RunConfig:
                 Level(name="late", parts=(*blocks(2, 3), "final_norm", "head"), experts=2),
             )
         ),
-        data=DataConfig(vocab_size=2048, length=128, max_document_bytes=2048),
+        data=DataConfig(length=128, max_document_bytes=2048),
         base=BaseSettings(steps=150, steps_per_phase=50),
         routing=RoutingConfig(kind="product_kmeans", rule="likelihood"),
         phases=5,

@@ -29,7 +29,6 @@ def run() -> RunConfig:
         ),
         data=DataConfig(
             sources=("toy:?clusters=256&documents=20480&words=40",),
-            vocab_size=400,
             length=96,
             valid_fraction=0.1,
             router_fraction=0.2,

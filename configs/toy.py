@@ -24,7 +24,6 @@ def run() -> RunConfig:
         ),
         data=DataConfig(
             sources=("toy:?clusters=4&documents=240&words=40",),
-            vocab_size=300,
             length=64,
             valid_fraction=0.1,
             router_fraction=0.2,

@@ -38,7 +38,7 @@ CONFIG = RunConfig(
             Level(name="late", parts=("block_01", "final_norm", "head"), experts=3),
         )
     ),
-    data=DataConfig(vocab_size=300, length=64),
+    data=DataConfig(length=64),
     phases=5,
     base=BaseSettings(steps=50, steps_per_phase=20),
     inner=InnerSettings(steps=10, batch_size=4, warmup_steps=5),
@@ -67,9 +67,8 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"data": DataConfig(vocab_size=301, length=64)}, r"`data\.vocab_size` is 301 and `model"),
-        ({"data": DataConfig(vocab_size=300, length=32)}, r"`data\.length` is 32; it must be"),
-        ({"data": DataConfig(vocab_size=300, length=65)}, r"at most `model\.max_length` \(64\)"),
+        ({"data": DataConfig(length=32)}, r"`data\.length` is 32; it must be"),
+        ({"data": DataConfig(length=65)}, r"at most `model\.max_length` \(64\)"),
         ({"inner": InnerSettings(loss_chunks=3)}, r"`data\.length` \(64\) tokens cannot be cut"),
         (
             {"inner": InnerSettings(steps=10, warmup_steps=5), "outer": OuterSettings(delay=10)},
@@ -86,7 +85,7 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
         (
             {
                 "model": dataclasses.replace(CUDNN, max_length=65),
-                "data": DataConfig(vocab_size=300, length=65),
+                "data": DataConfig(length=65),
             },
             r"`model\.attention_kernel` is cudnn, .* even length, and `data.length` is 65",
         ),
@@ -273,11 +272,11 @@ def test_a_setting_is_changed_by_its_name_and_nothing_else_is(text, read, expect
 
 def test_settings_that_must_agree_can_change_together_in_any_order():
     for texts in (
-        ["data.vocab_size=400", "model.vocab_size=400"],
-        ["model.vocab_size=400", "data.vocab_size=400"],
+        ["model.d_model=18", "model.num_heads=3"],
+        ["model.num_heads=3", "model.d_model=18"],
     ):
-        assert override(CONFIG, texts).model.vocab_size == 400
-        with pytest.raises(SettingsDisagree):
+        assert override(CONFIG, texts).model.head_size == 6
+        with pytest.raises(BadSetting):
             override(CONFIG, texts[:1])
 
 
@@ -418,7 +417,7 @@ def test_what_is_no_assignment_is_refused(text):
     ("text", "error"),
     [
         ("model.num_heads=3", BadSetting),
-        ("data.vocab_size=10", BadSetting),
+        ("model.vocab_size=10", BadSetting),
         ("routing.kind=nearest", BadSetting),
         ("topology.levels=[]", BadTopology),
         ('topology.levels=[{"name": "A", "parts": ["embed"]}]', BadTopology),

@@ -68,7 +68,7 @@ def tiny(outer: OuterSettings) -> RunConfig:
         model=ModelConfig(
             vocab_size=1024, d_model=64, num_layers=2, num_heads=4, d_ff=192, max_length=64
         ),
-        data=DataConfig(vocab_size=1024, length=64, max_document_bytes=1024),
+        data=DataConfig(length=64, max_document_bytes=1024),
         base=BaseSettings(steps=150, steps_per_phase=50),
         phases=20,
         inner=dataclasses.replace(inner(6e-3), steps=20, batch_size=8, warmup_steps=20),

@@ -170,7 +170,7 @@ def of(topology: Topology, **changes: Any) -> RunConfig:
         "name": "reproduction",
         "model": sized(64, 192),
         "topology": topology,
-        "data": DataConfig(vocab_size=2048, length=128, max_document_bytes=2048),
+        "data": DataConfig(length=128, max_document_bytes=2048),
         "base": BaseSettings(steps=1000, steps_per_phase=200),
         "routing": RoutingConfig(kind="product_kmeans"),
         "phases": PHASES,

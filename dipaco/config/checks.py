@@ -11,10 +11,17 @@ from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
 if TYPE_CHECKING:
     from dipaco.config.run_config import RunConfig
 
+LEAST_VOCABULARY = 257
+
 
 def check(config: "RunConfig") -> None:
     """Raises `SettingsDisagree` for settings of rooms that do not fit each other."""
-    _agree("data.vocab_size", config.data.vocab_size, "model.vocab_size", config.model.vocab_size)
+    if config.model.vocab_size < LEAST_VOCABULARY:
+        raise BadSetting(
+            name="model.vocab_size",
+            value=config.model.vocab_size,
+            expected=f"{LEAST_VOCABULARY} or more (256 bytes and one reserved id)",
+        )
     if not config.data.prefix_tokens < config.data.length <= config.model.max_length:
         raise SettingsDisagree(
             problem=f"`data.length` is {config.data.length}; it must be above "
@@ -185,11 +192,4 @@ def _check_paths(config: "RunConfig") -> None:
         raise SettingsDisagree(
             problem=f"`routing.target_share` has {len(share)} shares, and there are "
             f"{num_paths} paths"
-        )
-
-
-def _agree(name: str, value: object, other_name: str, other: object) -> None:
-    if value != other:
-        raise SettingsDisagree(
-            problem=f"`{name}` is {value} and `{other_name}` is {other}; they must be equal"
         )

@@ -7,7 +7,7 @@ import json
 from dipaco.config.arms import BASELINES, DENSE, Baseline, plan_of
 from dipaco.config.checks import check
 from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig, DataConfig
 from dipaco.data.prompts import SampleSettings
 from dipaco.errors import BadSetting
 from dipaco.inner.config import InnerSettings
@@ -78,6 +78,11 @@ class RunConfig:
     @property
     def num_paths(self) -> int:
         return self.topology.num_paths
+
+    @property
+    def corpus(self) -> CorpusConfig:
+        """What the corpus is made by."""
+        return CorpusConfig(**vars(self.data), vocab_size=self.model.vocab_size)
 
     @property
     def counts_tokens(self) -> bool:

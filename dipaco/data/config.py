@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from annotated_types import Ge, Gt, Lt
 
@@ -25,8 +25,6 @@ class DataConfig:
     `parquet:GLOB`, `hf:NAME#CONFIG` or `toy:`."""
     tokenizer: str | None = None
     """A tokenizer.json; None = one is trained on the training split."""
-    vocab_size: Annotated[int, Ge(257), "256 bytes and one reserved id"] = 2048
-    """Tokens of the tokenizer to train; a given one must fit into it. Equals `model.vocab_size`."""
     end_of_text: bool = True
     """Whether texts end with a token of their own, so that models learn to stop."""
     end_token: str | None = None
@@ -82,11 +80,18 @@ class DataConfig:
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusConfig(DataConfig):
+    """The settings of `data`, and how many tokens the model knows: what a corpus is made by."""
+
+    vocab_size: int  # of the tokenizer to train; a given one must fit into it
+
+
 OF_SPEED = ("processes", "slices")  # settings that no result depends on
 NOT_OF_THE_CORPUS = ("length", *OF_SPEED)  # settings that do not change the prepared bytes
 
 
-def corpus_settings(config: DataConfig) -> dict[str, object]:
+def corpus_settings(config: CorpusConfig) -> dict[str, object]:
     """The settings that the bytes of a prepared corpus depend on, as JSON values."""
     settings = dataclasses.asdict(config) | {"sources": list(config.sources)}
     if config.tokenizer is not None and Path(config.tokenizer).is_file():
@@ -96,6 +101,11 @@ def corpus_settings(config: DataConfig) -> dict[str, object]:
     names = edge_names(config)
     settings |= {"start_token": names.start, "end_token": names.end}
     return {name: value for name, value in settings.items() if name not in NOT_OF_THE_CORPUS}
+
+
+def name_in_full(name: str) -> str:
+    """The whole name of one of the `corpus_settings`."""
+    return "model.vocab_size" if name == "vocab_size" else f"data.{name}"
 
 
 class EdgeNames(NamedTuple):
@@ -137,7 +147,10 @@ def read_object(file: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def data_from(config: DataConfig, tokenizer_file: Path, names: EdgeNames) -> DataConfig:
+AnyConfig = TypeVar("AnyConfig", bound=DataConfig)
+
+
+def data_from(config: AnyConfig, tokenizer_file: Path, names: EdgeNames) -> AnyConfig:
     """The settings with a tokenizer that another model was trained with, and the edge tokens of
     that model where the settings name none.
     """

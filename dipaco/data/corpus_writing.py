@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dipaco.data.config import DataConfig, corpus_settings, edge_names
+from dipaco.data.config import CorpusConfig, corpus_settings, edge_names
 from dipaco.data.corpus import ARRAYS, FORMAT_VERSION, Corpus, CorpusManifest, DomainFacts
 from dipaco.data.encode import SliceTokens
 from dipaco.data.left_out import count_splits, notes_of_left_out, notes_of_unknown
@@ -30,7 +30,7 @@ FILE_BYTES = 64 << 20  # tokens in a file, before compression
 
 
 def write_corpus(
-    config: DataConfig,
+    config: CorpusConfig,
     folder: Path,
     staging: Path,
     documents: Documents,
@@ -144,7 +144,7 @@ def _tokens_of(slices: Sequence[SliceTokens], tokenizer: Tokenizer) -> Iterator[
 
 
 def _finish(
-    config: DataConfig,
+    config: CorpusConfig,
     folder: Path,
     read: Documents,
     tokenizer: Tokenizer,

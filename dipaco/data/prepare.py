@@ -13,7 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dipaco.data.config import DataConfig, corpus_settings, edge_names
+from dipaco.data.config import (
+    CorpusConfig,
+    DataConfig,
+    corpus_settings,
+    edge_names,
+    name_in_full,
+)
 from dipaco.data.corpus import Corpus, read_manifest
 from dipaco.data.corpus_writing import write_corpus
 from dipaco.data.encode import tokenise_slice
@@ -34,7 +40,7 @@ from dipaco.files import write_arrays, write_whole
 
 
 def prepare(
-    config: DataConfig, folder: Path | str, progress: OnProgress = lambda step: None
+    config: CorpusConfig, folder: Path | str, progress: OnProgress = lambda step: None
 ) -> Corpus:
     """Reads, splits and tokenises the sources into `folder`. Goes on where it was interrupted.
 
@@ -92,7 +98,7 @@ def _read(
         return table_of_arrays(dict(arrays))
 
 
-def finished_corpus(config: DataConfig, folder: Path) -> Corpus | None:
+def finished_corpus(config: CorpusConfig, folder: Path) -> Corpus | None:
     """The corpus in a folder. None if it is not finished. Raises `CorpusOfOtherSettings`."""
     if not (folder / "manifest.json").exists():
         return None
@@ -105,10 +111,10 @@ def finished_corpus(config: DataConfig, folder: Path) -> Corpus | None:
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
     names = [name for name in wanted if found.get(name) != wanted[name]]
-    return ", ".join(f"`data.{n}` was {found.get(n)} and is {wanted[n]}" for n in names)
+    return ", ".join(f"`{name_in_full(n)}` was {found.get(n)} and is {wanted[n]}" for n in names)
 
 
-def staging_folder(config: DataConfig, folder: Path) -> Path:
+def staging_folder(config: CorpusConfig, folder: Path) -> Path:
     """A folder for intermediate files of a corpus in `folder`. It is there afterwards. Its
     name has a digest of the settings, so that nothing of other settings is used.
     """
@@ -119,7 +125,7 @@ def staging_folder(config: DataConfig, folder: Path) -> Path:
 
 
 def tokenizer_for(
-    config: DataConfig,
+    config: CorpusConfig,
     sample_of: Callable[[int], Iterator[str]],
     file: Path,
     progress: OnProgress,
@@ -148,7 +154,7 @@ def tokenizer_for(
     return tokenizer
 
 
-def check_files(config: DataConfig) -> None:
+def check_files(config: CorpusConfig) -> None:
     """Raises `BadSource` or `BadTokenizer`: files that the settings name are not here, or the
     tokenizer is none, or has no tokens for the edges of texts. Reads no text and fetches nothing.
     """

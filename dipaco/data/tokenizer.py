@@ -133,7 +133,7 @@ def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
             file=file,
             problem=f"its ids go up to {tokenizer.vocab_size - 1}, "
             f"and the model has {max_vocab_size} ids",
-            advice="Raise `data.vocab_size` (and the model's).",
+            advice="Raise `model.vocab_size`.",
         )
     return tokenizer
 

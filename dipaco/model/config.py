@@ -22,7 +22,8 @@ class ModelConfig:
     """A Llama-family decoder without biases. Parameters are always float32."""
 
     vocab_size: Count
-    """Tokens of the vocabulary, rows of embedding and head. Equals `data.vocab_size`."""
+    """Tokens of the vocabulary, rows of embedding and head. A tokenizer is trained to as many, or a
+    given one must fit into them."""
     d_model: Count
     """Width of the residual stream, in values."""
     num_layers: Annotated[int, Ge(1), Le(10_000)]  # each is named, wherever parts are

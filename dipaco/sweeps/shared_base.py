@@ -42,7 +42,7 @@ NOT_OF_THE_BASE = (
 
 def corpus_digest(config: RunConfig) -> str:
     """Equal for configs whose prepared text has the same bytes."""
-    return digest_of(corpus_settings(config.data))
+    return digest_of(corpus_settings(config.corpus))
 
 
 def base_digest(config: RunConfig) -> str:
@@ -54,7 +54,7 @@ def base_digest(config: RunConfig) -> str:
         | {
             "slices": config.data.slices,  # a row goes on with the tasks of the shared run
             "seed": config.seed,
-            "corpus": corpus_settings(config.data),
+            "corpus": corpus_settings(config.corpus),
             "length": config.data.length,
             "model": dataclasses.asdict(config.model),
             "base": dataclasses.asdict(config.base),
@@ -92,7 +92,7 @@ def folder_with_text(
       first_row: of the sweep.
       damage_of: finds what is damaged of the text in a folder.
     """
-    text = corpus_settings(config.data)
+    text = corpus_settings(config.corpus)
     digests: dict[Path, str] = {}
     for folder in (*layout.runs(), *layout.bases()):
         with contextlib.suppress(DipacoError):  # damaged, or none

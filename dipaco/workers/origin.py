@@ -17,6 +17,7 @@ from dipaco.data.config import (
     corpus_settings,
     data_from,
     edge_names,
+    name_in_full,
 )
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.tokenizer import Tokenizer, edge_names_of_checkpoint, edge_tokens, load_tokenizer
@@ -157,9 +158,9 @@ def _from_base(
     base = other.plan.base
     if not other.ledger.facts.modules_at(base.name, base.phases):
         raise CannotStartFrom(source=source, problem="its base model is not trained yet")
-    there, here = corpus_settings(other.config.data), corpus_settings(config.data)
+    there, here = corpus_settings(other.config.corpus), corpus_settings(config.corpus)
     changed = [
-        f"`data.{name}` is {there[name]} there and {here[name]} here"
+        f"`{name_in_full(name)}` is {there[name]} there and {here[name]} here"
         for name in here
         if there[name] != here[name]
     ]

@@ -105,7 +105,7 @@ def begun_run(
     check_upload(address.url, "the base model", VALUE_BYTES * num_parameters(config.model))
     is_here = address.remote is None and database is None and start_from is None
     if reads_text and is_here and not address.folder.exists():
-        data = config.data
+        data = config.corpus
         if init_from is not None:  # it brings its own tokenizer
             data = dataclasses.replace(data, tokenizer=None)
         check_files(data)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dipaco.data import corpus_writing, encode, splits
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.errors import (
     BadTokenizer,
@@ -32,7 +32,7 @@ from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.errors import BadSetting, CorpusMissing, NotWritable
 from dipaco.files import file_digest
 
-TOY = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
+TOY = CorpusConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def undisturbed(tmp_path):
 def from_lines(tmp_path, rows, **settings):
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows))
-    return DataConfig(sources=(f"jsonl:{file}",), vocab_size=300, processes=1, **settings)
+    return CorpusConfig(sources=(f"jsonl:{file}",), vocab_size=300, processes=1, **settings)
 
 
 def words(number, count=120):
@@ -149,7 +149,7 @@ def test_own_text_has_no_cap_unless_it_is_set(tmp_path):
     text = "\n".join(words(number) for number in range(1, 3001))
     assert len(text) > 1_600_000
     (tmp_path / "own/long.txt").write_text(text)
-    config = DataConfig(sources=(f"text:{tmp_path}/own",))
+    config = CorpusConfig(sources=(f"text:{tmp_path}/own",), vocab_size=300)
     (parts,), _ = cut_into_slices(config, 1)
     table = read_slice(config, parts, tmp_path / "texts", lambda step: None)
     assert table.columns["num_bytes"].sum() == len(text)
@@ -228,10 +228,10 @@ def test_a_preparation_interrupted_anywhere_resumes_to_the_same_bytes(tmp_path, 
 KILLED = """
 import os, signal, sys
 from dipaco.data import corpus_writing, encode, prepare
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig
 encode.CHUNK_BYTES, encode.CHUNKS_SAVED_AT_ONCE = 10_000, 2
 corpus_writing.FILE_BYTES = 12_000
-config = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=2)
+config = CorpusConfig(sources=("toy:?documents=80",), vocab_size=300, processes=2)
 def kill(step):
     if step.stage == "tokens" and step.done > 30_000:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -286,7 +286,7 @@ def test_row_length_slices_and_processes_do_not_change_the_corpus(undisturbed):
 
 
 def test_other_settings_are_refused_by_name(undisturbed):
-    with pytest.raises(CorpusOfOtherSettings, match=r"`data\.vocab_size` was 300 and is 400"):
+    with pytest.raises(CorpusOfOtherSettings, match=r"`model\.vocab_size` was 300 and is 400"):
         prepare(dataclasses.replace(TOY, vocab_size=400), undisturbed.folder)
 
 
@@ -331,7 +331,7 @@ def test_a_flipped_byte_anywhere_else_is_seen_at_once(undisturbed, name):
 def test_no_text_is_an_empty_corpus(tmp_path):
     (tmp_path / "a.txt").write_text(" \n\n")
     with pytest.raises(EmptyCorpus, match=r"a\.txt"):
-        prepare(DataConfig(sources=(f"text:{tmp_path}/a.txt",)), tmp_path / "corpus")
+        prepare(dataclasses.replace(TOY, sources=(f"text:{tmp_path}/a.txt",)), tmp_path / "corpus")
 
 
 @pytest.mark.parametrize("valid_fraction", [1e-9, 0.9])  # one file is all in `train`, or in `valid`
@@ -399,7 +399,7 @@ def test_a_file_that_cannot_grow_is_a_sentence_and_nothing_is_lost(
 
 def test_a_setting_out_of_range_is_named():
     with pytest.raises(BadSetting, match=r"`data\.valid_fraction` is 1\.5"):
-        DataConfig(valid_fraction=1.5)
+        dataclasses.replace(TOY, valid_fraction=1.5)
 
 
 # --- the tokenizer ----------------------------------------------------------------------------

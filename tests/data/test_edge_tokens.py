@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dipaco.data import sources
-from dipaco.data.config import END_OF_TEXT, DataConfig, EdgeNames, data_from, edge_names
+from dipaco.data.config import END_OF_TEXT, CorpusConfig, EdgeNames, data_from, edge_names
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Rows
@@ -18,7 +18,7 @@ from dipaco.data.shards import build_shard
 from dipaco.data.tokenizer import Edges, EdgeTokens, edge_names_of_checkpoint, load_tokenizer
 from dipaco.errors import BadSetting
 
-TOY = DataConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)
+TOY = CorpusConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)
 ROW = 48
 
 
@@ -185,7 +185,7 @@ def given_tokenizer(corpus, tmp_path):
 
 
 def names(given_tokenizer, **more):
-    return edge_names(DataConfig(tokenizer=str(given_tokenizer), vocab_size=310, **more))
+    return edge_names(CorpusConfig(tokenizer=str(given_tokenizer), vocab_size=310, **more))
 
 
 def test_a_given_tokenizer_says_its_own_edges(given_tokenizer):
@@ -219,7 +219,7 @@ def test_the_edges_of_a_checkpoint_are_found_by_name_or_by_id(given_tokenizer):
 
 def test_a_run_goes_on_with_the_edges_of_what_it_starts_from(given_tokenizer):
     def goes_on(*there, **settings):
-        config = DataConfig(vocab_size=310, **settings)
+        config = CorpusConfig(vocab_size=310, **settings)
         return edge_names(data_from(config, given_tokenizer, EdgeNames(*there)))
 
     assert goes_on("<s>", "</s>") == ("<s>", "</s>")
@@ -244,4 +244,4 @@ def test_an_end_that_is_no_special_token_is_refused(given_tokenizer, tmp_path, n
 
 def test_an_empty_end_is_refused():
     with pytest.raises(BadSetting, match=r"`data\.end_token`"):
-        DataConfig(end_token="")
+        dataclasses.replace(TOY, end_token="")

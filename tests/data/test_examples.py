@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig
 from dipaco.data.examples import MOST_CHARACTERS, MOST_EXAMPLES, first_words, prompt_examples
 from dipaco.data.prepare import prepare
 
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory):
     ]
     file = folder / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    settings = DataConfig(
+    settings = CorpusConfig(
         sources=(f"jsonl:{file}",),
         vocab_size=300,
         processes=1,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig
 from dipaco.data.errors import EmptyShard, ShardDamaged
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Batches, Rows
@@ -16,7 +16,7 @@ LENGTH = 48
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    config = DataConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)
+    config = CorpusConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)
     return prepare(config, tmp_path_factory.mktemp("corpus"))
 
 

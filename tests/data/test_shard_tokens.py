@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dipaco.data import shard_tokens
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.prepare import prepare
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest, write_shard_tokens
 
-CONFIG = DataConfig(
+CONFIG = CorpusConfig(
     sources=("toy:?clusters=3&documents=90&words=20",),
     vocab_size=300,
     length=32,

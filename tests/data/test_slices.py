@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig, DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.encode import TextPlaces, tokenise_slice
 from dipaco.data.errors import BadRecord
@@ -87,8 +87,8 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=[None, 4000, 2500], ids="bound {}".format)
-def whole(request, sources, tmp_path_factory, small_files) -> tuple[DataConfig, Corpus]:
-    config = DataConfig(sources=sources, max_bytes_per_domain=request.param, **SETTINGS)
+def whole(request, sources, tmp_path_factory, small_files) -> tuple[CorpusConfig, Corpus]:
+    config = CorpusConfig(sources=sources, max_bytes_per_domain=request.param, **SETTINGS)
     return config, prepare(config, tmp_path_factory.mktemp("whole") / "corpus")
 
 
@@ -113,7 +113,7 @@ def test_slices_share_the_bytes_out_and_cut_json_lines_between_lines(tmp_path):
 def test_an_error_in_a_slice_names_the_line_of_the_file(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "fine"}\n' * 90 + "{broken\n")
-    config = DataConfig(sources=(f"jsonl:{file}",))
+    config = CorpusConfig(sources=(f"jsonl:{file}",), vocab_size=300)
     slices, _ = cut_into_slices(config, 2)
     with pytest.raises(BadRecord, match=r"line 91: not JSON"):
         read_slice(config, slices[1], tmp_path / "texts", lambda _: None)
@@ -134,7 +134,7 @@ def test_bytes_of_a_slice_are_counted_also_where_letters_take_several(tmp_path, 
     (tmp_path / "texts").write_text(text * 20)
     texts = TextPlaces(np.arange(20) * size, np.full(20, size))
     tokenizer = train_tokenizer([text], 300, tmp_path / "tokenizer.json")
-    config = DataConfig(sources=("toy:",), **SETTINGS)
+    config = CorpusConfig(sources=("toy:",), **SETTINGS)
     folder = tmp_path / "made"
     tokenise_slice(config, tmp_path / "texts", texts, tokenizer, folder, steps.append)
     assert len(steps) > 1

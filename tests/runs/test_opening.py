@@ -28,11 +28,11 @@ from tests.support.tiny_run import TOY
 
 ALL = Level(name="all", parts=part_names(TOY.model), experts=2)
 CONFIG = dataclasses.replace(
-    TOY, topology=Topology(levels=(ALL,)), data=DataConfig(vocab_size=300, length=64), phases=3
+    TOY, topology=Topology(levels=(ALL,)), data=DataConfig(length=64), phases=3
 )
 EDGE = r"`data\..*_token` is '<s>'. Expected .*end_of_text=false"
 OTHER = dataclasses.replace(CONFIG, seed=1)
-SHORTER = dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))
+SHORTER = dataclasses.replace(CONFIG, data=DataConfig(length=40))
 
 
 def test_a_run_is_begun_once_and_opened_with_its_config_afterwards(tmp_path):
@@ -144,9 +144,7 @@ def test_a_run_with_facts_refuses_another_config(half, copy_of):
     folder = copy_of(half).folder
     assert has_begun(folder, CONFIG)
     with pytest.raises(RunOfOtherConfig, match=r"`data\.length` was 64 and is 40") as raised:
-        create_or_open(
-            folder, dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))
-        )
+        create_or_open(folder, dataclasses.replace(CONFIG, data=DataConfig(length=40)))
     assert "Nothing was changed" in str(raised.value)
 
 

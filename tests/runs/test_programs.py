@@ -24,7 +24,7 @@ CONFIG = dataclasses.replace(
     TOY,
     model=MODEL,
     topology=Topology(levels=(Level(name="all", parts=part_names(MODEL)),)),
-    data=DataConfig(vocab_size=512, length=64),
+    data=DataConfig(length=64),
     base=BaseSettings(steps=10),
     phases=2,
     inner=InnerSettings(steps=5, batch_size=8, learning_rate=1e-2, warmup_steps=2),

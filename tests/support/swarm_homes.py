@@ -43,7 +43,6 @@ def run() -> RunConfig:
         topology=Topology(levels=(Level(name="all", parts=part_names(MODEL)),)),
         data=DataConfig(
             sources=("toy:?clusters=2&documents=100&words=40",),
-            vocab_size=300,
             length=48,
             valid_fraction=0.1,
             router_fraction=0.2,

@@ -48,7 +48,7 @@ def test_rows_go_on_begin_and_are_in_the_table_after_another_was_cleaned(finish,
     configs = [dataclasses.replace(CONFIG, outer=outer) for outer in ROWS.values()]
     shared, alone = tmp_path / "shared", tmp_path / "alone"
     rows = [tmp_path / f"rows{number}" for number in range(3)]
-    prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
+    prepare(CONFIG.corpus, tmp_path / "prepared" / "corpus")
     begin_shared(shared, configs[0], lambda: tmp_path / "prepared")
     finish(shared, has_base_model)
     for row, config in zip(rows[:2], configs, strict=False):
@@ -79,7 +79,7 @@ def test_rows_go_on_begin_and_are_in_the_table_after_another_was_cleaned(finish,
 def test_a_row_refuses_a_shared_folder_with_another_base_model(tmp_path):
     """As a sweep that an older version began may have under the name of this one."""
     shared, row = tmp_path / "base-1", tmp_path / "row"
-    prepare(CONFIG.data, tmp_path / "prepared" / "corpus")
+    prepare(CONFIG.corpus, tmp_path / "prepared" / "corpus")
     begin_shared(shared, CONFIG, lambda: tmp_path / "prepared")
     with pytest.raises(OtherBaseModel, match=r"base-1 holds another base model.*Move it away"):
         begin_row(row, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1), shared)

@@ -56,7 +56,7 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
     assert folder_with_text(layout, FASTER, "first") is None
     row = layout.row("first", 0)
     begin_shared(row, CONFIG, lambda: None)
-    prepare(CONFIG.data, Layout(row).corpus)
+    prepare(CONFIG.corpus, Layout(row).corpus)
     other = override(CONFIG, ["data.valid_fraction=0.2"])
     assert folder_with_text(layout, other, "first") is None
 
@@ -79,7 +79,7 @@ def test_a_row_of_more_paths_than_router_documents_is_refused_once_its_text_is_t
     assert [job.refusal() for job in jobs.values()] == [None] * 3
     begin_shared(base.folder, CONFIG, lambda: None)
     assert more.refusal() is None, "the text is not there yet"
-    num = prepare(CONFIG.data, Layout(base.folder).corpus).manifest.documents["router"]
+    num = prepare(CONFIG.corpus, Layout(base.folder).corpus).manifest.documents["router"]
     refused = more.refusal()
     assert isinstance(refused, TooFewRouterDocuments)
     assert str(refused).startswith(f"{num} router documents cannot be divided among ")
@@ -125,7 +125,7 @@ def damage(file):
 
 def read_text(folder, config):
     begin_shared(folder, config, lambda: None)
-    return prepare(config.data, Layout(folder).corpus)
+    return prepare(config.corpus, Layout(folder).corpus)
 
 
 def test_a_base_model_takes_the_text_of_another_that_failed_after_it_had_read_it(layout):
@@ -141,7 +141,7 @@ def test_a_damaged_text_is_not_taken_and_the_base_model_reads_it_itself(layout, 
     assert folder_with_text(layout, FASTER, "first") is None
     (base,) = (job for job in jobs_of(layout, FASTER).values() if job.verb == "pretrain")
     base.begin()
-    prepare(FASTER.data, Layout(base.folder).corpus).check_tokens()
+    prepare(FASTER.corpus, Layout(base.folder).corpus).check_tokens()
     assert folder_with_text(layout, FASTER, "first") == base.folder
 
 

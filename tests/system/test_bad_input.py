@@ -29,7 +29,7 @@ NEW = [
     ("not a number", ["inner.learning_rate=NaN"], "BadSetting", "Expected a number"),
     ("huge seed", [f"seed={2**70}"], "BadSetting", "Expected at most 2^63 - 1"),
     ("no value", ["inner.steps"], "BadOverride", "NAME=VALUE"),
-    ("vocabularies", ["data.vocab_size=400"], "SettingsDisagree", "must be equal"),
+    ("vocabulary", ["model.vocab_size=200"], "BadSetting", "256 bytes and one reserved id"),
     ("context", ["data.length=128"], "SettingsDisagree", "model.max_length"),
     ("warm-up", ["inner.warmup_steps=4"], "SettingsDisagree", "warm up for fewer"),
     (

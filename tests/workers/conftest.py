@@ -66,7 +66,7 @@ def programs():
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
-    prepare(CONFIG.data, folder)
+    prepare(CONFIG.corpus, folder)
     return folder
 
 

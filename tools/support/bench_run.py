@@ -37,7 +37,7 @@ def run():
         name="bench",
         model=MODEL,
         topology=grid(part_names(MODEL), ({side}, {side})),
-        data=dataclasses.replace(QUICKSTART.data, vocab_size=VOCABULARY, length=LENGTH),
+        data=dataclasses.replace(QUICKSTART.data, length=LENGTH),
         routing=RoutingConfig({routing}),
         base=BaseSettings(steps=2, steps_per_phase=2),
         phases=1,

@@ -31,7 +31,6 @@ def run() -> RunConfig:
         topology={topology},
         data=DataConfig(
             sources=("toy:?clusters=4&documents={documents}&words=60",),
-            vocab_size=300,
             length=64,
             valid_fraction=0.1,
             router_fraction=0.2,

@@ -106,7 +106,7 @@ def kept_bytes(config: RunConfig) -> dict[str, int]:
 def token_bytes(config: RunConfig) -> int:
     """Most bytes of text that one path fetches. A shard that is read again is fetched once."""
     arm = config.plan.arm(MODULAR)
-    of_token = 2 if config.data.vocab_size <= 1 << 16 else 4
+    of_token = 2 if config.model.vocab_size <= 1 << 16 else 4
     return arm.total_steps * config.inner.batch_size * config.data.length * of_token
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from dipaco.control.summaries import Prepared
 from dipaco.control.tasks import Claim, Fact, SliceDone, StageDone
-from dipaco.data.config import DataConfig, EdgeNames, data_from
+from dipaco.data.config import CorpusConfig, EdgeNames, data_from
 from dipaco.data.corpus import Corpus
 from dipaco.data.corpus_writing import write_corpus
 from dipaco.data.encode import SliceTokens, TextPlaces, tokenise_slice
@@ -243,7 +243,7 @@ def _joined(run: Run, folder: Path, progress: OnProgress) -> Corpus:
     )
 
 
-def _documents(run: Run, config: DataConfig) -> Documents:
+def _documents(run: Run, config: CorpusConfig) -> Documents:
     """The documents of all slices."""
     read = run.ledger.facts.slices("prepare", "read")
     tables = [table_of_arrays(_load(run, each.artifacts["table"])) for each in read]
@@ -263,9 +263,9 @@ def check_router_documents(run: Run, documents: dict[str, int]) -> None:
         raise TooFewRouterDocuments(documents=documents["router"], paths=run.config.num_paths)
 
 
-def data_config(run: Run) -> DataConfig:
+def data_config(run: Run) -> CorpusConfig:
     """The config's data settings, with the tokenizer that the run was given and its edge tokens."""
-    data = run.config.data
+    data = run.config.corpus
     if (given := run.given("tokenizer")) is None:
         return data
     names = EdgeNames(*run.given("edge_names"))
