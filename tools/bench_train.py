@@ -67,7 +67,7 @@ def config_of(dtype: Any) -> Any:
         config,
         model=model,
         topology=Topology(levels=(Level(name="all", parts=part_names(model)),)),
-        data=dataclasses.replace(config.data, vocab_size=model.vocab_size, length=model.max_length),
+        data=dataclasses.replace(config.data, length=model.max_length),
         routing=RoutingConfig(),
     )
 
