@@ -105,6 +105,7 @@ KEPT = {  # settings that no shipped config, sweep or page sets -> why they are 
     "mesh.fsdp": MACHINE,
     "mesh.tensor": MACHINE,
     **{f"mesh.rules.{axis.name}": MACHINE for axis in dataclasses.fields(ShardingRules)},
+    "retention.send_snapshots_every": "how fast the link to the bucket is",
     "retention.modules": "how far a rollback may go depends on the disk",
 }
 
