@@ -1,9 +1,9 @@
-"""AdamW steps whose gradients are one step late: the oracle of a swarm with delayed updates.
+"""AdamW steps with gradients that are one step late. A swarm with delayed updates equals them.
 
-The gradient of step t is at the parameters of step t - 1, so machines that exchange gradients can
-compute those of the next step meanwhile: one-step delayed parameter update (Ren et al. 2021,
-ZeRO-Offload, arXiv 2101.06840, section 5.2). It is not taken there as they are, but where the step
-that is not known yet is predicted to lead (Chen et al. 2018, SpecTrain, arXiv 1809.02839).
+The gradient of step t is computed before step t - 1 is known, so machines exchange one gradient
+while they compute the next: the one-step delayed parameter update of ZeRO-Offload (Ren et al. 2021,
+arXiv 2101.06840, section 5.2). The gradient is taken at the parameters that step t - 1 is predicted
+to give (SpecTrain, Chen et al. 2018, arXiv 1809.02839).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,13 +25,12 @@ def delayed_steps(
     """Yields the state after each step, and the step's loss.
 
     Args:
-      state: before the first of them.
-      steps: number, learning rate and delay of each. A delay is 1, or 0 where the gradient is at
-        the newest parameters, as in the first step, which has no other.
-      gradient_of: see `GradientOf`.
-      update: (state, gradient, learning rate) -> state, which leaves the first as it was.
-      predict: (state, learning rate of the step from there) -> the parameters after that step, as
-        far as they can be told without its gradient.
+      state: the path's state before the first step.
+      steps: number, learning rate and delay of each step. A delay of 0 takes the gradient at the
+        newest parameters, as the first step must. Others have 1.
+      update: (state, gradient, learning rate) -> the next state. It does not change its argument.
+      predict: (state, learning rate) -> the parameters after the next step, as far as they are
+        known without its gradient.
     """
     predicted = state.parts
     for step, rate, delay in steps:

@@ -38,7 +38,7 @@ from dipaco.topology import ModuleId, Topology, assemble, dissect
 
 
 class Shards(NamedTuple):
-    """What the paths train on since documents were last routed."""
+    """The shards that paths train on until documents are routed again."""
 
     documents: Sequence[int]  # [P] |D_i|, documents of each path's shard
     # int [P, V], how often each token occurs in each shard: a row of the vocabulary is then
@@ -80,7 +80,7 @@ def train(
     takes: Takes | None = None,
     train_late: TrainLate | None = None,
 ) -> Iterator[Modules]:
-    """Yields every module after each outer step of an arm; see `algorithm1.train`.
+    """Yields every module after each outer step of an arm, as `algorithm1.train` does.
 
     Args:
       arm: who takes part when, what a contribution brings, when documents are routed. One that is
@@ -92,8 +92,8 @@ def train(
       outer: how modules step and how contributions travel. The path adds what a message cannot
         hold to its next one, or keeps it in its own parameters (`Codec.keeps_own`).
       outer_rule: steps modules in the place of Nesterov (`outer/own_step.py`).
-      takes: the contributions that each outer step takes (quorum: a path may be late). None:
-        those of its own phase. Each contribution is taken once, after it is made, and a step takes
+      takes: the contributions that each outer step takes, where a path may be late (quorum). None:
+        all of its own phase. Each contribution is taken once, after it is made, and a step takes
         at least one if there is one. A path trains on its modules as they are, with or without
         its late contribution.
       train_late: a path that goes ahead (`outer.delay`) begins a phase with its own parameters,
@@ -105,7 +105,7 @@ def train(
     own: dict[int, Any] = {}  # path -> its parameters after the phase before
     momentum = {module: fresh(outer, modules[module], outer_rule) for module in topology.modules}
     residual: dict[tuple[int, ModuleId], Any] = {}
-    # By module, then by (phase, path).
+    # Contributions of each module that wait for a step, by (phase, path).
     waiting: dict[ModuleId, dict[tuple[int, int], WaitingContribution]] = {
         module: {} for module in topology.modules
     }
@@ -174,8 +174,8 @@ def _assembled(
     residual: Mapping[tuple[int, ModuleId], Any],
     codec: Codec,
 ) -> Any:
-    """The parts that a path starts a phase from: its modules', or its own where the codec has what
-    was not sent stay in them.
+    """The parts that a path starts a phase from. They are its modules', less what the path has not
+    sent if the codec leaves that in the path's own parameters.
     """
     through = topology.modules_of(path)
     parts = assemble(modules, through)
@@ -189,10 +189,10 @@ def _sent(codec: Codec, gradient: Any, residual: Any, rows_V: np.ndarray | None)
     """An outer gradient as the outer step reads it, and what the message could not hold.
 
     Args:
-      codec: how it travels.
-      gradient: of a path, of one module.
-      residual: what earlier messages could not hold; None = nothing.
-      rows_V: the rows of the vocabulary that are sent; None = all of them.
+      codec: encodes the message.
+      gradient: the outer gradient of one path for one module.
+      residual: what earlier messages could not hold, or None.
+      rows_V: the rows of the vocabulary that are sent. None = all rows.
     """
     encoded = encode_rows(codec, gradient, residual, rows_V)
     if rows_V is None:
@@ -202,9 +202,7 @@ def _sent(codec: Codec, gradient: Any, residual: Any, rows_V: np.ndarray | None)
 
 
 def _mean(taken: Sequence[WaitingContribution], fan_in: int, outer: OuterSettings) -> Any:
-    """The weighted mean of contributions, added in their order: that of the paths, late ones
-    first.
-    """
+    """The weighted mean of contributions, added in their order: late ones first, then by path."""
     rescales = outer.rescale_by_fan_in
     mean = WeightedMean()
     for each in taken:
@@ -225,16 +223,14 @@ def release(
     *,
     routed_at: int = 0,
 ) -> list[Any]:
-    """The parts of every path with early stopping (section 2.7): those of the phase at which the
-    path did best on its own hold-out, of equals the first. Paths may be released at different
-    phases.
+    """The parts of every path with early stopping (section 2.7). Each path is released as it was
+    at the phase with the lowest loss on its own hold-out, the first of equal ones.
 
     Args:
-      topology: which paths go through which modules.
-      history: all modules, at the start of every phase so far.
+      history: all modules at the start of every phase so far.
       loss: (path, parts) -> loss on the documents that the path's shard holds out. NaN is worse
         than any number.
-      routed_at: the phase since which the shards are as they are; earlier phases do not count.
+      routed_at: the phase of the last routing. Earlier phases do not count.
     """
     released = []
     for path in range(topology.num_paths):

@@ -1,4 +1,4 @@
-"""The schedule of a run: who does what in which phase. Values only, without JAX, files or clocks.
+"""The schedule says who does what in which phase of a run. Values without JAX, files or clocks.
 
     arm.py            one model that the run trains; each question about its phases
     plan.py           the arms of a run

@@ -1,7 +1,7 @@
-"""An arm: one model that a run trains, and every question about its schedule, answered once.
+"""An arm is one model that a run trains. Each question about its schedule is answered here, once.
 
-The word is that of a trial: `base`, `modular`, `dense`, `data_parallel`, `dense_equal_tokens` are
-arms. All arms are trained by the same tasks, so a baseline differs from the modular model in its
+The word comes from trials: `base`, `modular`, `dense`, `data_parallel`, `dense_equal_tokens` are
+arms. The same tasks train all of them, so a baseline differs from the modular model in its
 topology, in who steps together, and in nothing else. Scheduler, workers and the oracle
 (`algorithm/variants.py`) ask the same arm:
 
@@ -46,17 +46,15 @@ class Arm:
 
     @property
     def is_routed(self) -> bool:
-        """Whether its paths have shards of their own; else they train on everything."""
+        """True if each path has a shard. Otherwise all paths train on everything."""
         return (self.is_averaged or self.is_synchronous) and not self.is_dealt
 
     def is_evaluated(self, phase: int) -> bool:
-        """Whether the modules of `phase` (1..phases) are released and scored."""
+        """True if the modules of `phase` (1..phases) are released and scored."""
         return phase > 0 and (phase == self.phases or phase % self.evaluate_every == 0)
 
     def steps_before(self, phase: int) -> int:
-        """Inner steps that a path has taken when `phase` starts; phases differ by one step at
-        most.
-        """
+        """Inner steps that a path has taken when `phase` starts. Phases differ by at most one step."""
         return self.total_steps * phase // self.phases
 
     def steps_in(self, phase: int) -> int:
@@ -68,16 +66,16 @@ class Arm:
         return max((at for at in self.alternations if at <= phase), default=0)
 
     def paths_in(self, phase: int) -> tuple[int, ...]:
-        """The paths that take part in a phase, ascending: all, or drawn by (seed, phase)."""
+        """The paths that take part in a phase, ascending. They are drawn by seed and phase."""
         return paths_drawn(self.topology.num_paths, self.path_share, self.seed, phase)
 
     def phases_of(self, path: int, before: int) -> Sequence[int]:
-        """The phases before one that a path takes part in, ascending."""
+        """The phases below `before` in which a path takes part, ascending."""
         return phases_drawn(self.topology.num_paths, self.path_share, self.seed, path, before)
 
     @property
     def num_at_once(self) -> int:
-        """Paths that take part in a phase, as many in every one: machines that work at once."""
+        """Number of paths in each phase, and so of machines that can train at once."""
         return len(self.paths_in(0))
 
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
@@ -90,32 +88,31 @@ class Arm:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether a module may step while a path is late."""
+        """True if a module may step while a path is late."""
         return self.quorum < 1
 
     def quorum_of(self, module: ModuleId, phase: int) -> int:
-        """How many contributions of a phase must be in before a module may step. All of them in
-        the last phase and in the phase before an alternation, so that no late one is left out.
+        """Contributions of a phase that must be in before a module may step. The step waits for
+        all of them where the phase sends all, so that none is left out.
         """
         paths = len(self.paths_through(module, phase))
-        if phase + 1 == self.phases or phase + 1 in self.alternations:
+        if self.sends_all(phase):
             return paths
         return min(paths, math.ceil(round(self.quorum * paths, 9)))
 
     def trained_before(self, path: int, phase: int) -> int | None:
-        """The last phase before `phase` that a path took part in; None where there is none."""
+        """The last phase before `phase` in which a path took part, or None."""
         before = (at for at in reversed(range(phase)) if path in self.paths_in(at))
         return next(before, None)
 
     def sends_all(self, phase: int) -> bool:
-        """Whether contributions of a phase bring all that paths have learned, also what would
-        have its turn later. Those of the last phase do, and those of one before documents are
-        routed again.
+        """True if no contribution of a phase may wait for a later one, in part or as a whole. This
+        holds for the last phase and for a phase before an alternation.
         """
         return phase + 1 == self.phases or phase + 1 in self.alternations
 
     def goes_ahead(self, path: int, phase: int) -> bool:
-        """Whether a path begins a phase from its own parameters and takes its modules `delay` steps
+        """True if a path begins a phase from its own parameters and takes its modules `delay` steps
         late. It does if it took part in the phase before and documents were not routed since.
         """
         if not self.delay or phase == 0 or phase in self.alternations:
@@ -123,7 +120,7 @@ class Arm:
         return path in self.paths_in(phase) and path in self.paths_in(phase - 1)
 
     def merges_at(self, path: int, phase: int) -> int | None:
-        """The step of the schedule after which a path that goes ahead takes its modules."""
+        """Inner step after which a path that goes ahead takes its modules, or None."""
         return self.steps_before(phase) + self.delay if self.goes_ahead(path, phase) else None
 
     @property

@@ -1,4 +1,4 @@
-"""Which paths take part in a phase, where a share of them does (`outer.path_share`)."""
+"""Path sampling: a share of the paths takes part in each phase (`outer.path_share`)."""
 
 import array
 import bisect
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 @functools.lru_cache(maxsize=1024)
 def paths_drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...]:
-    """The paths of a phase, ascending; as many in every one.
+    """The paths of a phase, ascending. Each phase has the same number of paths.
 
-    Drawn by digests, so that every version of every library draws the same.
+    The draw orders digests, so that every version of every library draws the same.
     """
     if share == 1:
         return tuple(range(num_paths))
@@ -24,13 +24,14 @@ def paths_drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[in
 
 
 def phases_drawn(num_paths: int, share: float, seed: int, path: int, before: int) -> Sequence[int]:
-    """The phases before one that a path takes part in, ascending."""
+    """The phases below `before` in which a path takes part, ascending."""
     return range(before) if share == 1 else _phases(num_paths, share, seed).of(path, before)
 
 
 class _Phases:
-    """The phases of every path, found as far as was asked: each is drawn once, or again where an
-    interrupt came before it was told to all of its paths.
+    """The phases of every path, drawn as far as anyone has asked.
+
+    A phase is drawn again if an interrupt came before all of its paths knew of it.
     """
 
     def __init__(self, num_paths: int, share: float, seed: int):

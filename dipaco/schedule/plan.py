@@ -20,7 +20,7 @@ class Plan:
     # Parts of the documents; the features of each, for the router, are computed by a task of its
     # own. 0 = the router needs no features.
     feature_slices: int = 0
-    reroutes: bool = False  # in the end, a router for every few tokens is trained and evaluated
+    reroutes: bool = False  # a router for every few tokens is trained and evaluated in the end
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Arm]:
@@ -31,11 +31,11 @@ class Plan:
 
 
 def one_path(part_names: tuple[str, ...]) -> Topology:
-    """The topology of a dense model: one shared level that owns everything."""
+    """The topology of a dense model. One shared level owns everything."""
     return Topology(levels=(Level(name="all", parts=part_names),))
 
 
 def one_model(part_names: tuple[str, ...], num_machines: int) -> Topology:
-    """The topology of a dense model that several machines train: as many paths, all of it."""
+    """The topology of a dense model that several machines train, one path for each machine."""
     machines = Level(name="machines", experts=num_machines)
     return Topology(levels=(*one_path(part_names).levels, machines))

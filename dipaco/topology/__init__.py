@@ -1,4 +1,4 @@
-"""Which level owns which parts, and which modules make a path. Pure Python, no arrays.
+"""Levels own parts, and a path is one module of each level. Pure Python, no arrays.
 
 The model knows named *parts* (`embed`, `block_00`, ..., `final_norm`, `head`) and nothing of
 levels. A *level* owns a set of part names and offers some number of interchangeable *modules* for

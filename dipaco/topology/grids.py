@@ -1,6 +1,4 @@
-"""Grids, written as `2x3`: levels with so many modules each, over which the model's blocks are
-spread.
-"""
+"""Grids, written as `2x3`: two levels of 2 and 3 modules, which share the model's blocks out."""
 
 import itertools
 import math
@@ -14,7 +12,7 @@ MOST_PATHS = 100_000  # a larger number is a typing error
 
 
 def experts_of(text: str) -> tuple[int, ...] | None:
-    """`2x3` -> (2, 3); None where it is written otherwise, a number is 0, or paths are too many."""
+    """`2x3` -> (2, 3), or None if the text is no grid, has a 0, or means too many paths."""
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", text):
         return None
     experts = tuple(int(number) for number in text.split("x"))
@@ -22,19 +20,19 @@ def experts_of(text: str) -> tuple[int, ...] | None:
 
 
 def num_blocks(part_names: Sequence[str]) -> int:
-    """How many of the model's parts are blocks: a grid has at most as many levels."""
+    """Number of blocks among the model's parts. A grid has at most as many levels."""
     return sum(_is_block(part) for part in part_names)
 
 
 def grid(part_names: Sequence[str], experts: Sequence[int]) -> Topology:
-    """A level for each number of `experts`, each with as many blocks as the others, within one.
+    """One level for each number of `experts`. Their numbers of blocks differ by at most one.
 
-    What is below the blocks goes with the first level, what is above them with the last: the cut of
-    DiPaCo section 4.
+    Parts below the blocks belong to the first level, parts above them to the last, as in DiPaCo
+    section 4.
 
     Args:
-      part_names: of the model, in the order in which a token passes them.
-      experts: modules of each level, at most as many levels as there are blocks.
+      part_names: parts of the model in the order in which a token passes them.
+      experts: modules of each level. The model has at least as many blocks as levels.
     """
     blocks = [index for index, part in enumerate(part_names) if _is_block(part)]
     assert 1 <= len(experts) <= len(blocks)

@@ -11,7 +11,7 @@ _TEXT = re.compile(r"([a-z][a-z0-9_]*)/(\d{4,})")
 
 
 class ModuleId(NamedTuple):
-    """One alternative of one level; (l, e) in DiPaCo section 2.3. Orders by level name, then
+    """One alternative of one level, (l, e) in DiPaCo section 2.3. Ids order by level name, then by
     expert.
     """
 

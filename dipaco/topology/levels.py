@@ -1,4 +1,4 @@
-"""A level: a set of part names, and how many alternatives there are for them."""
+"""A level is a set of part names with a number of alternatives for them."""
 
 import dataclasses
 import re
@@ -6,7 +6,7 @@ import re
 from dipaco.topology.errors import BadTopology
 
 SHARED = 1  # one module, used by all paths
-PER_PATH = 0  # as many modules as there are paths; does not multiply the number of paths
+PER_PATH = 0  # one module for each path. Such a level does not multiply the number of paths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Level:
 
     @property
     def is_choice(self) -> bool:
-        """Whether a path chooses a module here: then the level multiplies the number of paths."""
+        """True if a path chooses a module here. The level then multiplies the number of paths."""
         return self.experts > 1
 
 

@@ -1,5 +1,5 @@
-"""A path's parts are the union of its modules' mappings; `dissect` divides them again. Works on any
-mapping, without arrays.
+"""A path's parts are the union of its modules' mappings, and `dissect` divides them again. Any
+mapping will do, with or without arrays.
 
 `assemble(dissect(parts)) == parts` for every topology and path.
 """

@@ -14,7 +14,7 @@ from dipaco.topology.levels import PER_PATH, Level
 class Topology:
     """Levels in order. Paths are numbered 0..P-1, the last level with a choice changing fastest.
 
-    P is the product of the experts of the levels with two or more; shared and per-path levels do
+    P is the product of the experts of the levels with two or more. Shared and per-path levels do
     not multiply (DiPaCo section 2.3). Levels that own no part have no modules, but their experts
     count towards P.
     """
@@ -68,7 +68,7 @@ class Topology:
         return self._paths_by_module[module]
 
     def fan_in(self, module: ModuleId) -> int:
-        """How many paths go through `module`."""
+        """Number of paths through `module`."""
         return len(self._paths_by_module[module])
 
     def parts_of(self, module: ModuleId) -> tuple[str, ...]:
