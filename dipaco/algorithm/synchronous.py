@@ -1,6 +1,6 @@
 """Gradients averaged per module at every step, which DiPaCo section 4.5 compares Algorithm 1 with.
 
-This is an oracle. The runtime has its own loop (`inner/synchronous.py`), which is compared with this one.
+This is an oracle. The runtime's own loop (`inner/synchronous.py`) is compared with it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -54,7 +54,7 @@ class Arm:
         return phase > 0 and (phase == self.phases or phase % self.evaluate_every == 0)
 
     def steps_before(self, phase: int) -> int:
-        """Inner steps that a path has taken when `phase` starts. Phases differ by at most one step."""
+        """Inner steps of a path before `phase` starts. Phases differ by at most one step."""
         return self.total_steps * phase // self.phases
 
     def steps_in(self, phase: int) -> int:
