@@ -199,8 +199,8 @@ MUTANTS = (
     Mutant(
         name="last-step-leaves-late-ones-out",
         file="dipaco/schedule/arm.py",
-        old="        if phase + 1 == self.phases or phase + 1 in self.alternations:\n",
-        new="        if phase + 1 in self.alternations:\n",
+        old="        if self.sends_all(phase):\n",
+        new="        if self.sends_all(phase) and phase + 1 != self.phases:\n",
         breaks="the last step waits for all paths: no contribution is left over",
         tests=(SCHEDULER,),
     ),
