@@ -19,8 +19,8 @@ HEAD = """\
 # Every setting
 
 For the person who writes a config or a `--set`. `dipaco config show CONFIG --explain NAME` prints
-the same of one setting or group, with its value in a config. What some of them do to a run, with
-figures: [configs](README.md).
+the same of one setting or group, with its value in a config. [Options](options.md) says what the
+algorithm's are for, [results](ablations/README.md) what they bring.
 
 Made from the code by `python tools/settings_page.py > configs/settings.md`. Defaults of `base`,
 `inner` and `outer` are those of the paper's path of 150 M parameters, where it states them.

@@ -31,7 +31,7 @@ SCORE_BATCH_SIZE = 32  # tokens of a prompt
 DRAWN, RESTS = -1, -2  # instead of a token that is given
 # On a GPU the loop over the steps of a block is launched whole, as one graph. XLA's own choice
 # leaves `WHILE` out, so that the host launches each step, which takes longer than a small path's
-# kernels do (an H200; the figures are in tools/README.md).
+# kernels do (an H200; the figures are in tools/LOG.md).
 WHOLE_LOOPS: dict[str, bool | int | str] = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,"
     "DYNAMIC_SLICE_FUSION"
