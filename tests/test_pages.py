@@ -305,7 +305,7 @@ def test_on_every_page(rule, page):
         ("every file is there", "\n\n    pytest tests/outer tests/inter\n", "tests/inter"),
         ("every name is there", "`DiskFull: no space` and `DiskEmpty`", "DiskEmpty"),
         ("every name is there", "`path_weight` in `outer/gradient.py`", "path_weight"),
-        ("every option is there", "`python tools/race.py T --plod F`", "--plod"),
+        ("every option is there", "`python tools/lockstep.py T --plod F`", "--plod"),
         ("every option is there", "`--megabits 3`, `--megabytes` and `--megabats 3`", "--megabats"),
         ("every setting and row has that name", "`inner.steps=3` or `inner.step=3`", "inner.step`"),
         ("every setting and row has that name", '`--only "diloco 4" "diloco 3"`', "diloco 3"),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.training_again import first_modules, take_steps
+import jax
 
 from dipaco import trees
 from dipaco.algorithm import variants
@@ -67,6 +67,15 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
     ]
 
 
+def first_modules(run: Run) -> variants.Modules:
+    """What a run began its first phase with."""
+    topology = run.plan.arm(MODULAR).topology
+    if run.given("modules") is not None:  # a run that began from the modules of another
+        return {module: run.parameters(MODULAR, module, 0) for module in topology.modules}
+    base = run.base_parts()
+    return {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
+
+
 def replay(run: Run) -> Iterator[variants.Modules]:
     """All modules after each outer step, as Algorithm 1 has them."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
@@ -84,9 +93,10 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         rates = learning_rates(inner, arm.total_steps, first, end - first)
         present_V = run.present_tokens(MODULAR, path, phase)
         present = {} if present_V is None else {PRESENT: present_V}
-        numbers = itertools.count(carried.position)
-        following = ({**batches.at(number), **present} for number in numbers)
-        after, optimizer = take_steps(run, state, rates, following)
+        for number, rate in enumerate(rates, start=carried.position):
+            batch = run.programs.place_batch({**batches.at(number), **present})
+            state, _ = run.programs.step(state, batch, rate)
+        after, optimizer = jax.device_get((state.parts, state.optimizer))
         return after, Carried(optimizer, batches.fingerprint, carried.position + len(rates))
 
     def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:

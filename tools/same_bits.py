@@ -24,7 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench_workers import digests, ends_of_phases
+from dipaco.config import MODULAR
+from dipaco.runs.opening import reading
 
 LOOK_SECONDS = 0.05
 
@@ -105,6 +106,28 @@ def workers_of(launcher: int) -> list[int]:
         if parent == launcher and "worker" in words:
             found.append(int(folder.name))
     return sorted(found)
+
+
+def ends_of_phases(events: Path) -> dict[int, list[float]]:
+    """Phase, counted from one -> when each of its paths ended."""
+    ends: dict[int, list[float]] = {}
+    for line in events.read_text().splitlines(keepends=True) if events.exists() else ():
+        if not line.endswith("\n"):
+            break  # it is being written
+        event = json.loads(line)
+        if event["event"] == "path_trained" and event["arm"] == MODULAR:
+            ends.setdefault(event["phase"], []).append(event["time"])
+    return ends
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of every module at every phase."""
+    with reading(folder) as run:
+        return {
+            f"{module} at {phase}": receipt.digest
+            for phase in range(run.plan.arm(MODULAR).phases + 1)
+            for module, receipt in run.ledger.facts.receipts_at(MODULAR, phase).items()
+        }
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ Two races at three budgets, 2, 5 and 10 phases of a path: the flat mixture, 2x2,
 private parts averaged without momentum, against dense models of 1, 2 and 4 times a path's size at
 equal steps, and against one of a path's size with the steps of all four paths together. Each row is
 tuned over three rates, and one more where the best was the first or the last; shards are balanced
-(`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
+(`routing.capacity`).
 
 Cost on two cores that have nothing else to do: a row of four paths 4 minutes, of 16 paths 10;
 dense 1x one and a half, 16x 15. The first command 85 minutes, the second 90, the third seven hours

@@ -78,6 +78,6 @@ def tokens_are_rows() -> bool:
     tokens (columns): two thirds to three quarters of the time from 4 to 32 of them (jax 0.10,
     float32, a kernel of 1 MB). On AMD's (EPYC, Zen 5) rows read a kernel faster that no cache
     holds: 64 rows on 64 paths decode in 0.73 of the time; of one path, 0.8 of it for 2 tokens and
-    0.9 to 1.0 for more (`tools/bench_products.py`).
+    0.9 to 1.0 for more.
     """
     return jax.default_backend() == "cpu" and is_from_amd()

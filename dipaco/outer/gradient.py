@@ -9,10 +9,9 @@ instead of 4, but whether they round product and sum once or twice depends on th
 part on the number of threads. Every value is added by itself, so threads may share the values of a
 module and no bit depends on how.
 
-Tried, without a faster outer step (`tools/bench_outer.py`), which is bound by the thread that reads
-and digests files: XLA kept from fusing product and sum (same bits, 9 GB/s without norms); larger
-pieces for a thread; two contributions in one pass (a third faster alone, but it leaves memory for
-reading only one ahead).
+Tried, without a faster outer step, which is bound by the thread that reads and digests files: XLA
+kept from fusing product and sum (same bits, 9 GB/s without norms); larger pieces for a thread; two
+contributions in one pass (a third faster alone, but it leaves memory for reading only one ahead).
 """
 
 import math

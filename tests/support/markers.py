@@ -32,7 +32,7 @@ PROCESS = (
 )
 LAW = (
     *("algorithm", "evaluation", "inner", "model", "outer", "routing", "topology", "test_trees.py"),
-    *("test_config.py", "test_configs.py", "test_house.py", "test_pages.py", "tools/test_race.py"),
+    *("test_config.py", "test_configs.py", "test_house.py", "test_pages.py"),
     *(
         "control/test_plan.py",
         "control/test_scheduler.py",

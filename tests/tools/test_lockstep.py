@@ -5,22 +5,33 @@ import sys
 
 import lockstep
 import pytest
-import race
-from support.curves import tries
 
-from tests.tools.test_race import row as row_of
+from dipaco.sweeps.table import SweepRow
+from tests.support.report_costs import COSTS
 
 MEGABYTES = 10**6
 
 
 def row(name, perplexity, phases, num_bytes, parameters=1_000_000):
-    return dataclasses.replace(
-        row_of(f"{name} phases {phases}", perplexity),
+    costs = {
+        "tokens": 1_000_000 * phases,
+        "parameters_per_path": parameters,
+        "bytes_per_machine": num_bytes,
+        "machine_seconds": 2.0 * (100 + 50 * phases),
+    }
+    return SweepRow(
+        name=f"{name} phases {phases}",
+        variant="",
+        seed=0,
+        perplexity=perplexity,
         steps=100 + 50 * phases,
-        tokens=1_000_000 * phases,
-        parameters_per_path=parameters,
-        bytes_per_machine=num_bytes,
-        machine_seconds=2.0 * (100 + 50 * phases),
+        **COSTS | costs,
+        sweep="lockstep",
+        levels=[],
+        seeds=[0],
+        spread=None,
+        held_equal=[],
+        perplexities=[perplexity],
     )
 
 
@@ -43,7 +54,7 @@ def curves():
     likely = dataclasses.replace(
         likely, name=f"{likely.name}_by_likelihood", variant="by_likelihood"
     )
-    return lockstep.curves_of(tries([*ROWS, bound, likely], rate=0.0, phases=0), 4)
+    return lockstep.curves_of(lockstep.tries([*ROWS, bound, likely], rate=0.0, phases=0), 4)
 
 
 def test_each_comes_with_its_best_rate_and_only_with_those_of_as_many_machines(curves):
@@ -57,7 +68,7 @@ def test_each_comes_with_its_best_rate_and_only_with_those_of_as_many_machines(c
 
 def test_rows_that_are_asked_for_are_shown_too():
     bound = dataclasses.replace(ROWS[5], name=f"{ROWS[5].name}_best_path", variant="best_path")
-    found = tries([*ROWS, bound], rate=0.0, phases=0)
+    found = lockstep.tries([*ROWS, bound], rate=0.0, phases=0)
     assert "2x2 private_best_path" in lockstep.curves_of(found, 4, ["best_path"])
 
 
@@ -94,20 +105,19 @@ def test_a_best_rate_at_the_edge_of_those_tried_is_named(curves):
     assert "- 2x2 private, 4 phases: best at 0.012, of 0.012" in named
 
 
-@pytest.mark.parametrize("tool", [lockstep, race], ids=lambda tool: tool.__name__)
-def test_a_file_that_is_no_table_is_refused_with_a_sentence(tmp_path, monkeypatch, capsys, tool):
+def test_a_file_that_is_no_table_is_refused_with_a_sentence(tmp_path, monkeypatch, capsys):
     other = tmp_path / "other.json"
     other.write_text("{}")
     for file in (tmp_path / "nothere.json", other):
-        monkeypatch.setattr(sys, "argv", ["tool.py", str(file)])
+        monkeypatch.setattr(sys, "argv", ["lockstep.py", str(file)])
         with pytest.raises(SystemExit) as ended:
-            tool.main()
+            lockstep.main()
         assert ended.value.code == 2
         assert f"{file} is no table of this version (" in capsys.readouterr().err
 
 
 def test_rows_without_a_seed_in_common_are_refused_with_a_sentence(capsys):
     with pytest.raises(SystemExit) as ended:
-        tries([], rate=0.0, phases=0)
+        lockstep.tries([], rate=0.0, phases=0)
     assert ended.value.code == 2
     assert "no seed in common" in capsys.readouterr().err
