@@ -1,1 +1,1 @@
-"""What a leader knows: its members, which rows are whose, rounds of averaging, past means."""
+"""The knowledge of a leader: its members, the holders of rows, rounds of averaging, past means."""

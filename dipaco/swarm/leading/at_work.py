@@ -1,8 +1,8 @@
-"""Which members may have rows: those that rest get none, as long as others compute.
+"""Chooses the members that may have rows: suspended ones get none while others compute.
 
-A member computes as long as its blocks come. One that hangs goes on polling, and keeps its speed:
-from when no block of it has come for longer than it needs for one, it does not count, until one
-comes. Else a step would wait for it until the others have rested.
+A member computes as long as its blocks arrive. A hanging member goes on polling, and keeps its
+speed. If no block of it has arrived for longer than it needs for one, it does not count until one
+arrives. Otherwise a step would wait for it while the others are suspended.
 """
 
 import time
@@ -14,21 +14,22 @@ from dipaco.swarm.planning.hands import Idle
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.rests import Rests
 
-LOOK_SECONDS = 1.0  # between two looks, at least
-MAX_GAP_SECONDS = 5.0  # between two looks; in longer ones there were no rows, or no leader
+LOOK_SECONDS = 1.0  # shortest time between two looks
+# Longest time between two looks. In longer gaps there were no rows, or no leader.
+MAX_GAP_SECONDS = 5.0
 
 
 class AtWork:
-    """What a leader has seen of its members' work."""
+    """A leader's record of its members' work."""
 
     def __init__(self) -> None:
         self._rests = Rests()
         self._hanging = Idle()
         self._looked_at = 0.0
-        self._step_seconds = 0.0  # of the last step that was closed
+        self._step_seconds = 0.0  # duration of the last closed step
 
     def look(self, members: Mapping[str, GroupMember], ledger: BlockLedger) -> None:
-        """Looks once more at who computes, while there are rows of the step to compute."""
+        """Looks once more which members compute, while the step has rows to compute."""
         now, since = time.monotonic(), self._looked_at
         if now - since < LOOK_SECONDS:
             return
@@ -36,7 +37,7 @@ class AtWork:
         has_rows = now - since < MAX_GAP_SECONDS and not ledger.is_complete
         timed = {name: one for name, one in members.items() if one.seconds_per_block}
         useful = {name: one.useful_at for name, one in timed.items()}
-        # What is leased at once, and the mean of the last step, may keep a block from coming.
+        # A block may be delayed by others of the same lease, and by the mean of the last step.
         limits = {
             name: one.block_deadline_seconds + SECONDS_AT_STAKE + self._step_seconds
             for name, one in timed.items()
@@ -49,18 +50,18 @@ class AtWork:
         return self._rests.at_work(members, computing - self._hanging.sessions, time.monotonic())
 
     def note_joined(self, session: str, members: Mapping[str, GroupMember]) -> None:
-        """A session joins, beside these."""
+        """A session joins beside these members."""
         self._rests.note_joined(session, members.keys(), time.monotonic())
 
     def note_failed(self, session: str, step_seconds: float) -> float:
-        """A round is held again without it. Returns for how many seconds it rests; 0 = it does not.
+        """A round is held again without this session. Returns seconds of suspension; 0 = none.
 
-        `step_seconds`: that the step has taken so far.
+        `step_seconds` is the time that the step has taken so far.
         """
         return self._rests.note_failed(session, time.monotonic(), step_seconds)
 
     def note_closed(self, senders: Mapping[str, object], step_seconds: float) -> None:
-        """A step was closed with the rows of these, after so many seconds."""
+        """A step was closed after so many seconds, with rows from these senders."""
         self._step_seconds = step_seconds
         for session in senders:
             self._rests.note_good(session, time.monotonic())

@@ -1,9 +1,9 @@
-"""The leader computes the gradients of drawn peers again, and compares: no peer's word is asked.
+"""The leader computes the gradients of drawn peers again and compares. No peer's word is used.
 
-What a sender has sent is known to the leader at some values of every slice, as the sender signed it
-(`training.sum_proof`). The first sum of a credential, and the next of one that was in doubt, is
-checked before the step is taken; others beside the steps that follow. A sum that is clearly another
-is a lie; of one that is a little off, two are. Where the leader cannot keep up, fewer are checked.
+The leader knows some values of every slice as their sender signed them (`training.sum_proof`). The
+first sum of a credential, and the next sum after a doubt, are checked before the step is taken.
+Other checks run beside the following steps. A sum that is clearly different is a lie, and so are
+two that differ a little. If the leader cannot keep up, fewer are checked.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from dipaco.swarm.planning.gradient_verdict import Compared, Verdict, judge, tol
 from dipaco.swarm.training.compute import Compute
 from dipaco.swarm.training.sum_proof import SpotPart
 
-WAIT_SECONDS = 10.0  # for the checks before a step is taken
-MAX_OPEN = 4  # checks at a time
-DOUBTS = 2  # sums of a credential that were a little off, before they are a lie
+WAIT_SECONDS = 10.0  # longest wait for checks before a step is taken
+MAX_OPEN = 4  # limit of checks at a time
+DOUBTS = 2  # so many slightly different sums of a credential are a lie
 AGAIN = "its gradient differed from the leader's; the next is checked again"
 
 
 class _Check(NamedTuple):
     """A sum that is computed again."""
 
-    number: int  # of the check
+    number: int  # the check's number
     blocks: tuple[int, ...]
     computing: asyncio.Task[np.ndarray]
     is_waited_for: bool
@@ -45,7 +45,7 @@ class GradientChecks:
 
     Args:
       compute: the leader's programs.
-      group: whose members are checked; liars are banned from it.
+      group: its members are checked, and liars are banned from it.
     """
 
     def __init__(self, compute: Compute, group: SwarmGroup):
@@ -53,20 +53,20 @@ class GradientChecks:
         settings = compute.settings
         self._tolerance = tolerance_of(settings.model.compute_dtype, settings.state_codec)
         self._schedule = CheckSchedule(random.SystemRandom())
-        self._checks: dict[str, _Check] = {}  # session -> of this step
+        self._checks: dict[str, _Check] = {}  # session -> its check in this step
         self._step = -1
-        self._judging: set[asyncio.Task[Any]] = set()  # of steps that were taken
+        self._judging: set[asyncio.Task[Any]] = set()  # checks of earlier steps
         self._trusted: set[str] = set()  # serials whose last check was passed
-        self._doubted: dict[str, set[int]] = {}  # serial -> checks that found a sum off
+        self._doubted: dict[str, set[int]] = {}  # serial -> numbers of the checks that differed
         self._numbers = itertools.count()
         self._one_at_a_time = asyncio.Lock()
-        self.num_blocks = 0  # that were computed again
+        self.num_blocks = 0  # blocks computed again so far
 
     def begin(self, plan: RoundPlan, parts: Any, batch: Mapping[str, np.ndarray]) -> None:
-        """Begins to compute what drawn senders of a round should have sent.
+        """Starts to recompute the sums that drawn senders of a round should have sent.
 
         Args:
-          parts: the parameters that the gradients are at.
+          parts: the parameters of the gradients.
           batch: the rows of the step.
         """
         if plan.step != self._step:
@@ -90,14 +90,14 @@ class GradientChecks:
             )
 
     def forget_step(self) -> None:
-        """The step's rows are computed again, at other parameters."""
+        """Forgets this step's checks, since its rows are computed again, at other parameters."""
         self._step, self._checks = -1, {}
 
     async def settle(self, plan: RoundPlan, spots: Mapping[str, list[SpotPart]]) -> dict[str, str]:
-        """Members without which the round is to be held again, and why.
+        """Members without which the round must be held again, and why.
 
         Args:
-          spots: of the round's senders.
+          spots: parts of the round's senders.
         """
         failed: dict[str, str] = {}
         deadline = time.monotonic() + WAIT_SECONDS
@@ -127,10 +127,10 @@ class GradientChecks:
         parts: Any,
         batch: Mapping[str, np.ndarray],
     ) -> bool:
-        """Whether the sum that a member leaves behind may count.
+        """True if the sum that a member leaves behind may count.
 
         Args:
-          plan: with that member as its sender.
+          plan: a plan with that member as its sender.
         """
         if not self._schedule.is_due(member.certificate.serial, plan.step):
             return True
@@ -140,7 +140,7 @@ class GradientChecks:
         return not await self._judge(member, number, computing, plan, [whole])
 
     async def is_finite(self, blocks: Sequence[int], rows: StepRows) -> bool:
-        """Whether the gradient of these blocks is, as the leader computes it."""
+        """True if the leader computes a finite gradient for these blocks."""
         return bool(np.isfinite(await self._sum(blocks, rows.parts, rows.batch)).all())
 
     async def _sum(
@@ -167,14 +167,15 @@ class GradientChecks:
         plan: RoundPlan,
         spots: Sequence[SpotPart],
     ) -> str:
-        """Why the sum of a member does not count; empty where it does.
+        """The reason why a member's sum does not count; empty if it does.
 
         Args:
-          number: of the check. A sum may be judged in several rounds, and is in doubt once.
+          number: the check's number. A sum may be judged in several rounds, but is doubted only
+            once.
         """
         expected = await computing
         compared = [
-            # What the codec lost of the last sum is in this one as well.
+            # This sum also holds the codec's loss from the last one.
             Compared(one.values, expected[one.start :][: len(one.values)], 2.0 * one.rounding)
             for one in spots
         ]
@@ -188,7 +189,7 @@ class GradientChecks:
         self._doubted.setdefault(serial, set()).add(number)
         if not verdict.is_clear and len(self._doubted[serial]) < DOUBTS:
             self._schedule.check_next(serial)
-            self._checks.pop(member.name, None)  # the next may be of the same rows
+            self._checks.pop(member.name, None)  # the next check may have the same rows
             return AGAIN
         del self._doubted[serial]  # it is locked from now on
         evidence = _evidence(plan, verdict, spots[verdict.spot], compared[verdict.spot])

@@ -1,8 +1,8 @@
-"""The members of a group, as its leader knows them, and which rows of the step each of them has.
+"""The members of a group, as its leader knows them, and the rows of the step that each has.
 
 Rows are leased in blocks. When a member leaves or is removed, its blocks are free again and others
 compute them. A member that leaves in order gives its sum to the leader: the *departed sum*. With
-delayed updates the next step's rows are leased as well, once there is nothing to do of this step's.
+delayed updates the next step's rows are leased as well, once this step's have run out.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
-ADOPTION_SECONDS = 1.5  # at most, after a change of leader: peers bring what they have summed
-# From the answer to a poll to the next, at least: a connection takes three round trips, in each of
-# which a router at home may keep a packet for a second while a gradient goes through it. Where the
-# poll was cut off, the peer's process has ended, mostly: `MIN_WAIT_SECONDS`.
+ADOPTION_SECONDS = 1.5  # Longest wait after a change of leader, for peers to bring their sums.
+# Shortest limit from the answer of a poll to the next poll. A connection takes three round trips,
+# in each of which a router at home may keep a packet for a second while a gradient goes through it.
+# If the poll was cut off, the peer's process has mostly ended: `MIN_WAIT_SECONDS`.
 QUIET_SECONDS = 5.0
 DEPARTED_SHOWN = 20
 
@@ -41,14 +41,14 @@ class SwarmGroup:
     """The members, and the ledger of the current step.
 
     Args:
-      name: of the leader.
-      settings: of the group.
-      say: called with a sentence about what happens.
+      name: the leader's name.
+      settings: the group's settings.
+      say: called with a sentence about each event.
       on_refused: called with (peer, reason).
       on_banned: called with (certificate, session, reason, evidence) when a session is refused for
-        good; with evidence where the leader has found a lie, which locks the credential. Returns
-        why sessions of that certificate were refused, this one among them; nothing where that is
-        not known.
+        good. Evidence is given if the leader has found a lie, which locks the credential. Returns
+        the reasons of that certificate's refused sessions, this one included, or nothing if they
+        are not known.
     """
 
     def __init__(
@@ -63,15 +63,16 @@ class SwarmGroup:
         self._say, self._on_refused, self._on_banned = say, on_refused, on_banned
         self.members: dict[str, GroupMember] = {}
         self.departed: dict[str, str] = {}  # member -> why it is gone
-        self.banned: dict[str, str] = {}  # session -> why
-        self.refusals: dict[str, tuple[str, ...]] = {}  # serial of a credential -> of its sessions
-        self._certificates: dict[str, Certificate] = {}  # of members, also those that left the step
-        self.rows = StepRows(-1, ())  # of the step that is taken now
-        self.next_rows: StepRows | None = None  # with delayed updates
+        self.banned: dict[str, str] = {}  # session -> reason
+        # serial of a credential -> reasons of its sessions
+        self.refusals: dict[str, tuple[str, ...]] = {}
+        self._certificates: dict[str, Certificate] = {}  # includes members that left the step
+        self.rows = StepRows(-1, ())  # rows of the present step
+        self.next_rows: StepRows | None = None  # used by delayed updates
         self._at_work = AtWork()
-        self.changed = asyncio.Event()  # the ledger, or the members
+        self.changed = asyncio.Event()  # set by the ledger or the members
         self._has_woken, self._adoption_ends = False, 0.0
-        self._to_bring: set[str] = set()  # peers that may still do so, where they are known
+        self._to_bring: set[str] = set()  # known peers that may still bring sums
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
     def begin_step(
@@ -82,28 +83,30 @@ class SwarmGroup:
         last_senders: Set[str] | None = None,
         **at: Any,
     ) -> None:
-        """A step begins, with blocks of so many targets.
+        """Begins a step. Each block has so many targets.
 
-        `last_senders`: another has led this step until now, and rows of it are in peers' sums;
-        these sent in its last round, empty where that is not known. None: this leader goes on. `at`
-        as for `StepRows`.
+        `last_senders`: another backbone has led this step until now, and peers have sums of its
+        rows. These peers sent in its last round; empty if they are not known. None: this leader
+        goes on. `at`: the arguments of `StepRows`.
         """
         self._begin(StepRows(step, targets, **at))
         self._adoption_ends, self._to_bring = 0.0, set()
         if last_senders is not None:
             self._adoption_ends = time.monotonic() + ADOPTION_SECONDS
-            # A name that none has stands for those that nobody knows.
+            # A name that nobody has stands for unknown senders.
             self._to_bring = set(last_senders) or {""}
 
     def go_on_to_next(self) -> bool:
-        """The step is closed. Whether rows of the next were open: these are the step's now."""
+        """Moves on after a closed step. True if rows of the next were open: they are the step's
+        now.
+        """
         if self.next_rows is None:
             return False
         self._begin(self.next_rows)
         return True
 
     def begin_again(self, lineage: str, parts: Any) -> None:
-        """No row of the step counts; all are to be computed at that state."""
+        """Voids all rows of the step. All are to be computed at that state."""
         self.rows, self._has_woken = self.rows.at(lineage, parts), False
 
     def _begin(self, rows: StepRows) -> None:
@@ -112,7 +115,7 @@ class SwarmGroup:
 
     @property
     def open_rows(self) -> tuple[StepRows, ...]:
-        """Of this step, and of the next where they are open."""
+        """The rows of this step, and of the next if they are open."""
         return (self.rows,) if self.next_rows is None else (self.rows, self.next_rows)
 
     def rows_at(self, step: int, lineage: str) -> StepRows | None:
@@ -127,7 +130,7 @@ class SwarmGroup:
     # --- members -------------------------------------------------------------------------------
 
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
-        """A peer joins; blocks that it had under this name before are free again."""
+        """A peer joins. Blocks that it had before under this name are free again."""
         self._drop(name)
         self._at_work.note_joined(name, self.members)
         self.members[name] = GroupMember(name, certificate, join_request)
@@ -136,7 +139,7 @@ class SwarmGroup:
         self._say(f"{name} has joined{kind_of(join_request)}")
 
     def member(self, name: str) -> GroupMember:
-        """Raises `SwarmRefuses`: it is banned, or not known."""
+        """Raises `SwarmRefuses` if it is banned or not known."""
         self.check_not_banned(name)
         if name not in self.members:
             raise SwarmRefuses(reason=UNKNOWN_PEER)
@@ -154,7 +157,7 @@ class SwarmGroup:
             raise SwarmRefuses(reason=locked_sentence(certificate.name, reasons))
 
     def remove(self, name: str, reason: str) -> None:
-        """A member is gone; its blocks are free again."""
+        """Removes a member. Its blocks are free again."""
         member = self.members.pop(name, None)
         freed, self._has_woken = self._drop(name), False
         if name == self._name:
@@ -166,8 +169,8 @@ class SwarmGroup:
         self.changed.set()
 
     def remove_failed(self, name: str, reason: str, *, counts: bool = True) -> None:
-        """Removes a member that kept a round from ending: its sum is not adopted in this step.
-        `counts`: whether it rests when that happens again.
+        """Removes a member that kept a round from ending. Its sum is not adopted in this step.
+        `counts`: true if repeated failures suspend it.
         """
         self.rows.failed.add(name)
         if counts and (rest := self._at_work.note_failed(name, self.rows.seconds)):
@@ -175,8 +178,8 @@ class SwarmGroup:
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str, evidence: Evidence | None = None) -> None:
-        """Refuses a session for good, also one that has left in this step. The third session of a
-        credential locks it, or the first that the leader has found to lie.
+        """Refuses a session for good, even if it has left in this step. A credential is locked by
+        its third banned session, or by the first that the leader has found to lie.
         """
         is_first = name not in self.banned
         self.banned[name] = reason
@@ -200,8 +203,8 @@ class SwarmGroup:
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
 
     def silent_members(self) -> list[str]:
-        """Members that did not poll for longer than is usual for them, and than a busy link keeps a
-        poll. Time in which this process itself did not run does not count.
+        """Members that have not polled for longer than usual, allowing for a busy link. Time in
+        which this process itself did not run does not count.
         """
         now = time.monotonic()
         away_seconds = now - self._checked_at - 2 * CHECK_SECONDS
@@ -217,7 +220,7 @@ class SwarmGroup:
         return found
 
     def should_wake(self) -> bool:
-        """Whether idle members should ask for work: once when the adoption ends, and once when
+        """True if idle members should ask for work: once when the adoption ends, and once when
         blocks of departed members are free.
         """
         if self._is_adopting:
@@ -240,41 +243,42 @@ class SwarmGroup:
     # --- rows ----------------------------------------------------------------------------------
 
     def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkLease:
-        """What a member is to compute; nothing while peers still bring what they have summed.
+        """Leases blocks to a member; none while peers still bring their sums.
 
-        `is_averaging`: of the next step only.
+        `is_averaging`: lease from the next step only.
         """
-        self._to_bring.discard(member.name)  # else it would have brought that first
+        self._to_bring.discard(member.name)  # it would have brought its sum first
         if self._is_adopting:
             return WorkLease()
         among = self.open_rows[1:] if is_averaging else self.open_rows
         if self._settings.delayed_updates:
-            among = tuple(one for one in among if one.lineage in member.bases)  # as it just said
+            # its last report
+            among = tuple(one for one in among if one.lineage in member.bases)
         lease = lease_rows(among, self.at_work(), member, self._say)
         if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
             rows.leased |= {(member.name, block) for block in lease.blocks}
-        could = self.rows in among  # else it lacks their state, and others would wait for it
+        could = self.rows in among  # otherwise it lacks the state, and others would wait for it
         if could and not lease.blocks and not self.ledger.held_by(member.name):
             member.useful_at = time.monotonic()
         return lease
 
     def note_speed(self, member: GroupMember, block_seconds: float) -> None:
-        """How long a block took a member that did not finish it in time for its step.
+        """Notes a member's time for a block that it did not finish in time for its step.
 
         Raises:
-          SwarmRefuses: no block takes so long; the member is banned.
+          SwarmRefuses: no block takes so long. The member is banned.
         """
         self._check_seconds(member, block_seconds)
         if block_seconds > 0:
             member.time_block(block_seconds)
 
     def accept(self, member: GroupMember, done: BlockResult, rows: StepRows | None = None) -> bool:
-        """Whether a block that a member has computed counts.
+        """True if a block that a member has computed counts.
 
-        `rows`: of which step; None = of this one.
+        `rows`: the rows of its step; None = the present step.
 
         Raises:
-          SwarmRefuses: the block was never leased to it, or the result is impossible; the member is
+          SwarmRefuses: the block was never leased to it, or the result is impossible. The member is
             banned.
         """
         rows = rows or self.rows
@@ -292,14 +296,14 @@ class SwarmGroup:
     def adopt(
         self, member: GroupMember, done: Sequence[BlockResult], rows: StepRows | None = None
     ) -> bool:
-        """Whether a sum that a peer brings counts: one for the last leader, or one for this leader
-        from before it was removed. `rows` as for `accept`.
+        """True if a sum that a peer brings counts. It was computed for the last leader, or for this
+        leader before the peer was removed. `rows` as for `accept`.
 
-        The sum is of gradients of this very step in either case. Reducers check what is in a sum;
-        here a peer only gets blocks that are free.
+        In both cases the sum holds gradients of this very step. Reducers check the values in a sum.
+        Here a peer only gets blocks that are free.
 
         Raises:
-          SwarmRefuses: a result is impossible; the member is banned.
+          SwarmRefuses: a result is impossible. The member is banned.
         """
         rows = rows or self.rows
         for one in done:
@@ -325,7 +329,7 @@ class SwarmGroup:
         return bool(self._to_bring) and time.monotonic() < self._adoption_ends
 
     def _check(self, member: GroupMember, done: BlockResult, rows: StepRows) -> None:
-        """Raises `SwarmRefuses`: that block has no such result; the member is banned."""
+        """Raises `SwarmRefuses` if that block cannot have this result. The member is banned."""
         if problem := rows.problem_with(done):
             self._ban(member, problem)
         self._check_seconds(member, done.seconds)
@@ -339,14 +343,14 @@ class SwarmGroup:
         raise SwarmRefuses(reason=reason)
 
     def drop_sum(self, name: str, step: int) -> None:
-        """A member has lost its sum of a step: the blocks in it are free again."""
+        """A member has lost its sum of a step, so the blocks in it are free again."""
         for rows in self.open_rows:
             if rows.step == step:
                 rows.drop(name)
         self.changed.set()
 
     def check_left_behind(self, member: GroupMember, blocks: Sequence[int]) -> None:
-        """Raises `SwarmRefuses`: there is no sum over these blocks; the member is banned."""
+        """Raises `SwarmRefuses` if no sum can be over these blocks. The member is banned."""
         if not blocks:
             self._ban(member, "it leaves a sum of no block")
         if len(set(blocks)) < len(blocks):
@@ -355,8 +359,8 @@ class SwarmGroup:
     def transfer(
         self, name: str, blocks: Sequence[int], summed: np.ndarray, rows: StepRows
     ) -> None:
-        """A member leaves and gives its sum over `blocks`. It may have reported more blocks since:
-        these are free again. What is not a sum of its blocks is not taken.
+        """A member leaves and gives its sum over `blocks`. Blocks that it has reported since are
+        free again. The sum is not taken if it is not over the member's blocks.
         """
         if np.isfinite(summed).all() and rows.ledger.has_done(name, blocks):
             rows.ledger.transfer(name, blocks, self._name)
@@ -364,7 +368,7 @@ class SwarmGroup:
             rows.departed_sum = summed if before is None else before + summed
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
-        """A step is closed, with these blocks of each peer."""
+        """A step is closed with these blocks of each peer."""
         self._at_work.note_closed(blocks_by_peer, self.rows.seconds)
         for name, blocks in blocks_by_peer.items():
             if name in self.members:
@@ -376,7 +380,7 @@ class SwarmGroup:
     # --- status --------------------------------------------------------------------------------
 
     def progress(self) -> Estimate:
-        """How far the group is in its step."""
+        """The group's progress in its step."""
         now, rows = time.monotonic(), self._settings.block_rows
         reports = [
             member.report(len(self.ledger.done_by(member.name)) * rows, rows, now)
@@ -386,7 +390,7 @@ class SwarmGroup:
         return estimate(reports, self._settings.inner.batch_size, now)
 
     def status(self) -> dict[str, Any]:
-        """What `dipaco status` shows: JSON values."""
+        """The JSON values that `dipaco status` shows."""
         rows, at_work = self._settings.block_rows, self.at_work()
         return {
             "samples": self.ledger.num_done * rows,

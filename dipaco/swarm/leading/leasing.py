@@ -1,8 +1,8 @@
-"""What a member is to compute now, and whether it is parked. The rule is `planning.assignment`.
+"""Leases blocks to members, and parks slow ones. The rule is `planning.assignment`.
 
-With delayed updates a member that has nothing to do of this step gets rows of the next; it is a
-backup only where that has none left either, or where a block holds up this step for longer than the
-next one's rows last.
+With delayed updates a member without work in this step gets rows of the next. It becomes a backup
+only if the next step has no rows left either, or if a block holds up this step for longer than the
+next step's rows last.
 """
 
 import math
@@ -15,21 +15,22 @@ from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.planning.assignment import assign, block_that_holds_up, seconds_without
 from dipaco.swarm.planning.leases import BlockLedger
 
-MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
-SECONDS_AT_STAKE = 20.0  # of a peer's work, leased at once
-PATIENCE = 3.0  # times what others need, before a parked member gets what they leave
-MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # between two requests of an idle member
+MIN_WAIT_SECONDS = 1.0  # longest delay of a process by its operating system
+SECONDS_AT_STAKE = 20.0  # limit of a peer's work that is leased at once
+PATIENCE = 3.0  # A parked member gets leftover blocks after so many times the others' need.
+MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # range of an idle member's delay between two requests
 
 
 class WorkLease(NamedTuple):
-    """What a member is to compute now."""
+    """The blocks that a member is to compute now."""
 
     blocks: tuple[int, ...] = ()
     within_seconds: float = 0.0
-    ask_again_seconds: float = MAX_ASK_SECONDS  # where there are no blocks
-    step: int = -1  # of the blocks
-    lineage: str = ""  # of the state that their gradients are computed from
-    learning_rate: float | None = None  # of the step after that state; None: the blocks are of it
+    ask_again_seconds: float = MAX_ASK_SECONDS  # used if there are no blocks
+    step: int = -1  # step of the blocks
+    lineage: str = ""  # lineage of the state from which their gradients are computed
+    # rate of the step after that state; None: the blocks belong to the state itself
+    learning_rate: float | None = None
     is_resting: bool = False  # it gets none for a while
 
     def of(self, rows: StepRows) -> "WorkLease":
@@ -43,8 +44,8 @@ def lease_rows(
     member: GroupMember,
     say: Callable[[str], None],
 ) -> WorkLease:
-    """Leases blocks to a member that asks: of the first of these steps that has some for it; none
-    where it is not among the members that may have rows.
+    """Leases blocks to a member that asks, from the first of these steps that has some for it.
+    Members that may not have rows get none.
     """
     if member.name not in members:
         return WorkLease(is_resting=True)
@@ -65,7 +66,7 @@ def lease_rows(
 def _backup_of_what_holds_up(
     among: Sequence[StepRows], members: Mapping[str, GroupMember], member: GroupMember
 ) -> WorkLease:
-    """A block of the first step, for which all would wait when the next one's are done."""
+    """A block of the first step for which all would wait after the next step's rows are done."""
     (this, after), now, own = among, time.monotonic(), member.seconds_per_block
     speeds = [
         one.seconds_per_block
@@ -83,8 +84,8 @@ def _backup_of_what_holds_up(
 
 
 def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bool:
-    """Whether a step is sooner done by all members, from its first row on, than by those that have
-    the parameters that its rows are computed at: the others have joined or died.
+    """True if all members would finish the step sooner from its first row on than the able ones can
+    alone. Able members have the parameters of its rows. The others have joined or died.
     """
     computing = [one for one in members.values() if one.join_request.computes and one.last_poll]
     able = [one for one in computing if one.holds(rows.lineage)]
@@ -96,7 +97,7 @@ def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bo
     speeds = [one.seconds_per_block for one in able]
     everyone = [one.seconds_per_block for one in computing if one.seconds_per_block]
     if not all(speeds):
-        return False  # one of them is about to be timed
+        return False  # one member is about to be timed
     return seconds_without(left, speeds) > PATIENCE * seconds_without(len(rows.ledger), everyone)
 
 
@@ -110,7 +111,7 @@ def lease_work(
 ) -> WorkLease:
     """Leases blocks of the step, free ones or as a backup, to a member that asks.
 
-    `only_free`: no backup, and nothing to one that the others would not wait for.
+    `only_free`: no backup, and nothing to a member for which the others would not wait.
     """
     now, name = time.monotonic(), member.name
     speeds = {
@@ -144,8 +145,8 @@ def lease_work(
 def _count_of_parked(
     ledger: BlockLedger, member: GroupMember, needed_seconds: float, say: Callable[[str], None]
 ) -> int:
-    """Blocks for a member that the others would not wait for: none, unless they have had the time
-    that they need, and blocks are free all the same.
+    """Blocks for a member for which the others would not wait. It gets none, unless the others have
+    had the time that they need and blocks are still free.
     """
     now, since = time.monotonic(), member.parked_since
     if since is None:

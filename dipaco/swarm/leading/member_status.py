@@ -1,4 +1,4 @@
-"""A member of a group, as `dipaco status` and the leader's sentences show it."""
+"""A group member as `dipaco status` and the leader's sentences show it."""
 
 import time
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ WHY = {  # a machine has no rows, by what it does
 def status_of(
     member: GroupMember, block_rows: int, open_rows: Sequence[StepRows], *, rests: bool
 ) -> dict[str, Any]:
-    """JSON values.
+    """The member's status as JSON values.
 
     Args:
-      member: of the group.
+      member: a member of the group.
       block_rows: rows in a block.
-      open_rows: of this step, and of the next where they are open.
-      rests: whether it gets no rows for a while.
+      open_rows: rows of this step, and of the next if they are open.
+      rests: true if it is suspended.
     """
     kind = kind_of(member.join_request).strip(" ()") or "computes"
     does = _what_it_does(member, open_rows, rests=rests)
@@ -56,7 +56,7 @@ def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, rests: 
 
 
 def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:
-    """Why a credential is not let in, for its holder and for `dipaco status`."""
+    """The reason why a credential is not let in, for its holder and for `dipaco status`."""
     for reason in reasons:
         if reason.startswith(PROVED):
             return f"the credential of {name} is locked: {reason}"

@@ -10,9 +10,9 @@ from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.progress import ProgressReport, Rate
 from dipaco.swarm.planning.shares import Link
 
-ASSUMED_BLOCK_SECONDS = 60.0  # of a member that was not timed yet
+ASSUMED_BLOCK_SECONDS = 60.0  # for a member that was not timed yet
 ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was declared or measured
-MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # that a peer's word is taken for
+MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # range in which a peer's word is believed
 
 
 @dataclasses.dataclass
@@ -30,12 +30,12 @@ class GroupMember:
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
     last_poll: PollRequest | None = None
-    # When a block of it came last, or it asked for rows of the step, could compute them, and there
-    # was none for it.
+    # When its last block arrived, or when it last asked for rows of the step that it could compute,
+    # and there were none for it.
     useful_at: float = -math.inf
-    bases: tuple[str, ...] = ()  # lineages of states from which it can compute, as it said last
+    bases: tuple[str, ...] = ()  # lineages of states from which it can compute, by its last word
     counted: int = 0  # blocks that went into a step
-    # Too slow for what is left of this step, since when; None = it is not.
+    # (step, time) since when it is too slow for the rest of the step; None = it is not.
     parked_since: tuple[int, float] | None = None
 
     @property
@@ -44,22 +44,22 @@ class GroupMember:
 
     @property
     def seconds_per_block(self) -> float:
-        """Zero before a block of it was timed."""
+        """Seconds per block; zero before a block was timed."""
         rate = self.blocks_per_second.per_second
         return 1.0 / rate if rate else 0.0
 
     @property
     def block_deadline_seconds(self) -> float:
-        """By when a block of it should be done, from those that were timed."""
+        """Deadline for one block, from those that were timed."""
         return self.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
 
     @property
     def declared_samples_per_second(self) -> float:
-        """As it said when it joined; 0 = unknown."""
+        """Speed that it declared when it joined; 0 = unknown."""
         return _possible(self.join_request.samples_per_second)
 
     def time_block(self, seconds: float) -> None:
-        """One more block was computed."""
+        """Notes one more computed block."""
         self.block_seconds.add(seconds)
         self.useful_at = time.monotonic()
         self.blocks_per_second = self.blocks_per_second.after(1, max(seconds, 1e-6))
@@ -82,21 +82,22 @@ class GroupMember:
         return self.last_poll is not None and self.last_poll.position == position
 
     def has_come_to(self, position: StatePosition) -> bool:
-        """Whether it has that state, or a later one of the same phase."""
+        """True if it has that state, or a later one of the same phase."""
         poll = self.last_poll
         return poll is not None and poll.origin == position.origin and poll.step >= position.step
 
     def holds(self, lineage: str) -> bool:
-        """Whether it can compute rows from that state."""
+        """True if it can compute rows from that state."""
         poll = self.last_poll
         return lineage in self.bases or (
             poll is not None and lineage in (poll.lineage, poll.before)
         )
 
     def can_donate(self, position: StatePosition) -> bool:
-        """Whether others can fetch that state from it.
+        """True if others can fetch that state from it.
 
-        A peer that took no step with the group may hold what it was given, not what it computed.
+        A peer that took no step with the group may hold a state that it was given, not one that it
+        computed.
         """
         poll = self.last_poll
         return (
@@ -108,10 +109,10 @@ class GroupMember:
         )
 
     def link(self, *, sends: bool, can_reduce: bool, slowdown: float = 1.0) -> Link:
-        """As it was measured, else as the peer declares it, else as is common.
+        """Its measured link, or else the declared one, or else a common one.
 
         Args:
-          slowdown: how many times slower it is taken to be, since it was late.
+          slowdown: factor by which its speed is divided, because it was late.
         """
         declared = _possible(self.join_request.bytes_per_second) or ASSUMED_BYTES_PER_SECOND
         up = down = 0.0
@@ -135,7 +136,7 @@ class GroupMember:
 
 
 def _possible(per_second: float) -> float:
-    """What a peer says of its speed or its link; 0 = nothing that could be true."""
+    """A peer's declared speed if it is possible, or else 0."""
     if not math.isfinite(per_second) or per_second < 0:
         return 0.0
     return min(per_second, MAX_BYTES_PER_SECOND)

@@ -1,4 +1,4 @@
-"""The means of past steps, from which peers that are a few steps behind catch up."""
+"""The means of past steps. Peers that are a few steps behind catch up with them."""
 
 from dipaco.swarm.network.messages import ClosedStep, PastMeanRequest
 
@@ -7,10 +7,10 @@ MAX_STEPS = 16
 
 
 class PastMeans:
-    """The last means, as they were coded.
+    """The last means in their coded form.
 
     Args:
-      num_values: in a whole mean.
+      num_values: the number of values in a whole mean.
     """
 
     def __init__(self, num_values: int):
@@ -18,7 +18,7 @@ class PastMeans:
         self._slices: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
 
     def add(self, closed: ClosedStep, contents: list[bytes]) -> None:
-        """A step that was taken, with the mean of each of its slices."""
+        """Adds a step that was taken, with the mean of each of its slices."""
         self._slices[closed.step, closed.before] = [
             (part.start, part.stop, content)
             for part, content in zip(closed.slices, contents, strict=True)
@@ -27,7 +27,7 @@ class PastMeans:
             del self._slices[next(iter(self._slices))]
 
     def can_catch_up_from(self, step: int, lineage: str) -> bool:
-        """Whether a peer at that state finds the mean that it needs next."""
+        """True if a peer at that state finds the mean that it needs next."""
         return (step, lineage) in self._slices
 
     def find(self, request: PastMeanRequest) -> bytes | None:

@@ -11,22 +11,22 @@ from dipaco.swarm.network.differences import WHOLE, StateUpdate, difference
 from dipaco.swarm.network.messages import GroupState
 from dipaco.swarm.planning.progress import RefreshSettings, refresh_seconds
 
-KEPT_STATES = 16  # to which a difference is sent
+KEPT_STATES = 16  # states from which a difference can be sent
 
 
 class PublishedState:
-    """Where the group is.
+    """The latest state of the group.
 
     Args:
-      leader: its name.
-      group: whose progress says how often peers should poll.
+      leader: the leader's name.
+      group: its progress decides how often peers should poll.
     """
 
     def __init__(self, leader: str, group: SwarmGroup, refreshing: RefreshSettings):
         self._group, self._refreshing = group, refreshing
         self._changed = asyncio.Event()
-        self._past: dict[int, GroupState] = {}  # by number, the newest last
-        self._updates: dict[int, StateUpdate] = {}  # by the number that they are differences to
+        self._past: dict[int, GroupState] = {}  # keyed by number, the newest last
+        self._updates: dict[int, StateUpdate] = {}  # keyed by the number of the base
         self.value = GroupState(
             number=0,
             leader=leader,
@@ -44,7 +44,7 @@ class PublishedState:
         )
 
     def publish(self, **changes: Any) -> None:
-        """Sets fields of the state; peers that poll get it at once."""
+        """Sets fields of the state. Peers that poll get it at once."""
         refresh = refresh_seconds(self._group.progress(), self._refreshing)
         fields = {"number": self.value.number + 1, "refresh_seconds": refresh}
         self._past[self.value.number], self._updates = self.value, {}
@@ -55,7 +55,7 @@ class PublishedState:
         self._changed = asyncio.Event()
 
     def update_for(self, leader: str, number: int) -> StateUpdate:
-        """The state, for a peer that knows the one with that number of that leader."""
+        """The update for a peer that knows the state with this number by this leader."""
         known = self._past.get(number) if leader == self.value.leader else None
         if (leader, number) == (self.value.leader, self.value.number):
             known = self.value

@@ -1,10 +1,10 @@
-"""Rounds of averaging, as their leader plans and watches them.
+"""Rounds of averaging, planned and watched by their leader.
 
 A round ends with the mean of every slice, or with the names of the members that kept it from
-ending; the next one is held without them. A reducer that dies loses nothing, since senders keep
-their sums until the step is closed. Where a sender and a reducer do not reach each other, the
-leader passes the part on (`network.relay`). Where that is no help (`planning.relays`) or does not
-succeed (`planning.blame`), the next rounds have no slice for that reducer, and both stay.
+ending. The next one is held without them. A reducer that dies loses nothing, since senders keep
+their sums until the step is closed. If a sender and a reducer do not reach each other, the leader
+passes the part on (`network.relay`). If that is no help (`planning.relays`) or fails
+(`planning.blame`), the next rounds have no slice for that reducer, and both stay.
 """
 
 import asyncio
@@ -39,27 +39,27 @@ from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
 from dipaco.swarm.training.sum_proof import SpotPart
 
-# In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
+# A reducer gets no slice for so long if a sender cannot reach it, or if it alone refuses one.
 SET_ASIDE_ROUNDS = 20
-MAX_DOUBLINGS = 5  # of these, for a reducer that did not give its sum so many times before
-MAX_SLOWDOWN = 32.0  # that a late member is taken to be
-# Of a step's time so far: a part that is not waited for is computed again.
+MAX_DOUBLINGS = 5  # limit for a reducer that repeatedly did not give its sum
+MAX_SLOWDOWN = 32.0  # limit of a late member's slowdown
+# Shares of a step's time so far: a part that is not waited for is computed again.
 PATIENCE, MAX_PATIENCE_SECONDS = 0.1, 15.0
 
 
 class RoundOutcome(NamedTuple):
-    """How a round ended: with means, or with members that failed."""
+    """The result of a round: means, or members that failed."""
 
-    contents: list[bytes]  # the coded mean of each slice; none where it is to be held again
-    failed: dict[str, str]  # member -> how
-    excused: frozenset[str] = frozenset()  # those of them that do not rest for it
+    contents: list[bytes]  # the coded mean of each slice; none if the round must be held again
+    failed: dict[str, str]  # member -> reason
+    excused: frozenset[str] = frozenset()  # failed members that are not suspended for it
 
 
 class Rounds:
     """Plans rounds and holds them.
 
     Args:
-      wire, holder: of the backbone that leads.
+      wire, holder: parts of the leading backbone.
       group: its members, and the ledger of the step.
     """
 
@@ -67,27 +67,29 @@ class Rounds:
         assert holder.compute is not None
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
-        self._unreliable: dict[str, int] = {}  # reducers -> so often they did not give their mean
-        self._set_aside: dict[str, int] = {}  # reducers, or holders of them -> until which round
-        self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
-        self._relayed: set[tuple[str, str]] = set()  # likewise, through this backbone
-        self._plan: RoundPlan | None = None  # of this round
+        self._unreliable: dict[str, int] = {}  # reducers -> how often they did not give their mean
+        # reducers, or their holders -> last round without a slice
+        self._set_aside: dict[str, int] = {}
+        self._unreached: set[tuple[str, str]] = set()  # (sender, reducer) pairs of this round
+        # pairs of this round whose parts went through this backbone
+        self._relayed: set[tuple[str, str]] = set()
+        self._plan: RoundPlan | None = None  # plan of this round
         self._accusations = Accusations(wire.name)
         self._proofs = SumProofs(wire, holder.reducer)
-        self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
+        self._slowdowns: dict[str, float] = {}  # factors by which late members' speeds are divided
         self._term, self._count = 0, 0
-        self._durations = Durations()  # of rounds, over what was expected of each
-        self._expected_seconds = 1.0  # of the current round
+        self._durations = Durations()  # ratios of rounds' durations to the expected ones
+        self._expected_seconds = 1.0  # expected duration of the current round
 
     def begin_term(self) -> None:
-        """This backbone leads from now on."""
+        """Begins this backbone's term as the leader."""
         self._term, self._count = secrets.randbits(30), 0
         self._accusations.clear()
-        self._set_aside.clear()  # until rounds of the last term
+        self._set_aside.clear()  # its numbers are rounds of the last term
         self._unreached, self._relayed, self._plan = set(), set(), None
 
     def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
-        """A sender says that it has no connection to a reducer of a round."""
+        """A sender reports that it has no connection to a reducer of a round."""
         if self._term and round_number == round_number_of(self._term, self._count):
             self._unreached.add((sender, reducer))
 
@@ -95,7 +97,7 @@ class Rounds:
         """The address of a reducer to which a sender's part is passed on.
 
         Raises:
-          SwarmRefuses: they are not of the round that is being held.
+          SwarmRefuses: they do not belong to the present round.
         """
         plan = self._plan
         to = {} if plan is None else {part.reducer: part.address for part in plan.slices}
@@ -111,13 +113,13 @@ class Rounds:
 
     @property
     def spots(self) -> dict[str, list[SpotPart]]:
-        """What each sender of the round has sent, at some values of each slice."""
+        """Each sender's part of the round, at some values of each slice."""
         return self._proofs.spots
 
     # --- planning ------------------------------------------------------------------------------
 
     def plan(self) -> RoundPlan:
-        """The senders, the slice of each reducer, and how long the round may take."""
+        """The senders, the slice of each reducer, and the longest duration of the round."""
         blocks_by_peer = self._group.ledger.blocks_by_peer
         for name in reducers_of_no_help(self._relayed, set(blocks_by_peer)):
             self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
@@ -175,8 +177,8 @@ class Rounds:
         )
 
     def _is_ready(self, member: GroupMember) -> bool:
-        """Whether it can add up. With delayed updates the next round may begin before peers have
-        taken the step: they do so meanwhile.
+        """True if it can add up. With delayed updates the next round may begin before peers have
+        taken the step. They take it meanwhile.
         """
         here = self._holder
         if member.holds(here.lineage) or not member.join_request.holds_state:
@@ -214,21 +216,21 @@ class Rounds:
             elif task.done() and task.result().refused:
                 refused[part.reducer] = task.result().refused
             elif not task.done() and part.reducer in gone.keys() - senders:
-                self._note_unreliable(part.reducer)  # senders rest instead
+                self._note_unreliable(part.reducer)  # its senders are suspended instead
         found = self._refuse_senders(plan, refused)
         excused = found.unproved - failed.keys()
         for sender, reason in found.left_out.items():
             failed.setdefault(sender, f"refused: {reason}")
         is_held = all(task.done() for task in gathering.values())
         if not failed and not is_held:
-            is_early = time.monotonic() < deadline  # other parts may still be on their way
+            is_early = time.monotonic() < deadline  # other parts may still arrive
             failed = await self._late_members(plan, gathering, is_early=is_early)
         if failed or not is_held:
             for task in gathering.values():
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await everything
-            # Who sends nothing could make nothing good: it adds up nothing for a while instead.
+            # Suspension is no penalty for a member without rows: it adds up nothing for a while.
             excused |= failed.keys() - senders
             return RoundOutcome([], failed, excused)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
@@ -237,7 +239,7 @@ class Rounds:
         return RoundOutcome(contents, {})
 
     def _note_unreliable(self, reducer: str) -> None:
-        """It took a slice and did not give its mean: it adds up nothing for a while."""
+        """A reducer took a slice and did not give its mean, so it adds up nothing for a while."""
         times = self._unreliable.get(reducer, 0)
         self._unreliable[reducer] = times + 1
         rounds = SET_ASIDE_ROUNDS * 2 ** min(times, MAX_DOUBLINGS)
@@ -254,7 +256,7 @@ class Rounds:
                 self._slowdowns[one.name] = slowdown
 
     def _refuse_senders(self, plan: RoundPlan, refused: dict[str, dict[str, str]]) -> Judgement:
-        """Senders that reducers have refused, and why; those at fault are banned."""
+        """Bans senders at fault. Returns all senders that reducers have refused, and why."""
         senders = [one.name for one in plan.senders]
         found = self._accusations.judge(refused, senders, holder_of)
         for sender in sorted(found.at_fault - {self._wire.name}):
@@ -270,8 +272,8 @@ class Rounds:
         everything: asyncio.Future[Any],
         deadline: float,
     ) -> dict[str, str]:
-        """Waits until all means are there, or a member failed, or time is up; returns the members
-        of the round that are gone.
+        """Waits until all means are there, a member failed, or time is up. Returns the members of
+        the round that are gone.
         """
         concerned = {one.name for one in plan.senders} | set(gathering)
         gone: dict[str, str] = {}
@@ -315,7 +317,7 @@ class Rounds:
     def _missing_connections(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]
     ) -> set[tuple[str, str]]:
-        """(sender, reducer) of those that senders report; none to a reducer that has its mean."""
+        """The reported pairs (sender, reducer) whose reducer has not given its mean."""
         open_slices = {name for name, task in gathering.items() if not task.done()}
         return self._unreached & {(one.name, to) for one in plan.senders for to in open_slices}
 
@@ -326,8 +328,9 @@ class Rounds:
         *,
         is_early: bool,
     ) -> dict[str, str]:
-        """Why there is no mean: a connection is missing, or the time is up. Only then reducers are
-        asked which parts they miss. One that is only out of some senders' reach is set aside.
+        """Finds why there is no mean: a connection is missing, or the time is up. Only then
+        reducers are asked which parts they miss. A reducer that only some senders cannot reach is
+        set aside.
 
         `is_early`: the round's time is not up.
         """
@@ -374,8 +377,8 @@ class Rounds:
         return set(reply.senders)
 
     async def _push_departed_sum(self, plan: RoundPlan) -> None:
-        """Sends the sums of members that left, as the leader. A slice that the reducer
-        refuses is missing from the round, which is then repeated.
+        """Sends the sums of members that left, as the leader. If the reducer refuses a slice, it is
+        missing from the round, which is then repeated.
         """
         departed_sum = self._group.rows.departed_sum
         if departed_sum is None or self._wire.name not in {one.name for one in plan.senders}:

@@ -46,8 +46,9 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 # (member, plan with its blocks, its sum, parameters, batch) -> whether the sum may count
 AcceptsDeparted = Callable[[GroupMember, RoundPlan, np.ndarray, Any, Any], Awaitable[bool]]
-MOST_MEANS = 3  # that a newcomer fetches, where a newer state could be offered as well
-WAITING_SECONDS = 5.0  # a volunteer that waits for a leader asks more often than that
+# A newcomer fetches at most so many means, if a newer state could be offered as well.
+MOST_MEANS = 3
+WAITING_SECONDS = 5.0  # A volunteer that waits for a leader asks again within this time.
 
 
 class LeaderService:
@@ -55,8 +56,8 @@ class LeaderService:
 
     Args:
       wire: gets handlers.
-      holder: of this backbone.
-      group, published, past_means: of the leader.
+      holder: the holder of this backbone.
+      group, published, past_means: the leader's.
       on_refused: called with (peer, reason).
     """
 
@@ -75,13 +76,13 @@ class LeaderService:
         self._on_refused = on_refused
         self.on_unreached: Callable[[int, str, str], None] = lambda number, sender, reducer: None
         self.relayed_to: Callable[[int, str, str], str] = _no_relay
-        self.accepts_departed: AcceptsDeparted | None = None  # None: without a check
+        self.accepts_departed: AcceptsDeparted | None = None  # None: no check
         self.is_leading = self.is_over = False
-        self._told: set[str] = set()  # that the run is over
+        self._told: set[str] = set()  # peers that know that the run is over
         self.backbones: tuple[str, ...] = ()  # addresses
         self.overview: Callable[[], RunOverview] = RunOverview
         self._offered: StateManifest | None = None
-        self._fetching: set[str] = set()  # members that it was offered to
+        self._fetching: set[str] = set()  # members that fetch it
         self._waiting: dict[
             str, float
         ] = {}  # volunteers that asked while this did not lead -> when
@@ -127,7 +128,7 @@ class LeaderService:
         return self._group_info(request.sender), b""
 
     async def _run(self, body: RunRequest, request: PeerRequest) -> PeerReply:
-        """Answered by every backbone, whether it leads or not."""
+        """Every backbone answers, whether it leads or not."""
         self._group.check_not_locked(request.certificate)
         return self.overview(), b""
 
@@ -136,7 +137,7 @@ class LeaderService:
             self._waiting[sender] = time.monotonic()
 
     def waiting(self) -> frozenset[str]:
-        """Volunteers that have asked lately, though this backbone does not lead."""
+        """Volunteers that have asked lately while this backbone did not lead."""
         since = time.monotonic() - WAITING_SECONDS
         self._waiting = {name: at for name, at in self._waiting.items() if at > since}
         return frozenset(self._waiting)
@@ -168,7 +169,7 @@ class LeaderService:
         if request.payload and (rows := self._rows_not_averaged(body)) is not None:
             summed = codec_of("none").decode(request.payload, self._compute.num_values)
             is_accepted = await self._accepts(member, body, summed, rows)
-            # A round may have begun meanwhile, or the step be over.
+            # A round may have begun meanwhile, or the step may be over.
             if is_accepted and self._rows_not_averaged(body) is rows:
                 self._group.transfer(member.name, body.blocks, summed, rows)
         if body.is_last:
@@ -178,7 +179,7 @@ class LeaderService:
         return Ack(), b""
 
     def _rows_not_averaged(self, body: LeaveRequest) -> StepRows | None:
-        """The rows whose sum is left behind, where that may still go into a round."""
+        """The rows of a sum that is left behind, if it may still go into a round."""
         rows = self._group.rows_at(body.step, body.lineage)
         if rows is None or rows.step < self._holder.step:
             return None
@@ -188,7 +189,7 @@ class LeaderService:
     async def _accepts(
         self, member: GroupMember, body: LeaveRequest, summed: np.ndarray, rows: StepRows
     ) -> bool:
-        """Whether a sum that is left behind may count."""
+        """True if a sum that is left behind may count."""
         is_own = rows.ledger.has_done(member.name, body.blocks)
         if not (is_own and np.isfinite(summed).all()):
             return False
@@ -201,7 +202,7 @@ class LeaderService:
         return await self.accepts_departed(member, plan, summed, rows.parts, rows.batch)
 
     def _member(self, request: PeerRequest) -> GroupMember:
-        """Raises `SwarmRefuses`: it is no member, or this backbone does not lead."""
+        """Raises `SwarmRefuses` if it is no member, or if this backbone does not lead."""
         if not self.is_leading:
             raise SwarmRefuses(reason=NOT_LEADING)
         return self._group.member(request.sender)
@@ -294,8 +295,10 @@ class LeaderService:
         return await self._with_digests(offered, body.codec), b""
 
     def _is_still_offered(self, offered: StateManifest) -> bool:
-        """A state of some steps ago is, while its means are kept, to one that has begun to fetch it
-        and to those that come meanwhile: they catch up by the means of the steps since. Others
+        """True if a state is still offered to newcomers.
+
+        A state of some steps ago is, while its means are kept, to peers that already fetch it and
+        to those that arrive meanwhile: they catch up with the means of the later steps. Others
         would fetch as many means as steps.
         """
         here, position = self._holder, offered.position
@@ -311,7 +314,7 @@ class LeaderService:
         return is_new or any(not one.has_come_to(position) for one in fetching)
 
     async def _held(self, body: HeldStateRequest, request: PeerRequest) -> PeerReply:
-        """Answered by every backbone, whether it leads or not."""
+        """Every backbone answers, whether it leads or not."""
         here = self._holder
         if request.certificate.role != "backbone":
             raise SwarmRefuses(reason="only a backbone may ask for it")
@@ -327,7 +330,7 @@ class LeaderService:
         return msgspec.structs.replace(offered, digests=digests)
 
     def _offer(self) -> StateManifest:
-        """The state that is held now, and the peers that have it."""
+        """The present state, and the peers that have it."""
         position = self._holder.position
         donors = [
             member.address

@@ -1,5 +1,5 @@
-"""What a leader is shown of a round's sums: some values of every slice, as their senders signed
-them. See `training.sum_proof`.
+"""A leader's evidence of a round's sums: some values of every slice, as their senders signed them.
+See `training.sum_proof`.
 """
 
 import random
@@ -15,13 +15,13 @@ class SumProofs:
     """The proofs of one leader.
 
     Args:
-      wire, reducer: of this backbone.
+      wire, reducer: parts of this backbone.
     """
 
     def __init__(self, wire: Wire, reducer: Reducer):
         self._wire, self._reducer = wire, reducer
         self._rng = random.SystemRandom()
-        self.spots: dict[str, list[SpotPart]] = {}  # sender -> of each slice of this round
+        self.spots: dict[str, list[SpotPart]] = {}  # sender -> its part of each slice in this round
 
     def begin_round(self) -> None:
         self.spots = {}
@@ -34,10 +34,10 @@ class SumProofs:
             self._note(own_parts(total, *draw_spot(mean, self._rng)))
 
     async def proved(self, plan: RoundPlan, part: Slice, content: bytes) -> SliceMean:
-        """A slice's coded mean, after its reducer has shown drawn values of what it is made of.
+        """A slice's coded mean, after its reducer has shown the parts of drawn values.
 
         Raises:
-          PEER_ERRORS: it has another length, or the reducer shows nothing.
+          PEER_ERRORS: the mean has another length, or the reducer shows nothing.
         """
         mean = codec_of(plan.codec).decode(content, part.stop - part.start)
         first, last = draw_spot(mean, self._rng)

@@ -1,1 +1,1 @@
-"""How peers talk: messages, codecs, credentials, the signed wire protocol, transports."""
+"""The network between peers: messages, codecs, credentials, streams, and finding the leader."""

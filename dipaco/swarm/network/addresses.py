@@ -1,7 +1,7 @@
 """Addresses of TCP and of TLS over it: `tcp://HOST:PORT`, `tls://HOST:PORT/FINGERPRINT`.
 
-A fingerprint is of the key of the peer that listens there. To listen, it is left out. A host of
-version 6 stands in brackets, as in a URL.
+A fingerprint identifies the key of the peer that listens there. It is left out of an address to
+listen on. A host of version 6 stands in brackets, as in a URL.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from dipaco.swarm.errors import BadAddress
 TCP = "tcp://"
 TLS = "tls://"
 LAST_PORT = 65535
-ANYWHERE = ("0.0.0.0", "::")  # to listen on all of a machine's addresses
+ANYWHERE = ("0.0.0.0", "::")  # listens on all of a machine's addresses
 
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})(?:/([0-9a-f]{32}))?")
 
@@ -28,12 +28,13 @@ _LIBP2P = re.compile(
 
 
 class SocketAddress(NamedTuple):
-    """Where a peer listens."""
+    """The address on which a peer listens."""
 
     kind: str  # `TCP` or `TLS`
     host: str  # without brackets
     port: int
-    fingerprint: str = ""  # with TLS: of the peer's key; empty where it is to listen
+    # Fingerprint of the peer's key, with TLS. Empty in an address to listen on.
+    fingerprint: str = ""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -51,11 +52,11 @@ def parse(address: str) -> SocketAddress:
 
 
 def check_to_listen(address: str, announce: str | None) -> None:
-    """Before anything is begun: where a backbone is to listen, and the host that it announces.
+    """Checks, before anything is begun, a backbone's address and the host that it announces.
 
     Raises:
-      BadAddress: it is of no kind.
-      BadSetting: what is announced is no host, or there is no TLS.
+      BadAddress: the address is of no kind.
+      BadSetting: the announced name is no host, or there is no TLS.
     """
     if not address.startswith("/"):
         parse(address)
@@ -81,9 +82,7 @@ def _is_host(text: str) -> bool:
 
 
 def check_to_join(address: str) -> None:
-    """Raises `BadAddress` where no backbone can have it: before a daemon is started for it, or a
-    night is waited for.
-    """
+    """Raises `BadAddress` if no backbone can have this address, before anything waits for it."""
     if not address.startswith("/"):
         where = parse(address)
         if not where.host or not where.port or (where.kind == TLS) != bool(where.fingerprint):
@@ -93,7 +92,7 @@ def check_to_join(address: str) -> None:
 
 
 def may_be_host(name: str) -> bool:
-    """Whether a machine could have that name or address: sockets raise no OSError for others."""
+    """True if a machine can have that name or address. Sockets raise no OSError for others."""
     try:
         name.encode("idna")
     except UnicodeError:
@@ -102,21 +101,21 @@ def may_be_host(name: str) -> bool:
 
 
 def kind_of(address: str) -> str:
-    """`TCP`, `TLS` or empty: libp2p, or none."""
+    """`TCP`, `TLS`, or empty for libp2p and unknown kinds."""
     return next((kind for kind in (TCP, TLS) if address.startswith(kind)), "")
 
 
 def hang_up_hint(address: str) -> str:
-    """What it may mean that a peer hangs up without a reply."""
+    """A likely reason why a peer hangs up without a reply."""
     hints = {TCP: ": does it speak TLS (tls://)?", TLS: ": is this credential valid by its clock?"}
     return hints.get(kind_of(address), "")
 
 
 def own_host(towards: str = "192.0.2.1") -> str:
-    """The address of the interface by which this machine would reach a host. Nothing is sent.
+    """The address of the interface from which this machine would reach a host. Nothing is sent.
 
     Args:
-      towards: an address of version 4 or 6; the default is an address of no machine.
+      towards: an address of version 4 or 6. The default belongs to no machine.
     """
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as tried:

@@ -3,14 +3,14 @@
 Sums are never taken of coded values: a receiver decodes to float32 and adds there.
 
 Eight bits are linear in blocks of 256 values, each with its own largest magnitude, so that one
-large value costs the precision of its neighbours only. The blocks are those of `outer.quantise`;
-the arithmetic is not: this multiplies by 127 / largest where that divides by largest / 127, which
+large value costs the precision of its neighbours only. The blocks are those of `outer.quantise`.
+The arithmetic is not: this multiplies by 127 / largest and that divides by largest / 127, which
 differs in the last bit, and all peers of a group must decode the same bits. float16 has one scale
-for the message: summed gradients may lie outside of its range.
+for the message, because summed gradients may lie outside of its range.
 
-AdamW's moments need range more than digits, since a mean square that became zero would make the
-next step of its value as large as can be. They travel with sixteen bits of which eight are the
-exponent, or with eight bits of which five are, under one scale; only zero becomes zero.
+AdamW's moments need range more than digits: a mean square that became zero would make the next step
+of its value as large as can be. They travel under one scale with sixteen bits, eight of them the
+exponent, or with eight bits, five of them the exponent. Only zero becomes zero.
 """
 
 from collections.abc import Callable
@@ -33,16 +33,16 @@ class WireCodec(NamedTuple):
     name: str
     encode: Callable[[np.ndarray], bytes]
     decode: Callable[[bytes, int], np.ndarray]
-    num_bytes: Callable[[int], int]  # of n coded values
-    # Of n coded values, where in their bytes those from one to another lie, the first a multiple of
-    # `BLOCK`: the bytes from and to of pieces which together are a message of these values.
+    num_bytes: Callable[[int], int]  # size of n coded values
+    # Finds some of n coded values in their bytes: (n, start, stop) -> the byte ranges that together
+    # are a message of these values. `start` is a multiple of `BLOCK`.
     pieces: Callable[[int, int, int], tuple[tuple[int, int], ...]] = lambda n, start, stop: ()
-    # How far a coded value may be from what was coded: (a message, its n values) -> float64 [n].
+    # Largest error of each value from coding: (a message, its n values) -> float64 [n].
     rounding: Callable[[bytes, int], np.ndarray] = lambda content, n: np.zeros(n)
 
 
 def codec_of(name: str) -> WireCodec:
-    """The codec of that name. Raises `BadMessage` for a name that is no codec."""
+    """The codec with that name. Raises `BadMessage` for a name that is no codec."""
     if name not in CODECS:
         raise BadMessage(problem=f"it has the codec `{name}`; known are {', '.join(CODECS)}")
     return CODECS[name]
@@ -145,7 +145,7 @@ CODECS = {
         _byte_rounding,
     ),
 }
-OF_MOMENTS = {  # by the codec of the parameters that they belong to
+OF_MOMENTS = {  # keyed by the codec of the parameters
     "none": CODECS["none"],
     "float16": WireCodec("bfloat16", _encode_range, _decode_range, lambda n: 2 * n),
     "int8": WireCodec("float8", _encode_short_range, _decode_short_range, lambda n: 4 + n),

@@ -37,12 +37,12 @@ _SESSION = re.compile("[0-9a-f]{8}")
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the authority vouches for."""
+    """The facts that the authority vouches for."""
 
     serial: str
     name: str
     role: PeerRole
-    group: str  # which run
+    group: str  # the run's identity
     holder: bytes  # public key
     not_before: float  # seconds, as time.time()
     not_after: float
@@ -51,7 +51,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SignedCertificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A certificate with the authority's signature."""
 
-    certificate: bytes  # as it was signed
+    certificate: bytes  # the signed bytes
     signature: bytes
 
 
@@ -62,7 +62,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed: SignedCertificate
     private_key: bytes
     authority: bytes  # public key: the holder checks replies with it
-    tls_certificate: bytes = b""  # of the same key, for TLS: X.509
+    tls_certificate: bytes = b""  # X.509 certificate of the same key, for TLS
 
     @property
     def certificate(self) -> Certificate:
@@ -70,7 +70,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The signature of a message, with what else is needed to check it."""
+    """The signature of a message, with everything else that checks need."""
 
     signed: SignedCertificate
     sender: str  # name/session
@@ -102,14 +102,14 @@ class Authority:
     def issue(
         self, name: str, role: PeerRole, now: float, days: float, *, holder: str = ""
     ) -> Credential:
-        """A credential for one name, with a key of its own.
+        """A credential for one name, with its own key.
 
         Args:
-          name, role: of whom it is for.
+          name, role: the holder's name and role.
           now: seconds, as time.time().
-          days: of validity.
-          holder: one that has the same key whenever it gets a credential, and so keeps its
-            address; empty = a key that was never there.
+          days: days of validity.
+          holder: identifies a holder that gets the same key with every credential, and so keeps its
+            address; empty = a new key.
 
         Raises:
           BadName: the name is not valid.
@@ -149,7 +149,7 @@ def save_credential(credential: Credential, file: Path) -> None:
     """Writes a new file that its owner alone can read.
 
     Raises:
-      CredentialExists: there is a file of that name; it is left as it is.
+      CredentialExists: there is a file of that name. It is left as it is.
       DiskFull, NotWritable.
     """
     with translate_os_errors(file):
@@ -181,7 +181,7 @@ def load_credential(file: Path) -> Credential:
 
 
 def check_not_expired(credential: Credential) -> None:
-    """Raises `BadCredential` where it has, by this machine's clock."""
+    """Raises `BadCredential` if it has expired by this machine's clock."""
     until = credential.certificate.not_after
     if time.time() > until + SKEW_SECONDS:
         remedy = "Ask for a new one (`dipaco swarm token`), or set this machine's clock."
@@ -216,9 +216,9 @@ class Verifier:
     """Checks the messages of other peers.
 
     Args:
-      authority: its public key.
+      authority: the authority's public key.
       group: the run's identity.
-      name: of this session: messages for another recipient are refused.
+      name: this session's name. Messages for another recipient are refused.
       clock: wall-clock seconds.
     """
 
@@ -263,8 +263,8 @@ class Verifier:
         return certificate
 
     def check_signature(self, seal: Seal, content: bytes) -> Certificate:
-        """The certificate of whom has signed a message for any peer, at any time: a third peer may
-        have passed it on, as evidence.
+        """The certificate of a message's signer, for any recipient and any time: a third peer may
+        have passed the message on, as evidence.
 
         Raises:
           MessageRefused: the reason is in it.
@@ -284,7 +284,7 @@ class Verifier:
         return self.allowed is None or serial in self.allowed
 
     def _certificate(self, signed: SignedCertificate, sender: str) -> Certificate:
-        """Each is checked once, and then known by its bytes."""
+        """The checked certificate. Each is checked once, and then known by its bytes."""
         key = signed.certificate + signed.signature
         if key not in self._certificates:
             if not _is_signed(self._authority, signed.signature, signed.certificate):
@@ -306,7 +306,7 @@ class Verifier:
 
 
 def printable(text: str, most: int = 200) -> str:
-    """A stranger's text as it may be shown on a terminal: one line without control characters."""
+    """A stranger's text for a terminal: one line without control characters."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:most])
 
 

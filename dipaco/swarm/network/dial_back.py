@@ -1,10 +1,10 @@
-"""Where a peer is reached from outside, as a backbone finds out by dialling it back.
+"""Finds the address at which a peer is reached from outside, by dialling it back from a backbone.
 
-A machine knows its address in its own network. Behind a router that address is nobody's outside, or
-another machine's; behind a router that forwards the port, or in a cloud, the address outside is one
-that the machine does not know: the one that the backbone sees, with the port that the machine
+A machine knows its address in its own network. Behind a router that address means nothing outside,
+or is another machine's. Behind a router that forwards the port, or in a cloud, the address outside
+is unknown to the machine: it is the host that the backbone sees, with the port that the machine
 listens on. So both are dialled, on a new connection (one that the peer keeps open shows nothing),
-and the peer must answer by its session's name.
+and the peer must answer with its session's name.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from dipaco.swarm.network.libp2p import Libp2p
 from dipaco.swarm.network.messages import Ack, DialBackRequest
 from dipaco.swarm.network.wire import PEER_ERRORS, PeerRequest, Wire
 
-DIAL_BACK_SECONDS = 3.0  # for a newcomer to answer
+DIAL_BACK_SECONDS = 3.0  # time for a newcomer to answer
 # What libp2p says first on every connection (multistream-select 1.0.0): length, line.
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
 _LIBP2P = re.compile("(/(?:ip4|ip6|dns|dns4|dns6))/([^/]+)(/tcp/([0-9]+)(?:/.*)?)")
 
 
 async def reached_address(wire: Wire, announced: str, request: PeerRequest) -> str | None:
-    """The address at which a newcomer answers; None where it is not reached.
+    """The address at which a newcomer answers, or None if it is not reached.
 
     Args:
-      wire: of the backbone.
-      announced: what the newcomer takes for its address.
-      request: by which it joins.
+      wire: the backbone's wire.
+      announced: the address that the newcomer believes to have.
+      request: the newcomer's request to join.
     """
     seen_host = request.source
     if isinstance(wire.transport, Libp2p):

@@ -1,8 +1,8 @@
-"""The group's state on the wire: what has changed since the state that a peer has.
+"""The group's state on the wire, as the changes since the state that a peer has.
 
-A plan names every sender and reducer of a group, and every closed step names its reducers again.
-So names and addresses are sent once and then numbered, in an order that both sides find by
-themselves: `_table`. The slices of a step are those of its round's plan, which the peer has.
+A plan names every sender and reducer of a group, and every closed step names its reducers again. So
+names and addresses are sent once and then numbered, in an order that both sides find by themselves:
+`_table`. A step's slices are the slices of its round's plan, which the peer has.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class NumberedPlan(PeerMessage):
     number: int
     step: int
     senders: tuple[int, ...]
-    blocks: tuple[tuple[int, ...], ...]  # of each sender
+    blocks: tuple[tuple[int, ...], ...]  # the blocks of each sender
     targets: tuple[float, ...]
     slices: NumberedSlices
     codec: str
@@ -46,18 +46,18 @@ class NumberedPlan(PeerMessage):
 
 
 class NumberedStep(PeerMessage):
-    """A closed step. `slices` is None where they are those of the known plan."""
+    """A closed step. `slices` is None if they equal those of the known plan."""
 
     closed: ClosedStep  # without slices
     slices: NumberedSlices | None
 
 
 class StateUpdate(PeerMessage):
-    """A state, as a difference to the one with the number `base`."""
+    """A state as a difference from the state with the number `base`."""
 
     base: int
     state: GroupState  # without plan and closed steps
-    table: tuple[_Entry, ...]  # what the base's table does not have
+    table: tuple[_Entry, ...]  # entries that the base's table lacks
     keeps_plan: bool
     plan: NumberedPlan | None
     kept_steps: tuple[int, ...]  # positions among the base's closed steps
@@ -65,7 +65,7 @@ class StateUpdate(PeerMessage):
 
 
 def difference(known: GroupState | None, new: GroupState) -> StateUpdate:
-    """From which `updated(known, …)` makes `new`. `known` None: all of it."""
+    """The update that turns `known` into `new` by `updated`. Without `known`, all of it."""
     known_table = [] if known is None else _table(known)
     has = set(known_table)
     added = tuple(entry for entry in _table(new) if entry not in has)
@@ -116,7 +116,7 @@ def updated(known: GroupState | None, update: StateUpdate) -> GroupState:
     """The state that an update describes.
 
     Raises:
-      BadMessage: it is a difference to another state than `known`.
+      BadMessage: the update starts from another state than `known`.
     """
     if update.base == WHOLE:
         known = None
@@ -142,7 +142,7 @@ def updated(known: GroupState | None, update: StateUpdate) -> GroupState:
 
 
 def _kept(known: Sequence[ClosedStep], new: Sequence[ClosedStep]) -> list[int]:
-    """Positions of the known steps that the new ones begin with."""
+    """Positions of the known steps with which the new ones begin."""
     for first in range(len(known)):
         count = len(known) - first
         if tuple(known[first:]) == tuple(new[:count]):
@@ -151,7 +151,7 @@ def _kept(known: Sequence[ClosedStep], new: Sequence[ClosedStep]) -> list[int]:
 
 
 def _table(state: GroupState) -> list[_Entry]:
-    """Every reducer with its address, and senders that add up nothing, each once."""
+    """Every reducer with its address, and the senders that add up nothing, each once."""
     slices = [part for one in state.closed for part in one.slices]
     senders: Sequence[Sender] = ()
     if state.plan is not None:

@@ -1,4 +1,4 @@
-"""A message as it is sealed and sent, and how its header is read."""
+"""A message as it is sealed and sent, and the reading of its header."""
 
 import asyncio
 from typing import Annotated, TypeVar
@@ -12,7 +12,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is signed."""
+    """The signed part of a message."""
 
     method: str
     body: bytes
@@ -22,7 +22,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What comes before a payload."""
+    """Everything before a payload."""
 
     seal: Seal
     envelope: bytes

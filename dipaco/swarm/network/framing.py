@@ -1,5 +1,6 @@
-"""How a message goes over a stream: its header, then its payload chunk by chunk. A payload keeps to
-the link's limit, and each of its chunks has a time: a peer that sends or takes nothing is given up.
+"""Sends a message over a stream: its header, then its payload chunk by chunk. A payload keeps to
+the link's limit. Each chunk has a time limit, so that a peer which stops sending or taking is given
+up.
 """
 
 import asyncio
@@ -10,14 +11,14 @@ from dipaco.swarm.network.envelope import Envelope
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
 
-CHUNK_SECONDS = 60.0  # for each chunk of a payload to come, or to go
-CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
+CHUNK_SECONDS = 60.0  # limit for each chunk of a payload, in both directions
+CHUNK_BYTES = 128 << 10  # payload between two checks of the limits
 
 
 async def send(
     writer: asyncio.StreamWriter, header: bytes, payload: bytes | memoryview, meter: LinkMeter
 ) -> None:
-    """Raises OSError, TimeoutError (one of them): the peer does not take it."""
+    """Raises OSError, such as TimeoutError, if the peer does not take the message."""
     started = time.monotonic()
     meter.charge("up", len(header))
     writer.write(len(header).to_bytes(4, "big") + header)
@@ -41,8 +42,8 @@ async def receive_payload(
     """The payload that an envelope announces; empty unless it is kept.
 
     Raises:
-      OSError, asyncio.IncompleteReadError: it does not come.
-      BadMessage: it has more than `max_bytes`, or is not what was signed.
+      OSError, asyncio.IncompleteReadError: it does not arrive.
+      BadMessage: it has more than `max_bytes`, or differs from the signed payload.
     """
     num_bytes = envelope.payload_bytes
     if num_bytes > max_bytes:
@@ -60,7 +61,7 @@ async def receive_payload(
 
 
 async def _drained(writer: asyncio.StreamWriter) -> None:
-    """The connection of a peer that takes nothing would hold what is not sent: it is cut off."""
+    """Waits until data is sent. A peer that takes nothing would hold memory, and is cut off."""
     try:
         async with asyncio.timeout(CHUNK_SECONDS):
             await writer.drain()

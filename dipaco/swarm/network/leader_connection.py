@@ -12,41 +12,42 @@ from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
 from dipaco.swarm.network.wire import Wire
 
-GIVE_UP_SECONDS = 600.0  # with a group none of whose backbones answers
-HOPELESS_SECONDS = 30.0  # likewise, where the only one that is known cannot be a backbone
-QUIET_SECONDS = 5.0  # before that is said
+GIVE_UP_SECONDS = 600.0  # a group is given up if no backbone answers for so long
+HOPELESS_SECONDS = 30.0  # the same if the only known address is unlikely to be a backbone's
+QUIET_SECONDS = 5.0  # silence before it is reported
 
 
 class LeaderConnection:
-    """Where the leader is.
+    """The address of the leader.
 
     Args:
-      wire: with a transport.
-      backbones: addresses to begin with; replies bring more.
+      wire: has a transport.
+      backbones: addresses to begin with. Replies bring more.
       say: called with a sentence when there is no answer for some time.
     """
 
     def __init__(self, wire: Wire, backbones: tuple[str, ...], say: Callable[[str], None]):
         self._wire, self._say = wire, say
         self._backbones = list(backbones)
-        self._is_known = False  # one has replied
+        self._is_known = False  # a backbone has replied
         self.address = ""
 
     async def find(
         self, method: str, body: JoinRequest | SettingsRequest, *, needs_leader: bool = True
     ) -> GroupInfo:
-        """Asks one backbone after the other, until one replies that it leads. Waits for that as
-        long as one of them replies at all: the path may be at its outer step, or in the hands of a
-        plain worker that gives it up. `needs_leader` = False: the first reply will do, as does one
-        that the run is over.
+        """Asks one backbone after the other, until one replies that it leads.
+
+        It waits for that as long as any of them replies: the path may be at its outer step, or
+        assigned to a plain worker that will give it up. The first reply is enough if `needs_leader`
+        is False, or if it says that the run is over.
 
         Raises:
-          SwarmRefuses: for good.
-          TlsRefused: the only backbone that is known is not the one that its address names, and was
-            never reached.
-          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`; or for
-            `HOPELESS_SECONDS`, where the only one that is known was never reached, and has a name
-            that no machine has, or hangs up on plain TCP.
+          SwarmRefuses: the refusal is final.
+          TlsRefused: the only known backbone is not the one that its address names, and was never
+            reached.
+          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`. The limit is
+            `HOPELESS_SECONDS` if the only known one was never reached, and has a name that no
+            machine has, or hangs up on plain TCP.
         """
         started = replied = time.monotonic()
         problem, said, answering, give_up_seconds = "", set(), "", GIVE_UP_SECONDS
@@ -71,7 +72,7 @@ class LeaderConnection:
                 except (OSError, TimeoutError, BadMessage) as error:
                     is_only = len(self._backbones) == 1 and not self._is_known
                     if is_only and isinstance(error, TlsRefused):
-                        raise  # trying it again would meet the same machine
+                        raise  # another attempt would meet the same machine
                     problem = _problem_of(error, address)
                     give_up_seconds = GIVE_UP_SECONDS
                     if is_only and _is_hopeless(error, address):
@@ -93,7 +94,7 @@ class LeaderConnection:
 
 
 def _is_hopeless(error: Exception, address: str) -> bool:
-    """Whether it is likely that the address is wrong, and not that a backbone is away."""
+    """True if the address is probably wrong, rather than a backbone away."""
     is_unknown = isinstance(error, socket.gaierror)
     return is_unknown or (isinstance(error, ConnectionResetError) and kind_of(address) == TCP)
 

@@ -1,4 +1,4 @@
-"""How much a peer's link has moved, how fast it is, and how much of it may be used."""
+"""Counts a peer's traffic, measures the speed of its link, and limits its use."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ class LinkMeter:
     """Counts and times the bytes that are moved, and limits their rate.
 
     Args:
-      max_bytes_per_second: in each direction; None = what the link gives.
+      max_bytes_per_second: limit in each direction; None = no limit.
     """
 
     def __init__(self, max_bytes_per_second: float | None = None):
@@ -22,7 +22,7 @@ class LinkMeter:
         self._free_at = {"up": 0.0, "down": 0.0}
 
     def charge(self, direction: str, num_bytes: int) -> None:
-        """These bytes go at once, as polls must; payloads wait until they would have gone."""
+        """Counts bytes that go at once, as polls must. Payloads wait until they would have gone."""
         if direction == "up":
             self.bytes_up += num_bytes
         else:
@@ -38,7 +38,7 @@ class LinkMeter:
             await asyncio.sleep(seconds)
 
     def seconds(self, direction: str, num_bytes: int) -> float:
-        """How long they take at the measured speed, or at the limit; 0 where neither is known."""
+        """Time for so many bytes at the measured speed, or at the limit; 0 if neither is known."""
         measured = self.up if direction == "up" else self.down
         speed = measured.per_second or self._max
         return num_bytes / speed if speed else 0.0

@@ -1,7 +1,7 @@
 """Merkle trees (1979): a digest of bytes, some of which can be shown later without the rest.
 
-Bytes are cut into leaves of `LEAF_BYTES`. A level has the digests of pairs of the level below; an
-odd one is carried over. A leaf, with the digests beside its way up, gives the root again, and no
+Bytes are cut into leaves of `LEAF_BYTES`. A level has the digests of pairs of the level below, and
+an odd digest is carried over. A leaf and the digests beside its path give the root again, and no
 other leaf does. Leaves and pairs are hashed with different prefixes (RFC 6962, section 2.1).
 """
 
@@ -14,7 +14,7 @@ _LEAF, _PAIR = b"\0", b"\1"
 
 
 class OpenedLeaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One leaf, with the digests beside its way to the root."""
+    """One leaf, with the digests beside its path to the root."""
 
     number: int
     content: bytes
@@ -30,7 +30,7 @@ def root_of(content: bytes | bytearray | memoryview) -> bytes:
 
 
 def open_leaves(content: bytes, numbers: list[int]) -> tuple[OpenedLeaf, ...]:
-    """Leaves of `content`, each with what shows that it is in it."""
+    """Leaves of `content`, each with the proof that it is in it."""
     levels = [_leaves(content)]
     while len(levels[-1]) > 1:
         levels.append(_above(levels[-1]))
@@ -47,7 +47,7 @@ def open_leaves(content: bytes, numbers: list[int]) -> tuple[OpenedLeaf, ...]:
 
 
 def is_in(leaf: OpenedLeaf, root: bytes, num_bytes: int) -> bool:
-    """Whether a leaf is in the bytes with that root, of which there are so many."""
+    """True if a leaf is in the `num_bytes` bytes that have this root."""
     count, at, beside = num_leaves(num_bytes), leaf.number, list(leaf.beside)
     if not 0 <= at < count:
         return False

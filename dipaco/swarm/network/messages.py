@@ -1,6 +1,6 @@
 """Requests, replies and the group's state, as values. Arrays travel beside them, as plain bytes.
 
-Each request says which reply it gets. Docstrings are what a peer says, in the first person.
+Each request names its reply. Docstrings are spoken by a peer, in the first person.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ NOT_YET = "that round is not known here yet: ask again"  # likewise
 
 
 class StatePosition(NamedTuple):
-    """Which state a peer holds. Equal positions mean equal states, where both are exact."""
+    """Names the state that a peer holds. Equal positions mean equal states, if both are exact."""
 
-    origin: str  # names the phase and what it began with
+    origin: str  # names the phase and its first state
     step: int
     lineage: str  # names the state: see `lineage_after`
 
@@ -40,7 +40,7 @@ class Positioned(PeerMessage):
 
 
 class Ack(PeerMessage):
-    """Done; a payload may come along."""
+    """Done. A payload may come along."""
 
 
 # --- joining and leaving ---------------------------------------------------------------------
@@ -53,26 +53,26 @@ class JoinRequest(PeerMessage):
     address: str | None  # None: I only dial out
     computes: bool  # False: auxiliary, or a backbone
     holds_state: bool  # an auxiliary does not
-    config: str = ""  # digest of the group's settings, where I know them already
-    bytes_per_second: float = 0.0  # what I believe my link gives; 0 = unknown
-    samples_per_second: float = 0.0  # that I computed at another path; 0 = none yet
+    config: str = ""  # digest of the group's settings, if I know them already
+    bytes_per_second: float = 0.0  # my guess of my link's speed; 0 = unknown
+    samples_per_second: float = 0.0  # my speed at another path; 0 = none yet
 
 
 class SettingsRequest(PeerMessage):
-    """What is trained here? Reply: `GroupInfo`."""
+    """Tell me the settings of this group. Reply: `GroupInfo`."""
 
-    computes: bool = True  # as in `JoinRequest`
+    computes: bool = True  # the same as in `JoinRequest`
 
 
 class GroupInfo(PeerMessage):
-    """What a peer needs in order to take part."""
+    """All that a peer needs in order to take part."""
 
     leader: str  # empty: this backbone does not lead; ask the others
-    is_over: bool = False  # the run is: no backbone leads again
+    is_over: bool = False  # true if the run is over: no backbone leads again
     settings: str = ""  # JSON: model, inner settings, block size, codec
     config: str = ""  # its digest
     backbones: tuple[str, ...] = ()  # addresses
-    is_reached: bool = True  # at the address that you gave; else you are taken for a client
+    is_reached: bool = True  # false: I take you for a client, since your address does not answer
 
 
 class DialBackRequest(PeerMessage):
@@ -80,7 +80,7 @@ class DialBackRequest(PeerMessage):
 
 
 class LeaveRequest(PeerMessage):
-    """I am leaving; the sum of these blocks comes along. Reply: `Ack`."""
+    """I am leaving. The sum of these blocks comes along. Reply: `Ack`."""
 
     step: int
     lineage: str
@@ -92,7 +92,7 @@ class LeaveRequest(PeerMessage):
 
 
 class Sender(PeerMessage):
-    """A peer with a sum of gradients, and what the leader knows to be in it."""
+    """A peer with a sum of gradients, and the blocks that the leader knows to be in it."""
 
     name: str
     blocks: tuple[int, ...]
@@ -100,7 +100,7 @@ class Sender(PeerMessage):
 
 
 class Slice(PeerMessage):
-    """Neighbouring values of the gradient, and which peer adds them up."""
+    """Neighbouring values of the gradient, and the peer that adds them up."""
 
     start: int
     stop: int
@@ -111,7 +111,7 @@ class Slice(PeerMessage):
 class RoundPlan(PeerMessage):
     """One averaging."""
 
-    number: int  # of the round, over all steps of this leader; see `round_number_of`
+    number: int  # counts over all steps of this leader; see `round_number_of`
     step: int
     senders: tuple[Sender, ...]
     slices: tuple[Slice, ...]
@@ -127,8 +127,8 @@ ROUNDS_PER_TERM = 1 << 32
 
 
 def round_number_of(term: int, count: int) -> int:
-    """A number that no other leader gives, so a peer that still follows the last leader takes a
-    round of the next one neither for one that is over nor for one that it knows.
+    """A number that no other leader gives. So a peer that still follows the last leader mistakes a
+    round of the next one neither for a finished round nor for one that it knows.
 
     Args:
       term: drawn at random by a backbone when it begins to lead.
@@ -138,7 +138,7 @@ def round_number_of(term: int, count: int) -> int:
 
 
 def is_same_term(number: int, other: int) -> bool:
-    """Whether two rounds are of one leader; then their numbers are in order."""
+    """True if two rounds have the same leader. Then their numbers are in order."""
     return number // ROUNDS_PER_TERM == other // ROUNDS_PER_TERM
 
 
@@ -146,21 +146,22 @@ class ClosedStep(PeerMessage):
     """A step that was taken."""
 
     step: int  # its number; the group is at the next
-    before: str  # lineage
+    before: str  # lineage before the step
     after: str
     round_number: int
     slices: tuple[Slice, ...]
-    digests: tuple[bytes, ...]  # of the coded mean of each slice
+    digests: tuple[bytes, ...]  # digests of each slice's coded mean
     codec: str
     learning_rate: float
     loss: float
-    delay: int = 0  # its gradients were computed from the state so many steps before
+    delay: int = 0  # age in steps of the state that its gradients were computed from
 
 
 class GroupState(Positioned):
-    """Where the group is. All peers poll it; it is a state, so none needs to see every change.
+    """The state of the group. All peers poll it. It is a state, so no peer needs to see every
+    change.
 
-    It travels as what has changed since the state that the peer has: `differences.py`.
+    Only changes since the peer's last known state travel: `differences.py`.
     """
 
     number: int  # grows with every change
@@ -178,18 +179,18 @@ class GroupState(Positioned):
 class PollRequest(Positioned):
     """Answer as soon as the group's state is not the one that I know. Reply: `StateUpdate`.
 
-    The position is that of the state I hold.
+    My position names the state that I hold.
     """
 
     known: int
     leader: str
-    steps_taken: int  # with this group
+    steps_taken: int  # steps with this group
     is_exact: bool  # my state is the group's to the last bit
     bytes_up: int
     bytes_down: int
     up_bytes_per_second: float
     down_bytes_per_second: float
-    before: str = ""  # lineage of the state before, where I can still compute rows from it
+    before: str = ""  # lineage of the state before, if I can still compute rows from it
 
 
 # --- work ------------------------------------------------------------------------------------
@@ -205,30 +206,33 @@ class BlockResult(PeerMessage):
 
 
 class WorkRequest(PeerMessage):
-    """What I have computed, and whether I want more. Reply: `WorkReply`."""
+    """The blocks that I have computed, and whether I want more. Reply: `WorkReply`."""
 
-    step: int  # of the rows in `done`
-    lineage: str  # of the state that their gradients are computed from
+    step: int  # step of the rows in `done`
+    lineage: str  # lineage of the state from which their gradients are computed
     done: tuple[BlockResult, ...]
     wants_more: bool
-    sum_is_lost: bool = False  # give what was in my sum to others
-    for_last_leader: bool = False  # `done` was computed for it: accept all of it, or nothing
-    block_seconds: float = 0.0  # that a block took me whose step was over before; 0 = none
-    bases: tuple[str, ...] = ()  # lineages of the states that I can compute rows from
+    sum_is_lost: bool = False  # the blocks in my sum must go to others
+    # `done` was computed for the last leader: accept all of it, or nothing
+    for_last_leader: bool = False
+    block_seconds: float = 0.0  # my time for a block whose step was over before; 0 = none
+    bases: tuple[str, ...] = ()  # lineages of the states from which I can compute rows
 
 
 class WorkReply(PeerMessage):
-    """Which blocks count, and which to do next; the rows of the latter come along."""
+    """The blocks that count, and the blocks to do next. The rows of the latter come along."""
 
     accepted: tuple[int, ...]
     blocks: tuple[int, ...]
     within_seconds: float
-    ask_again_seconds: float = 1.0  # where there are no blocks
-    step: int = -1  # of the rows
-    lineage: str = ""  # of the state that their gradients are computed from
-    learning_rate: float | None = None  # of the step after that state; None: the rows are of it
-    is_parked: bool = False  # a block takes you longer than the others need for all that is left
-    is_resting: bool = False  # averagings did not end with you: you get none for a while
+    ask_again_seconds: float = 1.0  # delay before the next request if there are no blocks
+    step: int = -1  # step of the rows
+    lineage: str = ""  # lineage of the state from which their gradients are computed
+    # rate of the step after that state; None: the rows belong to the state itself
+    learning_rate: float | None = None
+    # a block takes you longer than the others need for everything that is left
+    is_parked: bool = False
+    is_resting: bool = False  # you get no rows for a while, because averagings did not end with you
 
 
 # --- averaging -------------------------------------------------------------------------------
@@ -244,8 +248,8 @@ class PushRequest(PeerMessage):
 
 
 class RelayRequest(PeerMessage):
-    """I have no connection to that reducer: pass on what follows. To the leader. Reply: `Ack`; from
-    then on the stream leads to the reducer.
+    """I have no connection to that reducer: pass on my next request. To the leader. Reply: `Ack`;
+    then the stream leads to the reducer.
     """
 
     round_number: int
@@ -269,20 +273,20 @@ class MeanRequest(PeerMessage):
 
 
 class MeanReply(PeerMessage):
-    """The coded mean comes along; or why it does not."""
+    """The coded mean comes along, or the reason why it does not."""
 
     digest: bytes = b""
     refused: dict[str, str] = {}  # sender -> reason: the round cannot end with its part
 
 
 class ArrivedRequest(PeerMessage):
-    """Which parts have arrived? Reply: `ArrivedReply`."""
+    """Tell me which parts have arrived. Reply: `ArrivedReply`."""
 
     round_number: int
 
 
 class ArrivedReply(PeerMessage):
-    """Those of these senders."""
+    """The senders whose parts have arrived."""
 
     senders: tuple[str, ...]
 
@@ -291,14 +295,14 @@ class ProofRequest(PeerMessage):
     """Show the parts of a slice that you have added up, at some values. Reply: `SumProof`."""
 
     round_number: int
-    start: int  # of the slice
+    start: int  # first value of the slice
     stop: int
-    first: int  # values within the slice
+    first: int  # first shown value within the slice
     last: int  # the one after
 
 
 class SignedPart(PeerMessage):
-    """A sender's part of a slice: what the sender has signed, and some leaves of it."""
+    """A sender's part of a slice: the sender's signed header, and some leaves of the payload."""
 
     header: bytes
     leaves: tuple[OpenedLeaf, ...]
@@ -314,7 +318,7 @@ class PastMeanRequest(PeerMessage):
     """The mean gradient of a slice of a step that was taken. Reply: `Ack`, with the coded mean."""
 
     step: int
-    before: str  # lineage
+    before: str  # lineage before the step
     start: int
     stop: int
 
@@ -335,12 +339,12 @@ class HeldStateRequest(PeerMessage):
 
 
 class StateManifest(Positioned):
-    """What a state is made of, and which peers have it."""
+    """The chunks of a state, and the peers that have it."""
 
     chunk_bytes: int
     digests: tuple[bytes, ...]
     donors: tuple[str, ...]  # addresses
-    losses: tuple[float, ...]  # of the steps of this phase
+    losses: tuple[float, ...]  # losses of this phase's steps
 
 
 class ChunkRequest(PeerMessage):
@@ -353,7 +357,7 @@ class ChunkRequest(PeerMessage):
 
 
 def digest(content: bytes | memoryview) -> bytes:
-    """By which a message refers to bytes."""
+    """The digest by which messages refer to bytes."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
 

@@ -1,7 +1,7 @@
 """A bound on what each credential has open here at a time, so that none can fill the memory.
 
-Requests beyond it are refused. A payload is read for a member alone, and beyond `MAX_PAYLOADS` not
-until others of that session are done with: machines that share a credential do not wait for each
+Requests beyond it are refused. Payloads are read only for members. Beyond `MAX_PAYLOADS`, a payload
+waits for the session's earlier ones, so that machines which share a credential do not wait for each
 other.
 """
 
@@ -13,26 +13,27 @@ from collections.abc import Generator
 
 from dipaco.swarm.errors import SwarmRefuses
 
-MAX_BYTES = 16 << 20  # of the open requests of one credential, without their payloads
-LEAST_BYTES = 32 << 10  # that each of them counts for: 512 at a time, at most
-MAX_PAYLOADS = 2  # of one session at a time, from their first byte until they are handled
+MAX_BYTES = 16 << 20  # limit on the open requests of one credential, without their payloads
+# Each request counts for at least this much, so at most 512 are open at a time.
+LEAST_BYTES = 32 << 10
+MAX_PAYLOADS = 2  # limit for one session, from a payload's first byte until it is handled
 
 
 class OpenRequests:
     """The requests that a wire handles now."""
 
     def __init__(self) -> None:
-        self._bytes: collections.Counter[str] = collections.Counter()  # by serial
+        self._bytes: collections.Counter[str] = collections.Counter()  # keyed by serial
         self._payloads: weakref.WeakValueDictionary[str, asyncio.Semaphore] = (
-            weakref.WeakValueDictionary()  # by session, while one is held or waited for
+            weakref.WeakValueDictionary()  # keyed by session, while one is held or waited for
         )
 
     @contextlib.contextmanager
     def one(self, serial: str, num_bytes: int) -> Generator[None]:
-        """One more, of a credential.
+        """Opens one more request of a credential.
 
         Raises:
-          SwarmRefuses: too much of that credential is open.
+          SwarmRefuses: the credential has too much open.
         """
         num_bytes = max(num_bytes, LEAST_BYTES)
         if (after := self._bytes[serial] + num_bytes) > MAX_BYTES:
@@ -47,5 +48,5 @@ class OpenRequests:
             self._bytes[serial] -= num_bytes
 
     def payload(self, sender: str) -> asyncio.Semaphore:
-        """To be held while a payload of that session is."""
+        """A semaphore to hold while a payload of that session is in memory."""
         return self._payloads.setdefault(sender, asyncio.Semaphore(MAX_PAYLOADS))

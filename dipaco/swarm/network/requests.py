@@ -1,4 +1,4 @@
-"""What a handler of requests gets, and gives."""
+"""The arguments and results of request handlers."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -10,24 +10,24 @@ from dipaco.swarm.network.relay import FarEnd
 
 
 class PeerRequest(NamedTuple):
-    """What a handler gets beside the body; the sender is authenticated."""
+    """A request without its body. The sender is authenticated."""
 
     sender: str  # name/session
     certificate: Certificate
     payload: bytes
-    header: bytes = b""  # as it was signed: see `Wire.opened`
-    source: str = ""  # the host that it dials from; empty = unknown
+    header: bytes = b""  # the signed header: see `Wire.opened`
+    source: str = ""  # the host from which it dials; empty = unknown
 
 
 class SignedRequest(NamedTuple):
-    """What a sender has signed; its payload is elsewhere."""
+    """The signed part of a request. Its payload is elsewhere."""
 
     sender: str  # name/session
     method: str
     payload_bytes: int
-    payload_root: bytes  # of `merkle`
+    payload_root: bytes  # a root of `merkle`
 
 
 PeerReply = tuple[msgspec.Struct, bytes | memoryview | FarEnd]
 RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
-Admits = Callable[[Any, PeerRequest], Awaitable[None]]  # raises why it does not
+Admits = Callable[[Any, PeerRequest], Awaitable[None]]  # raises the reason if it refuses

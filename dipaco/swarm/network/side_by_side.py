@@ -1,4 +1,4 @@
-"""Coroutines that run side by side, and end together."""
+"""Coroutines that run concurrently and end together."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any
 async def side_by_side(
     *turns: Coroutine[Any, Any, Any],
 ) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
-    """Runs them as tasks; those that have not ended when the block does are cancelled."""
+    """Runs coroutines as tasks, and cancels the unfinished ones at the end of the block."""
     tasks = tuple(asyncio.ensure_future(turn) for turn in turns)
     try:
         yield tasks
@@ -19,12 +19,12 @@ async def side_by_side(
 
 
 async def first_of(*tasks: asyncio.Task[Any]) -> None:
-    """Waits until one of them has ended."""
+    """Waits until one task has ended."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels them and waits until they have ended; what they raise is dropped."""
+    """Cancels tasks and waits until they have ended. Their exceptions are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What every transport of streams between peers has."""
+"""The contract of all transports, which carry streams between peers."""
 
 import asyncio
 import contextlib
@@ -7,38 +7,39 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-STREAM_BYTES = 256 << 10  # read ahead
-# To connect by TCP. What asks for it is sent again after 1, 3, 7, 15 and more seconds: where a link
-# was down and is back, another attempt is answered sooner.
+STREAM_BYTES = 256 << 10  # read-ahead of a stream
+# Limit for a TCP connection. The system repeats its request after 1, 3, 7, 15 and more seconds, so
+# a new attempt is answered sooner once a link is back.
 CONNECT_SECONDS = 4.0
-# Of a connection on which nothing is sent: after how long its other end is asked whether it is
-# there, how often, and how many times without an answer until it is closed.
+# Probes of a silent connection: seconds until the first, seconds between two, and the number
+# without an answer after which it is closed.
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class Transport(Protocol):
     """Streams to and from peers."""
 
-    address: str | None  # where others reach this peer; None = a client, which only dials out
+    # address at which others reach this peer; None = a client, which only dials out
+    address: str | None
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises OSError where there is no peer."""
+        """Raises OSError if no peer is there."""
         ...
 
     def seen_from(self, writer: asyncio.StreamWriter) -> str:
-        """The host that the peer of a served stream dials from; empty = unknown."""
+        """The host from which the peer of a served stream dials; empty = unknown."""
         ...
 
     def now_seen_at(self, host: str) -> None:
-        """A backbone says which host it has seen this machine dial from."""
+        """Notes the host from which a backbone has seen this machine dial."""
         ...
 
     async def close(self) -> None: ...
 
 
 def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """A machine at the other end that vanishes without a goodbye is noticed within a minute. How
-    soon is the system's own choice where it cannot be set.
+    """Makes the system notice within a minute that the other machine has vanished. If the delay
+    cannot be set, the system chooses it.
     """
     connection = writer.get_extra_info("socket")
     if connection is None:  # it is lost already

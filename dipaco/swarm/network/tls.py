@@ -1,9 +1,10 @@
 """TLS over TCP, by Python's own `ssl`: both ends prove that they hold a credential of the run.
 
 Each end shows the certificate that the run's authority made for its credential's key, and accepts
-no other: where that fails, the handshake ends, and nothing that the other end sends is read. Who
-dials also compares the key with the fingerprint in the address, so a credential alone does not let
-a machine stand in for another. TLS 1.3. What a peer may do is checked on its signed messages.
+no other. If that fails, the handshake ends, and nothing from the other end is read. The dialling
+peer also compares the key with the fingerprint in the address, so a credential alone does not let a
+machine stand in for another. The version is TLS 1.3. A peer's rights are checked on its signed
+messages.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ from dipaco.swarm.network.streams import (
 from dipaco.swarm.network.unproven import Unproven
 
 HANDSHAKE_SECONDS = 10.0
-MAX_HANDSHAKES = 256  # at a time; of more, the oldest is given up
+MAX_HANDSHAKES = 256  # Limit at a time. Beyond it the oldest is given up.
 BACKLOG = 128  # connections that wait to be accepted
 NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})
-# Of OpenSSL, why a certificate is not valid.
+# OpenSSL's codes for a certificate that is not valid.
 _NOT_YET_VALID, _EXPIRED = 9, 10
 
 Result = TypeVar("Result")
@@ -49,7 +50,7 @@ class Tls:
         self.address: str | None = None
         self._is_announced = False  # the address was given, and stays
         self._listener: socket.socket | None = None
-        # Also those that are closing: the ends of TLS say goodbye to each other.
+        # This includes closing connections: the ends of TLS say goodbye to each other.
         self._open: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handshakes = Unproven(MAX_HANDSHAKES)
@@ -64,15 +65,15 @@ class Tls:
         announce: str | None = None,
         towards: str | None = None,
     ) -> "Tls":
-        """Listens where there is a handler.
+        """Listens if there is a handler.
 
         Args:
           handler: serves streams; None = a client, which does not listen.
-          credential: of this machine.
+          credential: the credential of this machine.
           listen: `tls://HOST:PORT`; None = any port of all interfaces.
-          announce: the host of the address that others are told; None = that of `listen`, or, where
-            that means all interfaces, what a backbone says (`now_seen_at`).
-          towards: the address that is dialled first: the interface to it is announced until then.
+          announce: the host in the address that others are told. None = the host of `listen`, or,
+            if that means all interfaces, the one that a backbone sees (`now_seen_at`).
+          towards: the first address to be dialled. The interface to it is announced until then.
 
         Raises:
           BadAddress, BadCredential, CannotListen.
@@ -95,7 +96,7 @@ class Tls:
         return self
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises `TlsRefused` where the machine there is not the one that the address names."""
+        """Raises `TlsRefused` if the machine there is not the one that the address names."""
         where = addresses.parse(address)
         if where.kind != TLS or not where.fingerprint:
             raise BadAddress(given=address)
@@ -130,11 +131,11 @@ class Tls:
         return reader, writer
 
     def seen_from(self, writer: asyncio.StreamWriter) -> str:
-        """The host that a peer dials from."""
+        """The host from which a peer dials."""
         return str(writer.get_extra_info("peername")[0]).removeprefix("::ffff:").partition("%")[0]
 
     def now_seen_at(self, host: str) -> None:
-        """A backbone has seen this machine come from `host`: others may reach it there."""
+        """A backbone has seen this machine at `host`, so others may reach it there."""
         if self.address is not None and not self._is_announced:
             with contextlib.suppress(BadAddress):
                 self._announce(host)
@@ -146,7 +147,7 @@ class Tls:
         self.address = str(addresses.parse(str(SocketAddress(TLS, host, port, key))))
 
     async def close(self) -> None:
-        await asyncio.sleep(0)  # what was cancelled a moment ago ends first
+        await asyncio.sleep(0)  # recently cancelled tasks end first
         left = list(self._tasks)
         for task in left:
             task.cancel()
@@ -155,7 +156,7 @@ class Tls:
             self._listener.close()
         for transport in list(self._open):
             transport.abort()
-        await asyncio.sleep(0)  # they close at the loop's next turn, as dials that were given up
+        await asyncio.sleep(0)  # Transports and abandoned dials close at the loop's next turn.
 
     # --- answering -----------------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Tls:
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except OSError:  # as where too many files are open
+            except OSError:  # for example too many open files
                 await asyncio.sleep(0.1)
                 continue
             self._spawn(self._answer(connection, handler))
@@ -189,7 +190,7 @@ class Tls:
     async def _shake_hands(
         self, connection: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises `OSError` where the peer does not prove that it holds a credential."""
+        """Raises `OSError` if the peer does not prove that it holds a credential."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -204,13 +205,13 @@ class Tls:
 
 
 def _hang_up(dialling: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
-    """Of a dial that is given up as it succeeds: nobody else would close its connection."""
+    """Closes the connection of a dial that is given up as it succeeds. Nobody else would."""
     if dialling.done() and not dialling.cancelled() and dialling.exception() is None:
         dialling.result()[1].transport.abort()
 
 
 def _check(credential: Credential) -> None:
-    """Raises `BadCredential` where no peer would accept it: the handshake would not say why."""
+    """Raises `BadCredential` if no peer would accept it: the handshake would not say why."""
     check_not_expired(credential)
     if not credential.tls_certificate:
         problem = "it has no certificate for TLS, as an older version made it"
@@ -221,7 +222,7 @@ def _context(credential: Credential, kind: Any) -> ssl.SSLContext:
     """Shows the credential's certificate, and accepts those of the same authority."""
     context = ssl.SSLContext(kind)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # the fingerprint says whom is meant
+    context.check_hostname = False  # the fingerprint identifies the peer
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=x509.trusted_authority(credential.authority))

@@ -1,4 +1,4 @@
-"""A bound on peers that have not proved who they are yet: where there are too many, the oldest is
+"""A bound on peers that have not proved who they are yet. If there are too many, the oldest is
 given up.
 """
 
@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator
 
 
 class Unproven:
-    """Those that have begun, oldest first.
+    """Unproven peers, oldest first.
 
     Args:
-      most: at a time.
+      most: the most at a time.
     """
 
     def __init__(self, most: int):
@@ -21,7 +21,7 @@ class Unproven:
 
     @contextlib.asynccontextmanager
     async def one(self, seconds: float) -> AsyncGenerator[None]:
-        """One more, for so long.
+        """Admits one more, for so long.
 
         Raises:
           TimeoutError: it took longer, or too many came after it.

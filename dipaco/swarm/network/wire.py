@@ -5,12 +5,12 @@
     hello     a request whose reply tells the peer's name; every other request names its recipient
     header    msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
-The digest is the root of a Merkle tree. So who has a request can show to others what its sender has
-signed, and any part of the payload without the rest: `Wire.opened`.
+The digest is the root of a Merkle tree. So the holder of a request can show others its signed
+header, and any part of the payload without the rest: `Wire.opened`.
 
-A stranger's payload is never read: it is refused by its header, which is small and must come soon.
-Where many connections have not sent theirs yet, the oldest is closed. Others' payloads are read
-where their method has one and admits the request (`Wire.register`), and so much at a time as
+A stranger's payload is never read: it is refused by its header, which is small and must arrive
+soon. If many connections have not sent theirs yet, the oldest is closed. Members' payloads are read
+only if their method has one and admits the request (`Wire.register`), and only as much at a time as
 `open_requests` allows. A body is a msgspec struct: an unknown, missing or wrongly typed field is
 refused before any handler sees it. Nothing is unpickled.
 """
@@ -49,14 +49,14 @@ from dipaco.swarm.network.side_by_side import cancelled, first_of, side_by_side
 from dipaco.swarm.network.streams import Transport
 from dipaco.swarm.network.unproven import Unproven
 
-REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
-REPLY_BYTES = 4 << 20  # likewise
-HEADER_SECONDS = 30.0  # for the header of a request to come
-MAX_UNKNOWN = 256  # connections whose header has not come
+REQUEST_BYTES = 512 << 10  # limit of a request's header (a seal, a method and a body)
+REPLY_BYTES = 4 << 20  # limit of a reply's header
+HEADER_SECONDS = 30.0  # limit for the header of a request to arrive
+MAX_UNKNOWN = 256  # connections whose header has not arrived
 LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
 WITH_CONTENT = {"chunk", "past_mean", "slice_mean", "work"}  # methods whose replies have a payload
-HELLO = "hello"  # the one method whose recipient need not be named
-# What `Wire.ask` raises, where a peer is at fault.
+HELLO = "hello"  # the one method that needs no recipient
+# Errors that `Wire.ask` raises if a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
 
@@ -67,9 +67,9 @@ class Wire:
     """Sends requests to peers, and handles theirs.
 
     Args:
-      signer, verifier: of this session.
-      max_payload_bytes: a larger payload is refused unread. May be changed at any time.
-      meter: of its link.
+      signer, verifier: keys and rules of this session.
+      max_payload_bytes: a larger payload is refused unread. It may be changed at any time.
+      meter: measures this peer's link.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Wire:
         self.max_payload_bytes = max_payload_bytes
         self.meter = meter or LinkMeter()
         self._handlers: dict[str, tuple[type[msgspec.Struct], RequestHandler]] = {}
-        self._admits: dict[str, Admits] = {}  # of methods whose requests bring a payload
+        self._admits: dict[str, Admits] = {}  # keyed by methods whose requests bring a payload
         self._open_requests = OpenRequests()
         self.transport: Transport | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
@@ -100,11 +100,11 @@ class Wire:
         *,
         admits: Admits | None = None,
     ) -> None:
-        """From now on requests with this method go to `handler`.
+        """Routes later requests with this method to `handler`.
 
         Args:
-          admits: asked before a payload is read, with the request without it. None: as it was;
-            requests with this method bring none.
+          admits: asked before a payload is read, with the request without it. None: unchanged, and
+            new methods bring no payload.
         """
         self._handlers[method] = body, handler
         if admits is not None:
@@ -130,17 +130,15 @@ class Wire:
         """Sends a request, and waits for the reply. No other peer can take the request.
 
         Args:
-          address: of the peer.
-          method, body, payload: the request.
           reply: the type of the reply.
-          within_seconds: until the reply begins; as long again, and what its payload needs at
-            `LEAST_SPEED`, for that to come.
-          from_backbone: a reply of any other peer is refused.
-          recipient: the session that is meant; empty = the one that answers at the address.
-          through: who passes the request on, where the address is not reached from here.
+          within_seconds: limit until the reply begins. Its payload then has as long again, and the
+            time that it needs at `LEAST_SPEED`.
+          from_backbone: refuse a reply from any other peer.
+          recipient: the intended session; empty = the one that answers at the address.
+          through: the peer that passes the request on, if the address is not reached from here.
 
         Raises:
-          OSError: there is no reply; TimeoutError (one of them): not in time.
+          OSError: there is no reply. A TimeoutError is one: the reply is late.
           SwarmRefuses: the peer refuses, and says why.
           MessageRefused, BadMessage: the reply is not authentic, or cannot be understood.
         """
@@ -154,7 +152,7 @@ class Wire:
                 except SwarmRefuses as error:
                     if recipient or error.values["reason"] != OTHER_RECIPIENT:
                         raise
-                    # Another session answers there now: nothing was done.
+                    # Another session answers there now, so nothing was done.
                     to = await self._greeted(address)
                     _, envelope, content = await self._exchange(address, to, *sent)
             except asyncio.IncompleteReadError as error:
@@ -206,7 +204,7 @@ class Wire:
     async def _receive_reply(
         self, reader: asyncio.StreamReader, nonce: bytes, address: str, *, from_backbone: bool
     ) -> tuple[Certificate, Envelope]:
-        """What is replied to a request, and by whom; the payload is still to come."""
+        """The reply to a request, and its sender's certificate. The payload is still to be read."""
         header = await read_header(reader, REPLY_BYTES)
         certificate, envelope = self._open(header)
         if envelope.in_reply_to != nonce:
@@ -223,7 +221,7 @@ class Wire:
         return msgspec.msgpack.encode(self._header(method, body, payload, recipient, b""))
 
     def opened(self, header: bytes, kind: type[Body]) -> tuple[SignedRequest, Body]:
-        """What is in the header of a request that another peer got, and its body.
+        """The header of a request that another peer got, opened, and its body.
 
         Raises:
           MessageRefused, BadMessage: it is not authentic, or no such request.
@@ -263,12 +261,12 @@ class Wire:
             async with side_by_side(handled, reader.read(1)) as (handling, hanging_up):
                 await first_of(handling, hanging_up)
                 if handling.done():
-                    await cancelled(hanging_up)  # it would take the first byte of what is passed on
+                    await cancelled(hanging_up)  # it would take the first relayed byte
                     with contextlib.suppress(OSError):
                         await self._answer(reader, writer, header, *handling.result())
 
     def _asked(self, header: Header, envelope: Envelope) -> tuple[Any, RequestHandler]:
-        """The body of a request, and what handles it. Raises `BadMessage`."""
+        """The body of a request, and its handler. Raises `BadMessage`."""
         if envelope.method not in self._handlers:
             raise BadMessage(problem=f"there is no method `{envelope.method}`")
         if envelope.method != HELLO and not header.seal.recipient:
@@ -282,8 +280,8 @@ class Wire:
     async def _admit(
         self, reader: asyncio.StreamReader, envelope: Envelope, body: Any, request: PeerRequest
     ) -> None:
-        """Raises what the method's `admits` does. A sender that is refused without a fault of its
-        own still sends its payload, and then reads why: that is dropped as it comes.
+        """Raises the same as the method's `admits`. A sender that is refused without a fault of its
+        own still sends its payload, and then reads why. That payload is dropped as it arrives.
         """
         try:
             await self._admits[envelope.method](body, request)
@@ -371,11 +369,11 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who are you? The reply's seal says it."""
+    """Tell me who you are. The reply's seal does."""
 
 
 class _Greeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    seen_from: str = ""  # the host that the asking peer dials from
+    seen_from: str = ""  # the host from which the asking peer dials
 
 
 async def _greet(_: _Hello, request: PeerRequest) -> PeerReply:

@@ -1,9 +1,9 @@
 """Certificates for TLS (X.509) of credentials.
 
-The authority of a run signs one for the key of each credential, and that key alone proves it. What
-is trusted is the authority's public key, which every credential holds: a certificate for it is made
-where it is needed. Names say nothing; who a peer is, and whether its credential was revoked, is in
-the messages, which are signed as well.
+The authority of a run signs one for the key of each credential, and that key alone proves it. Trust
+rests on the authority's public key, which every credential holds: a certificate for it is made
+whenever it is needed. Names carry no meaning. A peer's identity, and whether its credential was
+revoked, are in the messages, which are signed as well.
 """
 
 import datetime
@@ -18,7 +18,7 @@ _ALWAYS = (
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Of an Ed25519 key, as in an address."""
+    """The fingerprint of an Ed25519 key, as in an address."""
     return hashlib.sha256(public_key).hexdigest()[:FINGERPRINT_DIGITS]
 
 
@@ -46,8 +46,8 @@ def issue(authority: Any, serial: int, holder: bytes, not_before: float, not_aft
 
 
 def trusted_authority(public_key: bytes) -> bytes:
-    """A certificate for an authority's key, for a store of trusted ones. The signature on it is of
-    no authority: nothing checks what is trusted by itself.
+    """A certificate for an authority's key, for a store of trusted ones. No authority signs it:
+    nothing checks a certificate that is trusted by itself.
 
     Returns:
       DER.

@@ -1,1 +1,1 @@
-"""What a group plans, as pure functions: shares of the sum, leases of rows, progress, deadlines."""
+"""A group's plans, as pure functions: shares of the sum, leases of rows, progress, deadlines."""

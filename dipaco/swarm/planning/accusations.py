@@ -1,30 +1,30 @@
-"""Whether a sender that reducers refuse is at fault, where reducers may lie too.
+"""Decides whether a sender that reducers refuse is at fault, where reducers may lie too.
 
-What the leader's own reducer refuses is certain. The word of one other reducer is not: the sender
+A refusal by the leader's own reducer is certain. A refusal by one other reducer is not: the sender
 is left out of the round, and that reducer's holder adds up nothing for a while, so that another one
-sees the sender's next sum. Reducers of two holders that refuse the same session are believed. Until
-two have refused sessions of a sender's holder, nothing is proved against it. A NaN, or a size, that
-most senders have comes from the model, not from them.
+sees the sender's next sum. Reducers of two holders that refuse the same session are believed.
+Nothing is proved against a holder until two holders have refused its sessions. A NaN or a size that
+most senders share comes from the model, not from them.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 NOT_FINITE = "the gradient holds a NaN or an infinity"
-TOO_LARGE = "times as large as the group's"  # how such a reason ends
+TOO_LARGE = "times as large as the group's"  # The end of such a reason.
 
 
 class Judgement(NamedTuple):
-    """What follows from the refusals of one round."""
+    """The consequences of one round's refusals."""
 
-    left_out: dict[str, str]  # sender -> reason, of this round
-    at_fault: frozenset[str]  # those of them that are refused for good
+    left_out: dict[str, str]  # sender -> reason, for this round
+    at_fault: frozenset[str]  # senders that are refused for good
     in_doubt: frozenset[str]  # reducers whose word stands alone
-    unproved: frozenset[str]  # senders against whose holder there is no more than one holder's word
+    unproved: frozenset[str]  # senders whose holder was refused by at most one holder
 
 
 class Accusations:
-    """What the reducers of a leader's rounds say against senders.
+    """All refusals by the reducers of one leader's rounds.
 
     Args:
       own: the leader's name as a reducer.
@@ -32,11 +32,11 @@ class Accusations:
 
     def __init__(self, own: str):
         self._own = own
-        # Sender, and holder of senders -> holders of reducers that refused it.
+        # Sender or holder of senders -> holders of the reducers that refused it.
         self._accusers: dict[str, set[str]] = {}
 
     def clear(self) -> None:
-        """Another term begins."""
+        """Forgets all refusals, since another term begins."""
         self._accusers.clear()
 
     def judge(
@@ -45,12 +45,12 @@ class Accusations:
         senders: Collection[str],
         holder_of: Callable[[str], str],
     ) -> Judgement:
-        """What follows from the refusals of one round.
+        """Judges the refusals of one round.
 
         Args:
           refused: reducer -> sender -> reason.
-          senders: of the round.
-          holder_of: the name in the credential of a session.
+          senders: all senders of the round.
+          holder_of: gives the name in a session's credential.
         """
         left_out: dict[str, str] = {}
         at_fault: set[str] = set()
@@ -76,12 +76,12 @@ class Accusations:
         return Judgement(left_out, frozenset(at_fault), frozenset(in_doubt), frozenset(unproved))
 
     def _num_accusers(self, accused: str, accuser: str) -> int:
-        """Holders that have accused a session, or a holder, with this one."""
+        """Counts the holders that have accused a session or a holder, `accuser` included."""
         accusers = self._accusers.setdefault(accused, set())
         accusers.add(accuser)
         return len(accusers)
 
 
 def _may_be_the_models(reason: str) -> bool:
-    """Whether honest senders have such a gradient where the model diverges."""
+    """True if honest senders can have such a gradient when the model diverges."""
     return reason == NOT_FINITE or reason.endswith(TOO_LARGE)

@@ -1,13 +1,14 @@
-"""Which blocks a peer gets when it asks, so that no step waits for a slow one.
+"""Chooses the blocks that a peer gets, so that no step waits for a slow peer.
 
-A step ends with its last block. So a block goes to a peer only if the others would not have done
-all that is left sooner; a peer that is too slow for that is *parked* until a step has more left. At
-the end of a step, when no block is free, an idle peer computes as a *backup* what it would finish
-before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section 3.6).
-Where rows of the next step may be computed meanwhile, these come first, unless a block would hold
-up its step for longer than they last.
-A peer whose speed is not known gets one block and is timed by it: a free one, else one of a holder
-whose speed is known. (Of two that are not timed it is not known whether either ever ends.)
+A step ends with its last block. So a peer gets a block only if the others would not finish
+everything sooner. A peer that is too slow for that is *parked* until a step has more left. At the
+end of a step, when no block is free, an idle peer computes as a *backup* any block that it would
+finish before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section
+3.6).
+Rows of the next step come first, where they may be computed meanwhile, unless a block would hold up
+its step for longer than they last.
+A peer of unknown speed gets one block and is timed by it: a free one, or else one whose holder's
+speed is known. (If neither speed is known, neither peer may ever finish.)
 """
 
 import math
@@ -16,16 +17,18 @@ from typing import NamedTuple
 
 from dipaco.swarm.planning.leases import BlockLedger, OpenBlock, blocks_to_lease
 
-MARGIN = 1.1  # of a step's length that a slower peer may add
-PATIENCE = 3.0  # times the seconds of who asks, before a block of unknown speed holds up its step
+MARGIN = 1.1  # A slower peer may lengthen a step by this factor.
+# A block of unknown speed holds up its step after so many times the asking peer's seconds.
+PATIENCE = 3.0
 
 
 class Assignment(NamedTuple):
-    """What a peer is to do."""
+    """The work that a peer gets."""
 
     count: int = 0  # free blocks to lease
-    backup: int | None = None  # a block to compute though another peer does
-    needed_seconds: float = 0.0  # that the others need without it; above 0: it is parked
+    backup: int | None = None  # a block to compute although another peer has it
+    # Seconds that the others need without this peer. Above 0 it is parked.
+    needed_seconds: float = 0.0
 
 
 def assign(
@@ -35,14 +38,14 @@ def assign(
     now_seconds: float,
     max_seconds: float,
 ) -> Assignment:
-    """What `peer` is to do now.
+    """Chooses the work that `peer` gets now.
 
     Args:
-      ledger: of the step.
-      peer: who asks.
-      seconds_per_block: of every peer that computes, this one among them; 0 = not known.
-      now_seconds: of the clock that the ledger's times are of.
-      max_seconds: of work that would be lost with the peer.
+      ledger: the blocks of the current step.
+      peer: the peer that asks.
+      seconds_per_block: one entry for each peer that computes, this one included; 0 = not known.
+      now_seconds: time on the ledger's clock.
+      max_seconds: limit on the work that would be lost with the peer.
     """
     own = seconds_per_block[peer]
     if ledger.num_free == 0:
@@ -60,9 +63,9 @@ def assign(
 
 
 def seconds_without(num_blocks: int, others: list[float]) -> float:
-    """How long peers of these seconds per block need for so many; infinite where there are none.
+    """Seconds that these peers need for so many blocks; infinite if there are no peers.
 
-    No less than one block takes the fastest: blocks are computed whole.
+    Blocks are computed whole, so it is at least the time of the fastest peer for one block.
     """
     if not others:
         return math.inf
@@ -72,14 +75,15 @@ def seconds_without(num_blocks: int, others: list[float]) -> float:
 def block_that_holds_up(
     ledger: BlockLedger, own: float, now: float, meanwhile_seconds: float
 ) -> int | None:
-    """The block that keeps a step from ending the longest, where that is longer than there is
-    anything else to do; None where there is none.
+    """The block that keeps a step from ending the longest, or None.
+
+    A block counts only if it would hold up the step for longer than there is other work.
 
     Args:
-      ledger: of the step.
-      own: seconds that the peer which asks needs for a block; 0 = not known.
-      now: of the clock that the ledger's times are of.
-      meanwhile_seconds: for which all peers have rows of the next step.
+      ledger: the blocks of the step.
+      own: seconds per block of the peer that asks; 0 = not known.
+      now: time on the ledger's clock.
+      meanwhile_seconds: all peers have rows of the next step for so long.
     """
     if own <= 0:
         return None
@@ -93,14 +97,14 @@ def block_that_holds_up(
 
 
 def _expected(one: OpenBlock, now: float) -> float:
-    """When a block should be done. Of one that is overdue it is known only how long it has taken:
-    it may take as long again.
+    """When a block should be done. An overdue block is expected to take as long again as it has
+    taken.
     """
     return one.due_seconds if now <= one.due_seconds else now + (now - one.since_seconds)
 
 
 def _late_block(ledger: BlockLedger, peer: str, own: float, now: float) -> int | None:
-    """The block that `peer` would finish the longest before its holder; None: there is none."""
+    """The block that `peer` would finish the longest before its holder, or None."""
     is_timed = own > 0
     late = [
         (_expected(one, now), one.block)

@@ -1,11 +1,13 @@
-"""Whose gradient the leader computes again, and in which step: in secret, and at least once in any
-`MAX_GAP` steps in which a credential's sum counts. The first sum of a credential is always checked.
+"""Chooses the sums whose gradient the leader computes again.
+
+The choice is secret. A credential is checked at least once in any `MAX_GAP` steps in which its sum
+counts, and always at its first sum.
 """
 
 import random
 
-MAX_GAP = 19  # so that what is doubted there is checked once more within 20 steps
-REDRAWN = 1 / 16  # of gaps are of any length: no peer is checked in the same rhythm for long
+MAX_GAP = 19  # A doubted credential is checked once more within 20 steps.
+REDRAWN = 1 / 16  # Share of the gaps that have a random length. It breaks any rhythm.
 
 
 class CheckSchedule:
@@ -17,7 +19,7 @@ class CheckSchedule:
         self._last: dict[str, tuple[int, bool]] = {}  # the last step, and whether it was checked
 
     def is_due(self, serial: str, step: int) -> bool:
-        """Whether the sum of a credential is checked in a step; the same whenever it is asked."""
+        """True if a credential's sum is checked in this step. Repeated calls agree."""
         last = self._last.get(serial)
         if last is not None and last[0] == step:
             return last[1]
@@ -27,7 +29,7 @@ class CheckSchedule:
         return left <= 0
 
     def check_next(self, serial: str) -> None:
-        """The next sum of that credential is checked."""
+        """Makes the credential's next sum a checked one."""
         self._left[serial] = 0
         self._last.pop(serial, None)
 

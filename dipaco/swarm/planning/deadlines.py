@@ -1,7 +1,7 @@
-"""How long to wait for a peer: learned from durations that were measured, never a constant.
+"""Deadlines for a peer, learned from measured durations and never a constant.
 
-A deadline is their median plus some spreads. The spread is the median absolute deviation, so that
-one stall does not lengthen the next deadline.
+A deadline is the median of the durations plus some spreads. The spread is the median absolute
+deviation, so that one stall does not lengthen the next deadline.
 """
 
 import collections
@@ -9,17 +9,18 @@ import statistics
 from collections.abc import Iterable
 
 SPREADS = 6.0
-MIN_SPREAD = 0.25  # of the median: even the most regular peer is interrupted now and then
-REMEMBERED = 64  # durations
+# Smallest spread, in medians: even the most regular peer is interrupted now and then.
+MIN_SPREAD = 0.25
+REMEMBERED = 64  # durations kept
 GAUSSIAN = 1.4826  # median absolute deviation -> standard deviation
 
 
 def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
-    """After how many seconds to give up, from durations of the same thing.
+    """Seconds after which to give up, from earlier durations of the same operation.
 
     Args:
-      durations: seconds that it has taken; may be empty.
-      guess_seconds: expected from sizes and declared speeds. It weighs less with each measurement.
+      durations: measured seconds; may be empty.
+      guess_seconds: a guess from sizes and declared speeds. It weighs less with each measurement.
     """
     seen = list(durations)
     if not seen:
@@ -32,7 +33,7 @@ def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
 
 
 class Durations:
-    """The last durations."""
+    """The last `REMEMBERED` durations."""
 
     def __init__(self) -> None:
         self._seen: collections.deque[float] = collections.deque(maxlen=REMEMBERED)

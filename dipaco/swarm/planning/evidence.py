@@ -1,28 +1,28 @@
-"""What shows that a peer has sent other values than it should have: kept in the run's ledger."""
+"""Evidence that a peer has sent wrong values. It is kept in the run's ledger."""
 
 from typing import NamedTuple
 
 from dipaco.control.swarms import PROVED
 
-SHOWN = 4  # values that are kept of each side
+SHOWN = 4  # values kept from each side
 
 
 class Evidence(NamedTuple):
-    """A lie that the leader has found itself; no peer's word is in it."""
+    """A lie that the leader has found itself, without the word of any peer."""
 
     kind: str  # "sum" or "gradient"
     step: int
     round_number: int
-    first: int  # values of the gradient, from and to, that were compared
+    first: int  # the compared values of the gradient are those from `first` to `last`
     last: int
-    problem: str  # a part of a sentence
+    problem: str  # part of a sentence
     claimed: tuple[float, ...] = ()  # the first values that differ, as the peer gave them
-    found: tuple[float, ...] = ()  # as they should be
+    found: tuple[float, ...] = ()  # the same values as they should be
     signed: str = (
-        ""  # hexadecimal: the header of what the peer has signed, where a peer passed it on
+        ""  # Header of the peer's signed message in hexadecimal, if another peer passed it on.
     )
 
     @property
     def reason(self) -> str:
-        """Why the session is refused."""
+        """The reason that the refused session is given."""
         return f"{PROVED} at step {self.step + 1}: {self.problem}"

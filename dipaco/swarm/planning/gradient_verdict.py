@@ -1,13 +1,14 @@
-"""Whether a sum of gradients is that of its rows, where another machine computed them.
+"""Judges whether a sum of gradients belongs to its rows, when another machine recomputed them.
 
-Machines do not agree to the last bit. Compared are the part along the expected gradient, in which
-differences of single values cancel (so a factor of 1.01 shows), and the distance. Measured on 0.9 M
-parameters, spots of 1,024 values, the largest of 864: factors of float32 on other processors,
-threads, orders and levels of optimisation are 2e-6 off, with fast mathematics 1.6e-4, with the ten
-bits of a GPU's TF32 products 3.9e-3; distances 2e-6, 2.9e-4 and 7.8e-3 of the gradient. Between
-bfloat16 and float32 factors are 3.7e-2 off, distances 6.3e-2. A peer that has fetched its state in
-fewer bytes computes at other parameters: with float16 factors were 1e-3 off and distances 2e-3,
-with int8 5.2e-2 and 9.8e-2 (a model of some thousand parameters, the largest of 338 sums).
+Machines do not agree to the last bit. Two things are compared: the part along the expected
+gradient, in which differences of single values cancel (so that a factor of 1.01 shows), and the
+distance. All figures were measured on 0.9 M parameters in spots of 1,024 values, as the largest of
+864. With float32 on other processors, threads, orders and levels of optimisation, factors are 2e-6
+off. They are 1.6e-4 off with fast mathematics, and 3.9e-3 with the ten bits of a GPU's TF32
+products. Distances are 2e-6, 2.9e-4 and 7.8e-3 of the gradient. Between bfloat16 and float32
+factors are 3.7e-2 off, and distances are 6.3e-2. A peer that has fetched its state in fewer bytes
+computes at other parameters. With float16 factors were 1e-3 off and distances 2e-3, with int8
+5.2e-2 and 9.8e-2 (a model of some thousand parameters, the largest of 338 sums).
 """
 
 from collections.abc import Sequence
@@ -15,28 +16,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-FLOOR = 1e-4  # of the gradient's root mean square: what no value is expected to be as exact as
-BOUNDS = 2.5  # six standard deviations of two roundings, over the most that both can be off
-CLEARLY = 3.0  # times the tolerated distance: one such sum is enough
+FLOOR = 1e-4  # Precision below which no value is compared, in root mean squares of the gradient.
+BOUNDS = 2.5  # Six standard deviations of two roundings, divided by the largest error of both.
+CLEARLY = 3.0  # A sum this many times the tolerated distance away is enough alone.
 
 
 class Tolerance(NamedTuple):
-    """How far honest machines may be apart."""
+    """Largest differences between honest machines."""
 
-    factor: float  # of all values that are compared
-    spot_factor: float  # of the values of one spot
-    distance: float  # of the gradient's norm
+    factor: float  # limit over all compared values
+    spot_factor: float  # limit within one spot
+    distance: float  # norms of the gradient
 
 
 TOLERANCES = {
     "float32": Tolerance(factor=6e-3, spot_factor=0.03, distance=0.05),
     "bfloat16": Tolerance(factor=0.05, spot_factor=0.2, distance=0.25),
 }
-OF_INT8_STATE = Tolerance(factor=0.2, spot_factor=0.6, distance=0.4)  # beside that
+OF_INT8_STATE = Tolerance(factor=0.2, spot_factor=0.6, distance=0.4)  # added to the above
 
 
 def tolerance_of(compute_dtype: str, state_codec: str) -> Tolerance:
-    """What is tolerated where peers compute in that type, and fetch their state in that codec."""
+    """The tolerance for peers that compute in this type and fetch their state in this codec."""
     tolerance = TOLERANCES[compute_dtype]
     if state_codec != "int8":
         return tolerance
@@ -44,23 +45,23 @@ def tolerance_of(compute_dtype: str, state_codec: str) -> Tolerance:
 
 
 class Compared(NamedTuple):
-    """Values of a sum, and what they should be."""
+    """Values of a sum beside the expected ones."""
 
     given: np.ndarray  # float32 [n]
     expected: np.ndarray  # float32 [n]
-    rounding: np.ndarray  # float64 [n]: what codecs may have changed of each
+    rounding: np.ndarray  # float64 [n]: how much codecs may have changed each
 
 
 class Verdict(NamedTuple):
-    """What a comparison says."""
+    """The result of a comparison."""
 
-    problem: str = ""  # empty where the sum is as expected
+    problem: str = ""  # empty if the sum is as expected
     is_clear: bool = False  # no honest machine is so far off
-    spot: int = 0  # the one that shows it
+    spot: int = 0  # the number of the spot that shows it
 
 
 def judge(spots: Sequence[Compared], tolerance: Tolerance) -> Verdict:
-    """The verdict on a sum from its values at some spots, float32 of one gradient."""
+    """Judges a sum by its values at some spots, all float32 and of one gradient."""
     whole = Compared(*(np.concatenate([one[i] for one in spots]) for i in range(3)))
     size = float(np.sqrt(np.mean(np.square(whole.expected, dtype=np.float64))))
     verdict = _judge(whole, size, tolerance.factor, tolerance.distance)

@@ -1,11 +1,11 @@
 """The ledger of one group step: which peer has which block of rows. No row twice, none lost.
 
 A step's batch is cut into blocks of neighbouring rows. A block is free, leased to one peer until a
-deadline, or done by one peer: computed, and held in that peer's sum. The blocks of a peer,
-leased or done, are free again when it goes before the step is closed. A leased block may have a
-*backup*: another peer that computes it as well. The first of the two that finishes has it in its
-sum, and the other's result does not count. A backup whose speed is not known keeps no other peer
-from being the backup in its place. Time is any clock in seconds.
+deadline, or done by one peer: computed, and held in that peer's sum. If a peer goes before the step
+is closed, its blocks are free again, leased or done. A leased block may have a *backup*: another
+peer that computes it as well. The first of the two that finishes has it in its sum, and the other's
+result does not count. A backup of unknown speed can be replaced by another peer. Time is any clock
+in seconds.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ class Lease(NamedTuple):
 
 
 class OpenBlock(NamedTuple):
-    """A block that is leased and not done, and has no backup whose speed is known."""
+    """A leased block that is not done and has no backup of known speed."""
 
     block: int
     holder: str
-    since_seconds: float  # it was leased
-    due_seconds: float  # expected to be done; infinite where the holder's speed is not known
-    has_backup: bool = False  # whose speed is not known
+    since_seconds: float  # when it was leased
+    due_seconds: float  # when it should be done; infinite if the holder's speed is not known
+    has_backup: bool = False  # it has a backup of unknown speed
 
 
 @dataclasses.dataclass
@@ -38,15 +38,15 @@ class _Block:
     since_seconds: float = 0.0
     due_seconds: float = math.inf
     is_done: bool = False
-    backup: "_Block | None" = None  # its holder and its deadline
+    backup: "_Block | None" = None  # the backup's holder and deadline
 
 
 class BlockLedger:
     """The blocks of one step.
 
     Args:
-      step: its number, to show.
-      num_blocks: of its batch.
+      step: the step's number, only to show.
+      num_blocks: the number of blocks in the step's batch.
     """
 
     def __init__(self, step: int, num_blocks: int):
@@ -65,11 +65,11 @@ class BlockLedger:
         now_seconds: float = 0.0,
         seconds_per_block: float = math.inf,
     ) -> Lease | None:
-        """The first free blocks, at most `count`; None where none is free.
+        """Leases the first free blocks, at most `count`. None if no block is free.
 
         Args:
           peer, count, until_seconds: who gets them, and until when.
-          now_seconds, seconds_per_block: from which follows when each should be done.
+          now_seconds, seconds_per_block: the expected end of each block follows from these.
         """
         free = [number for number, block in enumerate(self._blocks) if block.holder is None]
         if not free or count < 1:
@@ -88,9 +88,10 @@ class BlockLedger:
         now_seconds: float = 0.0,
         seconds_per_block: float = math.inf,
     ) -> bool:
-        """Whether the peer is now the backup of a block. False where the block is free or done, has
-        a backup, or is the peer's own. A peer whose speed is known replaces a backup whose speed is
-        not.
+        """True if the peer is now the block's backup.
+
+        False if the block is free or done, is the peer's own, or has a backup. A peer of known
+        speed replaces a backup of unknown speed.
         """
         found = self._blocks[block]
         if found.holder in (None, peer) or found.is_done:
@@ -106,8 +107,8 @@ class BlockLedger:
         return True
 
     def finish(self, peer: str, block: int) -> bool:
-        """Whether a block that the peer has computed counts. False where it is not its own: never
-        leased to it, or another peer's meanwhile. True again for one that was finished before.
+        """True if a block that the peer has computed counts, also if it was finished before. False
+        if the block was never leased to the peer or is another peer's meanwhile.
         """
         if not 0 <= block < len(self._blocks):
             return False
@@ -120,9 +121,10 @@ class BlockLedger:
         return True
 
     def adopt(self, peer: str, blocks: Iterable[int]) -> bool:
-        """The peer brings a sum of blocks that it computed for another ledger of this step. Either
-        all of them become its own, or, where another peer has one, none. True again for blocks that
-        were adopted before.
+        """Takes over a sum of blocks that the peer computed for another ledger of this step.
+
+        Either all of the blocks become the peer's, or none if another peer has one. True again for
+        blocks that were adopted before.
         """
         wanted = set(blocks)
         free = {number for number, block in enumerate(self._blocks) if block.holder is None}
@@ -133,8 +135,8 @@ class BlockLedger:
         return True
 
     def drop(self, peer: str) -> tuple[int, ...]:
-        """The peer is gone, and its sum with it. Returns its blocks; they are free again, or their
-        backups'.
+        """The peer is gone, and its sum with it. Returns its blocks, which are free again or belong
+        to their backups.
         """
         done = self._of(peer, done=True)
         for block in done:
@@ -142,7 +144,7 @@ class BlockLedger:
         return done + self.give_back(peer)
 
     def give_back(self, peer: str) -> tuple[int, ...]:
-        """The blocks that the peer has not done are free again, or their backups'. Returns them."""
+        """Frees the peer's unfinished blocks, or gives them to their backups. Returns them."""
         open_blocks = self._of(peer, done=False)
         for block in open_blocks:
             self._blocks[block] = self._blocks[block].backup or _Block()
@@ -152,7 +154,7 @@ class BlockLedger:
         return open_blocks
 
     def transfer(self, peer: str, blocks: Iterable[int], to: str) -> None:
-        """The peer leaves; its sum over some blocks is `to`'s now, its other blocks are free."""
+        """The peer leaves. `to` gets its sum over some blocks, and its other blocks are free."""
         given = set(blocks) & set(self._of(peer, done=True))
         for block in given:
             self._blocks[block].holder = to
@@ -168,7 +170,7 @@ class BlockLedger:
         return {peer: self.give_back(peer) for peer in sorted(late)}
 
     def open_blocks(self) -> list[OpenBlock]:
-        """Blocks that could get a backup."""
+        """Blocks that may get a backup."""
         return [
             OpenBlock(
                 number,
@@ -187,14 +189,14 @@ class BlockLedger:
         return self._of(peer, done=True)
 
     def has_done(self, peer: str, blocks: Sequence[int]) -> bool:
-        """Whether there may be a sum over these blocks: the peer has done each, and each is there
-        once.
+        """True if the peer may have a sum over these blocks: it has done each, and none is listed
+        twice.
         """
         wanted = set(blocks)
         return 0 < len(wanted) == len(blocks) and wanted <= set(self.done_by(peer))
 
     def held_by(self, peer: str) -> tuple[int, ...]:
-        """Blocks that are leased to it and not done."""
+        """Blocks that are leased to the peer and not done."""
         return self._of(peer, done=False)
 
     @property
@@ -230,16 +232,17 @@ def blocks_to_lease(
     seconds_per_block: float,
     max_seconds: float,
 ) -> int:
-    """How many blocks to lease to a peer at once: half of its fair part of the free ones, so that
-    peers of all speeds finish together (guided self-scheduling), and no more than it can compute in
-    `max_seconds`.
+    """The number of blocks to lease to a peer at once.
+
+    It is half of the peer's fair part of the free blocks, so that peers of all speeds finish
+    together (guided self-scheduling), and no more than the peer can compute in `max_seconds`.
 
     Args:
-      num_free: blocks.
-      rate: of the peer, blocks per second; 0 = not known: it gets one.
-      rates: of all peers that compute, this one among them.
-      seconds_per_block: of the peer; 0 = not known: it gets one.
-      max_seconds: of work that would be lost with the peer.
+      num_free: the number of free blocks.
+      rate: the peer's blocks per second; 0 = not known, and it gets one.
+      rates: the rates of all peers that compute, this one included.
+      seconds_per_block: the peer's seconds per block; 0 = not known, and it gets one.
+      max_seconds: limit on the work that would be lost with the peer.
     """
     if seconds_per_block <= 0 or rate <= 0:
         return min(1, num_free)

@@ -1,11 +1,11 @@
-"""Which path of a run a volunteer serves, where several can be joined.
+"""Chooses the path that a volunteer serves, where several can be joined.
 
-Modules step when all of their paths have ended a phase, so what counts is the path that ends its
-phase last. A volunteer goes where it brings that moment nearest, and moves only where the slower of
-the two paths that it changes would end clearly sooner. All of them follow the same figures, which
-are a second or two old, and which have those that have just come. So that they do not all do the
-same at once, each waits a time of its own (`roles/session.py`), looks again before it moves, and
-has an order of its own among paths that need it equally.
+Modules step when all of their paths have ended a phase, so the path that ends last decides. A
+volunteer goes where it brings that moment nearest. It moves only if the slower of the two affected
+paths would end clearly sooner. All volunteers follow the same figures, which are a second or two
+old and include newcomers. So that they do not all do the same at once, each waits for a different
+time (`roles/session.py`), looks again before it moves, and breaks ties between paths in a different
+order.
 """
 
 import math
@@ -13,28 +13,29 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-GAIN = 0.9  # of the seconds that the slower of two paths needs: a move must bring it below this
-MOVE_SECONDS = 20.0  # about what a move costs: leaving, fetching the other path's state
-LOOK_SECONDS = 20.0  # between two looks at the whole run, at most
-LOOKS = 10  # in what is left of a phase, at least
+GAIN = 0.9  # A move must cut the seconds of the slower of two paths to this share.
+MOVE_SECONDS = 20.0  # approximate cost of a move: leaving, and fetching the other path's state
+LOOK_SECONDS = 20.0  # longest time between two looks at the whole run
+LOOKS = 10  # fewest looks in the rest of a phase
 
 
 class Need(NamedTuple):
-    """What a path's phase still takes, and who is at it."""
+    """The work left in a path's phase, and the speed of its volunteers."""
 
     path: int
     samples_left: float
-    samples_per_second: float  # of all that are there
+    samples_per_second: float  # all volunteers there together
 
 
 def path_to_join(needs: Iterable[Need], name: str) -> int | None:
-    """The path that needs a newcomer most: the one that would end last without it;
-    of those that nobody serves, the one with most left; of those with nothing left, the one with
-    least speed. None where there is no path.
+    """The path that needs a newcomer most, or None if there is no path.
+
+    It is the path that would end last without the newcomer. Among paths without volunteers, the one
+    with the most samples left comes first. Among paths with nothing left, the slowest comes first.
 
     Args:
-      needs: of all paths that can be joined.
-      name: of the newcomer: others choose differently among equal paths.
+      needs: all paths that can be joined.
+      name: the newcomer's name, so that others choose differently among equal paths.
     """
 
     def order(need: Need) -> tuple[float, float, float, int]:
@@ -48,13 +49,13 @@ def path_to_join(needs: Iterable[Need], name: str) -> int | None:
 def path_to_move_to(
     needs: Iterable[Need], here: int, samples_per_second: float, name: str
 ) -> int | None:
-    """Where a volunteer is needed clearly more than at the path that it serves; None = it stays.
+    """The path that needs a volunteer clearly more than its present one. None = it stays.
 
     Args:
-      needs: of all paths that can be joined, this one among them.
+      needs: all paths that can be joined, the present one included.
       here: the path that it serves.
-      samples_per_second: its own, which is in those of `here`.
-      name: its own.
+      samples_per_second: the volunteer's speed, which is part of the speed of `here`.
+      name: the volunteer's name.
     """
     by_path = {need.path: need for need in needs}
     own = by_path.pop(here, None)
@@ -70,13 +71,13 @@ def path_to_move_to(
 
 
 def look_again_seconds(needs: Iterable[Need], here: int) -> float:
-    """After how long a volunteer looks again: a short phase is over soon."""
+    """Seconds until a volunteer looks again: a short phase is over soon."""
     left = next((_seconds(need) for need in needs if need.path == here), 0.0)
     return min(LOOK_SECONDS, max(1.0, left / LOOKS)) if left else LOOK_SECONDS / LOOKS
 
 
 def _seconds(need: Need) -> float:
-    """Until its phase ends."""
+    """Seconds until the path's phase ends."""
     if need.samples_left <= 0:
         return 0.0
     return need.samples_left / need.samples_per_second if need.samples_per_second else math.inf

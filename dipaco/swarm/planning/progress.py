@@ -1,8 +1,9 @@
-"""How far a group is in its step, and when to look again: pure functions of reports.
+"""A group's progress in its step, and when to look again: pure functions of reports.
 
-DeDLOC (arXiv 2106.10207) appendix B, with the numbers of its published implementation. Between two
-reports of a peer its progress is extrapolated at its own rate; the group's next step is expected
-when the sum reaches the target. Time is any clock in seconds that all arguments share.
+The source is DeDLOC (arXiv 2106.10207) appendix B, with the numbers of its published
+implementation. Between two reports, a peer's progress is extrapolated at its own rate. The group's
+next step is expected when the sum reaches the target. Time is any clock in seconds that all
+arguments share.
 """
 
 import dataclasses
@@ -14,15 +15,16 @@ from collections.abc import Iterable
 class ProgressReport:
     """The last report of one peer."""
 
-    samples: int  # of the current step, accumulated
+    samples: int  # samples accumulated for the current step
     samples_per_second: float
     at_seconds: float  # when it was made
-    is_current: bool = True  # at the group's step; a late peer's rate counts, its samples do not
+    # True at the group's step. A late peer's rate counts, its samples do not.
+    is_current: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefreshSettings:
-    """How often peers look at the group's progress. Defaults: hivemind 1.1."""
+    """Intervals at which peers look at the group's progress. Defaults: hivemind 1.1."""
 
     shortest_seconds: float = 0.5
     longest_seconds: float = 10.0
@@ -33,18 +35,18 @@ class RefreshSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Where a group is, by its reports."""
+    """A group's progress by its reports."""
 
     samples: float  # accumulated by now, extrapolated
-    samples_per_second: float  # of all together
-    seconds_left: float  # until the target; infinite where no peer computes
+    samples_per_second: float  # all peers together
+    seconds_left: float  # seconds until the target; infinite if no peer computes
     num_peers: int
 
 
 def estimate(
     reports: Iterable[ProgressReport], target_samples: int, now_seconds: float
 ) -> Estimate:
-    """Sums what peers have, and what they will have added since they reported."""
+    """Sums the reported samples, and those that peers have added since."""
     samples = rate = 0.0
     num_peers = 0
     for report in reports:
@@ -64,8 +66,8 @@ def estimate(
 
 
 def refresh_seconds(progress: Estimate, settings: RefreshSettings) -> float:
-    """How long a peer may go without looking: the time that is left, shortened since peers may join
-    meanwhile and bring the step forward.
+    """Longest time that a peer may go without looking. It is the time left, shortened because peers
+    may join meanwhile and bring the step forward.
     """
     here = progress.num_peers
     most = max(here + settings.drift_peers, here * (1.0 + settings.drift_fraction))
@@ -74,22 +76,22 @@ def refresh_seconds(progress: Estimate, settings: RefreshSettings) -> float:
 
 
 def should_match(progress: Estimate, settings: RefreshSettings) -> bool:
-    """Whether to prepare a round now, so that it can begin when it is due."""
+    """True if a round should be prepared now, so that it can begin when it is due."""
     return progress.seconds_left <= settings.matchmaking_seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """An exponential moving average of amounts per second, unbiased from the first measurement on
-    (as Adam's moments are).
+    """An exponential moving average of amounts per second. It is unbiased from the first
+    measurement on, like Adam's moments.
     """
 
-    weight: float = 0.0  # of the measurements, in [0, 1)
+    weight: float = 0.0  # weight of the measurements, in [0, 1)
     seconds_per_unit: float = 0.0
 
     def after(self, amount: float, seconds: float, alpha: float = 0.1) -> "Rate":
-        """With one more measurement; averages seconds per unit, so that stalls count as long as
-        they took.
+        """Adds one measurement. Seconds per unit are averaged, so that stalls count as long as they
+        took.
         """
         if amount <= 0:
             return self

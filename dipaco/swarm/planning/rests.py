@@ -1,10 +1,10 @@
-"""Which sessions get no rows for a while: senders without which rounds had to be held again.
+"""Suspends sessions for a while after rounds that had to be held again because of them.
 
-Such a session is removed, joins again, and would get rows of the same step. After some rounds in a
-row it rests, for so many times as long as it held up the step, at first ten: what it costs the
-others is an eleventh of their time at the most, whatever it does. What its own rest made longer is
-not held up. A new session goes on where the worst of the same holder was, and makes good what those
-did that are gone. Time is any clock in seconds.
+A failed session is removed, joins again, and would get rows of the same step. After some failed
+rounds in a row it is suspended, for a multiple of the time it held up the step, at first ten. It
+therefore costs the others at most an eleventh of their time, whatever it does. Time that its own
+suspension added is not counted as held up. A new session continues the worst record among its
+holder's sessions, and clears the records of those that are gone. Time is any clock in seconds.
 """
 
 import functools
@@ -12,30 +12,31 @@ import math
 from collections.abc import Mapping, Set
 from typing import NamedTuple, TypeVar
 
-FAILED_ROUNDS = 2  # in a row, before a session rests
-REST = 10.0  # times what it held up; twice as long with each further round
-MAX_REST_SECONDS = 3600.0  # longer only where a step was held up for a tenth of it
+FAILED_ROUNDS = 2  # failed rounds in a row before a session is suspended
+REST = 10.0  # Length in times of the delay it caused. Each further failed round doubles it.
+MAX_REST_SECONDS = 3600.0  # A suspension is longer only if a step was held up for a tenth of it.
 
 _Member = TypeVar("_Member")
 
 
 class _Failures(NamedTuple):
-    """Of one session."""
+    """The record of one session."""
 
-    failed_rounds: int = 0  # a good one takes one off
-    until_seconds: float = 0.0  # it rests; of one that does not, when it was seen last
-    rest_ends_seconds: float = -math.inf  # of its last rest, also of one that is over
+    failed_rounds: int = 0  # A good round takes one off.
+    # End of its suspension. If it is not suspended, when it was seen last.
+    until_seconds: float = 0.0
+    rest_ends_seconds: float = -math.inf  # end of its last suspension, even if it is over
 
 
 class Rests:
-    """What the leader has seen of sessions ("name/number"), by session."""
+    """The leader's record of sessions ("name/number")."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Failures] = {}
 
     def note_joined(self, session: str, members: Set[str], now_seconds: float) -> None:
-        """A session joins, beside these: what others of its holder did that are gone is its own
-        now. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
+        """A session joins beside these members. It inherits the records of its holder's sessions
+        that are gone. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
         """
         seen, holder = self._of(session), holder_of(session)
         for one in self._seen.keys() - members - {session}:
@@ -48,12 +49,12 @@ class Rests:
         self._seen[session] = seen._replace(until_seconds=max(seen.until_seconds, now_seconds))
 
     def note_failed(self, session: str, now_seconds: float, step_seconds: float) -> float:
-        """A round is held again without it. Returns for how many seconds it rests; 0 = it does not.
+        """A round is held again without this session. Returns seconds of suspension; 0 = none.
 
         Args:
-          session: that failed.
-          now_seconds: of the clock.
-          step_seconds: that the step has taken so far.
+          session: the session that failed.
+          now_seconds: time on the clock.
+          step_seconds: the time that the step has taken so far.
         """
         before = self._of(session)
         times = before.failed_rounds + 1
@@ -69,30 +70,30 @@ class Rests:
         return rest
 
     def note_good(self, session: str, now_seconds: float) -> None:
-        """A step was closed with its rows: it does not rest any more."""
+        """A step was closed with the session's rows, so its suspension ends."""
         before = self._of(session)
         rest_ends = min(now_seconds, before.rest_ends_seconds)
         self._seen[session] = _Failures(max(0, before.failed_rounds - 1), now_seconds, rest_ends)
 
     def rests(self, session: str, now_seconds: float) -> bool:
-        """Whether it is to get no rows, where others do."""
+        """True if the session is to get no rows while others do."""
         return now_seconds < self._of(session).until_seconds
 
     def at_work(
         self, sessions: Mapping[str, _Member], computing: Set[str], now_seconds: float
     ) -> Mapping[str, _Member]:
-        """Those that do not rest; all, where none of them computes.
+        """The members that are not suspended, or all of them if none of those computes.
 
         Args:
           sessions: the members.
-          computing: those of them of which blocks have come.
-          now_seconds: of the clock.
+          computing: the members that have finished blocks.
+          now_seconds: time on the clock.
         """
         at_work = {name: one for name, one in sessions.items() if not self.rests(name, now_seconds)}
         return at_work if computing & at_work.keys() else sessions
 
     def _of(self, session: str) -> _Failures:
-        """What is known of a session; of a new one, the most that is of its holder's."""
+        """The record of a session. A new session has the worst record of its holder's sessions."""
         if session in self._seen:
             return self._seen[session]
         holder = holder_of(session)

@@ -1,9 +1,9 @@
-"""How long a round may take, from the links of its members: before that was measured, and at most.
+"""Estimates how long a round may take from its members' links, before any was measured.
 
-Every link in turn moves at most two vectors for itself, and those of what it adds up. For one
-sender in many that is slow, or says so, the others do not wait for longer than the next slowest may
-need, or than the step has taken so far: its rows are sooner computed again. Of two senders it is
-not known which is the usual one: both are waited for, an hour at most.
+Every link in turn moves at most two vectors for itself, and the vectors that it adds up. If one
+sender in many is slow, or says so, the others wait no longer than the next slowest may need, or
+than the step has taken so far: its rows are sooner computed again. With two senders it is unknown
+which is the usual one, so both are waited for, an hour at most.
 """
 
 from collections.abc import Sequence
@@ -12,27 +12,28 @@ from typing import NamedTuple
 from dipaco.swarm.planning.deadlines import SPREADS
 from dipaco.swarm.planning.shares import Link
 
-MAX_UNUSUAL = 8  # one sender in so many may be slow without being waited for; one of three and more
-MAX_ROUND_SECONDS = 3600.0  # for senders that are slower than most
+# One sender in so many may be slow without being waited for, if there are three or more.
+MAX_UNUSUAL = 8
+MAX_ROUND_SECONDS = 3600.0  # longest wait for senders that are slower than most
 
 
 class RoundSeconds(NamedTuple):
-    """Of one round."""
+    """The duration of one round."""
 
-    expected: float  # by the slowest link
-    most: float  # that may be waited, whatever was measured
+    expected: float  # expected from the slowest link
+    most: float  # longest wait, whatever was measured
 
 
 def round_seconds_of(
     links: Sequence[Link], num_values: int, least_seconds: float, step_seconds: float
 ) -> RoundSeconds:
-    """What is expected of a round.
+    """Estimates the duration of a round.
 
     Args:
-      links: of all members, the leader's first, whose word is taken.
-      num_values: float32, of the gradient.
-      least_seconds: of any round.
-      step_seconds: that the step has taken so far.
+      links: the links of all members, the leader's first, whose word is taken.
+      num_values: float32 values of the gradient.
+      least_seconds: shortest duration of any round.
+      step_seconds: the time that the step has taken so far.
     """
     speeds = [min(link.up, link.down) for link in links]
     of_senders = [speed for link, speed in zip(links[1:], speeds[1:], strict=True) if link.sends]

@@ -1,10 +1,10 @@
 """Shares of the gradient vector: how much each reducer adds up, for the shortest round.
 
-DeDLOC (arXiv 2106.10207) section 3.2 states a linear program: of N peers, peer i with bandwidth b_i
-and share s_i moves 1 + (N - 2) s_i vectors in each direction (its own vector out, the others'
-slices in; then the sums), and the round takes as long as the slowest of them. Its optimum has a
-closed form, so nothing is solved: `shares`. Where links are not symmetric, or peers only add up, or
-only receive, loads differ by direction and one bisection does it: `shares_of_links`.
+DeDLOC (arXiv 2106.10207) section 3.2 states a linear program. Among N peers, peer i with bandwidth
+b_i and share s_i moves 1 + (N - 2) s_i vectors in each direction (its own vector out and the
+others' slices in, then the sums), and the round takes as long as its slowest peer. The optimum has
+a closed form, so nothing is solved: `shares`. Loads differ by direction if links are not symmetric,
+or if peers only add up or only receive. Then one bisection does it: `shares_of_links`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ BISECTIONS = 60  # halves an interval to the last bit of a double
 
 
 def shares(bandwidths: np.ndarray) -> np.ndarray:
-    """Shares of the published linear program.
+    """The optimum of the published linear program.
 
     xi = max(1 / min b, (N - 2 + n) / sum b), s_i proportional to xi b_i - 1, over the n peers with
     b_i > 0. In words: all reducers finish together, unless the slowest link needs longer for its
@@ -26,7 +26,7 @@ def shares(bandwidths: np.ndarray) -> np.ndarray:
       bandwidths: float [N], N > 2, vectors (or bytes) per second; 0 = only sends (a client).
 
     Returns:
-      float64 [N], sums to one, 0 for clients.
+      float64 [N] that sums to one, 0 for clients.
     """
     b = np.asarray(bandwidths, np.float64)
     can_reduce = b > 0
@@ -43,7 +43,7 @@ def shares(bandwidths: np.ndarray) -> np.ndarray:
 
 
 def round_seconds(bandwidths: np.ndarray, share: np.ndarray) -> float:
-    """How long a round takes by the model of `shares`: the slowest of those that reduce."""
+    """Duration of a round by the model of `shares`: the time of the slowest reducer."""
     b = np.asarray(bandwidths, np.float64)
     load = 1.0 + (len(b) - 2) * np.asarray(share)
     return float(np.max(load[b > 0] / b[b > 0]))
@@ -51,7 +51,7 @@ def round_seconds(bandwidths: np.ndarray, share: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Link:
-    """What one peer's connection can do, and what it does in a round."""
+    """One peer's connection and its part in a round."""
 
     up: float  # bytes per second
     down: float
@@ -65,10 +65,10 @@ def shares_of_links(links: Sequence[Link]) -> np.ndarray:
 
     With S senders and R receivers, peer i moves  up: sends (1 - s) + (R - receives) s,  down:
     receives (1 - s) + (S - sends) s  vectors. For a given duration each peer's largest share is the
-    smaller of what both directions admit; the shortest duration is where these sum to one.
+    smaller one that both directions admit. At the shortest duration these shares sum to one.
 
     Returns:
-      float64 [N], sums to one; equal to `shares` for symmetric links where all send and receive.
+      float64 [N] that sums to one. It equals `shares` for symmetric links if all send and receive.
     """
     up, down = (np.array([getattr(link, name) for link in links], float) for name in ("up", "down"))
     sends, receives, can_reduce = (
@@ -102,7 +102,7 @@ def shares_of_links(links: Sequence[Link]) -> np.ndarray:
 
 
 def _largest(budget: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The largest share in [0, 1] with slope * share <= budget; 0 where even none is too much."""
+    """The largest share in [0, 1] with slope * share <= budget, or 0 if there is none."""
     positive = slope > 0
     ratio = np.where(positive, budget / np.where(positive, slope, 1.0), 1.0)
     return np.where(budget < -1e-12, 0.0, np.clip(ratio, 0.0, 1.0))

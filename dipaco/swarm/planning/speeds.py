@@ -1,26 +1,26 @@
-"""How fast the volunteers of each path are expected to be, those among them that have just come."""
+"""Expected speeds of the volunteers of each path, newcomers included."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-NEW_SECONDS = 300.0  # in which a newcomer is expected to have computed its first block
+NEW_SECONDS = 300.0  # A newcomer should have computed its first block in this time.
 
 
 class Hand(NamedTuple):
-    """A volunteer at a path, as its leader knows it."""
+    """A volunteer of a path, as its leader knows it."""
 
-    samples_per_second: float  # as timed there; 0 = not yet
-    declared_samples_per_second: float  # as it says that it computed at another path; 0 = unknown
-    seconds: float  # since it joined
+    samples_per_second: float  # measured there; 0 = not yet
+    declared_samples_per_second: float  # its speed at another path by its own word; 0 = unknown
+    seconds: float  # time since it joined
 
 
 def expected_speeds(hands: Mapping[int, Sequence[Hand]]) -> dict[int, float]:
-    """Path -> samples per second of all that are there.
+    """Path -> expected samples per second of all its volunteers.
 
-    A newcomer counts as it declares, though no faster than the fastest that was timed in the whole
-    run; one that declares nothing, as a usual one. One that has computed nothing for `NEW_SECONDS`
-    counts for nothing: the path may need others.
+    A newcomer counts with its declared speed, though no faster than the fastest that was timed in
+    the whole run. A newcomer that declares nothing counts with the mean speed. A volunteer that has
+    computed nothing for `NEW_SECONDS` counts for nothing: the path may need others.
     """
     timed = [one.samples_per_second for each in hands.values() for one in each]
     timed = [speed for speed in timed if speed]

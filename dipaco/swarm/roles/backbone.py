@@ -1,9 +1,9 @@
 """A backbone: the process between a run and a swarm.
 
 To the run it is a worker: it claims the path's `train` task, and records the result. To the group
-it is the leader while it holds that claim; otherwise it follows as every peer does, and holds the
-state, ready to go on where another backbone died. While there are no volunteers, the path is left
-to plain workers. The group runs in a thread with an event loop; the worker's thread gives it phases
+it is the leader while it holds that claim. Otherwise it follows like every peer, and holds the
+state, ready to continue if another backbone dies. While there are no volunteers, the path is left
+to plain workers. The group runs in a thread with an event loop. The worker's thread gives it phases
 and records its steps.
 """
 
@@ -39,38 +39,38 @@ from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
-SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
+SAVE_SECONDS = 60.0  # time between two saves of an unfinished phase
 STATUS_SECONDS = 1.0
-OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
-# For which what was read of the whole run is said again: volunteers move by it.
+OVERVIEW_SHARE = 0.02  # largest share of the time that reading it may take
+# An overview of the whole run is repeated for so long. Volunteers move by it.
 OVERVIEW_SECONDS = 1.0
-REFUSED_SECONDS = 5.0  # after which a backbone that was refused tries again to follow
+REFUSED_SECONDS = 5.0  # A refused backbone tries again to follow after so long.
 REFUSALS_SHOWN = 20
-TELL_SECONDS = 15.0  # at most, for peers to hear that the run is over
+TELL_SECONDS = 15.0  # longest wait for peers to learn that the run is over
 
 
 class _StepTaken(NamedTuple):
-    """A step, on its way from the group's thread to the worker's thread."""
+    """A step on its way from the group's thread to the worker's thread."""
 
     outcome: StepOutcome
     state: Any
-    losses: list[float]  # of the phase so far
+    losses: list[float]  # losses of the phase so far
 
 
 class Backbone:
     """One backbone of one path.
 
     Args:
-      open_ledger: a connection for the group's thread.
-      place: of which path it is the backbone.
-      settings: of the group.
-      credential: its own.
+      open_ledger: opens a connection for the group's thread.
+      place: the path that it is a backbone of.
+      settings: the group's settings.
       listen: the address to listen on.
-      announce: the host that peers are told, with TLS; None = that of `listen`, or this machine's.
+      announce: the host that peers are told, with TLS; None = the host of `listen`, or this
+        machine's.
       identity: the file of its libp2p key.
-      say: called with a sentence about what happens, in the group's thread.
-      save_seconds: between two saves of a phase that goes on.
-      num_steps: of a path, in all phases; told to volunteers.
+      say: called with a sentence about each event, in the group's thread.
+      save_seconds: time between two saves of an unfinished phase.
+      num_steps: steps of a path, over all phases. Volunteers are told.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class Backbone:
         self._save_seconds = save_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
-        self._is_busy = False  # leads a phase
-        self._followed: Peer | None = None  # what it was, or is, of another that leads
-        self._is_out = False  # others of the path have other options: it never leads
-        self._ends = 0  # the step that the phase ends at
+        self._is_busy = False  # true while it leads a phase
+        self._followed: Peer | None = None  # its role as a peer of another leader, past or present
+        self._is_out = False  # Other backbones of the path have other options, so it never leads.
+        self._ends = 0  # the step at which the phase ends
         self._num_steps, self._overview = num_steps, RunOverview()
-        self._overview_until = 0.0  # of the monotonic clock
+        self._overview_until = 0.0  # time on the monotonic clock
         self._refusals: list[dict[str, str]] = []
         self.address = ""
 
@@ -121,7 +121,7 @@ class Backbone:
             raise
 
     def close(self, *, is_finished: bool) -> None:
-        """Leaves; where the run is finished, the group is ended."""
+        """Leaves. If the run is finished, the group ends."""
         with contextlib.suppress(DipacoError, OSError, TimeoutError):
             self._do(self._stop(is_finished))
         self._end_thread()
@@ -136,7 +136,7 @@ class Backbone:
         """Has the group take the steps of a phase; see `PhaseRunner`.
 
         Raises:
-          What `work.should_stop` raises; then nothing more is recorded.
+          Any error of `work.should_stop`; then nothing more is recorded.
         """
         taken: queue.SimpleQueue[_StepTaken] = queue.SimpleQueue()
         stop = threading.Event()
@@ -202,7 +202,7 @@ class Backbone:
         self._ledger.put_backbone(is_manned=False)
         self._manning = Manning(self._leader, self._ledger, self._say)
         self._read_ledger()
-        # To check gradients it needs the program that peers compute them by.
+        # Gradient checks need the program with which peers compute.
         self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
         watch = LeaderWatch(self._wire, self._ledger, self._say)
         self._tasks = [
@@ -223,7 +223,7 @@ class Backbone:
             await self._wire.transport.close()
 
     async def _tell_the_end(self) -> None:
-        """Until all that take part, or wait to, know that the run is over."""
+        """Waits until all members and waiting peers know that the run is over."""
         until = time.monotonic() + TELL_SECONDS
         self._leader.end()
         if self._leader.is_leading:
@@ -240,7 +240,7 @@ class Backbone:
             self._say(f"{sender} refused: {reason}")
 
     def _read_ledger(self) -> None:
-        """What other processes have put into the ledger: credentials, revocations, backbones."""
+        """Reads the ledger's news from other processes: credentials, revocations, backbones."""
         verifier = self._wire.verifier
         self._leader.group.refusals |= self._ledger.read_credentials(verifier)
         self._backbones = self._ledger.addresses()
@@ -251,7 +251,7 @@ class Backbone:
             self._read_ledger()
 
     def _overview_of_now(self) -> RunOverview:
-        """Some seconds old at most, however often peers ask."""
+        """An overview that is at most some seconds old, however often peers ask."""
         now = time.monotonic()
         if now > self._overview_until:
             with contextlib.suppress(DipacoError):
@@ -276,7 +276,9 @@ class Backbone:
                     self._say("another backbone leads now: this one follows it")
 
     def _is_another_s(self) -> bool:
-        """Whether another has claimed the phase, or the next one, of a group that this one led."""
+        """True if another backbone has claimed the phase, or the next, of a group that this one
+        led.
+        """
         holders = None, self._place.worker
         return self._leader.is_leading and self._ledger.leader() not in holders
 
@@ -286,7 +288,7 @@ class Backbone:
         return self._followed.lost if is_following else None
 
     def _look_for_other_options(self) -> None:
-        """Two backbones that started at once may differ: one of them then leads no more."""
+        """Two backbones that started at once may differ. One of them then never leads again."""
         if not self._is_out:
             try:
                 self._ledger.check_options()
@@ -305,7 +307,7 @@ class Backbone:
         self._ledger.put_status(status)
 
     async def _follow_forever(self) -> None:
-        """While this backbone does not lead, it is a peer of the one that does."""
+        """Follows the leading backbone as a peer, while this one does not lead."""
         said: set[str] = set()
         while True:
             others = tuple(address for address in self._backbones if address != self.address)
@@ -338,7 +340,7 @@ class Backbone:
         self._is_busy = True
         self._leader.start_leading()  # `_follow_forever` stops its peer
         await asyncio.sleep(0.1)
-        begins = work.first_step - len(work.losses)  # the phase
+        begins = work.first_step - len(work.losses)  # first step of the phase
         ends = self._ends = work.first_step + len(work.rates)
         if not holder.origin:
             others = [address for address in self._backbones if address != self.address]
@@ -355,7 +357,8 @@ class Backbone:
         self._leader.begin_phase(self._backbones, last_senders=senders if goes_on else None)
         self._put_status()
         try:
-            batches: dict[int, asyncio.Future[Any]] = {}  # of this step and those after it
+            # batches of this step and the following ones
+            batches: dict[int, asyncio.Future[Any]] = {}
             ahead = 2 if self._settings.delayed_updates else 1
 
             def should_stop() -> bool:

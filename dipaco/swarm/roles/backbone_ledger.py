@@ -1,4 +1,4 @@
-"""What a backbone reads from the run's ledger, and what it writes there."""
+"""A backbone's view of the run's ledger: all that it reads and writes there."""
 
 import contextlib
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from dipaco.swarm.roles import common_options
 from dipaco.swarm.roles.leader import StepOutcome
 from dipaco.swarm.training.compute import GroupSettings
 
-MOST_HELPERS = 1000  # that an overview names
+MOST_HELPERS = 1000  # limit of an overview
 
 
 class BackbonePlace(NamedTuple):
-    """Which path of which arm, by which worker."""
+    """The path and the arm that a backbone serves, and its worker."""
 
     arm: str
     path: int
@@ -33,10 +33,10 @@ class BackboneLedger:
     """The ledger, for one backbone of one path.
 
     Args:
-      ledger: a connection of this object's own.
-      place: of the backbone.
-      settings: of its group.
-      address: where peers reach it.
+      ledger: a connection for this object alone.
+      place: the backbone's place.
+      settings: the group's settings.
+      address: the address at which peers reach the backbone.
     """
 
     def __init__(self, ledger: Ledger, place: BackbonePlace, settings: GroupSettings, address: str):
@@ -44,23 +44,23 @@ class BackboneLedger:
         self._place, self._settings, self._address = place, settings, address
 
     def close(self) -> None:
-        """It is no backbone any more."""
+        """Removes the backbone from the ledger and closes the connection."""
         with contextlib.suppress(DipacoError):
             self._swarms.drop_backbone(self._place.worker)
         self._ledger.close()
 
     def check_options(self) -> None:
-        """Raises `OptionsDiffer`: other backbones of the path have other ones."""
+        """Raises `OptionsDiffer` if other backbones of the path have other options."""
         common_options.check(self._swarms, self._place.arm, self._place.path, self._settings)
 
     def put_backbone(self, *, is_manned: bool) -> None:
-        """`is_manned`: it has volunteers; else other workers may take the path."""
+        """`is_manned`: it has volunteers. Otherwise other workers may take the path."""
         arm, path, worker = self._place
         self._swarms.put_backbone(worker, arm, path, self._address, is_manned=is_manned)
 
     def read_credentials(self, verifier: Verifier) -> dict[str, tuple[str, ...]]:
-        """What the ledger says of credentials, for the verifier. Returns why sessions of each were
-        refused.
+        """Gives the verifier the ledger's credentials. Returns for each credential why its sessions
+        were refused.
         """
         issued = self._swarms.credentials()
         verifier.allowed = frozenset(one.serial for one in issued)
@@ -71,7 +71,7 @@ class BackboneLedger:
         return self._swarms.refusals()
 
     def addresses(self) -> tuple[str, ...]:
-        """Of the live backbones of the path."""
+        """Addresses of the live backbones of the path."""
         of_path = self._swarms.backbones(self._place.arm, self._place.path)
         return tuple(of_path.values()) or (self._address,)
 
@@ -83,8 +83,8 @@ class BackboneLedger:
         return None
 
     def holder_at(self, address: str) -> tuple[str, str] | None:
-        """(worker, its process) of another backbone of the path at an address, if it holds a claim
-        and was not seen to leave or fall silent.
+        """(worker, its process) of another backbone of the path at an address. None if it holds no
+        claim, or was seen to leave or fall silent.
         """
         places = self._swarms.backbones(self._place.arm, self._place.path)
         for worker, at in places.items():
@@ -94,12 +94,12 @@ class BackboneLedger:
         return None
 
     def end_claims_of(self, holder: tuple[str, str]) -> int:
-        """Of a backbone whose process has ended; how many it held."""
+        """Ends the claims of a backbone whose process has ended. Returns their number."""
         return self._ledger.reaper.end_claims_of(*holder)
 
     def is_manned_by_leader(self) -> bool | None:
-        """Whether another backbone, which led last and lives, has volunteers; None: there is none
-        such.
+        """True if another live backbone, which led last, has volunteers. None if there is no such
+        backbone.
         """
         arm, path, worker = self._place
         leader = self.leader()
@@ -110,8 +110,8 @@ class BackboneLedger:
     def refuse(
         self, certificate: Certificate, session: str, reason: str, evidence: Evidence | None
     ) -> tuple[str, ...]:
-        """A session was refused: its credential may be used again, at any backbone. With evidence
-        it may not.
+        """Records a refused session. Its credential may be used again, at any backbone, unless
+        there is evidence.
         """
         kept = None if evidence is None else {"path": self._place.path, **evidence._asdict()}
         with contextlib.suppress(DipacoError):
@@ -122,15 +122,15 @@ class BackboneLedger:
         self._swarms.put_status(self._place.arm, self._place.path, self._place.worker, status)
 
     def overview(self, steps: int, inner: InnerSettings) -> RunOverview:
-        """How the run is, for people who lend a machine.
+        """The state of the run, for people who lend a machine.
 
         Args:
-          steps: of a path, in all phases.
-          inner: of the run.
+          steps: steps of a path, over all phases.
+          inner: the run's settings.
         """
         arm, batch_size = self._place.arm, inner.batch_size
         places = self._swarms.places(arm)
-        left = {  # of paths whose phase is due and in no hands
+        left = {  # paths whose phase is due and not claimed
             task.task.path: inner.steps
             for task in self._ledger.queue.unfinished()
             if (task.task.kind, task.task.arm, task.state) == ("train", arm, "ready")

@@ -1,5 +1,5 @@
-"""What the codec of a group loses of a volunteer's sums: each is sent with what was lost of the
-last one that went into a step (error feedback).
+"""Error feedback of a volunteer's sums: each is sent together with the codec's loss from the last
+one that went into a step.
 """
 
 import asyncio
@@ -11,21 +11,23 @@ from dipaco.swarm.training.slices import rounding
 
 
 class CodecResidual:
-    """Of one volunteer.
+    """The residual of one volunteer.
 
     Args:
-      is_late: with delayed updates there is no pause between steps to work it out in: it is done
-        when the next sum is sent.
+      is_late: with delayed updates there is no pause between steps to compute the residual. It is
+        computed when the next sum is sent.
     """
 
     def __init__(self, *, is_late: bool):
         self._is_late = is_late
-        self._sent: tuple[int, np.ndarray] | None = None  # in a round
-        self._rounded: tuple[ClosedStep, np.ndarray] | None = None  # in the step that was taken
+        # the round's number and the sum sent in it
+        self._sent: tuple[int, np.ndarray] | None = None
+        # the same for the step that was taken
+        self._rounded: tuple[ClosedStep, np.ndarray] | None = None
         self._residual: np.ndarray | None = None
 
     def added_to(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
-        """A sum as it is sent in a round."""
+        """The sum to send in a round."""
         if plan.codec == "none":
             return vector
         if self._is_late and self._rounded is not None:
@@ -37,22 +39,22 @@ class CodecResidual:
         return vector
 
     def on_step(self, closed: ClosedStep) -> None:
-        """A step is taken: what was sent went into it, if it was in its round."""
+        """A step is taken. If the sum was in its round, it went into the step."""
         if self._sent is not None and self._sent[0] == closed.round_number:
             self._rounded = closed, self._sent[1]
         self._sent = None
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be worked out now."""
+        """True if the residual is to be computed now."""
         return self._rounded is not None and not self._is_late
 
     async def work_out(self) -> None:
-        """In a thread: it takes a while for a large model."""
+        """Computes the residual in a thread, since it takes a while for a large model."""
         assert self._rounded is not None
         (closed, vector), self._rounded = self._rounded, None
         self._residual = await asyncio.to_thread(rounding, closed.codec, closed.slices, vector)
 
     def forget(self) -> None:
-        """What was lost is of another state."""
+        """Drops everything, since the loss belongs to another state."""
         self._sent = self._rounded = self._residual = None

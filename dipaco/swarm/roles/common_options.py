@@ -1,6 +1,6 @@
-"""The options of `dipaco swarm start` that all backbones of a path have in common.
+"""The options of `dipaco swarm start` that all backbones of a path share.
 
-Volunteers compute with the settings of the backbone that leads: one with others that led after it
+Volunteers compute with the settings of the leading backbone. A next leader with other settings
 would refuse them all.
 """
 
@@ -23,7 +23,7 @@ def agree(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
     """Records the options of a backbone that starts.
 
     Raises:
-      OptionsDiffer: other backbones of the path have other ones.
+      OptionsDiffer: other backbones of the path have other options.
     """
     own = options_of(settings)
     recorded, workers = swarms.agree_on_options(arm, path, own)
@@ -32,10 +32,10 @@ def agree(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
 
 
 def check(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
-    """Of a backbone that runs: two may have started at once.
+    """Checks a running backbone's options again, since two may have started at once.
 
     Raises:
-      OptionsDiffer: others are recorded than its own.
+      OptionsDiffer: the recorded options are not its own.
     """
     if differing := _differing(options_of(settings), swarms.options(arm, path)):
         workers = ", ".join(swarms.backbones(arm, path))
@@ -43,7 +43,7 @@ def check(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
 
 
 def _differing(own: dict[str, str], recorded: dict[str, str]) -> str:
-    """The options that differ, with both values; empty where none does."""
+    """The options that differ, with both values; empty if none does."""
     return ", ".join(
         f"`{option}` is {value} here and {recorded[option]} there"
         for option, value in own.items()

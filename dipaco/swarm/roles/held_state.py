@@ -1,4 +1,4 @@
-"""The state that a backbone begins to lead from, where another holds a newer one than was saved."""
+"""Fetches a new leader's first state, if another backbone holds a newer one than was saved."""
 
 import contextlib
 from collections.abc import Callable, Collection
@@ -8,7 +8,7 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
-HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
+HELD_SECONDS = 3.0  # time for another backbone to reply with its state
 
 
 async def fetch_held_state(
@@ -19,15 +19,15 @@ async def fetch_held_state(
     steps: tuple[int, int],
     say: Callable[[str], None],
 ) -> None:
-    """Takes the newest state that a backbone holds: this one starts from what was saved; another
-    that followed the group may be further.
+    """Takes the newest state that a backbone holds. This one starts from the saved state. Another
+    backbone that followed the group may be further.
 
     Args:
-      wire, holder: of this backbone.
+      wire, holder: parts of this backbone.
       others: addresses of the other backbones.
-      origin: of the phase.
-      steps: the first and the last that the state may be before.
-      say: called with a sentence about what happens.
+      origin: names the phase.
+      steps: the first and the last step that the state may precede.
+      say: called with a sentence about each event.
     """
     found: list[StateManifest] = []
     for address in others:

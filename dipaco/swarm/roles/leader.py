@@ -1,15 +1,15 @@
-"""The backbone that leads: it has each step's rows computed and averaged, and takes the step.
+"""The leading backbone: it has each step's rows computed and averaged, and takes the step.
 
 A step is closed when every row of its batch is in exactly one peer's sum and the leader has the
-whole mean. Until then nothing has happened: the rows of a peer that dies are free again, others
-compute them, and the round is held again without it. So each step is that of one large machine,
+whole mean. Until then nothing has happened. If a peer dies, its rows are free again, others compute
+them, and the round is held again without it. So each step equals a step of one large machine,
 whichever peers come and go.
 
 With delayed updates (ZeRO-Offload, arXiv 2101.06840, section 5.2) peers compute the rows of the
-next step while those of this one are averaged. The gradients of a step are then not at the
-parameters that the step before it gave, but at those that it was predicted to give (SpecTrain,
-arXiv 1809.02839). The first step of a phase, and of a backbone that has only the newest state, is
-not late. `ClosedStep.delay` says which it was.
+next step while this step is averaged. A step's gradients then belong not to the parameters after
+the step before it, but to the prediction of those (SpecTrain, arXiv 1809.02839). The first step of
+a phase, and of a backbone that has only the newest state, is not late. `ClosedStep.delay` tells the
+two apart.
 """
 
 import math
@@ -52,11 +52,11 @@ class Leader:
     """Leads a group, phase by phase.
 
     Args:
-      wire, holder: of this backbone.
+      wire, holder: parts of this backbone.
       refreshing: how often peers poll.
-      say: called with a sentence about what happens.
+      say: called with a sentence about each event.
       on_refused: called with (peer, reason).
-      on_banned: as for `SwarmGroup`.
+      on_banned: the same as for `SwarmGroup`.
     """
 
     def __init__(
@@ -83,14 +83,15 @@ class Leader:
         self._service.on_unreached = self._rounds.note_unreached
         self._service.relayed_to = self._rounds.relayed_to
         self._service.accepts_departed = self._checks.accepts
-        self._last_senders: Set[str] | None = None  # in rounds of the leader before this one
+        self._last_senders: Set[str] | None = None  # senders in the last leader's rounds
         self._has_gone_on = False
         self._idle = Idle()
-        self._averaging_seconds = 0.0  # that the last one took
-        self._short_since: float | None = None  # too few members can do what is left of a step
+        self._averaging_seconds = 0.0  # duration of the last averaging
+        # since when too few members can do the rest of a step
+        self._short_since: float | None = None
 
     def answer_with(self, overview: Callable[[], RunOverview]) -> None:
-        """What is said to who asks how the run is."""
+        """Sets the reply to peers that ask how the run is."""
         self._service.overview = overview
 
     @property
@@ -98,9 +99,9 @@ class Leader:
         return self._service.is_leading
 
     def num_hands(self) -> int:
-        """Volunteers that compute here, or wait until this backbone leads; without those of which
-        no block comes. Each call looks once more. An averaging does not count, nor as long a time
-        after it: the mean is fetched.
+        """Number of volunteers that compute here, or wait until this backbone leads. Volunteers
+        that finish no block do not count. Each call looks once more. Time in an averaging does not
+        count against them, nor as long a time after it, in which they fetch the mean.
         """
         here = self.group.members if self.is_leading else {}
         computing = {name: one for name, one in here.items() if one.join_request.computes}
@@ -114,7 +115,7 @@ class Leader:
         return len((self._service.waiting() | computing.keys()) - self._idle.sessions)
 
     def _seconds_for_a_block(self, member: GroupMember) -> float:
-        """By when one is done, with the fetching of the last mean; 0: it was not timed."""
+        """Deadline for a block, the fetching of the last mean included; 0: it was not timed."""
         if not member.seconds_per_block:
             return 0.0
         return self._averaging_seconds + member.block_deadline_seconds
@@ -129,18 +130,18 @@ class Leader:
         self._service.is_leading = True
 
     def stop_leading(self) -> None:
-        """Another backbone leads."""
+        """Notes that another backbone leads."""
         self._service.is_leading = False
 
     def begin_phase(
         self, backbones: tuple[str, ...], *, last_senders: Set[str] | None = None
     ) -> None:
-        """The holder has the state that the phase begins, or goes on, with.
+        """Begins or continues a phase with the holder's state.
 
         Args:
-          backbones: their addresses.
-          last_senders: another has led until now, and its peers may bring rows of the next step;
-            these sent in its last round, empty where that is not known.
+          backbones: the addresses of all backbones.
+          last_senders: another backbone has led until now, and its peers may bring rows of the next
+            step. These peers sent in its last round; empty if they are not known.
         """
         self.start_leading()
         self._service.backbones, self._last_senders = backbones, last_senders
@@ -152,16 +153,16 @@ class Leader:
         self._published.publish(is_open=False, plan=None)
 
     def end(self) -> None:
-        """The run is finished; peers leave. Said to all that ask, also where this does not lead."""
+        """Announces the end of the run to all peers that ask. It need not lead."""
         self._service.is_over = True
         self._published.publish(is_open=False, is_over=True, plan=None)
 
     def num_untold(self) -> int:
-        """Peers that do not know yet that the run is finished."""
+        """Number of peers that do not know yet that the run is finished."""
         return len(self._service.untold())
 
     def update_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
-        """What the run's ledger has now: addresses, and serials of revoked credentials."""
+        """Takes the ledger's present addresses, and serials of revoked credentials."""
         self._service.backbones = addresses
         if not self.is_leading:
             return
@@ -181,14 +182,12 @@ class Leader:
         should_stop: Callable[[], bool],
         next_batch: Mapping[str, np.ndarray] | None = None,
     ) -> StepOutcome | None:
-        """One step of the group; None where `should_stop` before it was closed.
+        """Takes one step of the group. None if `should_stop` before it was closed.
 
         Args:
           batch: the rows of the step.
-          learning_rate: of the step.
-          should_stop: whether to stop.
-          next_batch: of the step after it, where its rows may be computed as well; None in the last
-            step of a phase, and without delayed updates.
+          next_batch: the rows of the following step, if they may be computed as well. None in the
+            last step of a phase, and without delayed updates.
 
         Raises:
           Diverged: the gradient is not finite.
@@ -201,7 +200,7 @@ class Leader:
             if not await self._all_rows_summed(should_stop):
                 return None
             plan = self._rounds.plan()
-            loss = self.group.rows.mean_loss  # a member that goes takes its own along
+            loss = self.group.rows.mean_loss  # a member that goes takes its loss along
             here.reducer.begin(plan)
             self._published.publish(plan=plan)
             rows, averaged_at = self.group.rows, time.monotonic()
@@ -231,8 +230,8 @@ class Leader:
         return StepOutcome(closed, blocks_by_peer, plan.targets, time.monotonic() - started)
 
     async def _check_not_diverged(self, plan: RoundPlan, failed: Mapping[str, str]) -> None:
-        """Raises `Diverged` where most senders have a gradient that is not finite, and the leader
-        finds the same for the rows of one of them.
+        """Raises `Diverged` if most senders have a gradient that is not finite, and the leader
+        finds the same for one sender's rows.
         """
         concerned = [
             one.blocks for one in plan.senders if failed.get(one.name, "").endswith(NOT_FINITE)
@@ -267,8 +266,8 @@ class Leader:
             )
 
     def _begin_again_if_short(self) -> None:
-        """Where too few members have the parameters that the step's rows are computed at, all rows
-        are computed at those that the group holds now: the step is not late.
+        """If too few members have the parameters of the step's rows, all rows are computed again at
+        the newest parameters. The step is then not late.
         """
         here, group = self._holder, self.group
         if group.rows.lineage == here.lineage or not should_begin_again(
@@ -287,7 +286,7 @@ class Leader:
         self._published.publish()
 
     async def _all_rows_summed(self, should_stop: Callable[[], bool]) -> bool:
-        """Waits until every row is in a peer's sum; False where `should_stop`."""
+        """Waits until every row is in a peer's sum. False if `should_stop`."""
         group = self.group
         while not group.ledger.is_complete:
             if should_stop():
@@ -324,7 +323,7 @@ class Leader:
         )
 
     def status(self) -> dict[str, Any]:
-        """What `dipaco status` shows: JSON values."""
+        """The JSON values that `dipaco status` shows."""
         meter, losses = self._wire.meter, self._holder.losses
         return {
             "step": self._holder.step,
@@ -337,7 +336,7 @@ class Leader:
         } | self.group.status()
 
     def _adds_up(self) -> dict[str, float]:
-        """Which part of the gradient each peer has added up in the last step."""
+        """Each peer's share of the gradient that it has added up in the last step."""
         slices = self.group_state.closed[-1].slices if self.group_state.closed else ()
         return {
             part.reducer: round((part.stop - part.start) / self._compute.num_values, 3)

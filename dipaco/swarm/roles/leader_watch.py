@@ -1,10 +1,12 @@
-"""Sees that the process of a backbone that leads has ended, wherever it ran: it replied to this one
-before, and now its machine answers and refuses connections at its port (TLS and plain TCP; at a
-name with several addresses that is not seen). Its claims are then ended, and another backbone may
-lead at once. A machine that does not answer may be cut off and lead on, and has its lease.
+"""Sees that the process of a leading backbone has ended, wherever it ran.
 
-Should it live all the same, behind a port that was closed meanwhile, it learns at its next
-heartbeat that its claim is lost, and leads no more.
+It replied to this backbone before, and now its machine answers and refuses connections at its port.
+(This works with TLS and plain TCP, but not for a name with several addresses.) Its claims are then
+ended, and another backbone may lead at once. A machine that does not answer may be cut off and lead
+on, so it keeps its lease.
+
+If it lives all the same, behind a port that was closed meanwhile, it learns at its next heartbeat
+that its claim is lost, and leads no more.
 """
 
 import asyncio
@@ -16,18 +18,18 @@ from dipaco.swarm.network.addresses import TCP, TLS
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger
 
-# Between two looks: it may be lost for long, while plain workers have the path.
+# Time between two looks. It grows, since plain workers may have the path for long.
 LOOK_SECONDS, LOOK_GROWTH, LONGEST_LOOK_SECONDS = 0.25, 1.25, 5.0
-REFUSALS = 2  # in a row: at one of them a process may just have been started again
+REFUSALS = 2  # refusals in a row, since the process may just be restarting after one
 
 
 class LeaderWatch:
-    """Of one backbone that follows.
+    """Watches the leader for one backbone that follows.
 
     Args:
       wire: its own.
-      ledger: of the path.
-      say: called with a sentence about what happens.
+      ledger: the ledger of the path.
+      say: called with a sentence about each event.
     """
 
     def __init__(self, wire: Wire, ledger: BackboneLedger, say: Callable[[str], None]):
@@ -35,7 +37,7 @@ class LeaderWatch:
         self._refusals = 0
 
     async def look_forever(self, lost: Callable[[], str | None]) -> None:
-        """`lost`: as for `look`, now."""
+        """Looks again and again. `lost` gives the argument of `look`."""
         wait_seconds = LOOK_SECONDS
         while True:
             await asyncio.sleep(wait_seconds)
@@ -46,9 +48,9 @@ class LeaderWatch:
                 await self.look(address)
 
     async def look(self, lost: str | None) -> None:
-        """Once; to be called often.
+        """Looks once. It is to be called often.
 
-        `lost`: the address of a leader that replied to this backbone, and does not now.
+        `lost`: the address of a leader that replied to this backbone before and does not now.
         """
         holder = None
         if lost is not None and lost.startswith((TLS, TCP)):

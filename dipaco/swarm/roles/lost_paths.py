@@ -1,5 +1,5 @@
-"""Paths that a volunteer cannot serve though it was sent there: it goes back to the address that it
-was given, and does not move again, at once, to where another attempt would do no better.
+"""Paths that a volunteer cannot serve although it was sent there. It goes back to its first
+address, and does not return at once to an address where another attempt would fail the same way.
 """
 
 import math
@@ -18,7 +18,7 @@ from dipaco.swarm.errors import (
 )
 from dipaco.swarm.network.addresses import kind_of
 
-# What may be wrong with one path, and right with another.
+# Errors that one path may have and another not.
 LOST = (
     BadAddress,
     BadMessage,
@@ -28,23 +28,23 @@ LOST = (
     SwarmUnreachable,
     TlsRefused,
 )
-# What another attempt may find otherwise, at the same address: too much of one credential was open
-# at a time, a clock was off, a version was another.
+# Errors that may pass at the same address: too much of one credential was open at a time, a clock
+# was wrong, a version was another.
 MAY_PASS = (BadMessage, MessageRefused, SwarmRefuses)
 UNFIT_SECONDS = 600.0  # an attempt costs a machine its state, and the time to fetch another
 MAX_DOUBLINGS = 10
 
 
 def goes_home(error: Exception, *, has_joined: bool) -> bool:
-    """Whether one of `LOST` is no reason to end. A credential that is locked is refused at home as
-    well, and a session that was refused where it took part has no business there.
+    """True if an error of `LOST` is no reason to end. A locked credential is refused at the first
+    address as well, and a session that was refused where it took part must not return there.
     """
     return not (has_joined and isinstance(error, SwarmRefuses))
 
 
 class UnfitAddresses:
-    """Addresses that are not moved to: where something failed that may pass, for `UNFIT_SECONDS`
-    and each time for twice as long, else for ever.
+    """Addresses that are not moved to. After an error that may pass, an address is avoided for
+    `UNFIT_SECONDS`, twice as long each time. After any other error, it is avoided for ever.
 
     Args:
       clock: seconds.
@@ -52,14 +52,14 @@ class UnfitAddresses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._times: Counter[str] = Counter()  # that an address was lost
+        self._times: Counter[str] = Counter()  # address -> how often it was lost
         self._until_seconds: dict[str, float] = {}
 
     def note_lost(self, error: Exception, address: str, home: str, *, has_joined: bool) -> None:
-        """One of `LOST` has happened at an address, after the machine had joined there or before.
+        """Notes an error of `LOST` at an address, after the machine had joined there or before.
 
-        Over the wire at home it is asked first whether one of the same kind answers. Of another
-        kind it is not known before: one that never answered is not tried again.
+        If the address has the same kind as the first one, the volunteer asks it before it moves
+        there. Other kinds cannot be asked before: one that never answered is not tried again.
         """
         is_away = isinstance(error, SwarmUnreachable)
         if is_away and (has_joined or kind_of(address) == kind_of(home)):

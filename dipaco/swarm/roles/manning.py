@@ -1,4 +1,4 @@
-"""Whether a path is its volunteers' or plain workers': as one backbone sees it, and records it."""
+"""Decides whether volunteers or plain workers have a path, as one backbone sees it."""
 
 import time
 from collections.abc import Callable
@@ -7,32 +7,33 @@ from dipaco.swarm.planning.hands import Hands
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger
 from dipaco.swarm.roles.leader import Leader
 
-UNMANNED_LOOKS = 3  # at the ledger, before a path without volunteers is left
+UNMANNED_LOOKS = 3  # looks at the ledger before a path without volunteers is left
 
 
 class Manning:
     """Leaves a path to plain workers when there are no volunteers, and takes it back when some
-    come. A backbone that follows does as the one that leads.
+    come. A backbone that follows does the same as the leading one.
 
     Args:
-      leader: of this backbone, whether it leads or not.
-      ledger: where other processes see it.
-      say: called with a sentence when that changes.
+      leader: the leader object of this backbone, whether it leads or not.
+      ledger: shows the result to other processes.
+      say: called with a sentence when it changes.
     """
 
     def __init__(self, leader: Leader, ledger: BackboneLedger, say: Callable[[str], None]):
         self._leader, self._ledger, self._say = leader, ledger, say
         self._hands = Hands()
         self._is_recorded, self._unmanned_looks = False, 0
-        self.is_manned = False  # the path is its volunteers'
+        self.is_manned = False  # true if volunteers have the path
 
     def look(self, *, may_lead: bool) -> bool:
-        """Looks once at who is here; returns whether `is_manned` has changed."""
+        """Looks once. Returns true if `is_manned` has changed."""
         is_manned = self._hands.look(self._num_hands(), time.monotonic()) and may_lead
         if is_manned != self._is_recorded:
             self._ledger.put_backbone(is_manned=is_manned)
             self._is_recorded = is_manned
-        # A phase is left when those that follow have seen it: else one of them would claim it.
+        # A phase is left only when all followers have seen it. Otherwise one of them would claim
+        # it.
         self._unmanned_looks = 0 if is_manned else self._unmanned_looks + 1
         is_manned = self._unmanned_looks < UNMANNED_LOOKS and (is_manned or self.is_manned)
         if is_manned == self.is_manned:
@@ -45,7 +46,7 @@ class Manning:
         return True
 
     def _num_hands(self) -> int:
-        """Volunteers that are seen here; with those that the leader says it sees, at least one."""
+        """Number of volunteers known to this backbone. At least one if the leader reports any."""
         num_hands = self._leader.num_hands()
         if not self._leader.is_leading:
             if there := self._ledger.is_manned_by_leader():

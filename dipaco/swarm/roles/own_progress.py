@@ -1,4 +1,4 @@
-"""What the terminal of a volunteer says of the run and of its own part in it."""
+"""A volunteer's terminal lines about the run and its own part in it."""
 
 from dipaco.model.config import num_parameters
 from dipaco.swarm.network.codecs import codec_of
@@ -6,7 +6,7 @@ from dipaco.swarm.network.messages import WorkReply
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.training.compute import GroupSettings
 
-NO_ROWS = {  # why a volunteer has none, by what it does meanwhile (as `member_status` says it)
+NO_ROWS = {  # reasons for having no rows, keyed as in `member_status`
     "is parked": "waits: the others need less for what is left of a step than this machine for one "
     "block. It is asked again at every step",
     "rests": "rests: two averagings in a row did not end with this machine, mostly since its part "
@@ -20,11 +20,11 @@ def own_progress(
     """One line.
 
     Args:
-      overview: of the run.
-      name: on the credential of this machine.
-      address: of the backbone that leads its path.
-      samples_per_second: of this machine, while it computes.
-      does: what it does now.
+      overview: the overview of the run.
+      name: the name on this machine's credential.
+      address: the address of the backbone that leads its path.
+      samples_per_second: this machine's speed while it computes.
+      does: its present activity.
     """
     said = []
     for path in overview.paths:
@@ -42,14 +42,14 @@ def own_progress(
 
 
 def why_no_rows(reply: WorkReply) -> str:
-    """A key of `NO_ROWS`; empty where there just are none."""
+    """A key of `NO_ROWS`; empty if there simply are none."""
     if reply.blocks:
         return ""
     return "rests" if reply.is_resting else "is parked" if reply.is_parked else ""
 
 
 def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:
-    """What the limit of `--megabits` means for a volunteer of this group."""
+    """Explains a `--megabits` limit to a volunteer of this group."""
     values = num_parameters(settings.model)
     state_seconds = 3 * codec_of(settings.state_codec).num_bytes(values) / bytes_per_second
     step_seconds = 2 * codec_of(settings.codec).num_bytes(values) / bytes_per_second

@@ -1,5 +1,5 @@
-"""Sends a peer's parts of a round to their reducers: directly, or through the leader where there is
-no connection.
+"""Sends a peer's parts of a round to their reducers, directly or, without a connection, through the
+leader.
 """
 
 import contextlib
@@ -17,39 +17,39 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.slices import push_slice
 
-# In which a reducer that is not reached is not tried again: at first, doubled each time, at most.
+# Waits before an unreached reducer is tried again: the first, doubled each time, and the longest.
 FIRST_UNREACHED_SECONDS, UNREACHED_SECONDS = 15.0, 600.0
 
 
 class PartSender:
-    """Of one peer, in one session.
+    """The sender of one peer in one session.
 
     Args:
-      wire, reducer, leader: of the peer.
-      say: called with a sentence where a part does not count.
+      wire, reducer, leader: parts of the peer.
+      say: called with a sentence if a part does not count.
     """
 
     def __init__(
         self, wire: Wire, reducer: Reducer, leader: LeaderConnection, say: Callable[[str], None]
     ):
         self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
-        self._unreached: dict[str, float] = {}  # address -> until when
-        self._times: dict[str, int] = {}  # address -> so often was it not reached
+        self._unreached: dict[str, float] = {}  # address -> end of the wait
+        self._times: dict[str, int] = {}  # address -> how often it was not reached
 
     def is_unreached(self, address: str) -> bool:
-        """Whether what went there had to go through the leader lately."""
+        """True if parts for this address had to go through the leader lately."""
         return time.monotonic() < self._unreached.get(address, 0.0)
 
     def _note_unreached(self, address: str) -> None:
-        """It is tried again later: soon at first, as a newcomer may not be up yet."""
+        """Delays the next try: a little at first, since a newcomer may not be up yet."""
         times = self._times.get(address, 0)
         seconds = min(FIRST_UNREACHED_SECONDS * 2**times, UNREACHED_SECONDS)
         self._times[address] = times + 1
         self._unreached[address] = time.monotonic() + seconds
 
     async def send(self, plan: RoundPlan, part: Slice, vector: np.ndarray, leader: str) -> None:
-        """Sends what belongs to a slice; where that is impossible, the leader is told. The leader
-        passes nothing on to itself: what it adds up is always sent to it directly.
+        """Sends the part of a slice. If that is impossible, the leader is told. The leader passes
+        nothing on to itself: its own slices are always sent to it directly.
 
         Args:
           vector: float32 [values], the whole sum.
@@ -85,7 +85,7 @@ class PartSender:
         except PEER_ERRORS as error:  # the leader holds the round again, without that reducer
             if not isinstance(
                 error, ConnectionRefusedError
-            ):  # by the leader, of a round that ended
+            ):  # refused by the leader, for a round that ended
                 self._unreached.pop(part.address, None)  # its own link may be down
             report = UnreachedReport(round_number=plan.number, reducer=part.reducer)
             with contextlib.suppress(*PEER_ERRORS):

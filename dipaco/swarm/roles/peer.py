@@ -1,8 +1,8 @@
 """A peer that follows: it polls the group's state, takes every step that the group takes, and sends
-what it has summed.
+its sums.
 
-A peer that is a few steps behind fetches their means and catches up; one that is further behind, or
-at another state, fetches the state.
+A peer that is a few steps behind fetches their means and catches up. A peer that is further behind,
+or at another state, fetches the state.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
-# That the next poll waits for a step to be taken here, at most: a peer without a poll is taken for
-# silent after some seconds (`group.QUIET_SECONDS`).
+# Longest delay of the next poll until a step is taken here. A peer without a poll counts as silent
+# after some seconds (`group.QUIET_SECONDS`).
 STEP_SECONDS = 0.3
 
 
@@ -49,15 +49,16 @@ class Peer:
     """One session with a group.
 
     Args:
-      wire: with a transport.
-      backbones: addresses to begin with; the group's state brings more.
+      wire: has a transport.
+      backbones: addresses to begin with. The group's state brings more.
       holder: its state and its slices.
-      state_codec: of the state that it is given. A peer that may come to lead needs "none".
-      bytes_per_second: of its link, as declared to the leader; 0 = unknown.
-      say: called with a sentence about what happens.
+      state_codec: the codec of the state that it fetches. A peer that may come to lead needs
+        "none".
+      bytes_per_second: the speed of its link that the leader is told; 0 = unknown.
+      say: called with a sentence about each event.
     """
 
-    computes = False  # gradients
+    computes = False  # true if it computes gradients
 
     def __init__(
         self,
@@ -77,10 +78,10 @@ class Peer:
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._heard: str | None = None  # the address of the leader that replied last
-        self.is_over = False  # the run, as far as is known here
-        self.lost: str | None = None  # the same, if its next reply did not come
-        self.last_senders: frozenset[str] = frozenset()  # in the last round that it was told of
-        self._reply_seconds = Durations()  # of short requests to the leader
+        self.is_over = False  # true if the run is over, as far as is known here
+        self.lost: str | None = None  # the same address, if its next reply did not arrive
+        self.last_senders: frozenset[str] = frozenset()  # senders of the last announced round
+        self._reply_seconds = Durations()  # durations of short requests to the leader
         self._download = StateDownload(wire, holder, state_codec, say)
         self._sender = PartSender(wire, holder.reducer, self.leader, say)
         self._means = RoundMeans(
@@ -89,13 +90,13 @@ class Peer:
 
     @property
     def samples_per_second(self) -> float:
-        """While it computes; 0: it has not computed a block yet."""
+        """Its speed while it computes; 0 before the first block."""
         return 0.0
 
     # --- joining and leaving -------------------------------------------------------------------
 
     async def join(self) -> GroupInfo:
-        """Finds the leader and joins its group. Raises as `LeaderConnection.find`."""
+        """Finds the leader and joins its group. Raises the errors of `LeaderConnection.find`."""
         compute = self.holder.compute
         request = JoinRequest(
             version=program_version(),
@@ -113,11 +114,11 @@ class Peer:
         return info
 
     def leave(self) -> None:
-        """Asks `run` of a volunteer or an auxiliary to leave in order."""
+        """Asks a volunteer's or an auxiliary's `run` to leave in order."""
         self._is_leaving.set()
 
     def is_without_leader(self, tasks: list[asyncio.Task]) -> bool:
-        """Whether none answers, or one of these tasks, of which one polls, has ended."""
+        """True if no leader answers, or if one of these tasks has ended. One of the tasks polls."""
         return self.lost is not None or any(task.done() for task in tasks)
 
     async def send_leave(
@@ -128,13 +129,12 @@ class Peer:
         at: tuple[int, str] | None = None,
         is_last: bool = True,
     ) -> None:
-        """Leaves the group; the sum over `blocks` goes to the leader, so that it is not lost.
+        """Leaves the group. The sum over `blocks` goes to the leader, so that it is not lost.
 
         Args:
           blocks, content: the sum.
-          at: its step, and the lineage of the state that it is the gradient at; None = those that
-            are held.
-          is_last: False: stays until the sum of another step is sent as well.
+          at: its step, and the lineage of the state of its gradients; None = the present ones.
+          is_last: False: the peer stays until the sum of another step is sent as well.
         """
         step, lineage = at or (self.holder.step, self.holder.lineage)
         body = LeaveRequest(step=step, lineage=lineage, blocks=blocks, is_last=is_last)
@@ -176,8 +176,8 @@ class Peer:
             await self._wait_until_taken()
 
     async def _wait_until_taken(self) -> None:
-        """Until a step that the group has taken is taken here: the next poll says where this peer
-        is, by which the leader chooses who gives newcomers the state, and who may add up.
+        """Waits until this peer has taken a step that the group has taken. The next poll reports
+        its position, by which the leader chooses donors for newcomers, and reducers.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEP_SECONDS):
@@ -201,7 +201,7 @@ class Peer:
 
     async def _join_again(self) -> None:
         await self.join()
-        self.group_state = None  # nothing of it holds until the next is here
+        self.group_state = None  # nothing in it is valid until the next arrives
         self.on_leader_lost()
 
     def _apply(self, state: GroupState) -> None:
@@ -230,21 +230,21 @@ class Peer:
 
     @property
     def is_current(self) -> bool:
-        """Whether it holds the group's state, and a step is open."""
+        """True if it holds the group's state, and a step is open."""
         state = self.group_state
         return state is not None and state.is_open and self.holder.position == state.position
 
     # --- for volunteers to override ------------------------------------------------------------
 
     def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
-        """The sum that the plan expects of this peer; None where there is none."""
+        """The sum that the plan expects from this peer, or None."""
         return None
 
     def on_leader_lost(self) -> None:
-        """Another backbone leads, or the same one does not know this peer: its leases are void."""
+        """Another backbone leads, or the same one does not know this peer. Its leases are void."""
 
     def on_state_fetched(self) -> None:
-        """The peer was given a state, and did not step to it."""
+        """The peer has fetched a state, instead of stepping to it."""
 
     def on_step(self, closed: ClosedStep) -> None:
         """The peer has taken a step of the group."""
@@ -294,7 +294,7 @@ class Peer:
                 self._spawn(self._push_slice(plan, part, vector))
 
     def _spawn(self, turn: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of its own. It is held until it ends: asyncio alone would let it be collected."""
+        """Starts a task and holds it until it ends: asyncio alone would let it be collected."""
         task = asyncio.ensure_future(turn)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -316,7 +316,7 @@ class Peer:
         self._notify()
 
     async def _fetch_state(self) -> None:
-        """Fetches the group's state. Where that fails, `follow_forever` tries again."""
+        """Fetches the group's state. If that fails, `follow_forever` tries again."""
         try:
             manifest, _ = await self.wire.ask(
                 self.leader.address,

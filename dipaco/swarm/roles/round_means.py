@@ -1,5 +1,5 @@
-"""The means of a round, slice by slice, as a peer gets them: from their reducers while the round
-goes on, or from the leader once the step is closed.
+"""Fetches the means of a round slice by slice: from their reducers while the round goes on, or from
+the leader once the step is closed.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from dipaco.swarm.roles.part_sender import PartSender
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.slices import fetch_mean
 
-PATIENCE = 3.0  # times what a mean or a sum needs at the link's speed, before it is given up
+PATIENCE = 3.0  # a transfer is given up after so many times its expected duration
 
 
 class RoundMeans:
-    """Of one peer, in one session.
+    """The means of one peer in one session.
 
     Args:
-      wire, reducer, leader, sender: of the peer.
-      reply_seconds: of short requests to the leader.
+      wire, reducer, leader, sender: parts of the peer.
+      reply_seconds: durations of short requests to the leader.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class RoundMeans:
         self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}
 
     def begin(self, plan: RoundPlan, slices: Sequence[Slice]) -> None:
-        """Fetches the means of a round as they come."""
+        """Fetches the means of a round as they arrive."""
         for task in (task for means in self._fetching.values() for task in means.values()):
-            task.cancel()  # of a round that is over, or held again
+            task.cancel()  # its round is over, or held again
         self._fetching = {
             plan.number: {
                 part.start: asyncio.ensure_future(self._fetch(plan, part)) for part in slices
@@ -56,7 +56,7 @@ class RoundMeans:
         }
 
     async def _fetch(self, plan: RoundPlan, part: Slice) -> bytes:
-        """The coded mean of a slice; empty where its reducer does not give it."""
+        """The coded mean of a slice; empty if its reducer does not give it."""
         if self._sender.is_unreached(part.address):
             return b""  # the leader gives it
         try:
@@ -72,7 +72,7 @@ class RoundMeans:
         return mean.content
 
     async def of_step(self, closed: ClosedStep) -> list[bytes] | None:
-        """The coded mean of every slice; None where one is gone."""
+        """The coded mean of every slice, or None if one is gone."""
         contents = await asyncio.gather(
             *(
                 self.of_slice(closed, part, known)
@@ -83,13 +83,13 @@ class RoundMeans:
         return known if len(known) == len(contents) else None
 
     async def of_slice(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
-        """A slice of the mean, from its reducer or else from the leader; None where it is gone."""
+        """A slice of the mean, from its reducer or else from the leader. None if it is gone."""
         if part.stop == part.start:
             return b""
         task = self._fetching.get(closed.round_number, {}).get(part.start)
         if task is not None:
-            # The leader has this slice already: a reducer that still has not is passed over. Slices
-            # come side by side, so each may take as long as the whole mean.
+            # The leader has this slice already, so a reducer that still has not is passed over.
+            # Slices arrive side by side, so each may take as long as the whole mean.
             num_bytes = 4 * sum(one.stop - one.start for one in closed.slices)
             within = self._reply_seconds.deadline_seconds(2.0) + 1.0
             within += PATIENCE * self._wire.meter.seconds("down", num_bytes)
@@ -98,7 +98,7 @@ class RoundMeans:
                 if digest(content) == known:
                     return content
             except (TimeoutError, BadMessage):
-                # A step that is tried again asks the leader at once.
+                # If the step is tried again, the leader is asked at once.
                 del self._fetching[closed.round_number][part.start]
         return await self._from_leader(closed, part, known)
 

@@ -1,5 +1,5 @@
-"""A volunteer or an auxiliary, from its credential until it leaves: which path it serves, and when
-it moves to another.
+"""A session of a volunteer or an auxiliary, from its credential until it leaves: its choice of a
+path, and its moves to another.
 """
 
 import asyncio
@@ -27,39 +27,40 @@ from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
-TELL_SECONDS = 60.0  # between two sentences about the run and this machine
-ASK_SECONDS = 10.0  # for a backbone to say how the run is
+TELL_SECONDS = 60.0  # time between two sentences about the run and this machine
+ASK_SECONDS = 10.0  # time for a backbone to say how the run is
 
 
 class SessionConfig(NamedTuple):
-    """What a machine does for a swarm."""
+    """A machine's part in a swarm."""
 
-    address: str  # of a backbone of any path
+    address: str  # address of a backbone of any path
     computes: bool  # False: it only adds up
     listens: bool  # False: it only dials out
-    bytes_per_second: float | None  # at most, in each direction; None = what the link gives
-    path: int | None = None  # that it serves; None = the one that needs it most
+    bytes_per_second: float | None  # limit in each direction; None = no limit
+    path: int | None = None  # the path that it serves; None = the one that needs it most
 
 
 async def run_session(
     config: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
 ) -> None:
-    """Takes part until the run is over, or `stop` is set. A volunteer serves the path that needs it
-    most, and moves in order when that is another; where it is not served there, it goes back to the
-    address that it was given.
+    """Takes part until the run is over, or `stop` is set.
+
+    A volunteer serves the path that needs it most, and moves in order when that is another. If it
+    is not served there, it goes back to its first address.
 
     Raises:
       BadAddress, BadCredential, ExtraMissing, NoSuchSwarm, SwarmRefuses, SwarmUnreachable,
-      TlsRefused.
+        TlsRefused.
     """
-    compute: Compute | None = None  # its programs serve every path of the run
+    compute: Compute | None = None  # one set of programs serves every path of the run
     speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
     unfit = UnfitAddresses()
     while True:
         visit = _Visit(config._replace(address=address), compute, speed, unfit, until, say)
-        # Once: two backbones may not agree yet on which path needs it most.
+        # True once only: two backbones may not agree yet on the path that needs it most.
         may_choose_next = False
         try:
             wire = await wire_to(address, credential, listens=config.listens, meter=meter)
@@ -95,13 +96,13 @@ async def wire_to(
     listens: bool = False,
     meter: LinkMeter | None = None,
 ) -> Wire:
-    """A wire under a name of its own, to be closed by its transport.
+    """A wire with a name of its own. Closing its transport closes it.
 
     Args:
-      address: of a backbone.
-      credential: of the machine.
-      listens: whether others may dial in.
-      meter: of what passes.
+      address: the address of a backbone.
+      credential: the machine's credential.
+      listens: true if others may dial in.
+      meter: measures the traffic.
     """
     check_to_join(address)
     signer = Signer(credential, time.time)
@@ -117,8 +118,8 @@ async def wire_to(
 async def check_access(
     config: SessionConfig, credential: Credential, say: Callable[[str], None]
 ) -> None:
-    """Asks the backbone once whether it is the one that is meant, and accepts the credential. That
-    one does not answer now is only said: it may later.
+    """Asks the backbone once, to see that it is the intended one and accepts the credential. If it
+    does not answer now, that is only said: it may answer later.
 
     Raises:
       SwarmRefuses, MessageRefused, TlsRefused.
@@ -138,7 +139,7 @@ async def check_access(
 
 
 async def ask_about_run(wire: Wire, address: str) -> RunOverview:
-    """How the run is, from one of its backbones. Raises one of `PEER_ERRORS`."""
+    """An overview of the run, from one of its backbones. Raises one of `PEER_ERRORS`."""
     overview, _ = await wire.ask(
         address,
         "run",
@@ -154,9 +155,10 @@ class _Visit:
     """One path, served until the run is over, `stop` is set, or another path needs it more.
 
     Args:
-      config: with the address of a backbone.
-      compute: of another path of the run; None = made as the group says.
-      speed: in samples, at other paths.
+      config: has the address of a backbone.
+      compute: programs from another path of the run; None = they are made from the group's
+        settings.
+      speed: samples per second at other paths.
       unfit: addresses that are not moved to.
       until: the day on which its credential ends.
       say: called with sentences.
@@ -173,7 +175,7 @@ class _Visit:
     ):
         self._config, self._until, self._say = config, until, say
         self.compute, self._speed, self._unfit = compute, speed, unfit
-        self._said_unreached: set[int] = set()  # paths
+        self._said_unreached: set[int] = set()  # numbers of paths
         self._peer: Volunteer | Auxiliary | None = None
         self.has_joined = False
         self.moves_to: str | None = None
@@ -184,16 +186,17 @@ class _Visit:
 
     @property
     def speed(self) -> Rate:
-        """In samples."""
+        """Samples per second."""
         return self._peer.speed if isinstance(self._peer, Volunteer) else self._speed
 
     async def run(self, wire: Wire, stop: asyncio.Event, *, may_choose: bool) -> None:
-        """Sets `moves_to` to the address of another path where that is to be served next.
+        """Serves the path. Sets `moves_to` to the address of another path if that is to be served
+        next.
 
         Args:
-          wire: with a transport.
-          stop: leaves when it is set.
-          may_choose: whether another path may be served from the beginning.
+          wire: has a transport.
+          stop: the machine leaves when it is set.
+          may_choose: true if another path may be served from the beginning.
         """
         self._wire = wire
         stopping = asyncio.ensure_future(stop.wait())
@@ -207,7 +210,7 @@ class _Visit:
                 return
             self._peer = joining.result()
             if self._peer is None:
-                return  # at another path, or the run is over
+                return  # another path is served, or the run is over
             self.has_joined = True
             running = asyncio.ensure_future(self._peer.run())
             moving = asyncio.ensure_future(self._look_elsewhere(self._peer))
@@ -225,7 +228,7 @@ class _Visit:
             if is_over:
                 self._say("the run is over")
             if moving.done() and not moving.cancelled():
-                moving.result()  # raises what went wrong in it
+                moving.result()  # raises its error
             if is_over or stop.is_set():
                 self.moves_to = None
         finally:
@@ -233,8 +236,8 @@ class _Visit:
                 task.cancel()
 
     async def _join(self, *, may_choose: bool) -> Volunteer | Auxiliary | None:
-        """Asks for the group's settings, then joins with programs that fit them. None where another
-        path is to be served, at `moves_to`, or the run is over.
+        """Asks for the group's settings, then joins with programs that fit them. None if another
+        path is to be served, at `moves_to`, or if the run is over.
         """
         config, wire, say = self._config, self._wire, self._say
         connection = LeaderConnection(wire, (config.address,), say)
@@ -279,11 +282,11 @@ class _Visit:
         return peer
 
     async def _choose(self, backbone: str) -> bool:
-        """Asks a backbone which path to serve, and sets `moves_to` where another leads it and is
-        reached from here. False where there is no answer.
+        """Asks a backbone which path to serve. Sets `moves_to` if another backbone leads that path
+        and is reached from here. False if there is no answer.
 
         Raises:
-          NoSuchSwarm: of the path that was wished.
+          NoSuchSwarm: the requested path has no backbone.
         """
         config, overview = self._config, await self._overview(backbone)
         if overview is None:
@@ -305,13 +308,13 @@ class _Visit:
         return True
 
     async def _reached(self, path: int, addresses: tuple[str, ...]) -> str | None:
-        """The first address of a path at which a backbone answers; None where none does, unless it
-        is the path that was wished.
+        """The first address of a path at which a backbone answers. None if none does, unless the
+        path was requested.
         """
         for address in addresses:
             if address in self._unfit:
                 continue
-            # One of another kind is found out when it is moved to.
+            # Another kind of address is tried only by moving there.
             if kind_of(address) != kind_of(self._config.address):
                 return address
             if await self._overview(address) is not None:
@@ -326,10 +329,10 @@ class _Visit:
 
     async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
         """Ends, with `moves_to` set, when another path needs this machine clearly more."""
-        seen: int | None = None  # where it was needed at the last look
+        seen: int | None = None  # the path that needed it at the last look
         wait_seconds = paths.LOOK_SECONDS
         while True:
-            # A time of its own: peers that all look at once would all move at once.
+            # A random time: peers that all look at once would all move at once.
             await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.5))
             speed = peer.samples_per_second
             if self._config.path is not None or peer.is_untimed:
@@ -358,7 +361,7 @@ class _Visit:
             seen = target
 
     async def _tell_forever(self, peer: Volunteer | Auxiliary) -> None:
-        """Says now and then how the run is, and what this machine has done and does."""
+        """Says now and then how the run is, and reports this machine's work."""
         while True:
             await asyncio.sleep(TELL_SECONDS)
             overview = await self._overview(peer.leader.address or self._config.address)
@@ -371,7 +374,7 @@ class _Visit:
                 )
 
     async def _overview(self, address: str) -> RunOverview | None:
-        """None where there is no answer: it goes on as it is."""
+        """The overview, or None without an answer: then nothing changes."""
         try:
             return await ask_about_run(self._wire, address)
         except (*PEER_ERRORS, BadAddress):
@@ -385,7 +388,7 @@ def _needs(overview: RunOverview) -> list[Need]:
 
 
 def _settings_of(info: GroupInfo) -> GroupSettings:
-    """Raises `BadMessage` where they do not have their digest."""
+    """Raises `BadMessage` if they do not have their digest."""
     settings = GroupSettings.from_json(info.settings)
     if settings.digest != info.config:
         raise BadMessage(problem="the group's settings do not have their digest")

@@ -1,5 +1,5 @@
-"""What a volunteer has computed of one step: blocks that count, in its sum, and blocks that are
-*pending* until the leader has accepted them.
+"""A volunteer's work on one step: blocks that count, in its sum, and blocks that are *pending*
+until the leader has accepted them.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ class StepSum:
     """The sum of one step."""
 
     step: int
-    lineage: str  # of the state that the gradients are computed from
-    parts: Any  # the parameters that they are at
+    lineage: str  # lineage of the state from which the gradients are computed
+    parts: Any  # the parameters of the gradients
     total: Any | None = None
     summed: dict[int, BlockResult] = dataclasses.field(default_factory=dict)  # blocks in `total`
     pending: dict[int, tuple[Any, BlockResult]] = dataclasses.field(default_factory=dict)
     done: list[BlockResult] = dataclasses.field(default_factory=list)  # not reported yet
 
     def note(self, gradient: Any, done: BlockResult) -> None:
-        """A block is computed."""
+        """Notes a computed block."""
         self.pending[done.block] = gradient, done
         self.done.append(done)
 
     def add(self, block: int, add: Callable[[Any, Any], Any]) -> None:
-        """A pending block counts."""
+        """Adds a pending block that counts."""
         gradient, self.summed[block] = self.pending.pop(block)
         self.total = gradient if self.total is None else add(self.total, gradient)

@@ -1,10 +1,10 @@
-"""A volunteer: a peer that computes gradients, at its own pace, of rows that are leased to it.
+"""A volunteer: a peer that computes gradients of leased rows at its own pace.
 
 A computed block is *pending* until the leader has accepted it, and only then added to the sum. So
-the leader always knows exactly what is in a peer's sum, and a block that has gone to another peer
-meanwhile is in no two sums. When the leader is lost the sum is kept: the next leader of the same
-step may adopt it. With delayed updates it computes rows of the next step while its sum of this one
-is averaged, and so has two sums at a time.
+the leader always knows exactly which blocks are in a peer's sum, and a block that has gone to
+another peer meanwhile is in no two sums. When the leader is lost the sum is kept: the next leader
+of the same step may adopt it. With delayed updates a volunteer computes rows of the next step while
+its sum for this one is averaged, and so has two sums at a time.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from dipaco.swarm.roles.step_sum import StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
 from dipaco.swarm.training.state_holder import StateHolder
 
-SPEED_SHARE = 0.3  # of the newest block, in what a volunteer takes for its speed
+SPEED_SHARE = 0.3  # weight of the newest block in a volunteer's measured speed
 
 
 class Volunteer(Peer):
-    """A peer that computes; arguments as `Peer`, and `speed`, in samples, at which it computed at
-    another path.
+    """A peer that computes. It has the arguments of `Peer`, and `speed`: samples per second that it
+    computed at another path.
     """
 
     computes = True
@@ -64,28 +64,28 @@ class Volunteer(Peer):
         )
         self.compute: Compute = holder.compute
         self._is_late = holder.compute.settings.delayed_updates
-        self._sums: dict[int, StepSum] = {}  # by step
-        self._kept: dict[int, StepSum] = {}  # what was summed for a leader that was lost
+        self._sums: dict[int, StepSum] = {}  # keyed by step
+        self._kept: dict[int, StepSum] = {}  # sums for a lost leader
         self._leaders_lost = 0
-        self._late_seconds = 0.0  # that a block took whose step was over before
+        self._late_seconds = 0.0  # time of a block whose step was over before it was done
         self._is_computing, self._without_rows, self._said_why = False, "", ""
         self._residual = CodecResidual(is_late=self._is_late)
-        self.samples = 0  # that were computed and accepted
-        self.speed = self._speed_before = speed or Rate()  # in samples, while it computes
+        self.samples = 0  # computed and accepted samples
+        self.speed = self._speed_before = speed or Rate()  # samples per second while it computes
 
     @property
     def samples_per_second(self) -> float:
-        """While it computes; 0: it has not computed a block yet."""
+        """Its speed while it computes; 0 before the first block."""
         return self.speed.per_second
 
     @property
     def is_untimed(self) -> bool:
-        """Whether it has not computed a block at this path yet."""
+        """True if it has not computed a block at this path yet."""
         return self.speed is self._speed_before
 
     @property
     def does(self) -> str:
-        """What this machine does now, as the leader's status says it (`member_status`)."""
+        """This machine's present activity, in the words of `leading.member_status`."""
         if self._is_computing:
             return "computes"
         if self._without_rows:
@@ -109,7 +109,7 @@ class Volunteer(Peer):
                 ended.result()
 
     async def _leave_in_order(self, tasks: list[asyncio.Task]) -> None:
-        """Gives the leader what is summed so far, where there is one that knows this peer."""
+        """Gives the leader the sums so far, if a leader knows this peer."""
         while self._is_averaged and not self.is_without_leader(tasks):
             await self.wait_for_change(1.0)  # the round takes the sum
         if self.is_without_leader(tasks):
@@ -124,7 +124,7 @@ class Volunteer(Peer):
 
     @property
     def _is_averaged(self) -> bool:
-        """Whether a round takes a sum of this peer."""
+        """True if a round takes a sum of this peer."""
         if (state := self.group_state) is None or state.plan is None:
             return False
         return state.plan.step in self._sums if self._is_late else self.is_current
@@ -155,7 +155,7 @@ class Volunteer(Peer):
         return self._residual.added_to(np.asarray(mine.total), plan)
 
     def _restore(self, kept: StepSum) -> None:
-        """Goes on with a kept sum, if it is still wanted and nothing was summed since."""
+        """Continues a kept sum, if it is still wanted and nothing was summed since."""
         if self._is_wanted(kept):
             self._sums[kept.step] = kept
 
@@ -165,7 +165,7 @@ class Volunteer(Peer):
         return is_here and kept.step >= self.holder.step and not (others and others.summed)
 
     def _discard_sum(self, step: int) -> None:
-        """The sum is not what the leader takes it to be: both begin again."""
+        """Drops a sum that differs from the leader's record, so that both begin again."""
         self._sums.pop(step, None)
         self._spawn(self._report_lost_sum(step))
 
@@ -196,7 +196,7 @@ class Volunteer(Peer):
 
     def on_state_fetched(self) -> None:
         self._residual.forget()
-        # What is summed of a step that is still to come counts: the leader has it in its ledger.
+        # Sums of later steps count: the leader has them in its ledger.
         ahead = self.holder.step if self._is_late else math.inf
         self._sums = {step: one for step, one in self._sums.items() if step >= ahead}
 
@@ -219,7 +219,8 @@ class Volunteer(Peer):
             if self._residual.is_due:
                 await self._residual.work_out()
                 continue
-            if self._kept:  # all of them first: who asks for rows has brought what it has
+            # All of them come first: a peer that asks for rows has brought its sums.
+            if self._kept:
                 if not await self._offer_kept_sum(self._kept[min(self._kept)]):
                     await self.wait_for_change(0.1)
                 continue
@@ -237,7 +238,7 @@ class Volunteer(Peer):
             self._is_computing = False
 
     def _may_ask(self, state: GroupState) -> bool:
-        """Whether there may be rows to compute."""
+        """True if there may be rows to compute."""
         if not self._is_late:
             return self.is_current and state.plan is None
         holder = self.holder
@@ -245,7 +246,7 @@ class Volunteer(Peer):
         return is_here and not self._is_leaving.is_set()
 
     def _note_rows(self, reply: WorkReply | None) -> None:
-        """Says why there are none: once, until there are some again."""
+        """Says why there are none, once until there are some again."""
         self._without_rows = why = "" if reply is None else why_no_rows(reply)
         if why and why != self._said_why:
             self._say(NO_ROWS[why])
@@ -253,8 +254,8 @@ class Volunteer(Peer):
             self._said_why = why
 
     async def _offer_kept_sum(self, kept: StepSum) -> bool:
-        """Offers a kept sum to the new leader; False where there was no reply, and it is to be
-        offered again.
+        """Offers a kept sum to the new leader. False if there was no reply, so that it is offered
+        again.
         """
         if not self._is_wanted(kept):
             del self._kept[kept.step]
@@ -302,7 +303,7 @@ class Volunteer(Peer):
                 reporting = self._spawn(self._request_work(self._report(wants_more=False)))
 
     def _report(self, *, wants_more: bool) -> WorkRequest:
-        """Of one step; where blocks of another are to be reported too, it does not ask for more."""
+        """Reports blocks of one step. It asks for more unless blocks of another are unreported."""
         late_seconds, self._late_seconds = self._late_seconds, 0.0
         unreported = [one for _, one in sorted(self._sums.items()) if one.done]
         step, lineage, done = self.holder.step, self.holder.lineage, ()
@@ -320,7 +321,7 @@ class Volunteer(Peer):
         )
 
     async def _request_work(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
-        """Reports and asks for more; blocks that are accepted are added to the sum."""
+        """Reports and asks for more. Accepted blocks are added to the sum."""
         asked, leaders = self._sums.get(work.step), self._leaders_lost
         reply, content = await self._send(work)
         if leaders != self._leaders_lost:
@@ -339,7 +340,7 @@ class Volunteer(Peer):
             return reply, []
         mine = await self._sum_of(reply)
         if mine is None or leaders != self._leaders_lost:
-            return None, []  # that step is over
+            return None, []  # its step is over
         if not mine.summed.keys().isdisjoint(reply.blocks):
             self._discard_sum(mine.step)  # a block would be in it twice
             return None, []
@@ -351,7 +352,7 @@ class Volunteer(Peer):
         return reply, unpack_rows(content, sizes, settings.length)
 
     async def _sum_of(self, lease: WorkReply) -> StepSum | None:
-        """The sum that leased blocks go into; None where their step is over."""
+        """The sum for leased blocks, or None if their step is over."""
         parts = await self.holder.parts_for(lease.lineage, lease.learning_rate)
         if parts is None or lease.step < self.holder.step:
             return None
@@ -361,7 +362,7 @@ class Volunteer(Peer):
         return mine
 
     async def _send(self, work: WorkRequest) -> tuple[WorkReply | None, bytes]:
-        """(the reply, its payload); None where there was no reply."""
+        """(the reply, its payload); None if there was no reply."""
         started = time.monotonic()
         try:
             reply, content = await self.wire.ask(
@@ -372,7 +373,7 @@ class Volunteer(Peer):
                 within_seconds=30.0,
                 from_backbone=True,
             )
-        except PEER_ERRORS:  # a refusal among them: the next poll says why
+        except PEER_ERRORS:  # This includes refusals. The next poll gives their reason.
             await asyncio.sleep(0.05)
             return None, b""
         self._reply_seconds.add(time.monotonic() - started)

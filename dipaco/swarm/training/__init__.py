@@ -1,1 +1,1 @@
-"""What every peer does in a step: gradients, the state, and the slices that it adds up."""
+"""The work of every peer in a step: gradients, the state, and the slices that it adds up."""

@@ -1,4 +1,4 @@
-"""What a peer computes: the gradient of a block of rows, and the step that all peers take alike.
+"""The programs of a peer: the gradient of a block of rows, and the step that all peers take alike.
 
 A gradient travels as one float32 vector, leaves in the order of their names.
 """
@@ -31,14 +31,14 @@ COLUMNS = ("tokens", "segments", "positions")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupSettings:
-    """What all peers of a group must have in common."""
+    """Settings that all peers of a group must share."""
 
     model: ModelConfig
     inner: InnerSettings
     length: int  # tokens in a row
     block_rows: int  # rows in a block
-    codec: str = "none"  # of gradients
-    state_codec: str = "none"  # of the state that volunteers are given
+    codec: str = "none"  # codec of gradients
+    state_codec: str = "none"  # codec of the state that volunteers fetch
     delayed_updates: bool = False  # gradients are at predicted parameters, one step late
 
     def to_json(self) -> str:
@@ -58,15 +58,15 @@ class GroupSettings:
 
     @property
     def max_payload_bytes(self) -> int:
-        """A limit to what a message of this group brings: float32 values of the whole model, the
-        rows of a batch, or a chunk of state; with room to spare.
+        """A limit for one message of this group, with room to spare. It covers float32 values of
+        the whole model, the rows of a batch, or a chunk of state.
         """
         rows_bytes = 4 * len(COLUMNS) * self.inner.batch_size * self.length
         return 4 * num_parameters(self.model) + rows_bytes + 2 * CHUNK_BYTES
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of a step; the last may be shorter."""
+        """Blocks of a step. The last may be shorter."""
         return -(-self.inner.batch_size // self.block_rows)
 
 
@@ -89,7 +89,7 @@ class Compute:
 
     @functools.cached_property
     def state_like(self) -> PathState:
-        """Shapes and types of what a path carries."""
+        """Shapes and types of a path's state."""
         return state_like(self.settings.model, adamw(self.settings.inner))
 
     @functools.cached_property
@@ -120,7 +120,7 @@ class Compute:
 
     def gradient(self, parts: Any, rows: Mapping[str, np.ndarray]) -> tuple[Any, float, float]:
         """Gradient of a block's summed loss (float32 [values], on the device), that loss in nats,
-        and its targets.
+        and the block's targets.
         """
         vector, loss_sum, targets = self._gradient(parts, rows)
         jax.block_until_ready(vector)
@@ -132,7 +132,7 @@ class Compute:
         return jax.block_until_ready(after)
 
     def predict(self, state: PathState, learning_rate: float) -> Any:
-        """The parameters after the next step, as far as they can be told before it is taken."""
+        """The predicted parameters after the next step."""
         return jax.block_until_ready(self._predict(state, jnp.float32(learning_rate)))
 
     def rows_of(self, batch: Mapping[str, np.ndarray], block: int) -> dict[str, np.ndarray]:
@@ -157,7 +157,7 @@ def pack_rows(blocks: list[dict[str, np.ndarray]]) -> bytes:
 
 
 def unpack_rows(content: bytes, rows_in_blocks: list[int], length: int) -> list[dict]:
-    """The inverse. Raises `BadMessage` where sizes do not fit."""
+    """The inverse. Raises `BadMessage` if the sizes do not fit."""
     if len(content) != sum(rows_in_blocks) * length * 4 * len(COLUMNS):
         raise BadMessage(problem=f"{len(content)} bytes of rows do not fit the blocks")
     values, offset, blocks = np.frombuffer(content, "<i4"), 0, []

@@ -1,10 +1,10 @@
 """A reducer's part of a round: it takes its slice of each sum, checks it, adds, and gives the mean.
 
-A part counts only if it is finite, as long as it should be, and no larger than the group's: its
+A part counts only if it is finite, as long as it should be, and no larger than the group's. Its
 root mean square per target is compared with that of the other parts and, while the slice stays
-about the same, with that of rounds before. (The head's gradient is tens of times the embedding's,
-and slices move when a peer joins or leaves.) Sums are float64, so that the order in which parts
-arrive does not show in the mean.
+about the same, with earlier rounds. (The head's gradient is tens of times the embedding's, and
+slices move when a peer joins or leaves.) Sums are float64, so that the order in which parts arrive
+does not show in the mean.
 """
 
 import asyncio
@@ -22,19 +22,20 @@ from dipaco.swarm.network.messages import RoundPlan, is_same_term
 from dipaco.swarm.planning.accusations import NOT_FINITE, TOO_LARGE
 from dipaco.swarm.planning.evidence import Evidence
 
-MAX_TIMES = 30.0  # the group's root mean square per target, before a part is refused
-REMEMBERED = 32  # rounds
-MIN_OVERLAP = 0.9  # of what two slices cover together, in both: about the same slice
-KEPT_ROUNDS = 3  # whose means are still given out
+MAX_TIMES = 30.0  # A part is refused beyond so many times the group's root mean square per target.
+REMEMBERED = 32  # rounds kept for comparison
+# Slices are about the same if they share this much of the values they cover together.
+MIN_OVERLAP = 0.9
+KEPT_ROUNDS = 3  # rounds whose means are still given out
 OVER = "that round is over"
 
 
 class SliceMean(NamedTuple):
-    """How a slice of a round ended."""
+    """The result of a slice of a round."""
 
-    content: bytes  # the coded mean; empty where a sender was refused
+    content: bytes  # the coded mean; empty if a sender was refused
     refused: dict[str, str]  # sender -> reason
-    lie: Evidence | None = None  # what shows that its reducer has added up something else
+    lie: Evidence | None = None  # evidence that its reducer has added up something else
 
 
 class SliceSum:
@@ -46,12 +47,13 @@ class SliceSum:
         self.signed: dict[str, tuple[bytes, bytes]] = {}  # sender -> header, coded part
         self.refused: dict[str, str] = {}
         self.mean: bytes | None = None
-        self.is_settled = asyncio.Event()  # there is a mean or will be none: see `Reducer.mean`
+        # set when there is a mean or will be none: see `Reducer.mean`
+        self.is_settled = asyncio.Event()
         self.is_over = False
 
     def end(self) -> None:
-        """Nothing more is added. Who waits for a mean may have vanished without a goodbye, and
-        would keep all parts for ever.
+        """Ends the sum without a mean. A peer that waits for it may have vanished without a
+        goodbye, and would keep all parts for ever.
         """
         self.is_over = True
         self.parts.clear()
@@ -64,14 +66,16 @@ class Reducer:
 
     def __init__(self, name: str):
         self._name = name
-        self._sums: dict[int, SliceSum] = {}  # by round
+        self._sums: dict[int, SliceSum] = {}  # keyed by round
         self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._usual_of = (0, 0)  # the slice in which `_usual` was measured
         self._new_round = asyncio.Event()
 
     def begin(self, plan: RoundPlan) -> None:
-        """A round in which this peer may have a slice. Those of another leader end, and those
-        before it without a mean: they are held again.
+        """Starts a round in which this peer may have a slice.
+
+        Rounds of another leader end. Earlier rounds without a mean end as well, since they are held
+        again.
         """
         for number, one in list(self._sums.items()):
             is_held_again = number < plan.number and one.mean is None
@@ -84,12 +88,12 @@ class Reducer:
             del self._sums[min(self._sums)]
         for number, one in self._sums.items():
             if number < plan.number:
-                one.signed.clear()  # what was added up there is not asked for any more
+                one.signed.clear()  # nobody asks any more for the signed parts
         self._new_round.set()
         self._new_round = asyncio.Event()
 
     async def slice_sum(self, round_number: int, start: int, stop: int) -> SliceSum:
-        """The slice of a round. A sender may hear of a round before its reducer does: then this
+        """The slice of a round. A sender may hear of a round before its reducer does. Then this
         waits for the plan, as long as the caller does.
 
         Raises:
@@ -108,11 +112,11 @@ class Reducer:
         return found
 
     def sum_of(self, round_number: int) -> SliceSum | None:
-        """The slice of a round that this peer knows."""
+        """The slice of a round, if this peer knows the round."""
         return self._sums.get(round_number)
 
     def arrived(self, round_number: int) -> tuple[str, ...]:
-        """Senders whose parts are here."""
+        """Senders whose parts have arrived."""
         found = self._sums.get(round_number)
         return () if found is None else tuple(sorted(found.parts))
 
@@ -120,12 +124,13 @@ class Reducer:
         """Adds a sender's part.
 
         Args:
-          header: of the request that brought it; empty for this peer's own.
+          header: the signed header of the request; empty for this peer's own part.
 
         Raises:
           SwarmRefuses: that round is over.
-          BadMessage: it does not count, and why; the leader learns of it with the mean. What is
-            not finite is refused when all parts are here, so that the leader sees how many are.
+          BadMessage: the part does not count, and why. The leader learns of it with the mean. Parts
+            that are not finite are refused when all parts have arrived, so that the leader sees how
+            many there are.
         """
         if total.is_over:
             raise SwarmRefuses(reason=OVER)
@@ -192,7 +197,7 @@ class Reducer:
 
 def mean_of(parts: Mapping[str, np.ndarray], targets: float, num_values: int) -> np.ndarray:
     """The mean per target, float32. Each operation is IEEE 754's, and parts are added in the order
-    of their names: all machines get the same bits.
+    of their names, so all machines get the same bits.
     """
     added = np.zeros(num_values, np.float64)
     for name in sorted(parts):
@@ -201,7 +206,7 @@ def mean_of(parts: Mapping[str, np.ndarray], targets: float, num_values: int) ->
 
 
 def overlap_mostly(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two slices, from and to, hold mostly the same values."""
+    """True if two slices (start, stop) hold mostly the same values."""
     shared = min(one[1], other[1]) - max(one[0], other[0])
     covered = max(one[1], other[1]) - min(one[0], other[0])
     return shared >= MIN_OVERLAP * covered
@@ -210,14 +215,14 @@ def overlap_mostly(one: tuple[int, int], other: tuple[int, int]) -> bool:
 def oversized_sums(
     scale: dict[str, float], targets: dict[str, float], usual: list[float]
 ) -> dict[str, float]:
-    """Senders of far too large a sum, and how many times the group's size it is.
+    """Senders whose sum is far too large, and how many times the group's size it is.
 
     A mean over few targets is noisier: by the root of how many fewer they are.
 
     Args:
       scale: root mean square of each sender's sum, per target.
-      targets: of each sender.
-      usual: that of rounds before. Without it, one sender alone is never refused.
+      targets: the number of targets of each sender.
+      usual: the same measure in earlier rounds. Without it, one sender alone is never refused.
     """
     max_targets, found = max(targets.values(), default=1.0), {}
     for name, own in scale.items():

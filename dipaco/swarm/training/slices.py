@@ -1,6 +1,6 @@
 """One slice of a round between two peers: a part goes to its reducer, the mean comes from it.
 
-Where this peer is the reducer itself, nothing goes over the network.
+If this peer is the reducer itself, nothing goes over the network.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from dipaco.swarm.training.reducer import Reducer, SliceMean
 
 
 def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes]) -> np.ndarray:
-    """The whole mean, float32 [values], from that of each slice.
+    """The whole mean, float32 [values], from the means of its slices.
 
     Raises:
       BadMessage: one has another length.
@@ -40,8 +40,8 @@ def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes])
 
 
 def rounding(codec: str, slices: Sequence[Slice], vector: np.ndarray) -> np.ndarray:
-    """What the codec loses of a vector, float32 [values], cut as it is sent: error feedback adds it
-    to the next (1-bit SGD, Seide et al. 2014).
+    """The values that the codec loses, float32 [values], when a vector is cut as it is sent. Error
+    feedback adds them to the next vector (1-bit SGD, Seide et al. 2014).
     """
     coded = codec_of(codec)
     lost = np.zeros_like(vector)
@@ -65,15 +65,15 @@ async def push_slice(
     """Sends this peer's part of a slice to its reducer.
 
     Args:
-      reducer: of this peer.
+      reducer: the reducer of this peer.
       vector: float32 [values], the whole sum.
-      within_seconds: for each attempt.
-      through: who passes it on, where its reducer is not reached from here.
+      within_seconds: limit for each attempt.
+      through: the peer that passes the part on, if its reducer is not reached from here.
 
     Raises:
-      SwarmRefuses: it does not count.
-      PEER_ERRORS: its reducer does not answer, or another peer at its address does; or, where that
-        is this peer, `BadMessage`: it does not count.
+      SwarmRefuses: the part does not count.
+      PEER_ERRORS: the reducer does not answer, or another peer at its address does. If this peer is
+        the reducer, `BadMessage`: the part does not count.
     """
     values = vector[part.start : part.stop]
     content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
@@ -100,7 +100,7 @@ async def push_slice(
                 raise
             raise ConnectionRefusedError("another peer answers at its address") from error
         except TimeoutError:
-            raise  # in silence: another attempt would cost as much
+            raise  # it was silent, and another attempt would cost as much
         except PEER_ERRORS:
             if attempt == attempts:
                 raise
@@ -110,10 +110,10 @@ async def push_slice(
 async def fetch_mean(
     wire: Wire, reducer: Reducer, plan: RoundPlan, part: Slice, *, within_seconds: float
 ) -> SliceMean:
-    """The coded mean of a slice from its reducer, or whom that has refused.
+    """The coded mean of a slice from its reducer, or the senders that it has refused.
 
     Raises:
-      PEER_ERRORS: its reducer does not give it.
+      PEER_ERRORS: the reducer does not give it.
     """
     if part.reducer == wire.name:
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
@@ -134,7 +134,7 @@ async def _ask_until_known(
     within_seconds: float,
     **more: Any,
 ) -> tuple[Body, bytes]:
-    """Asks a reducer, again where it does not know the round yet; arguments as `Wire.ask`."""
+    """Asks a reducer until it knows the round. Arguments are those of `Wire.ask`."""
     async with asyncio.timeout(within_seconds):
         while True:
             try:

@@ -1,12 +1,12 @@
 """A path's state as bytes in chunks: fetched from several donors, checked chunk by chunk, and
 completed after a donor has left.
 
-Chunks are known by digest: what a newcomer has already, from another donor or of its own last
-state, it does not fetch again (AdamW's moments are the same before and after an outer step).
+Chunks are known by digest. A newcomer does not fetch a chunk that it has already, from another
+donor or from its own last state (AdamW's moments are the same before and after an outer step).
 
-Under a codec the newcomer's parameters differ from the group's in their last digits, for as long as
-it stays, since steps add the same to both. Its gradients are those of a model that is a rounding
-away; it never gives its state to other peers.
+With a codec, the newcomer's parameters differ from the group's in their last digits for as long as
+it stays, since steps add the same to both. Its gradients belong to a model that is a rounding away.
+It never gives its state to other peers.
 """
 
 import functools
@@ -27,8 +27,8 @@ class StateBytes:
     """A state as one sequence of bytes.
 
     Args:
-      state: of a path.
-      codec: of `CODECS`; moments take the one beside it in `OF_MOMENTS`.
+      state: the state of a path.
+      codec: a name in `CODECS`. Moments take the codec beside it in `OF_MOMENTS`.
 
     Raises:
       BadMessage: the codec is not known.
@@ -47,7 +47,7 @@ class StateBytes:
         return -(-len(self._bytes) // CHUNK_BYTES)
 
     def chunk(self, number: int) -> memoryview:
-        """Raises `BadMessage` where there is no such chunk."""
+        """Raises `BadMessage` if there is no such chunk."""
         if not 0 <= number < self.num_chunks:
             raise BadMessage(problem=f"there is no chunk {number}")
         return memoryview(self._bytes)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
@@ -58,7 +58,7 @@ class StateBytes:
 
 
 def state_from_bytes(content: bytes, codec: str, like: PathState) -> PathState:
-    """The inverse; `like` gives shapes and types.
+    """The inverse. `like` gives shapes and types.
 
     Raises:
       BadMessage: there are too many or too few bytes.

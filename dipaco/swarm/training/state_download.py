@@ -1,7 +1,7 @@
 """Fetches a state in chunks from several donors, and goes on when a donor leaves.
 
-Chunks that this peer has already, of its own last state or of an attempt that was cut short, are
-not fetched again. What another state than the newest needs is not kept.
+Chunks that this peer has already, from its own last state or from an attempt that was cut short,
+are not fetched again. Chunks that only an older state needs are dropped.
 """
 
 import asyncio
@@ -23,28 +23,29 @@ from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
 from dipaco.swarm.training.state_holder import StateHolder
 
 CONCURRENT_CHUNKS = 4
-CHUNK_SECONDS = 30.0  # for each to begin to come
-MISSED_STATES = 2  # before the link is said to be too slow
+CHUNK_SECONDS = 30.0  # limit for each chunk to begin to arrive
+MISSED_STATES = 2  # so many are missed before the link is said to be too slow
 
 
 class StateDownload:
     """Fills a holder with the group's state.
 
     Args:
-      wire: with a transport.
+      wire: has a transport.
       holder: gets the state.
-      codec: that the state travels in.
-      say: called with a sentence when the state is there, or did not come whole.
+      codec: the codec of the state on the wire.
+      say: called with a sentence when the state has arrived, or has not arrived whole.
     """
 
     def __init__(self, wire: Wire, holder: StateHolder, codec: str, say: Callable[[str], None]):
         self._wire, self._holder, self._codec, self._say = wire, holder, codec, say
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk
-        self._incomplete: StatePosition | None = None  # what was fetched last, if not whole
+        # the state that was fetched last, if not whole
+        self._incomplete: StatePosition | None = None
         self._missed = 0  # states that were replaced before they came whole
 
     async def fetch(self, manifest: StateManifest) -> bool:
-        """Takes the state that is described; False where its donors did not give all of it."""
+        """Takes the described state. False if its donors did not give all of it."""
         compute = self._holder.compute
         assert compute is not None
         own = self._own_chunks()
@@ -73,7 +74,7 @@ class StateDownload:
         return True
 
     def _note_missed(self, manifest: StateManifest) -> None:
-        """Says once that the link is too slow, where states are replaced before they are here."""
+        """Says once that the link is too slow, if states are replaced before they arrive."""
         if self._incomplete is None or self._incomplete == manifest.position:
             return
         self._missed += 1

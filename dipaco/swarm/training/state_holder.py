@@ -1,4 +1,4 @@
-"""A peer's state: held, stepped, given to newcomers; and its slices of rounds, added up."""
+"""A peer's state, its steps and its bytes for newcomers, and the peer's replies as a reducer."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -29,16 +29,17 @@ from dipaco.swarm.training.reducer import Reducer, SliceSum
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.sum_proof import prove
 
-UNKNOWN_ROUND_SECONDS = 5.0  # for a round's plan to come, before who asks is to ask again
-UNSENT_ROUND_SECONDS = 30.0  # the same, before a payload is sent in vain
-KEPT_STEPS = 16  # after which no newcomer may fetch a state any more
+# time for a round's plan to arrive before the asking peer must ask again
+UNKNOWN_ROUND_SECONDS = 5.0
+UNSENT_ROUND_SECONDS = 30.0  # the same before a payload would be sent in vain
+KEPT_STEPS = 16  # newcomers may fetch a state during so many steps
 
 
 class Predicted(NamedTuple):
-    """Parameters at which rows are computed: those that a step is predicted to give."""
+    """Parameters at which rows are computed: the predicted result of a step."""
 
-    lineage: str  # of the state before it
-    learning_rate: float | None  # of the step; None: no step, the state itself
+    lineage: str  # lineage of the state before that step
+    learning_rate: float | None  # rate of the step; None: no step, the state itself
     parts: Any
 
 
@@ -47,7 +48,7 @@ class StateHolder:
 
     Args:
       wire: gets handlers.
-      compute: its programs; None for an auxiliary, which holds no state.
+      compute: the peer's programs; None for an auxiliary, which holds no state.
     """
 
     def __init__(self, wire: Wire, compute: Compute | None = None):
@@ -55,15 +56,15 @@ class StateHolder:
         self.reducer = Reducer(wire.name)
         self.state: PathState | None = None
         self.origin, self.step, self.lineage = "", -1, ""
-        self.is_exact = True  # the group's to the last bit
-        self.losses: list[float] = []  # of the steps of this phase
-        self.steps_taken = 0  # with the group, since the state was set
-        # With delayed updates: what the last step was predicted to give.
+        self.is_exact = True  # equal to the group's to the last bit
+        self.losses: list[float] = []  # losses of this phase's steps
+        self.steps_taken = 0  # steps with the group since the state was set
+        # Used by delayed updates: the predicted result of the last step.
         self.before: Predicted | None = None
-        self._predicted: Predicted | None = None  # of the next step
+        self._predicted: Predicted | None = None  # predicted result of the next step
         self._predicting = asyncio.Lock()
         self._pinned: tuple[StatePosition, PathState] | None = None
-        self._pinned_bytes: dict[str, StateBytes] = {}  # by codec
+        self._pinned_bytes: dict[str, StateBytes] = {}  # keyed by codec
         self._packing = asyncio.Lock()
         wire.register("push", PushRequest, self._push, admits=self._admit_push)
         wire.register("slice_mean", MeanRequest, self._slice_mean)
@@ -84,7 +85,7 @@ class StateHolder:
         *,
         is_exact: bool = True,
     ) -> None:
-        """A state that was fetched, or given by the run."""
+        """Takes a state that was fetched, or given by the run."""
         self.state = jax.device_put(state)
         self.origin, self.step, self.lineage = position
         self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
@@ -92,17 +93,17 @@ class StateHolder:
 
     @property
     def lineages(self) -> tuple[str, ...]:
-        """Of the states from which rows can be computed here, the newest first."""
+        """Lineages of the states from which rows can be computed here, the newest first."""
         before = () if self.before is None else (self.before.lineage,)
         return (*((self.lineage,) if self.lineage else ()), *before)
 
     async def parts_for(self, lineage: str, learning_rate: float | None) -> Any | None:
-        """The parameters at which rows are computed; None where they are not here.
+        """The parameters at which rows are computed, or None if they are not here.
 
         Args:
-          lineage: of the state that they are computed from.
-          learning_rate: of the step from there, whose outcome is predicted; None: they are computed
-            at that state itself.
+          lineage: names the state that they are computed from.
+          learning_rate: the rate of the step from there, whose result is predicted. None: the rows
+            are computed at that state itself.
         """
         before = self.before
         if self.state is not None and lineage and lineage == self.lineage:
@@ -112,7 +113,7 @@ class StateHolder:
         return before.parts if before is not None and is_before else None
 
     async def predicted(self, learning_rate: float) -> Predicted:
-        """What the next step, at this rate, is predicted to give."""
+        """The predicted parameters after the next step, at this rate."""
         assert self.compute is not None
         assert self.state is not None
         lineage, state = self.lineage, self.state
@@ -145,14 +146,14 @@ class StateHolder:
         self.steps_taken += 1
 
     def pin(self, step: int) -> None:
-        """Keeps the state of this step for newcomers, if it is the one that is held now."""
+        """Keeps the state of this step for newcomers, if it is the present state."""
         if step != self.step or self.state is None:
             return
         if self._pinned is None or self._pinned[0][1:] != self.position[1:]:
             self._pinned, self._pinned_bytes = (self.position, self.state), {}
 
     async def pinned_bytes(self, step: int, lineage: str, codec: str) -> StateBytes:
-        """Raises `BadMessage` where that state is not kept."""
+        """Raises `BadMessage` if that state is not kept."""
         async with self._packing:
             if self._pinned is None or self._pinned[0][1:] != (step, lineage):
                 raise BadMessage(problem=f"the state of step {step} is not kept here")
@@ -179,7 +180,7 @@ class StateHolder:
             raise SwarmRefuses(reason=NOT_YET) from None
 
     async def _admit_push(self, body: PushRequest, request: PeerRequest) -> None:
-        # Its payload is not read meanwhile, and would have to come a second time.
+        # The payload is not read meanwhile, and would have to be sent a second time.
         total = await self._slice_sum(body, UNSENT_ROUND_SECONDS)
         if request.sender not in {one.name for one in total.plan.senders}:
             raise BadMessage(problem=f"{request.sender} has nothing to add in that round")

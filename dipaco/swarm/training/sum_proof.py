@@ -1,15 +1,15 @@
-"""A reducer shows that its mean is that of what the senders have signed.
+"""Proofs by a reducer that its mean belongs to the parts that the senders have signed.
 
-When a reducer has given its mean, the leader draws some neighbouring values of the slice, and the
+When a reducer has given its mean, the leader draws some neighbouring values of the slice. The
 reducer shows each sender's part there: the header that the sender has signed, and the leaves of the
-payload's Merkle tree that hold these values. The leader adds them up again and has the same bits,
-on any machine (`reducer.mean_of`), or the reducer has lied. It cannot show a part that no sender
-has signed, and a sender cannot deny one. No other peer is asked, so none can accuse another. A sum
-that is wrong in a part f of its values is found with probability f in each round, before the step
-is taken; one that is scaled, negated or of other senders is wrong everywhere.
+payload's Merkle tree that hold these values. The leader adds them up again. It gets the same bits,
+on any machine (`reducer.mean_of`), or the reducer has lied. A reducer cannot show a part that no
+sender has signed, and a sender cannot deny one. No other peer is asked, so none can accuse another.
+If a fraction f of a sum's values is wrong, it is found with probability f in each round, before the
+step is taken. A sum that is scaled, negated or from other senders is wrong everywhere.
 
-For its own part a reducer has only its own word: that is checked as any sender's gradient is, by
-`leading.gradient_checks`.
+For its own part a reducer has only its own word. That part is checked like any sender's gradient,
+by `leading.gradient_checks`.
 """
 
 import random
@@ -35,21 +35,21 @@ from dipaco.swarm.planning.evidence import SHOWN, Evidence
 from dipaco.swarm.training.reducer import SliceSum, mean_of
 
 SPOT_VALUES = 1024  # a multiple of the blocks that codecs scale
-DRAWS = 4  # to find values that are not all zero
-LEAST = 2.0**-126  # float32 that is smaller may be zero on some machines
+DRAWS = 4  # tries to find values that are not all zero
+LEAST = 2.0**-126  # smaller float32 values may be zero on some machines
 
 
 class SpotPart(NamedTuple):
     """A sender's part of the drawn values of one slice."""
 
-    start: int  # of the whole gradient
+    start: int  # position in the whole gradient
     values: np.ndarray  # float32, decoded
-    rounding: np.ndarray  # float64: how far each may be from what was coded
-    header: bytes  # what the sender has signed; empty where the leader has it from the sender
+    rounding: np.ndarray  # float64: largest error of each from coding
+    header: bytes  # the sender's signed header; empty if the leader has the part from the sender
 
 
 def draw_spot(mean: np.ndarray, rng: random.Random) -> tuple[int, int]:
-    """Which values of a slice are to be shown: from and to."""
+    """Draws the values of a slice that are to be shown: (first, last)."""
     spots = max(1, -(-len(mean) // SPOT_VALUES))
     for _ in range(DRAWS):
         first = SPOT_VALUES * rng.randrange(spots)
@@ -71,7 +71,7 @@ def prove(wire: Wire, total: SliceSum, request: ProofRequest) -> SumProof:
     num_values = total.stop - total.start
     if not 0 <= request.first < request.last <= num_values or request.first % SPOT_VALUES:
         raise BadMessage(problem=f"values {request.first} to {request.last} of {num_values}")
-    signed = dict(total.signed)  # of a round that is over it is cleared meanwhile
+    signed = dict(total.signed)  # a copy, since a round that is over is cleared meanwhile
     if total.mean is None or len(signed) < len(total.plan.senders):
         raise BadMessage(problem="nothing was added up there, or that round is over")
     codec = codec_of(total.plan.codec)
@@ -102,13 +102,12 @@ def own_parts(total: SliceSum, first: int, last: int) -> dict[str, SpotPart]:
 def check_proof(
     wire: Wire, plan: RoundPlan, part: Slice, content: bytes, spot: tuple[int, int], proof: SumProof
 ) -> tuple[dict[str, SpotPart], Evidence | None]:
-    """Each sender's part of the drawn values; and, where the reducer's mean is another, what shows
-    it.
+    """Each sender's part of the drawn values, and evidence if the reducer's mean is wrong.
 
     Args:
-      wire: of the leader.
+      wire: the leader's wire.
       part, content: the slice, and its coded mean as the reducer gave it.
-      spot: the drawn values, from and to.
+      spot: the drawn values, (first, last).
     """
     codec, num_values = codec_of(plan.codec), part.stop - part.start
     first, last = spot
@@ -146,7 +145,7 @@ def _checked(
     spot: tuple[int, int],
     one: SignedPart,
 ) -> tuple[str, SpotPart]:
-    """A sender, and its part. Raises `BadMessage`, `MessageRefused`: it has not signed that."""
+    """A sender and its part. Raises `BadMessage` or `MessageRefused` if it has not signed that."""
     signed, body = wire.opened(one.header, PushRequest)
     num_values, num_bytes = part.stop - part.start, signed.payload_bytes
     if signed.method != "push" or body != _push_of(plan, part.start, part.stop):
@@ -181,7 +180,7 @@ def _leaf_numbers(codec: WireCodec, num_values: int, first: int, last: int) -> l
 
 
 def _cut(leaves: Mapping[int, OpenedLeaf], start: int, stop: int) -> bytes:
-    """Bytes from and to of what the leaves are of."""
+    """The bytes from `start` to `stop`, joined from leaves."""
     first, last = start // LEAF_BYTES, -(-stop // LEAF_BYTES)
     joined = b"".join(leaves[number].content for number in range(first, last))
     return joined[start - first * LEAF_BYTES : stop - first * LEAF_BYTES]
@@ -190,12 +189,12 @@ def _cut(leaves: Mapping[int, OpenedLeaf], start: int, stop: int) -> bytes:
 def _is_coded(
     codec: WireCodec, mean: np.ndarray, coded: bytes, content: bytes, num_values: int
 ) -> bool:
-    """Whether `coded` is what the codec makes of a mean, to the bit; what is less than float32's
-    smallest normal number may be zero. A sum beyond float32 shows nothing.
+    """True if the codec makes `coded` from a mean, to the bit. Values below float32's smallest
+    normal number may be zero. A sum beyond float32 shows nothing.
     """
     if not np.isfinite(mean).all():
         return True
-    if codec.name == "float16":  # one scale for the slice: it is that of its largest value
+    if codec.name == "float16":  # One scale for the slice, from its largest value.
         scale = np.frombuffer(content[:4], "<f4")[0]
         of_slice = np.abs(np.frombuffer(content[4:], "<f2").astype(np.float32))
         if not (of_slice.max(initial=0.0) == 1.0 or (not of_slice.any() and scale == 1.0)):
@@ -213,7 +212,7 @@ def _is_coded(
 
 
 def _how_wrong(claimed: np.ndarray, mean: np.ndarray) -> str:
-    """For a sentence: by which factor, where that says it."""
+    """Describes the error for a sentence, by its factor if there is one."""
     ours, theirs = mean.astype(np.float64), claimed.astype(np.float64)
     square = float(ours @ ours)
     factor = float(theirs @ ours) / square if square else 0.0
