@@ -1,4 +1,4 @@
-"""What needs a person, in sentences, the most urgent first: what `status` and `monitor` say."""
+"""Alarms: sentences on everything that needs a person, the most urgent first."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -8,21 +8,21 @@ import numpy as np
 from dipaco.dashboard.facts import ArmFacts
 from dipaco.plural import counted
 
-RISE_NATS = 0.5  # above a path's own best: it may be diverging
+RISE_NATS = 0.5  # a path may diverge this far above its own best
 QUIET = ("working", "finished", "quorum")  # states of `status` that need nobody
 STUCK = ("failed", "disk_full", "no_worker", "no_such_worker", "unknown")
 MOST_OF_A_KIND = 5
 
 
 class Alarm(NamedTuple):
-    """One of them."""
+    """One warning or error."""
 
-    level: str  # error: work cannot go on or was lost; warning: to be looked at
+    level: str  # error: work cannot go on or was lost; warning: someone should look
     sentence: str
 
 
 def alarms_of(status: Mapping[str, Any], modular: ArmFacts) -> list[Alarm]:
-    """Those of a run, from the values of `status --json` and its paths' losses."""
+    """The alarms of a run, from the values of `status --json` and its paths' losses."""
     alarms = []
     why = status["why"]
     if why["state"] not in QUIET:
@@ -41,7 +41,7 @@ def alarms_of(status: Mapping[str, Any], modular: ArmFacts) -> list[Alarm]:
 
 
 def _named(alarms: Iterable[Alarm], noun: str, number: int | None = None) -> list[Alarm]:
-    """The first ones, and how many more of `number` there are; None = of those that are given."""
+    """The first alarms, and a line on the rest of `number`; None = count the given ones."""
     alarms = list(alarms)
     more = (len(alarms) if number is None else number) - MOST_OF_A_KIND
     kept = alarms[:MOST_OF_A_KIND]
@@ -62,7 +62,7 @@ def _refusal(of: Mapping[str, Any]) -> Alarm:
 
 
 def _silent(workers: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Those that hold a task first: it waits until their leases end."""
+    """Silent workers, first those that hold a task: it waits until their leases end."""
     silent = [(name, at) for name, at in workers.items() if at["state"] == "silent"]
     for name, at in sorted(silent, key=lambda each: not each[1]["task"]):
         holds = f"; it holds {at['task']}" if at["task"] else ""
@@ -71,7 +71,7 @@ def _silent(workers: Mapping[str, Any]) -> Iterator[Alarm]:
 
 
 def _ended(workers: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Those that said why, the newest first."""
+    """Ended workers that gave a reason, the newest first."""
     for name, at in sorted(workers.items(), key=lambda each: each[1]["silent_seconds"]):
         if at["state"] != "silent" and at["last_words"]:
             yield Alarm("warning", f"worker {name} ended: {at['last_words'][:300]}")

@@ -1,5 +1,5 @@
 """Columns of numbers as text: base64 of little-endian arrays, which a page reads without parsing
-number by number.
+each number.
 """
 
 import base64
@@ -22,7 +22,7 @@ def packed(values: Any, kind: str) -> dict[str, Any]:
 
     Args:
       values: numbers; NaN = none, for floats.
-      kind: one of `TYPES`, as NumPy calls them.
+      kind: one of `TYPES`, by NumPy's names.
     """
     assert kind in TYPES, kind
     array = np.ascontiguousarray(values, dtype=f"<{kind}")
@@ -41,6 +41,6 @@ def packed_integers(values: Any) -> dict[str, Any]:
 
 
 def unpacked(column: dict[str, Any]) -> np.ndarray:
-    """What `packed` was given."""
+    """The inverse of `packed`."""
     data = base64.b64decode(column["data"])
     return np.frombuffer(data, dtype=f"<{column['type']}").reshape(column["shape"])

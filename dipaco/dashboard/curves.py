@@ -1,5 +1,5 @@
-"""Learning curves over what was spent: perplexity of each arm against steps, tokens, bytes and
-seconds. Their last points are the rows of the report.
+"""Learning curves over cost: perplexity of each arm against steps, tokens, bytes and seconds. Their
+last points are the rows of the report.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ MOST_RATES = 200
 
 
 def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> dict[str, Any]:
-    """Arm -> its points, in order; each with the phase, what one machine or all have spent until
-    then as the report counts it, and the perplexity.
+    """Arm -> its points, in order. Each has the phase, the cost until then by the report's count
+    (for one machine or all), and the perplexity.
     """
     if not evaluations:
         return {}
@@ -65,7 +65,9 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
 def _spent(
     arm: Arm, of: ArmFacts, phase: int, base: Any, start: StartCosts, router_seconds: float
 ) -> dict[str, Any]:
-    """Until a phase, as `ReportRow` counts it: tokens of all, bytes and seconds of each machine."""
+    """Cost until a phase, as `ReportRow` counts it: tokens of all, bytes and seconds of each
+    machine.
+    """
     machines = arm.topology.num_paths
     num_bytes = int(of.bytes_down[:phase].sum() + of.bytes_up[:phase].sum()) * (machines > 1)
     seconds = float(of.seconds[:phase][~_missing(of, phase)].sum())
@@ -84,7 +86,7 @@ def _missing(of: ArmFacts, phase: int) -> Any:
 
 
 def rates_of(run: Run) -> list[list[float]]:
-    """(step of a path, learning rate), of the modular arm, evenly spread over its schedule."""
+    """(step of a path, learning rate) of the modular arm, evenly spread over its schedule."""
     from dipaco.inner.optimizer import learning_rates
 
     total = run.plan.arm(MODULAR).total_steps

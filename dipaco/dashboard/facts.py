@@ -1,8 +1,8 @@
-"""What of a run's facts is drawn over time, as arrays: a row for each phase, a column for each
+"""The facts of a run that are drawn over time, as arrays: a row for each phase, a column for each
 module or path. A run of 256 paths and 1,000 phases takes some 40 MB, however long it is watched.
 
-Times are seconds since the first event that is known. A fact whose event was pruned, or that is
-older than the history, has the time 0.
+Times are seconds since the first known event. A fact whose event was pruned, or that is older than
+the history, has the time 0.
 """
 
 import array
@@ -17,8 +17,9 @@ from dipaco.dashboard.columns import packed, packed_integers
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import Plan
 
-Cell = tuple[int, int]  # a phase, and the number of a module or of a path
-MOST_PATH_NORMS = 300_000  # of all modules and phases together; more are left out
+Cell = tuple[int, int]  # a phase, and the number of a module or a path
+# Limit over all modules and phases together. Beyond it they are left out.
+MOST_PATH_NORMS = 300_000
 
 
 class EventRow(NamedTuple):
@@ -32,14 +33,14 @@ class EventRow(NamedTuple):
     attempt: int | None
     worker: str
     machine: str
-    begun: float | None  # seconds of a wall clock, as all that is recorded
+    begun: float | None  # seconds of a wall clock, like all recorded times
     ended: float
     outcome: str
     reason: str
 
 
 class ArmFacts:
-    """Of one arm."""
+    """The facts of one arm."""
 
     def __init__(self, arm: Arm, *, synchronous: bool):
         self.arm, self.synchronous = arm, synchronous
@@ -54,7 +55,7 @@ class ArmFacts:
         has_norms = arm.is_averaged and phases * modules * most <= MOST_PATH_NORMS
         self.path_norms = np.full((phases, modules, most * has_norms), np.nan, np.float32)
         self.train_times = np.full((phases, paths), np.nan, np.float32)
-        # As events told them, and what was there before the events that are kept.
+        # Times by events, and marks of facts that were there before the oldest kept event.
         self.told_steps, self.told_phases = self.step_times.copy(), self.train_times.copy()
         self._old_steps = np.zeros(self.step_times.shape, bool)
         self._old_phases = np.zeros(self.train_times.shape, bool)
@@ -86,7 +87,7 @@ class ArmFacts:
         self.losses[at] = float(losses) if losses else math.nan
 
     def forget_from(self, phase: int) -> None:
-        """The arm went back to a phase: what came after it is done again."""
+        """The arm went back to a phase, so later phases are done again."""
         for columns in (
             *(self.step_times, self.norms, self.cosines, self.lags, self.path_norms),
             *(self.train_times, self.losses, self.seconds),
@@ -98,8 +99,8 @@ class ArmFacts:
         self._old_steps[phase:] = self._old_phases[phase:] = False
 
     def fill_times(self, *, is_first: bool = False) -> list[set[Cell]]:
-        """Works the times out: those of the events. A fact that the first read finds without one
-        was there from the beginning. Returns which times of modules and of paths have changed.
+        """Computes the times from the events. A fact that the first read finds without one was
+        there from the beginning. Returns the times of modules and of paths that have changed.
         """
         if is_first:
             self._old_steps = ~np.isnan(self.norms)
@@ -110,7 +111,7 @@ class ArmFacts:
             (self.train_times, self.told_phases, self._old_phases),
         ):
             known = np.where(np.isnan(told) & old, np.float32(0), told)
-            # A phase that was passed over, or that is told of late, was over when the next was.
+            # A phase that was skipped, or whose event came late, was over when the next was.
             filled = np.fmin.accumulate(known[::-1])[::-1]
             is_same = (filled == times) | (np.isnan(filled) & np.isnan(times))
             changed.append({(int(phase), int(of)) for phase, of in np.argwhere(~is_same)})
@@ -118,7 +119,7 @@ class ArmFacts:
         return changed
 
     def as_json(self) -> dict[str, Any]:
-        """As the page reads it."""
+        """The arm's JSON values for the page."""
         arm = self.arm
         content: dict[str, Any] = {
             "phases": arm.phases,
@@ -157,15 +158,15 @@ class ArmFacts:
 
 
 class RunFacts:
-    """Of all arms, and the events that they came by."""
+    """The facts of all arms, and the events behind them."""
 
     def __init__(self, plan: Plan):
         self.arms = {
             arm.name: ArmFacts(arm, synchronous=arm.is_synchronous)
             for arm in (plan.base, *plan.arms)
         }
-        self.origin: float | None = None  # of the wall clock: the first event
-        self.number = 0  # of the newest event
+        self.origin: float | None = None  # wall clock time of the first event
+        self.number = 0  # number of the newest event
         self.sampled: dict[tuple[str, int], float] = {}  # (arm, phase) -> when texts were made
         self._names: dict[str, dict[str, int]] = {
             name: {} for name in ("kinds", "arms", "subjects", "workers", "outcomes", "reasons")
@@ -177,13 +178,13 @@ class RunFacts:
         }
 
     def relative(self, seconds: float) -> float:
-        """Seconds of the wall clock -> since the beginning."""
+        """Seconds of the wall clock -> seconds since the beginning."""
         if self.origin is None:
             self.origin = seconds
         return max(0.0, seconds - self.origin)
 
     def add(self, event: EventRow) -> None:
-        """One more; they come in order."""
+        """Adds one event. Events are added in order."""
         self.number = max(self.number, event.number)
         if event.begun is not None:
             self.relative(event.begun)
@@ -222,7 +223,7 @@ class RunFacts:
             return
         if event.kind == "outer":
             at = phase, of.module_number[event.subject or ""]
-            if np.isnan(of.told_steps[at]):  # done again, it is what it was
+            if np.isnan(of.told_steps[at]):  # a repeated task gives the same fact
                 of.told_steps[at] = ended
         elif event.kind in ("train", "pretrain"):
             row = of.told_phases[phase]
@@ -235,11 +236,11 @@ class RunFacts:
 
     @property
     def last_seconds(self) -> float:
-        """When the newest event was."""
+        """Time of the newest event."""
         return max(self._columns["ended"][-1:], default=0.0)
 
     def events_as_json(self, first: int = 0) -> dict[str, Any]:
-        """The events from one on, in columns; names are numbers in the lists of `names`."""
+        """The events from `first` on, in columns. Names are numbers in the lists of `names`."""
         return {
             name: packed(values[first:], "f4")
             if values.typecode == "f"
@@ -248,5 +249,5 @@ class RunFacts:
         }
 
     def names(self) -> dict[str, list[str]]:
-        """What the numbers of the events stand for."""
+        """The names behind the numbers of the events."""
         return {name: list(numbers) for name, numbers in self._names.items()}

@@ -20,12 +20,12 @@ from dipaco.errors import CorpusMissing, DipacoError
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.runs.run import Run
 
-MARKS = ("/* STYLE */", "<!-- RECORDING -->", "/* SCRIPT */")  # in the order of `index.html`
+MARKS = ("/* STYLE */", "<!-- RECORDING -->", "/* SCRIPT */")  # their order in `index.html`
 SCRIPTS = (*("model", "draw", "grid", "workers", "curves", "texts", "clock", "live", "main"),)
 
 
 def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
-    """The page; with a recording and its texts inside, it needs no server."""
+    """The page. With a recording and its texts inside, it needs no server."""
     script = "\n".join(_piece(f"{name}.js") for name in SCRIPTS)
     held = "".join(
         f'<script type="application/json" id="{name}">{_inside(content)}</script>\n'
@@ -40,8 +40,8 @@ def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
 
 
 def export(run: Run, file: Path) -> int:
-    """Writes a run's page with everything in it to one file; its size in bytes. Raises
-    `PageIsFolder`, and as `write_atomically`.
+    """Writes a run's complete page to one file. Returns its size in bytes. Raises `PageIsFolder`,
+    and the errors of `write_atomically`.
     """
     if not file.name or file.is_dir():
         raise PageIsFolder(file=file, inside=file / "page.html")
@@ -53,7 +53,7 @@ def export(run: Run, file: Path) -> int:
 
 
 def recording_and_texts(run: Run) -> tuple[bytes, bytes]:
-    """Both documents of a run, as they are now."""
+    """Both documents of a run in their present state."""
     reader = Reader(run)
     with run.ledger.at_one_moment():
         reader.read(is_inside=True)
@@ -62,8 +62,8 @@ def recording_and_texts(run: Run) -> tuple[bytes, bytes]:
 
 
 def table_of(run: Run) -> dict[str, Any] | None:
-    """The texts of a run; None where nothing has been routed, its text is not here, or, with a
-    warning, where it cannot be read.
+    """The texts of a run. None if nothing has been routed, if its text is not here, or, with a
+    warning, if it cannot be read.
     """
     try:
         return Texts(run).table()

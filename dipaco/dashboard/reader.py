@@ -1,4 +1,4 @@
-"""Reads a run's facts: all of it once, then what has happened since.
+"""Reads a run's facts: all of it once, then the news.
 
 On PostgreSQL a lower number of the history may be recorded after a higher one, so every read looks
 at the last `OVERLAP` numbers again.
@@ -16,36 +16,36 @@ from dipaco.dashboard.facts import Cell, EventRow, RunFacts
 from dipaco.runs.run import Run
 
 OVERLAP = 200
-AT_ONCE = 50_000  # events, so that a long history takes no more memory than its columns
+AT_ONCE = 50_000  # events per query, so that a long history takes no more memory than its columns
 FAULTS = frozenset(
     ("error", "crash", "lost", "postponed", "died", "silent", "left", "command", "rollback")
 )
 
 
 class Change(NamedTuple):
-    """What a read has found."""
+    """The news of one read."""
 
-    first_event: int  # of the new ones, counted from the first that was read
+    first_event: int  # position of the first new event among all that were read
     steps: set[Cell]  # (phase, module) of the modular arm that have changed
     phases: dict[str, set[Cell]]  # arm -> (phase, path) that have changed
     outcomes: set[str]
-    kinds: set[str]  # of tasks that were done
-    has_gone_back: bool  # facts were set aside: all is to be drawn again
-    is_new: bool  # something was read, or other tasks are being done
+    kinds: set[str]  # kinds of the finished tasks
+    has_gone_back: bool  # facts were set aside, and everything is to be drawn again
+    is_new: bool  # something was read, or the tasks in progress differ
 
 
 class Reader:
-    """Of one run; its ledger is used in one thread."""
+    """Reads one run. Its ledger is used in one thread."""
 
     def __init__(self, run: Run):
         self.run, self.facts = run, RunFacts(run.plan)
-        self.samples: list[Sampled] = []  # of the modular arm
+        self.samples: list[Sampled] = []  # completions of the modular arm
         self._held: list[tuple] = []
         self._seen: set[int] = set()
         self._has_read = False
 
     def read(self, *, is_inside: bool = False) -> Change:
-        """Reads what is new; the first time everything.
+        """Reads the news; the first time everything.
 
         Args:
           is_inside: the caller is inside `at_one_moment` already.
@@ -71,7 +71,7 @@ class Reader:
         return Change(first, steps, phases, outcomes, done, "rollback" in outcomes, is_new)
 
     def _read_events(self, since: int) -> tuple[set[str], set[str]]:
-        """The outcomes of those that were not read before, and the kinds of the tasks done."""
+        """The outcomes of the new events, and the kinds of the finished tasks."""
         outcomes, done, rows = set(), set(), [()] * AT_ONCE
         while len(rows) == AT_ONCE:
             rows = self.run.ledger.select(statement("events"), number=since, most=AT_ONCE)
@@ -87,15 +87,15 @@ class Reader:
 
     @property
     def claims(self) -> list[list[Any]]:
-        """What is being done: kind, arm, subject, phase, attempt, worker, seconds when it began."""
+        """Tasks in progress: kind, arm, subject, phase, attempt, worker, seconds when it began."""
         return [
             [*row[:-1], None if row[-1] is None else self.facts.relative(row[-1])]
             for row in self._held
         ]
 
     def _read_facts(self, since: int, done: set[str]) -> tuple[set[Cell], dict[str, set[Cell]]]:
-        """Facts of the tasks that were done; the first time all, also those without events. A phase
-        that was passed over has no fact, and its time changes with those of other phases.
+        """Reads facts of finished tasks; the first time all, also those without events. A phase
+        that was skipped has no fact, and its time changes with the times of other phases.
         """
         select, arms = self.run.ledger.select, self.facts.arms
         suffix = "_since" if self._has_read else ""

@@ -17,12 +17,13 @@ from dipaco.runs.reading.status import status_of
 from dipaco.runs.run import Run
 
 FORMAT = 1
-MOST_COMPLETIONS = 1000  # of the newest releases
-MOST_LOSSES = 100_000  # inner steps of all paths of the modular arm that are drawn one by one
+MOST_COMPLETIONS = 1000  # the newest are kept
+# Inner steps over all paths of the modular arm. Beyond it they are not drawn one by one.
+MOST_LOSSES = 100_000
 
 
 def state_of(reader: Reader) -> dict[str, Any]:
-    """What is read afresh each time: status, alarms, curves, the report."""
+    """The values that every read computes anew: status, alarms, curves, the report."""
     run, facts = reader.run, reader.facts
     status = status_of(run, with_sizes=False)
     evaluations = run.ledger.facts.evaluations()
@@ -36,7 +37,7 @@ def state_of(reader: Reader) -> dict[str, Any]:
 
 
 def recording_of(reader: Reader, state: dict[str, Any]) -> dict[str, Any]:
-    """Everything, once."""
+    """The whole recording."""
     run, facts = reader.run, reader.facts
     return {
         "format": FORMAT,
@@ -59,13 +60,13 @@ def recording_of(reader: Reader, state: dict[str, Any]) -> dict[str, Any]:
 def difference_of(
     reader: Reader, change: Change, state: dict[str, Any] | None, names_before: dict[str, int]
 ) -> dict[str, Any]:
-    """What a page that has the recording still lacks after a read.
+    """The changes that a page with the recording still lacks after a read.
 
     Args:
-      reader: after the read.
-      change: what it found.
-      state: if that was read again.
-      names_before: how many names of each kind the page knows.
+      reader: the reader, after the read.
+      change: the news of the read.
+      state: the new state, if it was read.
+      names_before: the number of names of each kind that the page knows.
     """
     facts, modular = reader.facts, reader.facts.arms[MODULAR]
     return {
@@ -104,7 +105,7 @@ def difference_of(
 
 
 def to_json(document: dict[str, Any]) -> bytes:
-    """As JSON without NaN, which browsers refuse."""
+    """JSON without NaN, which browsers refuse."""
     return json.dumps(_clean(document), separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -121,7 +122,7 @@ def _number(value: Any) -> float | None:
 
 
 def _now(reader: Reader) -> float:
-    """Seconds since the beginning: of a finished run its end."""
+    """Seconds since the beginning. For a finished run, its end."""
     facts = reader.facts
     if facts.origin is None:
         return 0.0
@@ -130,7 +131,7 @@ def _now(reader: Reader) -> float:
 
 
 def _completions(reader: Reader) -> list[dict[str, Any]]:
-    """Texts of the modular arm's releases, the newest last; `seconds` is when they were made."""
+    """Texts of the modular arm's releases, the newest last. `seconds` is when they were made."""
     sampled = reader.facts.sampled
     return [
         {**each, "seconds": sampled.get((each["arm"], each["phase"]), 0.0)}
@@ -148,8 +149,8 @@ def _report(run: Run) -> dict[str, Any] | None:
 
 
 def _losses(run: Run) -> dict[str, Any] | None:
-    """Training loss of every inner step of the modular arm: path -> column. None where they are
-    too many; those at the end of every phase are in `arms`.
+    """Training loss of every inner step of the modular arm: path -> column. None if there are too
+    many. The losses at the end of every phase are in `arms`.
     """
     arm = run.plan.arm(MODULAR)
     if arm.path_steps > MOST_LOSSES:

@@ -1,4 +1,4 @@
-"""The HTTP server of the page: the page, the recording, what has changed since, and documents."""
+"""The HTTP server of the page: the page, the recording, its changes, and documents."""
 
 import asyncio
 import hmac
@@ -17,24 +17,25 @@ from dipaco.dashboard.watcher import Watcher
 from dipaco.errors import DipacoError
 
 JSON = "application/json"
-HEADERS = {  # the page is one file, its script and style inside; it connects to this server only
+# The page is one file, with its script and style inside. It connects to this server only.
+HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
-BEAT_SECONDS = 15.0  # between two signs of life to a page that has nothing new
-MOST_WORDS = 200  # characters that are searched for
+BEAT_SECONDS = 15.0  # time between two signs of life to a page without news
+MOST_WORDS = 200  # length limit of a search
 
 
 def make_app(watcher: Watcher, api_keys: tuple[str, ...] = ()) -> Starlette:
-    """The application; it neither starts nor stops the watcher.
+    """The application. It neither starts nor stops the watcher.
 
     Args:
-      watcher: of the run.
-      api_keys: what is read of the run needs one of them, as `Authorization: Bearer KEY`; () =
-        nothing does.
+      watcher: watches the run.
+      api_keys: reading anything of the run needs one of them, as `Authorization: Bearer KEY`; () =
+        it needs none.
     """
     return _Dashboard(watcher, [key.encode() for key in api_keys]).starlette
 
@@ -75,7 +76,7 @@ class _Dashboard:
     async def _recording(self, request: Request) -> Response:
         try:
             content = await run_in_threadpool(self._watcher.recording)
-        except DipacoError as error:  # what the page shows, and no failure of this server
+        except DipacoError as error:  # the page shows it, and this server has not failed
             return _json({"problem": f"{type(error).__name__}: {error}"})
         return Response(content, media_type=JSON)
 
@@ -98,7 +99,7 @@ class _Dashboard:
         return _json(await run_in_threadpool(texts.find, words))
 
     async def _changes(self, request: Request) -> Response:
-        """Server-sent events: a difference each; `stale` where the page is to begin again."""
+        """Server-sent events: one for each difference, and `stale` if the page must begin again."""
         try:
             number = int(request.query_params.get("after", "0"))
         except ValueError:

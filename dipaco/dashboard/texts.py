@@ -1,6 +1,6 @@
-"""Where text went: which path each document trained, in which phases, and how it was predicted.
+"""Routing of text: which path each document trained, in which phases, and how it was predicted.
 
-Read from the shards and scores that routing and evaluation saved, when it is asked for.
+It is read on request from the shards and scores that routing and evaluation saved.
 """
 
 import json
@@ -22,12 +22,13 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
 
-MOST_DOCUMENTS = 1_000_000  # in a table; of a larger corpus single documents are asked for
-MOST_ROWS = 2_000_000  # of training that are gone through to say in which phases a document was
-MOST_MOVES_PATHS = 64  # between which moves are counted pair by pair
+# Limit of a table. In a larger corpus the page asks for single documents.
+MOST_DOCUMENTS = 1_000_000
+MOST_ROWS = 2_000_000  # limit of training rows that are searched for the phases of each document
+MOST_MOVES_PATHS = 64  # limit of paths for counting moves pair by pair
 BEGINNING_CHARACTERS = 72
 BEGINNING_TOKENS = 40
-MOST_BEGINNINGS = 6000  # in a table
+MOST_BEGINNINGS = 6000  # limit of a table
 SEARCH_SECONDS = 5.0
 SEARCH_BATCH = 256
 MOST_FOUND = 20
@@ -36,7 +37,7 @@ PHASE_BITS = 32
 
 
 class Texts:
-    """The documents of a run that has been routed. Raises `NotAvailable` where it has not been."""
+    """The documents of a routed run. Raises `NotAvailable` if it has not been routed."""
 
     def __init__(self, run: Run):
         run.stage("route")  # before that there may be no corpus either
@@ -48,7 +49,7 @@ class Texts:
         self._scores = list(self._losses())
 
     def table(self) -> dict[str, Any] | None:
-        """All documents, in columns; None where they are too many."""
+        """All documents, in columns. None if there are too many."""
         corpus, count = self._corpus, len(self._corpus.lengths)
         if count > MOST_DOCUMENTS:
             return None
@@ -80,7 +81,7 @@ class Texts:
         }
 
     def fate(self, number: int) -> dict[str, Any] | None:
-        """One document; None where there is none of this number."""
+        """One document, or None if there is none with this number."""
         corpus = self._corpus
         if not 0 <= number < len(corpus.lengths):
             return None
@@ -110,8 +111,8 @@ class Texts:
         }
 
     def find(self, words: str) -> dict[str, Any]:
-        """Documents that hold some words, in capitals or not: the first ones that are found within
-        `SEARCH_SECONDS`.
+        """Documents that contain the given words, ignoring case: the first ones that are found
+        within `SEARCH_SECONDS`.
         """
         until, found, looked = time.monotonic() + SEARCH_SECONDS, [], 0
         sought = re.compile(re.escape(words), re.IGNORECASE)
@@ -134,7 +135,7 @@ class Texts:
         return [tokenizer.decode(tokens[:most]) for tokens in self._corpus.tokens(documents)]
 
     def _with_beginnings(self) -> np.ndarray:
-        """Those whose first words are in the table: the scored ones first, then others evenly."""
+        """Documents whose first words are in the table: scored ones first, then others evenly."""
         everything = np.arange(len(self._corpus.lengths))
         if len(everything) <= MOST_BEGINNINGS:
             return everything
@@ -159,8 +160,8 @@ class Texts:
             yield load_plan(Path(self._run.objects.file(Receipt(*receipt)))).documents
 
     def _trained_phases(self) -> np.ndarray | None:
-        """u4 [N]: bit p is set where the document was trained in phase p; None where there are too
-        many phases or rows.
+        """u4 [N]: bit p is set if the document was trained in phase p. None if there are too many
+        phases or rows.
         """
         from dipaco.workers.row_plans import batches_for
 
@@ -192,11 +193,11 @@ class Texts:
             try:
                 scores = document_scores(self._run, MODULAR, each.phase)
             except (DipacoError, OSError):
-                continue  # cleaned
+                continue  # its scores were deleted
             yield each.phase, scores.documents, scores.sums / np.maximum(scores.counts, 1)
 
     def _moves(self) -> list[dict[str, Any]]:
-        """For each alternation, how many documents of training went from which path to which."""
+        """For each alternation, the number of training documents by old and new path."""
         moves = []
         count = self._run.config.num_paths
         train = self._corpus.splits == SPLITS.index("train")
@@ -219,5 +220,5 @@ class Texts:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact."""
+    """Compact JSON."""
     return json.dumps(value, separators=(",", ":")).encode()

@@ -1,5 +1,5 @@
 """One reader of a run for any number of open pages. It reads while a page is open, and tells all of
-them what has changed; while none is, it asks nothing.
+them the changes. While no page is open, it asks nothing.
 """
 
 import collections
@@ -22,26 +22,26 @@ from dipaco.store.address import Address
 from dipaco.store.layout import Layout
 
 RESULTS = frozenset(("report", "evaluate", "route"))  # tasks whose facts the status shows first
-OLD_SECONDS = 5.0  # a page that begins is given no older status of a run that is not finished
-MOST_KEPT = 100  # differences; a page that is further behind fetches the recording again
-STOP_SECONDS = 30.0  # for a read that is going on
+OLD_SECONDS = 5.0  # a newly opened page gets no older status of an unfinished run
+MOST_KEPT = 100  # Differences kept. A page that is further behind fetches the recording again.
+STOP_SECONDS = 30.0  # time for a read in progress
 
 
 class Pace:
-    """How often a run is read. A server is asked less than once a second: two to four questions and
-    the bounds of a transaction a look, 50 for the status.
+    """Intervals between reads of a run. A server is asked less than once a second: two to four
+    queries and the bounds of a transaction for each look, 50 for the status.
     """
 
     def __init__(self, *, is_server: bool):
         self.look_seconds = 10.0 if is_server else 1.0
         self.status_seconds = 150.0 if is_server else 4.0
-        self.fault_seconds = 150.0 if is_server else 1.0  # after something went wrong
+        self.fault_seconds = 150.0 if is_server else 1.0  # used after something went wrong
 
 
 class Freshness:
-    """Whether the status is to be read again. What has happened since it was read is remembered
-    until it is. Without an event it grows old too, as when the last worker is killed: only that of
-    a finished run stays as it is.
+    """Decides when the status is read again. Events since the last read count until the next. The
+    status also grows old without an event, for example when the last worker is killed. Only the
+    status of a finished run does not.
     """
 
     def __init__(self, pace: Pace):
@@ -50,12 +50,12 @@ class Freshness:
         self._is_finished = False
 
     def note(self, change: Change) -> None:
-        """What a read of the events has found."""
+        """Takes the news of a read of the events."""
         self._is_stale |= change.is_new
         self._is_urgent |= bool(change.outcomes & FAULTS or change.kinds & RESULTS)
 
     def is_due(self, now: float, *, is_asked: bool) -> bool:
-        """At `now`, in seconds; `is_asked`: by a page that begins."""
+        """True if the status is due at `now`, in seconds. `is_asked`: a new page asks."""
         age, grows_old = now - self._read_at, not self._is_finished
         return (
             (is_asked and (self._is_stale or (grows_old and age > OLD_SECONDS)))
@@ -64,15 +64,16 @@ class Freshness:
         )
 
     def read(self, now: float, *, is_finished: bool) -> None:
-        """It is read now, and says whether the run is finished."""
+        """Notes a read of the status now, and whether the run is finished."""
         self._read_at, self._is_stale, self._is_urgent = now, False, False
         self._is_finished = is_finished
 
 
 def mark_of(address: Address) -> tuple[int, ...] | None:
-    """Which file makes a folder a run's: its ledger (device, number), or what says which server has
-    its facts (with the time of its making: nobody has it open, so the next file may get its
-    number). None where there is neither, and for a run in a bucket, which no look asks about.
+    """Identifies the file that makes a folder a run's: its ledger (device, number), or the file
+    that names the server of its facts. The latter includes its creation time: nobody has it open,
+    so the next file may get its number. None if there is neither, and for a run in a bucket, which
+    no look checks.
     """
     if address.url is not None:
         return None
@@ -87,22 +88,22 @@ def mark_of(address: Address) -> tuple[int, ...] | None:
 
 
 class Watcher:
-    """Reads in a thread of its own, which `start` begins and `stop` ends.
+    """Reads in its own thread, which `start` begins and `stop` ends.
 
     Args:
-      address: of the run.
-      pace: how often; None = as its database can bear.
-      reads_at_once: before the first page asks, which then need not wait.
+      address: the run's address.
+      pace: the intervals; None = chosen for its database.
+      reads_at_once: reads before the first page asks, so that the page need not wait.
     """
 
     def __init__(self, address: Address, pace: Pace | None = None, *, reads_at_once: bool = True):
         self._address, self._pace = address, pace
         self._changed = threading.Condition()
-        self._is_stopping, self._wanted = False, 0  # pages that are open
+        self._is_stopping, self._wanted = False, 0  # number of open pages
         self._asked, self._answered = int(reads_at_once), 0  # reads that pages wait for
-        self._recording = (0, b"")  # the number that it is of, JSON
-        self._freshness: Freshness | None = None  # of its status
-        self._number = 0  # of the newest difference
+        self._recording = (0, b"")  # (number, JSON)
+        self._freshness: Freshness | None = None  # freshness of the status
+        self._number = 0  # number of the newest difference
         self._differences: collections.deque[tuple[int, bytes]] = collections.deque(
             maxlen=MOST_KEPT
         )
@@ -112,13 +113,13 @@ class Watcher:
         self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
         self._table: bytes | None = None
         self._texts_version = (0, 0, 0, 0)
-        self._openings = 0  # of a run: another may have begun in its place
+        self._openings = 0  # openings of a run: another may have begun in its place
 
     def start(self) -> None:
         self._thread.start()
 
     def finish(self) -> None:
-        """Ends what is sent to pages, and the reading; may be called by a signal handler."""
+        """Ends the streams to pages, and the reading. A signal handler may call it."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -129,12 +130,12 @@ class Watcher:
         return self._is_stopping
 
     def stop(self) -> None:
-        """The same, and waits for it."""
+        """Finishes and waits for the thread."""
         self.finish()
         self._thread.join(STOP_SECONDS)
 
     def recording(self) -> bytes:
-        """The whole recording, as it is now. Raises what reading the run raised."""
+        """The whole recording in its present state. Raises the error of reading the run."""
         with self._changed:
             if not self._wanted or self._is_recording_old:
                 self._asked, self._problem = self._asked + 1, None
@@ -158,7 +159,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def opened(self, listener: Callable[[], None]):
-        """While a page is open; `listener` is called in the reader's thread at every change."""
+        """Counts a page as open. `listener` is called in the reader's thread at every change."""
         with self._changed:
             self._wanted += 1
             self._listeners.add(listener)
@@ -171,14 +172,14 @@ class Watcher:
                 self._listeners.discard(listener)
 
     def after(self, number: int) -> list[tuple[int, bytes]] | None:
-        """The differences after one; None where some are not kept any more."""
+        """The differences after `number`, or None if some are not kept any more."""
         with self._changed:
             kept = [each for each in self._differences if each[0] > number]
             return kept if number + len(kept) == self._number else None
 
     def table(self) -> bytes:
-        """The texts; read again when more has been routed or evaluated, the run went back, or the
-        last read failed. Called in any thread. Raises as `texts`.
+        """The texts. They are read again when more has been routed or evaluated, the run went back,
+        or the last read failed. Any thread may call it. Raises the errors of `texts`.
         """
         self.texts()
         with self._texts_lock:
@@ -187,8 +188,8 @@ class Watcher:
             return self._table
 
     def texts(self) -> Texts | None:
-        """Where text went; None where nothing has been routed. Raises what reading the run or its
-        text raised, or `TextsNotReadable`; the next call tries again.
+        """The routing of text, or None if nothing has been routed. Raises the errors of reading the
+        run or its text, or `TextsNotReadable`. The next call tries again.
         """
         with self._texts_lock:
             if self._texts_key != self._texts_version:
@@ -213,11 +214,11 @@ class Watcher:
                     self._follow(Reader(run), pace, mark)
             except DipacoError as error:
                 self._report(error)
-            except Exception as error:  # a defect: the page says so, and is not left waiting
+            except Exception as error:  # a defect: the page shows it instead of waiting
                 self._report(RunNotReadable(run=self._address, problem=repr(error)))
 
     def _report(self, problem: DipacoError) -> None:
-        """Tells all that wait for a read, and waits until it is to be tried again."""
+        """Tells all pages that wait for a read, and waits until it is to be tried again."""
         with self._changed:
             self._problem, self._answered = problem, self._asked
         self._begin_again()
@@ -226,7 +227,7 @@ class Watcher:
             self._problem = None
 
     def _begin_again(self) -> None:
-        """Has all pages fetch the recording."""
+        """Makes all pages fetch the recording."""
         with self._changed:
             self._differences.clear()
             self._number += 1
@@ -238,7 +239,7 @@ class Watcher:
         return self._asked > self._answered
 
     def _follow(self, reader: Reader, pace: Pace, mark: tuple[int, ...] | None) -> None:
-        """Until it is to stop, or the run is not there any more."""
+        """Follows the run until it must stop, or the run is not there any more."""
         freshness = self._freshness = Freshness(pace)
         state = {}
         while True:
@@ -249,7 +250,7 @@ class Watcher:
                 if self._is_stopping:
                     return
                 asked, is_asked = self._asked, self._is_asked
-            if state and mark_of(self._address) != mark:  # what is open stays readable
+            if state and mark_of(self._address) != mark:  # the open file stays readable
                 self._begin_again()
                 return
             names = {kind: len(each) for kind, each in reader.facts.names().items()}
@@ -279,7 +280,7 @@ class Watcher:
             self._number += 1
             self._differences.append((self._number, difference))
             if change.has_gone_back:
-                self._differences.clear()  # all is fetched again
+                self._differences.clear()  # everything is fetched again
             if fresh:
                 status, points = fresh["status"], sum(map(len, fresh["curves"].values()))
                 routed = sum("route" in stage for stage in status["stages"])

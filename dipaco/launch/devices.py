@@ -1,6 +1,6 @@
-"""Which devices of a machine belong to which worker, as environment variables of its process.
+"""Divides the devices of a machine among workers, by environment variables of their processes.
 
-Eight workers may use eight GPUs, one each; or several share one GPU, each with a fraction of its
+Eight workers may use eight GPUs, one each. Several may share one GPU, each with a fraction of its
 memory. The visible devices are found without JAX, which would take them for this process.
 """
 
@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 from dipaco.launch.errors import TooFewDevices
 
-SHARED_MEMORY = 0.9  # of a GPU that several workers share; the rest is for non-JAX memory
+SHARED_MEMORY = 0.9  # Share of a GPU that several workers divide. The rest is for non-JAX memory.
 TPU_BOUNDS = {
     1: "1,1,1",
     2: "1,2,1",
     4: "2,2,1",
     8: "2,4,1",
 }  # the grid of chips
-# JAX's variable for it, by its name of today and its older one; both at once are an error.
+# JAX's variable for the memory share, by its present name and its older one. Both at once are an
+# error.
 MEMORY_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 FAKE_DEVICES = "--xla_force_host_platform_device_count"
-JAX_DEVICES = "JAX_NUM_CPU_DEVICES"  # the same in a variable of its own
+JAX_DEVICES = "JAX_NUM_CPU_DEVICES"  # the same count as a variable
 
 
 class VisibleDevices(NamedTuple):
@@ -55,7 +56,7 @@ def visible_devices(
 
 
 def is_told_to_use_cpu(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether JAX takes the CPU, whatever else this machine has."""
+    """True if JAX takes the CPU, whatever other devices this machine has."""
     return environment.get("JAX_PLATFORMS", "").startswith("cpu")
 
 
@@ -72,9 +73,9 @@ def devices_of(
       visible: the devices to divide.
       each: devices of each process; None = every process sees all.
       processes: how many run at once.
-      memory_fraction: of a GPU, for each process; None = nine tenths, divided among the
-        processes that share it, or what the environment says, which they inherit.
-      environment: of this process.
+      memory_fraction: share of a GPU for each process. None = nine tenths, divided among the
+        processes that share it, or the share in the environment, which they inherit.
+      environment: the variables of this process.
 
     Raises:
       TooFewDevices: there are fewer than the processes need.
@@ -107,7 +108,7 @@ def devices_of(
                 "TPU_CHIPS_PER_PROCESS_BOUNDS": TPU_BOUNDS.get(each, f"1,{each},1"),
                 "TPU_PROCESS_BOUNDS": "1,1,1",
             }
-        # One that is added later finds those before it.
+        # A worker that is added later finds those before it.
         sharing = max(math.ceil((processes - place) / places), process // places + 1)
         return {"CUDA_VISIBLE_DEVICES": ids, **share_of(sharing)}
 
@@ -115,15 +116,15 @@ def devices_of(
 
 
 def memory_limit(fraction: float, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The share of a GPU's memory that JAX takes when the process starts, under the name that
-    `environment` has for it.
+    """The variable for the share of a GPU's memory that JAX takes when the process starts, under
+    its name in `environment`.
     """
     used = [name for name in MEMORY_FRACTIONS if environment.get(name)]
     return {(used or MEMORY_FRACTIONS)[0]: f"{fraction:.3f}"}
 
 
 def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Makes `count` CPU devices in one process; replaces a count that the environment gives."""
+    """Makes `count` CPU devices in one process, and replaces a count from the environment."""
     flags = environment.get("XLA_FLAGS", "").split()
     flags = [flag for flag in flags if not flag.startswith(FAKE_DEVICES)]
     made = {"XLA_FLAGS": " ".join([*flags, f"{FAKE_DEVICES}={count}"])}
@@ -134,7 +135,7 @@ def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[s
 
 def make_cpu_devices(count: int) -> None:
     """Divides the CPU of this process into `count` devices, at most one for each core, unless its
-    environment says how many. Before JAX is used; other devices stay as they are.
+    environment gives a count. It must run before JAX is used. Other devices stay as they are.
     """
     import jax
 
@@ -143,7 +144,7 @@ def make_cpu_devices(count: int) -> None:
 
 
 def use_cpu_only() -> None:
-    """For a process that only starts others: JAX takes the memory of every device it sees."""
+    """Hides devices from a process that only starts others: JAX takes the memory of all it sees."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -1,7 +1,7 @@
 """The contract of an engine: it starts workers, reports which have ended, and stops them.
 
-A worker is one process, or one on each of several hosts that train a path together. When one of its
-processes dies, the others are ended. An engine adds how a process is started and watched.
+A worker is one process, or one on each of several hosts that train a path together. If one of its
+processes dies, the others are ended. Each engine adds its way to start and watch a process.
 """
 
 import time
@@ -9,17 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-LEAVING_SECONDS = 30.0  # between the first and the last process of a worker that ends in order
+# longest time from the first to the last process of a worker that ends in order
+LEAVING_SECONDS = 30.0
 LOOK_SECONDS = 0.05
 KILLED = -9
-UNSEEN = -(1 << 16)  # the code of a process whose end was not seen: its machine may be gone
+UNSEEN = -(1 << 16)  # code of a process whose end was not seen: its machine may be gone
 
 
 class ProcessCommand(Protocol):
-    """What the processes of a worker run."""
+    """The program of a worker's processes."""
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
-        """The command line on one host of the worker `name`; several hosts connect at the address
+        """The command line on one host of the worker `name`. Several hosts connect at the address
         `coordinator`.
         """
         ...
@@ -31,7 +32,7 @@ class ProcessCommand(Protocol):
 
     @property
     def takes_devices(self) -> bool:
-        """Whether it computes on accelerators, if there are any."""
+        """True if it computes on accelerators, if there are any."""
         ...
 
     @property
@@ -44,7 +45,7 @@ class Process(Protocol):
     """One process of a worker, on this machine or another."""
 
     def poll(self) -> int | None:
-        """Its exit code, minus the number of the signal that killed it, or `UNSEEN`; None while it
+        """Its exit code, minus the number of the signal that killed it, or `UNSEEN`. None while it
         runs or waits for resources.
         """
         ...
@@ -67,7 +68,7 @@ class EndedWorker(NamedTuple):
 
     name: str
     code: int  # exit code of the process that ended it, or minus the number of its signal
-    last_line: str = ""  # of the output of this process
+    last_line: str = ""  # last line of this process's output
 
     @property
     def how(self) -> str:
@@ -77,11 +78,12 @@ class EndedWorker(NamedTuple):
 
 
 class Engine(ABC):
-    """Where the workers of a run live."""
+    """Holds the workers of a run."""
 
     def __init__(self):
         self._workers: dict[str, Sequence[Process]] = {}
-        self._leaving_since: dict[str, float] = {}  # a first process has ended in order
+        # worker -> when its first process ended in order
+        self._leaving_since: dict[str, float] = {}
 
     @abstractmethod
     def _begin(self, spec: ProcessCommand, name: str) -> Sequence[Process]:
@@ -97,12 +99,12 @@ class Engine(ABC):
         return self._workers[name]
 
     def end(self, name: str) -> None:
-        """Asks a worker to end in order; `poll` reports when it has."""
+        """Asks a worker to end in order. `poll` reports when it has."""
         for process in self._workers.get(name, ()):
             process.terminate()
 
     def kill(self, name: str) -> None:
-        """Ends a worker at once; `poll` reports it."""
+        """Ends a worker at once. `poll` reports it."""
         for process in self._workers.get(name, ()):
             process.kill()
 

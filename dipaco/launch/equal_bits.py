@@ -1,9 +1,9 @@
-"""Has a GPU repeat its bits, which recovery and equality of runs are built on.
+"""Makes a GPU repeat its bits, on which recovery and equality of runs are built.
 
-By itself XLA times several kernels for a product and takes the fastest, another one in another
-process; and it adds some sums, such as the gradient of an embedding, in the order in which threads
-end. On an H100 no module of two runs of one program was the same. Asked for equal bits, all were:
-in one process, and in four that shared the GPU and were killed (`tools/same_bits.py`).
+By default XLA times several kernels for a product and takes the fastest, which may differ between
+processes. It also adds some sums, such as the gradient of an embedding, in the order in which
+threads end. On an H100 no module of two runs of one program was the same. With this setting all
+were, in one process, and in four that shared the GPU and were killed (`tools/same_bits.py`).
 """
 
 import os
@@ -17,7 +17,7 @@ _VALUES = {"": True, "true": True, "1": True, "false": False, "0": False}
 
 
 def equal_bits_asked(environment: Mapping[str, str] = os.environ) -> bool | None:
-    """What `XLA_FLAGS` says of it, at the last mention; None = nothing."""
+    """The flag's value in `XLA_FLAGS`, at its last mention. None = it is not mentioned."""
     words = (word.partition("=") for word in environment.get("XLA_FLAGS", "").split())
     said = [_VALUES.get(value.lower()) for name, _, value in words if name == EQUAL_BITS]
     return said[-1] if said else None
@@ -26,8 +26,8 @@ def equal_bits_asked(environment: Mapping[str, str] = os.environ) -> bool | None
 def ask_for_equal_bits(
     environment: MutableMapping[str, str] = os.environ, dev: Path = Path("/dev")
 ) -> None:
-    """Sets XLA's flag where a GPU is to compute, unless `XLA_FLAGS` names it: `=false` there keeps
-    the faster kernels. Must be called before JAX looks for devices.
+    """Sets XLA's flag if a GPU is to compute, unless `XLA_FLAGS` names it: `=false` there keeps the
+    faster kernels. Must be called before JAX looks for devices.
     """
     if visible_devices(environment, dev).kind == "gpu" and equal_bits_asked(environment) is None:
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {EQUAL_BITS}=true".strip()

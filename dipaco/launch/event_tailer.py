@@ -1,6 +1,6 @@
-"""Prints what the workers of a run do, from the lines that they write into its event file.
+"""Prints the events of a run's workers, from the lines that they write into its event file.
 
-Workers on other machines write files there; their steps are read from the ledger.
+Workers on other machines write files there. Their steps are read from the ledger.
 """
 
 import time
@@ -14,7 +14,7 @@ from dipaco.runs.reading.events import terminal_line, trackers_of
 from dipaco.runs.reading.progress import progress_of
 from dipaco.runs.run import Run
 
-LEDGER_SECONDS = 30.0  # between two reads of the ledger
+LEDGER_SECONDS = 30.0  # time between two reads of the ledger
 
 
 class EventTailer:
@@ -53,7 +53,7 @@ class EventTailer:
                 )
 
         is_late = time.monotonic() - self._ledger_seconds > LEDGER_SECONDS
-        # In a folder all workers write into one event file; only a bucket has workers beside it.
+        # All workers of a folder write into one event file. Only a bucket has workers beside it.
         if is_late and self._run.address.url is not None:
             self._ledger_seconds = time.monotonic()
             done, _ = progress_of(self._run)

@@ -1,9 +1,9 @@
-"""The name of a launcher that was given none.
+"""Chooses the name of a launcher that was given none.
 
-A launcher that is killed leaves its workers at work. One that is started after it on the same
-machine takes its name, so that its workers wait for the names of those, and replace them where they
-end, instead of working beside them. The ledger has the life of each name's launcher: a name is
-taken only where that is over, and by one launcher.
+A launcher that is killed leaves its workers running. The next launcher on the same machine takes
+its name, so that the new workers wait for the old ones' names, and replace them when they end,
+instead of working beside them. The ledger records the process of each name's launcher. A name is
+taken only if that process has ended, and by one launcher.
 """
 
 import re
@@ -15,18 +15,18 @@ from dipaco.launch.errors import LauncherNameTaken
 
 
 def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
-    """The name that was given, else that of a launcher that has ended while workers of it are alive
-    on this machine, else a new one. It is recorded as this process's.
+    """The given name, or the name of an ended launcher that left workers alive on this machine, or
+    a new one. It is recorded as this process's.
 
     Args:
-      given: by the user.
-      ledger: of the run.
-      roles: a pattern of what stands between a launcher's name and the numbers of its workers.
+      given: the user's choice.
+      ledger: the ledger of the run.
+      roles: a pattern of the text between a launcher's name and the numbers of its workers.
 
     Raises:
       BadName.
-      LauncherNameTaken: the launcher of that name is alive on this machine; of one on another that
-        is not known, and it may be gone.
+      LauncherNameTaken: the launcher of that name is alive on this machine. A launcher on another
+        machine may be gone, and does not count.
     """
     here = Life.here()
     if given is None:
@@ -41,17 +41,17 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
             if ledger.meta.take_launcher_name(made_up[1], str(here), after=before):
                 return made_up[1]
     name = name_of(given)
-    while True:  # again where another took it meanwhile
+    while True:  # again if another launcher took the name meanwhile
         before = check_free(name, ledger)
         if ledger.meta.take_launcher_name(name, str(here), after=before):
             return name
 
 
 def check_free(name: str, ledger: Ledger) -> str | None:
-    """Looks whether this process may have a name. Returns the life that had it last.
+    """Checks that this process may have a name. Returns the process that had it last.
 
     Raises:
-      LauncherNameTaken: as `launcher_name`.
+      LauncherNameTaken: the same as for `launcher_name`.
     """
     here, before = Life.here(), ledger.meta.launcher_life(name)
     if before not in (None, str(here)) and _is_alive_beside(here, before):

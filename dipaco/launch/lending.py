@@ -1,4 +1,4 @@
-"""What of this machine a process may use: some of its processors, one of its devices."""
+"""Limits a process to a part of this machine: some of its processors, one of its devices."""
 
 import os
 import re
@@ -11,7 +11,7 @@ DEVICE = re.compile(r"cpu|gpu(?::(\d+))?")
 
 
 def lend_processors(count: int) -> None:
-    """Leaves this process that many of the processors that it may use.
+    """Limits this process to so many of its allowed processors.
 
     Raises:
       BadSetting: it has fewer, or the system cannot limit a process.
@@ -26,7 +26,7 @@ def lend_processors(count: int) -> None:
 
 
 def lend_device(text: str) -> None:
-    """Has JAX compute on `cpu`, `gpu` or `gpu:1` (the second) alone; before its first computation.
+    """Makes JAX compute on `cpu`, `gpu` or `gpu:1` (the second) alone. Call it before JAX computes.
 
     Raises:
       BadSetting: it is another word.

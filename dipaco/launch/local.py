@@ -55,8 +55,8 @@ class LocalEngine(Engine):
 
     Args:
       log: the log of a process, by its name.
-      devices_of: slot -> environment variables that give a process its devices. Each process that
-        computes takes the lowest free slot.
+      devices_of: slot -> environment variables that give a process its devices. Each computing
+        process takes the lowest free slot.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ def free_port() -> int:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log; empty if there is none."""
+    """The last line of a log, or empty."""
     if not log.exists():
         return ""
     with log.open("rb") as stream:

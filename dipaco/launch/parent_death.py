@@ -2,8 +2,8 @@
 
     python -m dipaco.launch.parent_death PARENT COMMAND ...
 
-Ray kills an actor without notice; its child would go on and hold devices that Ray gives to others.
-Linux keeps the setting over `exec` (prctl(2), PR_SET_PDEATHSIG); other systems have none.
+Ray kills an actor without notice. Its child would go on and hold devices that Ray gives to others.
+Linux keeps the setting over `exec` (prctl(2), PR_SET_PDEATHSIG). Other systems have none.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""Whether JAX may find other devices than the CPU, by what is installed: JAX itself stays unused.
+"""Finds from installed packages whether JAX may have other devices than the CPU, without JAX.
 
-A GPU need not have a file that says so: those of WSL and ROCm have no `/dev/nvidia0`.
+A GPU need not have a file: WSL and ROCm have no `/dev/nvidia0`.
 """
 
 import importlib.util
@@ -9,12 +9,12 @@ import pkgutil
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-PLUGINS = "jax_plugins"  # the entry points, and the namespace, in which JAX looks for them
+PLUGINS = "jax_plugins"  # the entry points and the namespace in which JAX looks for plugins
 FROM_ENVIRONMENT = "PJRT_NAMES_AND_LIBRARY_PATHS"  # JAX's variable for more of them
 
 
 def is_for_cpu_only(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this JAX has nothing to use a GPU or TPU with, whatever this machine has."""
+    """True if this JAX cannot use a GPU or TPU, whatever this machine has."""
     space = importlib.util.find_spec(PLUGINS)
     folders = () if space is None else space.submodule_search_locations
     return not (

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-# Credentials of stores, under the names that their libraries read; never on a command line.
+# Credentials of stores, under the names that their libraries read. They never appear on a command
+# line.
 STORE_VARIABLES = {
     "s3": (
         "AWS_ACCESS_KEY_ID",
@@ -23,12 +24,12 @@ class ProcessSpec(NamedTuple):
 
     verb: str  # worker, executor, evaluator, monitor
     run: str  # folder or URL
-    hosts: int = 1  # of one worker
-    variables: tuple[str, ...] = ()  # of the environment, passed on to other machines
+    hosts: int = 1  # hosts of one worker
+    variables: tuple[str, ...] = ()  # environment variables that other machines get too
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
-        """The command line of one of its processes. `-P`: a folder `dipaco` where it is started,
-        such as a clone, is not taken for the package.
+        """The command line of one of its processes. With `-P` a folder `dipaco` in the working
+        directory, such as a clone, is not taken for the package.
         """
         words = [self.verb, "--run", self.run]
         if self.verb != "monitor":
@@ -57,8 +58,8 @@ def variables_for(
 
     Args:
       run: folder or URL.
-      database: as it was given to the run: a URL, or `env:VARIABLE`.
-      environment: of this process.
+      database: as given to the run: a URL, or `env:VARIABLE`.
+      environment: the variables of this process.
     """
     names: Collection[str] = STORE_VARIABLES.get(run.partition("://")[0], ())
     if database is not None and database.startswith("env:"):

@@ -1,16 +1,16 @@
-"""Workers as actors on a Ray cluster; each actor holds one process.
+"""Workers as actors on a Ray cluster. Each actor holds one process.
 
 A worker's actors share a placement group with their GPUs, TPUs or CPUs, each host on its own
 machine. While the cluster has no room, Ray keeps them waiting, and an autoscaling cluster grows.
-What restarts what:
+Restarts are divided so:
 
     a machine or an actor died      Ray, on another machine; the process keeps its name
     the process died                the supervisor, after a wait that doubles each time
     one host of several died        the supervisor, all of them: a `jax.distributed` program cannot
                                     be joined again
 
-A process on a machine that Ray has given up may still be running; its claim is then lost. When the
-launcher dies, Ray ends its actors; when the cluster's head dies, everything ends. Both cost only
+A process on a machine that Ray has given up may still be running. Its claim is then lost. When the
+launcher dies, Ray ends its actors. When the cluster's head dies, everything ends. Both cost only
 time.
 """
 
@@ -39,8 +39,8 @@ with needs_extra("ray", package="ray", feature="`--engine ray`"):
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 COORDINATOR = "COORDINATOR"  # stands for the address in a command line until it is known
-LISTEN_SECONDS = 10.0  # for the head of a cluster to accept a connection
-ASK_SECONDS = 30.0  # for the answer of a running actor
+LISTEN_SECONDS = 10.0  # time for the head of a cluster to accept a connection
+ASK_SECONDS = 30.0  # time for the answer of a running actor
 # Ray does not say why a cluster refused a connection.
 TOKEN_ADVICE = (
     "the address accepts connections; a cluster with tokens needs RAY_AUTH_MODE=token in the "
@@ -49,21 +49,21 @@ TOKEN_ADVICE = (
 
 
 class WorkerResources(NamedTuple):
-    """What each host of a worker takes from the cluster."""
+    """The resources that each host of a worker takes from the cluster."""
 
     devices: int | None = None  # None = one GPU or TPU chip if the cluster has them
     cpus: float = 1
-    memory_fraction: float | None = None  # of a GPU that several share
+    memory_fraction: float | None = None  # share of a GPU that several workers divide
 
     def resources(self, kind: str) -> dict[str, float]:
-        """In Ray's terms, for a host whose devices are of this kind: gpu, tpu, cpu."""
+        """Ray's arguments for a host whose devices are of this kind: gpu, tpu, cpu."""
         if kind == "cpu":
             return {"CPU": self.cpus}
         share = 1.0 if self.memory_fraction is None else self.memory_fraction
         return {"CPU": self.cpus, kind.upper(): (self.devices or 1) * share}
 
     def environment(self, kind: str) -> dict[str, str]:
-        """The variables that Ray does not set. Ray itself sets which devices are visible."""
+        """The variables that Ray does not set. Ray itself sets the visible devices."""
         if kind == "cpu":
             return {} if self.devices is None else fake_cpus(self.devices)
         return {} if self.memory_fraction is None else memory_limit(self.memory_fraction)
@@ -76,11 +76,11 @@ class ProcessActor:
     """An actor that starts one process on its machine and waits for it. The process ends with it.
 
     Args:
-      words: the command line; `COORDINATOR` stands for the address where the hosts connect.
+      words: the command line. `COORDINATOR` stands for the address where the hosts connect.
       environment: variables added to those of the machine.
-      run: folder or URL; the log goes beside its files on this machine.
-      log: its name.
-      coordinator: where the hosts connect; None on the first host, and with only one.
+      run: folder or URL. The log goes beside its files on this machine.
+      log: the log's name.
+      coordinator: the address where the hosts connect; None on the first host, and with only one.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class ProcessActor:
         with_parent = [sys.executable, "-P", "-m", "dipaco.launch.parent_death", str(os.getpid())]
         command = [self._coordinator if word == COORDINATOR else word for word in words]
         self._started = threading.Event()
-        # PR_SET_PDEATHSIG follows the thread that starts the child. This one lives as long as the
-        # process; Ray's own threads may not.
+        # PR_SET_PDEATHSIG follows the thread that starts the child. This thread lives as long as
+        # the process. Ray's own threads may not.
         threading.Thread(
             target=self._hold, args=([*with_parent, *command], environment), daemon=True
         ).start()
@@ -120,7 +120,7 @@ class ProcessActor:
         self._process.wait()
 
     def coordinator(self) -> str:
-        """Where the hosts of the worker connect, if this is the first."""
+        """The address at which the hosts of the worker connect, if this is the first."""
         return self._coordinator
 
     def wait(self) -> int:
@@ -178,7 +178,7 @@ class RayProcess:
 
 
 def _answers(actor: Any) -> bool:
-    """Whether an actor has started."""
+    """True if an actor has started."""
     try:
         ray.get(actor.coordinator.remote(), timeout=2.0)
     except ray.exceptions.RayError:
@@ -190,10 +190,10 @@ class RayEngine(Engine):
     """Holds actors on a cluster.
 
     Args:
-      address: HOST:PORT of the cluster's head; `local` starts a cluster on this machine; None =
-        the cluster that this machine belongs to.
-      resources: what each host of a worker takes.
-      run: folder or URL; logs go beside its files.
+      address: HOST:PORT of the cluster's head; `local` starts a cluster on this machine; None = the
+        cluster that this machine belongs to.
+      resources: the resources of each host of a worker.
+      run: folder or URL. Logs go beside its files.
       on_one_machine: the run's name if only one machine can work on it, else None.
 
     Raises:
@@ -261,7 +261,7 @@ def kind_of_devices() -> str:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Refuses an address without a listener at once; Ray itself would try for minutes."""
+    """Refuses an address without a listener at once. Ray itself would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or "://" in host or not port.isdigit():
         return
@@ -272,11 +272,11 @@ def _check_reachable(address: str | None) -> None:
 
 
 def connect(address: str | None) -> None:
-    """Connects to a cluster; `address` as in `RayEngine`.
+    """Connects to a cluster. `address` is the same as in `RayEngine`.
 
     Raises:
       NoCluster: there is none, or it refuses.
-      ClusterWithoutToken: it takes everybody, and nobody has said that this is meant.
+      ClusterWithoutToken: it accepts everybody, and nobody has declared that this is intended.
     """
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -294,7 +294,7 @@ def connect(address: str | None) -> None:
         if is_reachable and os.environ.get("RAY_AUTH_MODE") != "token":
             problem += f" ({TOKEN_ADVICE})"
         raise NoCluster(address=address or "this machine", problem=problem) from error
-    # Ray has set the variable if it found a token. A cluster of its own gets one by itself.
+    # Ray has set the variable if it found a token. Its own local cluster gets one by default.
     if address != "local" and "RAY_AUTH_MODE" not in os.environ:
         ray.shutdown()
         raise ClusterWithoutToken(address=address or "this machine")

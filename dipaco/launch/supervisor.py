@@ -1,12 +1,12 @@
-"""Keeps as many workers alive as are wanted, until the run is finished.
+"""Keeps the wanted number of workers alive until the run is finished.
 
 A worker that was killed, or met a fault of its machine, is started again, after a wait that doubles
-if it soon ends again. One that was refused (exit code 2) is too, while others of its group work:
-its machine may be another than theirs. If all of a group were refused, or fail time after time
-before they take part, the launch ends: the fault is not their machines'. It also ends when the run
-cannot go on without a task that has failed. If a worker of the same name is still running, as after
-a launcher that was killed, the name is tried again later. `dipaco scale` changes the wanted number
-through the ledger.
+if it soon ends again. A worker that was refused (exit code 2) is restarted too, while others of its
+group work: its machine may differ from theirs. If all of a group were refused, or fail repeatedly
+before they take part, the launch ends, since the fault is not their machines'. It also ends when
+the run cannot go on without a task that has failed. If a worker of the same name is still running,
+for example after a launcher was killed, the name is tried again later. `dipaco scale` changes the
+wanted number through the ledger.
 """
 
 import math
@@ -31,13 +31,14 @@ from dipaco.workers.errors import NameTaken, TaskFailed
 from dipaco.workers.failing import refuse_stuck
 from dipaco.workers.signals import on_sigterm
 
-POLL_SECONDS = 0.2  # between two looks at the processes
-LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a run asks
-GRACE_SECONDS = 90.0  # to save a phase part-way, which a slow link may take a minute to send
-REFUSED = DipacoError.exit_code  # of a worker that needs a person to act
+POLL_SECONDS = 0.2  # time between two looks at the processes
+LOOK_SECONDS = 1.0  # time between two looks at the ledger, which every launcher of a run asks
+# time to save a phase part-way, since a slow link may take a minute to send it
+GRACE_SECONDS = 90.0
+REFUSED = DipacoError.exit_code  # exit code of a worker that needs a person to act
 ORDERED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no crash: it was told to end
 FAILED = 1  # an error that the program does not know, such as one of its imports
-FAILED_STARTS = 3  # of each worker of a group, after which none is tried again
+FAILED_STARTS = 3  # If each worker of a group fails so often at its start, none is tried again.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that ran this long starts again with the first wait
 
@@ -59,9 +60,9 @@ class Supervisor:
 
     Args:
       engine: holds the workers.
-      groups: the wanted workers; `dipaco scale` changes the size of the first group.
+      groups: the wanted workers. `dipaco scale` changes the size of the first group.
       ledger: the tasks of a dead worker are given back in it, before their leases expire.
-      on_event: is called with every event.
+      on_event: called with every event.
       launcher: name of this launcher, for `dipaco scale --launcher`.
     """
 
@@ -79,13 +80,14 @@ class Supervisor:
         self._alive: set[str] = set()
         self._elastic, *self._others = groups
         self._given = self._elastic.count
-        self._known: set[str] = set()  # requests that it followed, or that are older
-        self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
+        self._known: set[str] = set()  # requests that it has followed, and older ones
+        self._due_seconds: dict[str, float] = {}  # when to start workers that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
-        self._life_before: dict[str, str] = {}  # of the name's last member, when it was started
-        self._failed_starts: Counter[str] = Counter()  # one after another
-        self._refused: set[str] = set()  # those that were refused when they last ended
+        # process of the name's last member, when it was started
+        self._life_before: dict[str, str] = {}
+        self._failed_starts: Counter[str] = Counter()  # failures in a row
+        self._refused: set[str] = set()  # workers that were refused when they last ended
         self._go_on_with_state()
 
     def end(self) -> None:
@@ -93,8 +95,8 @@ class Supervisor:
         self._should_stop = True
 
     def keep_until_finished(self, meanwhile: Callable[[], None]) -> bool:
-        """Returns True when the run is finished; False after `end`, or when the run is draining and
-        all workers have left. Calls `meanwhile` after every poll.
+        """Returns True when the run is finished. Returns False after `end`, or when the run is
+        draining and all workers have left. Calls `meanwhile` after every poll.
 
         Raises:
           WorkersEnded: every worker of a group ended with an error that a person must correct.
@@ -138,8 +140,8 @@ class Supervisor:
         return {name: group.spec for group in groups for name in group.names}
 
     def _go_on_with_state(self) -> None:
-        """A launcher that is started again keeps as many workers as before, unless it is given
-        another number: that overrides all requests until now.
+        """Makes a restarted launcher keep as many workers as before, unless it is given another
+        number: that overrides all earlier requests.
         """
         before = self._ledger.meta.launcher(self._launcher)
         if before is not None and before.given == self._given:
@@ -220,8 +222,8 @@ class Supervisor:
         self._on_event(Event("worker_ended", fields, "warning"))
 
     def _has_ended(self, name: str, lives: Mapping[str, str]) -> bool:
-        """Whether the member of this name is the worker that was started, which has ended, or none
-        that is alive: a worker of before may have the name, for which the one started has waited.
+        """True if the member of this name is dead, or is the ended worker that was started. False
+        if an earlier worker still has the name: the started one has waited for it.
         """
         life = lives.get(name)
         if life is not None and (neighbour := Life.here().neighbour(life)) is not None:
@@ -237,7 +239,9 @@ class Supervisor:
         return self._ledger.queue.give_back_of(ended.name, crash=crash, last_words=words)
 
     def _note_refusal(self, ended: EndedWorker) -> None:
-        """Raises `WorkersEnded` if all of its group were refused, `TaskFailed` if by the run."""
+        """Raises `WorkersEnded` if its whole group was refused, `TaskFailed` if the run cannot go
+        on.
+        """
         refuse_stuck(self._ledger.failures.stuck())
         if ended.code != REFUSED:
             self._refused.discard(ended.name)
@@ -264,7 +268,7 @@ class Supervisor:
 
 
 def _how(ended: EndedWorker) -> str:
-    """With its last words, where they are an error's sentence."""
+    """A worker's end, with its last words if they are an error's sentence."""
     has_sentence = ended.code in (FAILED, REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
     return f"{ended.how}: {ended.last_line}" if has_sentence and ended.last_line else ended.how
 

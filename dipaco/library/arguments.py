@@ -1,4 +1,4 @@
-"""Values that are given from Python, checked before anything is done with them."""
+"""Checks of values that are given from Python, before anything is done with them."""
 
 import dataclasses
 import difflib
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def whole_number(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """A value as Python's own int; NumPy's are taken.
+    """A value as Python's own int. NumPy's are accepted.
 
     Raises:
       BadSetting: it is no whole number, or not in `least` <= value < `below`; None = no limit.
@@ -44,14 +44,14 @@ def listed_texts(texts: str | Iterable[str]) -> list[str]:
 
 
 def sampling_of(values: Mapping[str, Any], others: Sequence[str]) -> "SamplingSettings":
-    """Settings of how tokens are drawn, by their names.
+    """Sampling settings by their names.
 
     Args:
-      values: by the fields of `SamplingSettings`.
-      others: arguments that were taken before, one of which a wrong name may mean.
+      values: keyed by the fields of `SamplingSettings`.
+      others: arguments that were taken before. A wrong name may mean one of them.
 
     Raises:
-      UnknownSetting: there is no setting of a name.
+      UnknownSetting: there is no setting with that name.
       BadSetting: a value is of another type, or out of range.
     """
     from dipaco.serving.decoding.sampling import SamplingSettings
@@ -80,7 +80,7 @@ def _are_biases(value: Any) -> bool:
 
 
 def _check_names(given: Iterable[str], known: Sequence[str], others: Sequence[str]) -> None:
-    """Raises `UnknownSetting`: a name that is not known. One of `others` may be meant."""
+    """Raises `UnknownSetting` for an unknown name. One of `others` may be meant."""
     for name in given:
         if name not in known:
             known = (*known, *others)

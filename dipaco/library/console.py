@@ -1,4 +1,4 @@
-"""The console of a worker: a progress bar and a line for every event; and the results of a run."""
+"""The console of a worker: a progress bar, a line for every event, and the results of a run."""
 
 import sys
 import time
@@ -30,9 +30,9 @@ class ConsoleReporter:
     and a record in events.jsonl.
 
     Args:
-      run: that is worked on.
-      trackers: names of `observe.trackers.TRACKERS` that get numbers too.
-      stream: where the bar and the lines go; None = standard error.
+      run: the worker's run.
+      trackers: names in `observe.trackers.TRACKERS` that get numbers too.
+      stream: the output stream of the bar and the lines; None = standard error.
       listener: called with every event.
     """
 
@@ -62,7 +62,7 @@ class ConsoleReporter:
         self._log.close()
 
     def greet(self, *, is_new: bool) -> None:
-        """Prints what a new run is, or how far a run was that continues."""
+        """Prints a description of a new run, or the progress of a continued one."""
         if is_new:
             self._bar.say(title_of(self._run))
         elif not self._run.ledger.queue.is_finished():
@@ -77,7 +77,7 @@ class ConsoleReporter:
         self._began_seconds = time.monotonic()
         done = None
         if self._began_seconds - self._counted_seconds > SECONDS_BETWEEN_COUNTS:
-            # Steps of other workers count too; only the ledger has them.
+            # Steps of other workers count too, and only the ledger has them.
             self._counted_seconds = self._began_seconds
             done, _ = progress_of(self._run, with_partial_snapshots=True)
         self._bar.begin(str(claim.task), done_steps=done)
@@ -125,7 +125,7 @@ class ConsoleReporter:
 
 
 def title_of(run: Run) -> str:
-    """A run in a line, and in another where its text and its beginning come from."""
+    """A run in one line, and the sources of its text and its first parameters in another."""
     config, rules = run.config, f"; {phrase(run.rules)}" if run.rules else ""
     return (
         f"{config.name}, seed {config.seed}: {counted(config.num_paths, 'path')}, "

@@ -1,4 +1,4 @@
-"""An opened run, to be asked from Python: its results, its release, its modules, its text."""
+"""An opened run in Python: its results, its release, its modules, its text."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dipaco.serving.continuation import Continuation
 
-MOST_LISTED = 16  # modules in an error
+MOST_LISTED = 16  # limit of the modules in an error
 
 
 def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) -> "OpenedRun":
@@ -42,7 +42,8 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
 
     Args:
       folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
-      arm: whose modules are read: modular, dense, dense_equal_tokens, data_parallel or base.
+      arm: the arm whose modules are read: modular, dense, dense_equal_tokens, data_parallel or
+        base.
       phase: the release of this phase; None = the newest, whenever it is asked for.
 
     Raises:
@@ -62,13 +63,13 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
 
 
 class OpenedRun:
-    """A run that is read; nothing here changes it. Also a context manager, which closes it.
+    """A run opened for reading. Nothing here changes it. As a context manager it closes the run.
 
-    Its ledger belongs to the thread that opened it. In another thread, and once it is closed, all
-    that reads the ledger raises `RunOfOtherThread` or `RunClosed`; the rest is told as before.
+    Its ledger belongs to the thread that opened it. In another thread, and after closing,
+    everything that reads the ledger raises `RunOfOtherThread` or `RunClosed`. The rest still works.
 
     Attributes:
-      arm, phase: which releases are read; phase None = the newest.
+      arm, phase: the releases that are read; phase None = the newest.
     """
 
     def __init__(self, run: Run, arm: str = "modular", phase: int | None = None):
@@ -87,17 +88,17 @@ class OpenedRun:
 
     @property
     def folder(self) -> str:
-        """Its folder or URL."""
+        """The run's folder or URL."""
         return str(self._opened.address)
 
     @property
     def config(self) -> RunConfig:
-        """All of its settings."""
+        """All settings of the run."""
         return self._opened.config
 
     @property
     def is_finished(self) -> bool:
-        """Whether every task is done."""
+        """True if every task is done."""
         return self._run.ledger.queue.is_finished()
 
     @property
@@ -113,13 +114,15 @@ class OpenedRun:
 
     @property
     def release(self) -> Release:
-        """The consistent set of modules that is read. Raises `NotAvailable`: none so far."""
+        """The consistent set of modules that is read. Raises `NotAvailable` if there is none so
+        far.
+        """
         return find_release(self._run, self.arm, self.phase)
 
     @property
     def samples(self) -> tuple[Sampled, ...]:
-        """What each release of the arm made of the run's prompts, phases ascending; of `phase`
-        alone, if it is set. Empty in a run without `samples.prompts`.
+        """Completions of the run's prompts by each release of the arm, phases ascending. If `phase`
+        is set, only by that release. Empty in a run without `samples.prompts`.
         """
         sampled = self._run.ledger.facts.samples(self.arm)
         return tuple(each for each in sampled if self.phase in (None, each.phase))
@@ -133,12 +136,12 @@ class OpenedRun:
         """The parameters of a module in the release: part -> tree of arrays.
 
         Args:
-          name: as in `modules`.
-          path: as this path has it; only matters in a run whose paths stop early.
+          name: a name in `modules`.
+          path: the path whose version is read. It only matters in a run whose paths stop early.
 
         Raises:
           NoSuchModule, BadModuleId, NoSuchPath: there is none of that name on that path.
-          ModuleNotReleased: paths hold it at different phases; `path` says which is meant.
+          ModuleNotReleased: paths hold it at different phases. `path` chooses one.
         """
         release, module = self.release, str(ModuleId.parse(name))
         check_path(path, release)
@@ -154,7 +157,7 @@ class OpenedRun:
 
     def path(self, number: int) -> dict[str, Any]:
         """The parameters of a whole path in the release: part -> tree of arrays. Raises
-        `NoSuchPath`, or `BadSetting` for what is no number.
+        `NoSuchPath`, or `BadSetting` if it is no number.
         """
         release = self.release
         check_path(number, release)
@@ -171,7 +174,8 @@ class OpenedRun:
           int32 [N].
 
         Raises:
-          EmptyPrompt, HalfCharacter: a text has no token, or what is no character.
+          EmptyPrompt: a text has no token.
+          HalfCharacter: a text holds half of a character.
           ReleaseOfOtherRouter, NotAllPaths: the release cannot be routed to.
         """
         from dipaco.serving.continuation import paths_of_texts
@@ -190,20 +194,21 @@ class OpenedRun:
         temperature: float = 1.0,
         **sampling: float,
     ) -> "Continuation":
-        """Continues a prompt; `print` shows the whole text.
+        """Continues a prompt. `print` shows the whole text.
 
         Args:
           prompt: the text to continue.
           max_tokens: the most tokens to make.
           path: uses this one; None = the router's choice.
-          rule: by which it is chosen; None = the run's `routing.rule`.
-          seed: of the draws, 0 to 2^63 - 1.
-          temperature: as in `dipaco serve`; 0 = greedy.
-          sampling: `top_k`, `top_p`, `min_p`, `repetition_penalty`, as `SamplingSettings` has them.
+          rule: the router's rule; None = the run's `routing.rule`.
+          seed: seed of the draws, 0 to 2^63 - 1.
+          temperature: the same as in `dipaco serve`; 0 = greedy.
+          sampling: `top_k`, `top_p`, `min_p`, `repetition_penalty`, the fields of
+            `SamplingSettings`.
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
-          HalfCharacter: there is in it what is no character.
+          HalfCharacter: the prompt holds half of a character.
           NoSuchPath, BadSetting, UnknownSetting: a value or a name cannot be used.
         """
         from dipaco.serving.continuation import continue_text
@@ -235,21 +240,21 @@ class OpenedRun:
         rule: str | None = None,
         beginnings: bool = False,
     ) -> dict[str, Any]:
-        """Perplexity of any texts, as `dipaco evaluate` gives it.
+        """Perplexity of any texts, equal to the result of `dipaco evaluate`.
 
         Args:
-          texts: documents; a single one, or as many as wanted.
+          texts: one document, or several.
           path: scores all of them; None = each is routed.
-          rule: by which they are routed; None = the run's `routing.rule`.
+          rule: the router's rule; None = the run's `routing.rule`.
           beginnings: only the first window of each document counts, as in the report.
 
         Returns:
-          `perplexity`, and over how many `tokens` and `documents` of which `paths` it is.
+          `perplexity`, and the numbers of `tokens` and `documents` and the `paths` behind it.
 
         Raises:
           NoTexts: there is none, or nothing in them.
           NothingToScore: no document is longer than the routing prefix.
-          HalfCharacter: there is in a text what is no character.
+          HalfCharacter: a text holds half of a character.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """
         from dipaco.runs.reading.evaluate_texts import evaluate_texts
@@ -262,8 +267,8 @@ class OpenedRun:
         )
 
     def plot(self, file: Path | str | None = None) -> Picture:
-        """The report's picture: learning curves, and which domain went to which path. A notebook
-        shows it; with `file` it is also written there (.png, .svg, .pdf). Raises `RunUnfinished`.
+        """The report's picture: learning curves, and the paths of each domain. A notebook shows it.
+        With `file` it is also written there (.png, .svg, .pdf). Raises `RunUnfinished`.
         """
         from dipaco.evaluation.plots import draw_report
 

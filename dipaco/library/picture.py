@@ -11,17 +11,17 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 class Picture:
-    """A drawing whose format is chosen by the file that it is written into.
+    """A drawing. The ending of its file's name chooses the format.
 
     Args:
-      draw: draws it into a file; the file's ending (.png, .svg, .pdf) chooses the format.
+      draw: draws it into a file (.png, .svg, .pdf).
     """
 
     def __init__(self, draw: Callable[[Path], None]):
         self._draw = draw
 
     def save(self, file: Path | str) -> Path:
-        """Writes it; returns the file. Raises `PictureUnwritable`: it ends otherwise."""
+        """Writes the picture and returns the file. Raises `PictureUnwritable` for other endings."""
         file = Path(file)
         if file.suffix.lower() not in ENDINGS:
             raise PictureUnwritable(file=file, known=", ".join(ENDINGS))

@@ -1,4 +1,4 @@
-"""The report of a run: its table as records, as text, and as a data frame where pandas is."""
+"""The report of a run: its table as records, as text, and, with pandas, as a data frame."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
     `repr` and a notebook show the table.
 
     Attributes:
-      content: everything, as `report.json` has it.
+      content: everything in `report.json`.
     """
 
     def __init__(self, content: Report):
@@ -21,12 +21,14 @@ class RunReport(Mapping[str, dict[str, Any]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A record for each trained model, in the order of the table; the fields of `ReportRow`."""
+        """A record for each trained model, in the order of the table, with the fields of
+        `ReportRow`.
+        """
         return [dataclasses.asdict(row) for row in self.content.rows]
 
     @property
     def names(self) -> list[str]:
-        """Of the rows."""
+        """The names of the rows."""
         return [row.name for row in self.content.rows]
 
     @property
@@ -40,7 +42,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
         return self.content.curves
 
     def data_frame(self) -> Any:
-        """The rows as a pandas DataFrame, by name; `link_seconds.20` is a column of its own.
+        """The rows as a pandas DataFrame, indexed by name. `link_seconds.20` is one column.
 
         Raises:
           PandasMissing: pandas is not installed.

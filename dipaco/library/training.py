@@ -34,35 +34,37 @@ def run(
     start_from: str | None = None,
     rules: Rules | None = None,
 ) -> OpenedRun:
-    """Does a run, or goes on with one; interrupted, the same call continues it to the same bits: on
-    a GPU, if JAX has not computed in this process before, or `XLA_FLAGS` asks for equal bits.
+    """Does a run, or goes on with one. After an interruption, the same call continues it to the
+    same bits. On a GPU this holds if JAX has not computed in this process before, or if `XLA_FLAGS`
+    asks for equal bits.
 
     Args:
-      config: what to run; or a config file, or the name of a shipped one (`quickstart`).
+      config: the config to run, or a config file, or the name of a shipped one (`quickstart`).
       folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
-      progress: True prints a bar and a line for every event, False nothing; a function is called
+      progress: True prints a bar and a line for every event, False nothing. A function is called
         with every event instead, and `str(event)` is its line. `events.jsonl` has them anyway.
-      trackers: where numbers go as well: any of `tensorboard`, `trackio`, `wandb`, each an extra of
-        that name.
+      trackers: more destinations of numbers: any of `tensorboard`, `trackio`, `wandb`, each an
+        extra of that name.
       database: postgresql://HOST/NAME, or env:VARIABLE; None = SQLite in the folder.
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.
-      rules: an own outer step, router or path loss for a new run, which keeps their names; None =
-        those that the run has, or the built-in ones.
+      rules: an own outer step, router or path loss for a new run, which keeps their names. None =
+        the run's, or the built-in ones.
 
     Returns:
       The run, opened for reading. It is unfinished if it was told to stop (SIGTERM, `dipaco
-      drain`).
+        drain`).
 
     Raises:
       RuleUnnamed, RuleNotImportable, RuleDiffers, RunOfOtherRules: a rule cannot be imported by
         name, or is not the one that the run began with.
       CannotTrainHere: the devices of this process do not fit a new run without `database`.
-      BadMesh, DevicesUnfit, KernelUnavailable: nor those of one that has begun, and whose text is
-        prepared.
-      NoSuchTracker, ExtraMissing: a tracker is not known, or not installed; nothing was begun.
+      BadMesh, DevicesUnfit, KernelUnavailable: they do not fit a run that has begun and whose text
+        is prepared.
+      NoSuchTracker, ExtraMissing: a tracker is not known, or not installed. Nothing was begun.
       TrackerRefused: a tracker does not take the run.
-      BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: what `dipaco train` refuses or reports.
+      BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: errors that `dipaco train` reports as
+        well.
     """
     if isinstance(trackers, str):
         expected = f"a list of names, as [{trackers!r}]"
@@ -76,7 +78,7 @@ def run(
     address = Address.of(folder)
     checkpoint = None if init_from is None else Path(init_from)
     listener = progress if callable(progress) else None
-    stream = sys.stdout if progress is True else io.StringIO()  # where nobody looks
+    stream = sys.stdout if progress is True else io.StringIO()  # an unseen stream
     with (
         begun_run(
             address,

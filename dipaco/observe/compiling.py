@@ -11,10 +11,10 @@ from dipaco.observe.progress import Progress
 
 
 class CompileProgress:
-    """A context manager; inside, `show` is called before each program.
+    """A context manager. Inside it, `show` is called before each program.
 
     Args:
-      stream: where it is printed; standard error if left out.
+      stream: the output stream; standard error if left out.
       clock: monotonic seconds.
     """
 
@@ -24,7 +24,7 @@ class CompileProgress:
         self._done = self._total = 0
 
     def show(self, title: str, done: int, total: int) -> None:
-        """What is done now, as `compiling prefill of 8 x 64 tokens`; `done` of `total` are."""
+        """Shows the current work, such as `compiling prefill of 8 x 64 tokens`, and its number."""
         self._count(done)
         self._total = total
         if self._progress is None:

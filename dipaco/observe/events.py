@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from dipaco.plural import counted
 
-Level = Literal["info", "warning", "error"]  # a fact; someone should look; work was lost
+Level = Literal["info", "warning", "error"]  # a fact, someone should look, work was lost
 Value = str | int | float | bool | None
 
 SENTENCES = {
@@ -92,7 +92,7 @@ class Event:
 
 
 class _Sentence(string.Formatter):
-    """As `str.format`; `{domains:domain}` is `1 domain`, `2 domains`."""
+    """Fills a template as `str.format`; `{domains:domain}` is `1 domain`, `2 domains`."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if len(format_spec) > 1 and format_spec.isalpha():

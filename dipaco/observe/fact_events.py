@@ -1,4 +1,4 @@
-"""Recorded facts as events: what a finished task shows to a person and in the event file."""
+"""Recorded facts as events: the part of a finished task that people and the event file see."""
 
 from collections.abc import Iterator
 
@@ -22,13 +22,13 @@ PROMPT_WIDTH, TEXT_WIDTH = 24, 72  # characters of a sample in an event; the fac
 
 
 def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> Iterator[Event]:
-    """The events of one fact; none for a fact that only other tasks need.
+    """The events of one fact. A fact that only other tasks need has none.
 
     Args:
-      fact: recorded by the task.
-      claim: of the task.
-      config: of the run.
-      seconds: since the task started.
+      fact: the fact that the task recorded.
+      claim: the task's claim.
+      config: the run's config.
+      seconds: time since the task started.
     """
     match fact:
         case StageDone(stage="prepare"):
@@ -39,7 +39,7 @@ def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> 
             yield from _shards(fact)
         case StageDone(stage="reroute"):
             yield from _rerouting(fact, config)
-        case PathTrained() if fact.losses:  # a base model that comes trained takes no step
+        case PathTrained() if fact.losses:  # a base model that is already trained takes no step
             yield _path(fact, config)
         case ModuleReady() if claim.task.kind == "outer":
             yield _module(fact, config, seconds)

@@ -10,14 +10,14 @@ from dipaco.observe.events import Event
 
 
 class EventFileReader:
-    """Reads what is appended to the file; starts at its present end."""
+    """Reads new lines of the file, starting at its present end."""
 
     def __init__(self, file: Path):
         self._file = file
         self._position = file.stat().st_size if file.exists() else 0
 
     def new(self) -> Iterator[Event]:
-        """The events appended since the last call; an incomplete line is left for the next."""
+        """The events appended since the last call. An incomplete line is left for the next."""
         if not self._file.exists():
             return
         with self._file.open("rb") as stream:
@@ -32,7 +32,7 @@ class EventFileReader:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """One event; None for a line that a crash cut off."""
+    """One event. None for a line that a crash cut off."""
     try:
         record = msgspec.json.decode(line)
         del record["time"]

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what this process did, and the state of its run.
+"""Metrics for Prometheus: the work of this process, and the state of its run.
 
 Names, units and labels follow the conventions of Prometheus and OpenTelemetry: base units in the
 name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state`).
@@ -34,7 +34,7 @@ from dipaco.control.presence import members_of
 from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
 from dipaco.errors import CannotListen, DipacoError, needs_extra
 
-FRESH_SECONDS = 5.0  # for which one reading of the ledger answers every scrape
+FRESH_SECONDS = 5.0  # one reading of the ledger answers every scrape for so long
 
 
 class WorkerMetrics:
@@ -98,12 +98,12 @@ class WorkerMetrics:
 
 
 class RunMetrics:
-    """The state of a run, read from its ledger by one scrape at a time; the others are given what
-    was read last.
+    """The state of a run, read from its ledger by one scrape at a time. Other scrapes get the last
+    reading.
 
     Args:
       open_ledger: opens a connection for the calling thread.
-      fresh_seconds: for which one reading is given to every scrape.
+      fresh_seconds: one reading answers every scrape for so long.
       now: monotonic seconds.
     """
 
@@ -116,7 +116,7 @@ class RunMetrics:
         self._open_ledger, self._fresh_seconds, self._now = open_ledger, fresh_seconds, now
         self._reading = threading.Lock()
         self._families: list[Any] = []
-        self._stale_seconds = -math.inf  # when they are to be read again
+        self._stale_seconds = -math.inf  # when the values must be read again
 
     def collect(self) -> Iterator[Any]:
         # Waits for another's reading only if there is none before it: a database may be away.
@@ -182,13 +182,13 @@ class CombinedCallbacks:
 
 
 def check_extra() -> None:
-    """Raises `ExtraMissing` where there is no client of Prometheus."""
+    """Raises `ExtraMissing` if the Prometheus client is not installed."""
     with needs_extra("metrics", package="prometheus-client", feature="`--metrics-port`"):
         import prometheus_client  # noqa: F401
 
 
 def check_port(port: int, host: str) -> None:
-    """Raises `CannotListen` where `serve_metrics` could not at this moment."""
+    """Raises `CannotListen` if `serve_metrics` could not listen at this moment."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
@@ -204,7 +204,7 @@ def serve_metrics(
     fresh_seconds: float = FRESH_SECONDS,
 ) -> Generator[WorkerMetrics]:
     """Serves `GET /metrics` from a thread while the block runs. `open_ledger` and `fresh_seconds`
-    are of `RunMetrics`.
+    belong to `RunMetrics`.
 
     Raises:
       ExtraMissing, CannotListen.

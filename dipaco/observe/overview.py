@@ -1,4 +1,4 @@
-"""The overview of a run, as lines: what `dipaco status` prints first, and `--watch` alone.
+"""The overview of a run, as lines. `dipaco status` prints it first, and `--watch` alone.
 
     quickstart, seed 0: 62 %, about 3 min 10 s left; 2 workers are at work
     now: 2 tasks are held by 2 workers, 3 are ready
@@ -17,20 +17,20 @@ from typing import Any
 from dipaco.observe.progress import time_left
 from dipaco.plural import counted
 
-MOST_WORKERS = 8  # are shown; the rest are counted
-MOST_FAILURES = 3  # likewise
-GROUP = 8  # paths of a grid stand in groups, so that they can be counted
+MOST_WORKERS = 8  # limit of the shown ones; the rest are counted
+MOST_FAILURES = 3  # limit of the shown ones
+GROUP = 8  # paths in a group of the grid, so that they can be counted
 KEY = "paths: . not begun, 1 to 9 tenths of the steps, # done, * at work"
 
 
 def overview(status: Mapping[str, Any], width: int, height: int | None = None) -> list[str]:
-    """Lines of at most about `width` columns, what matters first.
+    """Lines of at most about `width` columns, the most important first.
 
     Args:
       status: the JSON values that `dipaco status --json` prints.
       width: columns.
-      height: lines that there are; None = as many as it takes. What is said of the run as a whole
-        and of every arm comes first; then there are paths and workers, each as far as they fit.
+      height: available lines; None = no limit. Lines about the whole run and every arm come first,
+        then paths and workers as far as they fit.
     """
     top = [headline(status), f"now: {status['why']['sentence']}", *_troubles(status)]
     if status["rules"]:
@@ -45,7 +45,7 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
     arms = {name: arm for name, arm in status["arms"].items() if arm["steps"]}
     grids = {name: _grid(arm, _at_work(status, name), width) for name, arm in arms.items()}
     if height is not None:
-        # Of every arm a blank line and one about it; the key below.
+        # Each arm takes a blank line and its own. The key stands below.
         left = height - len(top) - len(who[:1]) - 2 * len(arms) - 1
         for name in sorted(arms, key=lambda name: -arms[name]["num_paths"]):
             if len(grids[name]) > left:
@@ -53,7 +53,7 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
             left -= len(grids[name])
         who = _first_workers(who, left)
     lines = [*top, *who]
-    for name, arm in arms.items():  # a base model that comes trained takes no steps
+    for name, arm in arms.items():  # a base model that is already trained takes no steps
         lines += ["", _arm(name, arm), *grids[name]]
     return [*lines, *([KEY] if any(grids.values()) else [])]
 
@@ -75,7 +75,7 @@ def _troubles(status: Mapping[str, Any]) -> list[str]:
 
 
 def _first_workers(lines: list[str], room: int) -> list[str]:
-    """The counts, and as many workers below them as there is room for; the rest are counted."""
+    """The counts, and as many workers below them as there is room for. The rest are counted."""
     own = lines[1:]
     if len(own) <= room or not lines:
         return lines
@@ -87,7 +87,7 @@ def _first_workers(lines: list[str], room: int) -> list[str]:
 
 
 def headline(status: Mapping[str, Any]) -> str:
-    """How far the run is in per cent, how long is left, and who works on it."""
+    """The run's progress in per cent, the remaining time, and its active workers."""
     at = status["progress"]
     name = f"{status['name']}, seed {status['seed']}"
     if status["finished"]:
@@ -109,7 +109,7 @@ def headline(status: Mapping[str, Any]) -> str:
 
 
 def fit(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Cuts lines to a terminal; the last one says how many are left out."""
+    """Cuts lines to a terminal. The last one counts the rest."""
     shown = list(lines)
     if len(lines) > height:
         hidden = len(lines) - height + 1
@@ -128,7 +128,7 @@ def _workers(status: Mapping[str, Any]) -> list[str]:
     silent = {name: at for name, at in workers.items() if at["state"] == "silent"}
     gone = len(workers) - len(here) - len(silent)
     counts = f"{len(here)} here, {len(silent)} silent, {gone} gone"
-    # First who works, longest first; of silent ones who was heard of last.
+    # Active workers come first, the longest task first. Silent ones follow, the last heard first.
     shown = sorted(here.items(), key=lambda item: -(item[1]["task_seconds"] or 0))
     shown += sorted(silent.items(), key=lambda item: item[1]["silent_seconds"])
     lines = [_worker(name, at) for name, at in shown[:MOST_WORKERS]]
@@ -159,7 +159,7 @@ def _arm(name: str, arm: Mapping[str, Any]) -> str:
 
 
 def _grid(arm: Mapping[str, Any], at_work: set[str], width: int) -> list[str]:
-    """A character for each path; nothing for a single one."""
+    """A character for each path. Empty for a single one."""
     if arm["num_paths"] == 1:
         return []
 

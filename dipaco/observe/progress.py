@@ -1,4 +1,4 @@
-"""Progress: how far a stage is, how fast it goes, how long it still takes.
+"""Progress: the position of a stage, its speed, and its remaining time.
 
 A bar on a terminal; otherwise a plain line every ten seconds:
 
@@ -12,21 +12,21 @@ from typing import Self, TextIO
 
 from rich.filesize import decimal
 
-LINE_SECONDS = 10.0  # between plain lines
+LINE_SECONDS = 10.0  # time between plain lines
 LEAST_BAR = 10  # columns of a terminal
 
 
 class Progress:
-    """The progress of a stage of `total_steps`; a context manager.
+    """The progress of a stage of `total_steps`. It is a context manager.
 
     Args:
-      title: of the stage, as in "base model".
-      total_steps: of the whole stage.
-      done_steps: steps done before an interruption; they do not count as speed.
-      unit: what is counted.
-      times_first: whether the first steps tell how long others take; not where they hold
+      title: the stage's title, such as "base model".
+      total_steps: steps of the whole stage.
+      done_steps: steps done before an interruption. They do not count as speed.
+      unit: the counted unit.
+      times_first: true if the first steps predict the others' time. False if they include
         compilation.
-      stream: where progress is printed; a bar if it is a terminal.
+      stream: the output stream. A terminal gets a bar.
       clock: monotonic seconds.
     """
 
@@ -43,8 +43,8 @@ class Progress:
     ):
         self._title, self._total_steps, self._unit = title, total_steps, unit
         self._first_step = self._done_steps = done_steps
-        self._busy_seconds = 0.0  # between `begin` and the last `advance`
-        # Those of steps whose time tells how long others take.
+        self._busy_seconds = 0.0  # time between `begin` and the last `advance`
+        # Counts only steps whose time predicts the others'.
         self._timed_steps, self._timed_seconds, self._has_begun = 0, 0.0, times_first
         self._tokens = self._bytes_sent = 0
         self._loss: float | None = None
@@ -56,8 +56,8 @@ class Progress:
         self._bar = _Bar(title, total_steps, done_steps, self._stream) if is_terminal else None
 
     def begin(self, title: str, *, done_steps: int | None = None) -> None:
-        """The next steps are those of `title`. The time since the last step does not count as
-        speed, nor do steps that others did meanwhile, if `done_steps` gives the new count.
+        """Gives the next steps the title `title`. The time since the last step does not count as
+        speed, nor do steps by others meanwhile, if `done_steps` gives the new count.
         """
         self._title = title
         if done_steps is not None:
@@ -89,11 +89,11 @@ class Progress:
             self._print()
 
     def expect(self, total_steps: int) -> None:
-        """From now on the stage has `total_steps`, or as many as are done if these are more."""
+        """Sets the stage's total to `total_steps`, or to the done steps if these are more."""
         if (total_steps := max(total_steps, self._done_steps)) == self._total_steps:
             return
         self._total_steps = total_steps
-        self._printed_step, self._first_step = -1, 0  # what the last line says is no longer so
+        self._printed_step, self._first_step = -1, 0  # the last line is outdated
         if self._bar:
             self._bar.show(self._done_steps, self._total_steps, self._facts())
 
@@ -164,7 +164,7 @@ class _Bar:
         room = width - len(f"{task.description}  {done_steps}/{total_steps} ") - LEAST_BAR
         shown = list(facts)
         while shown and len(" · ".join(shown)) > room:
-            shown.pop(-2 if len(shown) > 1 else -1)  # what is left over longest: the time left
+            shown.pop(-2 if len(shown) > 1 else -1)  # the remaining time is left out last
         self._rich.update(
             self._task, completed=done_steps, total=total_steps, facts=" · ".join(shown)
         )
@@ -180,7 +180,7 @@ class _Bar:
 
 
 def time_left(seconds: float) -> str:
-    """As people say it: 8 s, 3 min 05 s, 2 h 10 min."""
+    """A duration for people: 8 s, 3 min 05 s, 2 h 10 min."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,20 +1,20 @@
-"""What is printed for people to read: as wide as their terminal, broken between words."""
+"""Prints for people: as wide as their terminal, broken between words."""
 
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 
-PLAIN_WIDTH = 100  # columns, where the output is no terminal
+PLAIN_WIDTH = 100  # columns if the output is no terminal
 
 
 def terminal_width() -> int:
-    """In columns."""
+    """The width in columns."""
     return shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks and other characters that move a cursor: each run of them and of
+    """A text without line breaks and other characters that move a cursor. Each run of them and of
     blanks becomes one blank.
     """
     shown = (letter if letter.isprintable() else " " for letter in text)
@@ -42,8 +42,8 @@ def bullets(sentences: Sequence[str], width: int) -> str:
 
 
 def folded(text: str, width: int) -> str:
-    """Lines of at most `width` columns, broken between words; what is broken off stands further in
-    than its line begins. Blanks inside of a line are columns, and stay.
+    """Lines of at most `width` columns, broken between words. Continuations are indented further
+    than their line begins. Blanks inside a line are columns, and stay.
     """
     lines = []
     for line in text.split("\n"):
@@ -55,5 +55,5 @@ def folded(text: str, width: int) -> str:
 
 
 def say(text: str) -> None:
-    """Prints, `folded` on a terminal; what reads a pipe gets whole lines."""
+    """Prints, `folded` on a terminal. A pipe gets whole lines."""
     print(folded(text, terminal_width()) if sys.stdout.isatty() else text, flush=True)

@@ -1,13 +1,13 @@
-"""Trackers: where people already look at their runs. TensorBoard, trackio, Weights & Biases.
+"""Trackers show a run where people already look: TensorBoard, trackio, Weights & Biases.
 
-Each gets the same numbers by the same names, those of every event that has a `step`: `event/field`.
+Each gets the same numbers by the same names, from every event that has a `step`: `event/field`.
 Text fields (an arm, a path) are part of the name, so that each has its own curve:
 `path_trained/modular/3/loss`, `evaluated/modular/perplexity`. Paths are at different steps at one
-time, so steps do not only rise: in Weights & Biases they are a metric, `step`, which the others are
-drawn over.
+time, so steps do not only rise. In Weights & Biases they are a metric, `step`, which is the x axis
+of the others.
 
-No tracker stops a run: one that fails while it goes on is left out from then on. Which server a
-tracker writes to, or none, is up to its own variables: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR,
+No tracker stops a run: one that fails while it goes on is left out from then on. Its own variables
+name the server that a tracker writes to, or none: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR,
 TRACKIO_SPACE_ID.
 """
 
@@ -23,7 +23,7 @@ from dipaco.errors import needs_extra
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
 
-PACKAGES = {  # of a tracker: the package, and what needs it
+PACKAGES = {  # tracker -> its package, and the feature that needs it
     "tensorboard": ("tensorboardX", "Writing TensorBoard files"),
     "trackio": ("trackio", "`--trackio`"),
     "wandb": ("wandb", "`--wandb`"),
@@ -31,24 +31,24 @@ PACKAGES = {  # of a tracker: the package, and what needs it
 
 
 class TrackedRun(NamedTuple):
-    """What a tracker is told of a run."""
+    """A run's description for a tracker."""
 
-    name: str  # of the config: the project
+    name: str  # the config's name: the project
     title: str  # tells runs of a project apart, for people
-    identity: str  # and for programs; a run that goes on is the same one
+    identity: str  # the same for programs; a continued run keeps it
     config: str  # JSON
-    folder: Path  # of the run, where a tracker may keep files
+    folder: Path  # the run's folder, where a tracker may keep files
 
 
 class Numbers(NamedTuple):
-    """What a tracker draws of an event."""
+    """The numbers of an event that a tracker draws."""
 
     step: int
     values: dict[str, float]
 
 
 def numbers_of(event: Event) -> Numbers | None:
-    """The numbers of an event that has a `step`, by their names; None for any other event."""
+    """The numbers of an event that has a `step`, by their names. None for any other event."""
     step = event.fields.get("step")
     if not isinstance(step, int):
         return None
@@ -64,7 +64,7 @@ def numbers_of(event: Event) -> Numbers | None:
 
 
 def _library_of(tracker: str) -> Any:
-    """The package of a tracker, which its extra brings. Raises `ExtraMissing`."""
+    """The package of a tracker. Raises `ExtraMissing` if it is not installed."""
     package, feature = PACKAGES[tracker]
     with needs_extra(tracker, package=package, feature=feature):
         return importlib.import_module(package)
@@ -120,7 +120,7 @@ class Trackio(_Tracker):
     def __init__(self, run: TrackedRun):
         trackio = _library_of("trackio")
         advice = "Its variables TRACKIO_… say where a run is kept."
-        # What it has to say is no result of the run.
+        # Its messages are no result of the run.
         with _begins("trackio", "--trackio", advice), contextlib.redirect_stdout(sys.stderr):
             self._run = trackio.init(
                 project=run.name,
@@ -141,11 +141,11 @@ class Trackio(_Tracker):
 
 
 class WeightsAndBiases(_Tracker):
-    """A run of Weights & Biases; its own files are in `RUN/wandb`.
+    """A run of Weights & Biases. Its own files are in `RUN/wandb`.
 
     Raises:
       ExtraMissing: wandb is not installed.
-      TrackerRefused: it cannot begin: most often nobody is logged in.
+      TrackerRefused: it cannot begin. Most often nobody is logged in.
     """
 
     def __init__(self, run: TrackedRun):
@@ -192,7 +192,7 @@ TRACKERS = tuple(OPENED)
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raises `NoSuchTracker`, or `ExtraMissing` where the package of one is not installed."""
+    """Raises `NoSuchTracker`, or `ExtraMissing` if a tracker's package is not installed."""
     for name in names:
         if name not in OPENED:
             raise NoSuchTracker(tracker=name, known=", ".join(TRACKERS))
@@ -203,10 +203,10 @@ class Trackers:
     """Several trackers of one run. A context manager.
 
     Args:
-      names: of `TRACKERS`.
+      names: names in `TRACKERS`.
       run: the run.
       board: folder of TensorBoard's files.
-      say: told in a sentence which tracker is left out, and why.
+      say: called with a sentence when a tracker is left out.
 
     Raises:
       NoSuchTracker, ExtraMissing, TrackerRefused: none is open.
@@ -222,23 +222,23 @@ class Trackers:
                 check_trackers([name])
                 self._open[name] = OPENED[name](run, board)
         except BaseException:
-            self._say = lambda _: None  # the error is what there is to say
+            self._say = lambda _: None  # the error is reported instead
             self.close()
             raise
 
     def write(self, event: Event) -> None:
-        """Hands an event to each of them."""
+        """Hands an event to each tracker."""
         for name, tracker in list(self._open.items()):
             try:
                 tracker.write(event)
             except Exception as error:  # each library has its own
                 del self._open[name]
                 self._say(f"warning: {name} gets no more numbers of this run: {error}")
-                with contextlib.suppress(Exception):  # that it failed is said
+                with contextlib.suppress(Exception):  # its failure is reported already
                     tracker.close()
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes the remaining numbers."""
         while self._open:
             name, tracker = self._open.popitem()
             try:

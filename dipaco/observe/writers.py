@@ -1,4 +1,4 @@
-"""Writers: where events go. Each has `write(event)` and `close()`, and is a context manager.
+"""Writers: destinations of events. Each has `write(event)` and `close()`, and is a context manager.
 
 with Several(Lines(sys.stderr), JsonLines(run / "events.jsonl", clock=time.time)) as log:
     log.write(Event("resumed", {"done": 3, "total": 17}))
@@ -23,7 +23,7 @@ class EventWriter(Protocol):
 
 class _Closing:
     def close(self) -> None:
-        """Does nothing; a writer with a file overrides it."""
+        """Does nothing. A writer with a file overrides it."""
 
     def __enter__(self) -> Self:
         return self
@@ -33,7 +33,7 @@ class _Closing:
 
 
 class Lines(_Closing):
-    """One readable line for each event; warnings and errors are marked."""
+    """One readable line for each event. Warnings and errors are marked."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -46,7 +46,7 @@ class JsonLines(_Closing):
     """One JSON object a line, `{"time", "level", "event", ...fields}`, appended.
 
     Processes may share the file: each line is one `write` in append mode, which the system does not
-    interleave. A crash may leave half a line; the next writer starts a new one.
+    interleave. A crash may leave half a line. The next writer starts a new one.
     """
 
     def __init__(self, file: Path | str, clock: Callable[[], float]):

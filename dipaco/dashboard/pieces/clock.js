@@ -1,4 +1,4 @@
-// The clock: which moment of the run is shown.
+// The clock chooses the moment of the run that is shown.
 
 const SPEEDS = [["10", "in 10 s"], ["30", "in 30 s"], ["120", "in 2 min"], ["1x", "as it was"]];
 const clock = {playing: null};
@@ -18,7 +18,7 @@ function drawClock() {
   at("now").textContent = run.isLive && !run.document.status.finished ? "now" : "end";
 }
 
-function drawTicks() { // how much was done when; what went wrong in red
+function drawTicks() { // the amount of work over time, faults in red
   const {context, width, height} = canvasIn(at("track"), 30), bins = Math.floor(width / 3), counts = new Float64Array(bins), bad = new Set();
   const bin = time => Math.min(bins - 1, Math.floor(time / run.end * bins)), done = run.document.names.outcomes.indexOf("done");
   for (let i = 0; i < run.count; i++) if (run.events.outcomes[i] === done) counts[bin(run.events.ended[i])]++;

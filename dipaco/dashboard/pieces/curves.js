@@ -1,4 +1,4 @@
-// Curves: what was learnt against what was spent, and how fast.
+// Curves: quality against cost, and speed.
 
 const FIGURES = [["perplexity", "perplexity"], ["losses", "losses of paths"], ["speed", "tokens/s"], ["bytes", "bytes"], ["rates", "learning rate"]];
 const AGAINST = [["steps", "steps"], ["tokens", "tokens"], ["bytes", "bytes per machine"], ["seconds", "machine seconds"]];

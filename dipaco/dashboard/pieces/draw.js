@@ -1,6 +1,6 @@
-// Small things that all of the page draws with.
+// Drawing helpers of the whole page.
 
-function make(tag, properties = {}, ...children) { // an element; texts are never read as HTML
+function make(tag, properties = {}, ...children) { // Makes an element. Texts are never read as HTML.
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (name === "data") Object.assign(element.dataset, value);
@@ -11,8 +11,8 @@ function make(tag, properties = {}, ...children) { // an element; texts are neve
   return element;
 }
 
-// What is drawn again keeps its elements, so that a press, the focus or a selection outlives it. One
-// is known by its `data-key`, or by its place among those of its kind that have none.
+// Redrawing keeps elements, so that a press, the focus or a selection survives. An element is matched
+// by its `data-key`, or else by its place among elements of its kind without a key.
 function fill(holder, ...children) {
   const fresh = children.filter(child => child !== null && child !== undefined).map(child => child instanceof Node ? child : new Text(child));
   const there = [...holder.childNodes], keys = keysOf(there), known = new Map(there.map((node, i) => [keys[i], node]));
@@ -25,7 +25,7 @@ function fill(holder, ...children) {
   const kept = new Set(wanted), held = wanted.find(node => node.contains(document.activeElement));
   for (const node of there) if (!kept.has(node)) node.remove();
   wanted.forEach((node, i) => {
-    if (node === held) while (holder.childNodes[i] !== node) holder.append(holder.childNodes[i]); // one that is moved loses the focus
+    if (node === held) while (holder.childNodes[i] !== node) holder.append(holder.childNodes[i]); // moving a node would lose the focus
     else if (holder.childNodes[i] !== node) holder.insertBefore(node, holder.childNodes[i] ?? null);
   });
 }
@@ -35,7 +35,7 @@ function keysOf(nodes) {
   return nodes.map(({nodeName, dataset}) => `${nodeName} ${dataset?.key ?? `at ${counts[nodeName] = (counts[nodeName] ?? 0) + 1}`}`);
 }
 
-function become(old, fresh) { // of all handlers, what is drawn again has `onclick` only
+function become(old, fresh) { // redrawn elements have no handler but `onclick`
   if (old instanceof Text) { if (old.data !== fresh.data) old.data = fresh.data; return; }
   for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const name of fresh.getAttributeNames()) if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
@@ -69,12 +69,12 @@ function duration(seconds) {
 
 const tickTime = seconds => seconds ? duration(seconds).replace(/ 00 (s|min)$/, "").replace(/\.0 s$/, " s") : "0";
 
-function clockTime(seconds) { // as the run's machine or server said
+function clockTime(seconds) { // by the clock of the run's machine or server
   if (run.document.origin === null) return "";
   return new Date((run.document.origin + seconds) * 1000).toLocaleString([], {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"});
 }
 
-function canvasIn(holder, height) { // a sharp canvas of the holder's width: its context and size
+function canvasIn(holder, height) { // Makes a sharp canvas of the holder's width. Returns its context and size.
   let canvas = holder.querySelector("canvas");
   if (!canvas) holder.prepend(canvas = make("canvas"));
   const ratio = Math.min(2, devicePixelRatio || 1), width = Math.max(80, holder.clientWidth);
@@ -147,7 +147,7 @@ function facts(pairs) {
 
 function figure(value, name) { return make("div", {}, make("b", {textContent: value}), name); }
 
-function chosen(holder, choices, current, choose, role = "radio") { // a row of buttons, one of which is on
+function chosen(holder, choices, current, choose, role = "radio") { // a row of buttons, exactly one of them on
   const mark = role === "tab" ? "aria-selected" : "aria-checked";
   fill(holder, ...choices.map(([name, label]) => make("button", {type: "button", role, [mark]: String(name === current), textContent: label, data: {name}, onclick: () => choose(name)})));
 }

@@ -6,7 +6,7 @@ function buildGrid() {
   const arm = run.arms[MODULAR], holder = at("grid");
   grid.cells = [];
   grid.hovered = null;
-  if (grid.chosen && !(grid.chosen.module < arm.modules.length || grid.chosen.path < arm.num_paths)) grid.chosen = null; // of a run that was here before
+  if (grid.chosen && !(grid.chosen.module < arm.modules.length || grid.chosen.path < arm.num_paths)) grid.chosen = null; // it belongs to an earlier run
   const levels = arm.levels.map(level => {
     const cells = make("div", {className: "cells"});
     for (const id of level.modules) {
@@ -32,7 +32,7 @@ function buildGrid() {
   placeLines();
 }
 
-function placeLines() { // after the cells have their places
+function placeLines() { // must run after the cells have their places
   const frame = at("grid").getBoundingClientRect(), middles = grid.cells.map(({cell}) => {
     const box = cell.getBoundingClientRect();
     return [box.x + box.width / 2 - frame.x, box.y - frame.y, box.y + box.height - frame.y];

@@ -1,4 +1,4 @@
-// What is new, as the server tells it; the page begins again where it has missed something.
+// News from the server. The page begins again if it has missed something.
 
 const AGAIN_SECONDS = 3;
 
@@ -26,7 +26,7 @@ async function* eventsOf(answer) {
   }
 }
 
-async function follow() { // for ever
+async function follow() { // runs for ever
   for (;;) {
     try {
       const document = await (await ask("recording")).json();

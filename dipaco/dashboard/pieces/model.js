@@ -1,4 +1,4 @@
-// The recording, and the run as it was at any moment. Nothing here touches the page.
+// The recording, and the run's state at any moment. Nothing here touches the page.
 
 const at = id => document.getElementById(id);
 const ARRAYS = {f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, u1: Uint8Array};
@@ -8,7 +8,7 @@ const MODULAR = "modular";
 
 function unpack({type, shape, data}) {
   let bytes;
-  if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(data); // quick, where a browser has it
+  if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(data); // faster, if the browser has it
   else {
     const raw = atob(data);
     bytes = new Uint8Array(raw.length);
@@ -18,18 +18,18 @@ function unpack({type, shape, data}) {
 }
 
 const run = {
-  document: null, // as it was read, with what has come since
+  document: null, // the recording, with all later differences
   arms: {}, // name -> columns
   events: {}, // name -> column, the first event first
-  count: 0, // of events
+  count: 0, // number of events
   time: 0, // the moment that is shown, in seconds
   end: 0, // the newest moment
-  isLive: false, // there is a server that tells what is new
+  isLive: false, // a server sends news
   isNewest: true, // the newest moment is shown, and the next will be
   texts: undefined, // undefined: not asked for; null: there are none
-  textsVersion: undefined, // of those that were asked for last
+  textsVersion: undefined, // version of the last request
   hasShownTexts: false,
-  areTextsAway: false, // a moment ago
+  areTextsAway: false, // the last request failed
 };
 
 function load(document) {
@@ -56,7 +56,7 @@ function extend(difference) {
   for (const [name, column] of Object.entries(difference.events)) {
     const added = unpack(column), old = run.events[name].subarray(0, run.count);
     if (run.count + added.length > run.events[name].length) {
-      const larger = new old.constructor(2 * (run.count + added.length)); // grown seldom
+      const larger = new old.constructor(2 * (run.count + added.length)); // doubled, so that it grows seldom
       larger.set(old);
       run.events[name] = larger;
     }
@@ -78,19 +78,19 @@ function extend(difference) {
   arrived();
 }
 
-function arrived() { // what is worked out once
+function arrived() { // computes everything that does not depend on the moment
   const {events, document: {names}} = run;
   run.isCounted = true;
   findEnd();
   run.isFault = names.outcomes.map(name => FAULTS.has(name));
   run.isPale = names.outcomes.map(name => PALE.has(name));
-  run.version = (run.version ?? 0) + 1; // of what is drawn from the events alone
+  run.version = (run.version ?? 0) + 1; // version of drawings from the events alone
   run.byWorker = names.workers.map(() => []);
   run.faults = [];
-  run.evaluated = {}; // "arm phase" -> when
-  run.routed = []; // [when, phase]
+  run.evaluated = {}; // "arm phase" -> time
+  run.routed = []; // [time, phase]
   const done = names.outcomes.indexOf("done"), rollback = names.outcomes.indexOf("rollback"), evaluate = names.kinds.indexOf("evaluate"), route = names.kinds.indexOf("route");
-  const times = new Map(); // task -> how often it was done
+  const times = new Map(); // task -> number of times it was done
   run.again = new Set();
   for (let i = 0; i < run.count; i++) {
     run.byWorker[events.workers[i]].push(i);
@@ -105,13 +105,13 @@ function arrived() { // what is worked out once
   }
 }
 
-function wentBack(reason) { // what was routed and evaluated after a phase counts no more
+function wentBack(reason) { // voids routing and evaluations after a phase
   const [arm, phase] = reason.split(" to phase ");
   run.routed = run.routed.filter(([, of]) => of <= Number(phase));
   for (let later = Number(phase) + 1; later <= run.arms[arm]?.phases; later++) delete run.evaluated[`${arm} ${later}`];
 }
 
-function reached(times, width, column, time) { // how many phases of a column were over: its times grow
+function reached(times, width, column, time) { // number of finished phases in a column, whose times ascend
   let low = 0, high = times.length / width;
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -128,7 +128,7 @@ function moduleAt(module, time) { // phase, and the outer step that led there
 
 function pathAt(name, path, time) { // phases gone through, and the loss at the end of the last
   const arm = run.arms[name], phases = reached(arm.train_times, arm.num_paths, path, time);
-  let loss = NaN; // a path that was passed over has none of that phase
+  let loss = NaN; // a skipped path has no loss in that phase
   for (let phase = phases - 1; phase >= 0 && !Number.isFinite(loss); phase--) loss = arm.losses[phase * arm.num_paths + path];
   return {phases, loss};
 }
@@ -165,7 +165,7 @@ function eventAt(i) {
   };
 }
 
-function* busyAt(time) { // what was being done: [kind, arm, subject, worker]
+function* busyAt(time) { // tasks in progress: [kind, arm, subject, worker]
   const {events, document: {names, claims}} = run;
   for (let i = 0; i < run.count; i++)
     if (events.begun[i] <= time && events.ended[i] > time && events.kinds[i] >= 0 && names.kinds[events.kinds[i]])

@@ -1,4 +1,4 @@
-// Where text went: domains by path, what moved, and the fate of one document.
+// Routing of text: domains by path, moved documents, and the history of one document.
 
 const MOST_COLUMNS = 24, MOST_HITS = 20, AWAY_SECONDS = 30;
 const stageOf = phase => run.document.status.stages[phase ? `route@${phase}` : "route"];
@@ -35,18 +35,18 @@ function drawMoves() {
   }));
 }
 
-function drawCompletions() { // facts of the task `sample`, where there are some
+function drawCompletions() { // facts of the task `sample`, if there are some
   const all = (run.document.completions ?? []).filter(({seconds}) => (seconds ?? 0) <= run.time);
   at("completions").hidden = !all.length;
   fill(at("completion-list"), ...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
 }
 
-function textsVersion() { // changes when more has been routed or evaluated, the run went back, or another is here
+function textsVersion() { // changes when more has been routed or evaluated, the run went back, or another run is shown
   const {origin, status: {stages, rollbacks}, curves} = run.document;
   return JSON.stringify([origin, rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
 }
 
-async function getTexts() { // again when there is more, or where there was nothing
+async function getTexts() { // fetches again when there is more, or if there was nothing
   const held = at("texts"), version = textsVersion();
   if (run.texts && (held || run.textsVersion === version)) return;
   run.textsVersion = version;
@@ -73,11 +73,11 @@ async function getTexts() { // again when there is more, or where there was noth
   drawMoves();
 }
 
-function renewTexts() { // of a page that has shown them
+function renewTexts() { // only on a page that has shown them
   if (run.hasShownTexts && !run.areTextsAway && run.textsVersion !== textsVersion()) getTexts();
 }
 
-function fateOf(number) { // from the table
+function fateOf(number) { // computed from the table
   const of = run.texts, count = of.tokens.length;
   if (!(number >= 0 && number < count)) return null;
   const bits = of.trained?.[number], place = of.beginnings.documents.indexOf(number);

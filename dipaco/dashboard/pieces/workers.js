@@ -1,6 +1,6 @@
-// Workers: a waterfall of who did which task when, what went wrong, and what it cost.
+// Workers: a waterfall of tasks by worker and time, faults, and cost.
 
-const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7}; // red is for what went wrong
+const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7}; // red is kept for faults
 const kindColour = kind => series(INKS[kind] ?? 7);
 const LEFT = 118, TOP = 20;
 const fall = {from: 0, until: null, rows: [], rowHeight: 18, left: LEFT}; // until null: the newest moment
@@ -20,7 +20,7 @@ function drawWorkers() {
   const {canvas, context, width, height} = canvasIn(holder, TOP + many * fall.rowHeight + 8);
   fall.x = time => fall.left + (time - from) / (until - from) * (width - fall.left - 6);
   const key = [run.version, from, until, canvas.width, canvas.height, colour("--sheet")].join();
-  if (fall.key !== key) { // all of it, as if it were over; kept, since a moment changes none of it
+  if (fall.key !== key) { // drawn as if the run were over, and kept: no moment changes it
     drawBars(context, width, height, from, until);
     fall.picture ??= make("canvas");
     Object.assign(fall.picture, {width: canvas.width, height: canvas.height});
