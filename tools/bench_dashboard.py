@@ -33,8 +33,8 @@ from support.made_up_run import make_run
 from support.scratch import scratch
 
 from dipaco.config import MODULAR
+from dipaco.control.database.sqlite import SQLite
 from dipaco.control.ledger import Ledger
-from dipaco.control.sqlite import SQLite
 from dipaco.dashboard.watcher import Watcher
 from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
@@ -123,7 +123,7 @@ def _has_trained(folder: Path) -> bool:
 
 def count_questions() -> list[int]:
     """Counts every statement that this process sends to a ledger."""
-    from dipaco.control.postgresql import PostgreSQL
+    from dipaco.control.database.postgresql import PostgreSQL
 
     asked = [0]
     for database, name in ((SQLite, "_execute"), (PostgreSQL, "_execute"), (Ledger, "select")):

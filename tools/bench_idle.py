@@ -32,8 +32,8 @@ from typing import Any
 from support.long_run import grow
 from support.servers import server_at
 
+from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.workers.heartbeat import heartbeat_seconds
 from dipaco.workers.loop import LEAST_SHARE, MAX_WAIT_SECONDS
 
@@ -41,8 +41,8 @@ WAIT_SECONDS = MAX_WAIT_SECONDS * (1 + LEAST_SHARE) / 2  # on average, once it h
 HEARTBEAT_SECONDS = heartbeat_seconds(LEASE_SECONDS)
 
 
-def glance(ledger: Ledger) -> None:
-    ledger.glances.look(ALL_KINDS)
+def summary(ledger: Ledger) -> None:
+    ledger.meta.work_summary(ALL_KINDS)
 
 
 def beat(ledger: Ledger) -> None:
@@ -61,7 +61,7 @@ def look_for_late_tasks(ledger: Ledger) -> None:
 # Question -> how often an idle worker asks it, a second. For silent workers look its loop and its
 # heartbeat.
 QUESTIONS: dict[str, tuple[Callable[[Ledger], None], float]] = {
-    "glance": (glance, 1 / WAIT_SECONDS),
+    "work_summary": (summary, 1 / WAIT_SECONDS),
     "heartbeat": (beat, 1 / HEARTBEAT_SECONDS),
     "silent workers": (look_for_silent_workers, 2 / HEARTBEAT_SECONDS),
     "late tasks": (look_for_late_tasks, 1 / LEASE_SECONDS),
@@ -165,7 +165,7 @@ def idle_worker(place: Any, begun: Any, over: Any, claimed: dict[str, float], nu
         began = time.monotonic()
         while not over.is_set():
             now = time.monotonic() - began
-            if ledger.glances.look(ALL_KINDS).has_ready:
+            if ledger.meta.work_summary(ALL_KINDS).has_ready:
                 claim = ledger.queue.claim(name)
                 if claim is not None:
                     claimed[claim.task.subject] = time.monotonic()

@@ -50,7 +50,7 @@ from support.sites import SERVERS, Site, site, why_no_site
 
 from dipaco.caches import cache_folder
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
-from dipaco.control.tasks import PRIORITY
+from dipaco.control.planning.tasks import PRIORITY
 from dipaco.data.packages.source import open_packages
 from dipaco.data.prompts import SampleSettings
 from dipaco.evaluation.tables import num_bytes, seconds_over_link

@@ -13,8 +13,8 @@ ledger.
 
 `--history N` measures something else instead: what is asked again and again of a run of 256 paths
 and 289 modules that has N phases behind it, while 255 paths are claimed and nothing is ready.
-*A glance* is what an idle worker asks every one or two seconds, *a claim* what it asks where the
-glance shows something, *heartbeat* and *silent workers* what every worker asks once a heartbeat,
+*A summary* is what an idle worker asks every one or two seconds, *a claim* what it asks where the
+summary shows something, *heartbeat* and *silent workers* what every worker asks once a heartbeat,
 *late tasks* what an idle one asks once a lease; *renewal* is a busy worker's, *launcher*, *monitor*
 and *metrics* are one poll, one look and one scrape. In the last line, `idle_look_ms` is the dearest
 look of an idle worker, in which all of its questions fall together. What thousands of idle workers
@@ -36,9 +36,9 @@ from support.long_run import grow
 from support.scratch import scratch
 from support.servers import server_at
 
+from dipaco.control.claims.queue import ALL_KINDS
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.queue import ALL_KINDS
-from dipaco.control.tasks import Contribution, Task
+from dipaco.control.planning.tasks import Contribution, Task
 from dipaco.receipt import Receipt
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import BASE, Plan, one_path
@@ -199,8 +199,8 @@ def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:
     return min(times)
 
 
-def glance(ledger: Ledger) -> None:
-    assert not ledger.glances.look(ALL_KINDS).has_ready
+def summary(ledger: Ledger) -> None:
+    assert not ledger.meta.work_summary(ALL_KINDS).has_ready
 
 
 def claim(ledger: Ledger) -> None:
@@ -243,7 +243,7 @@ def scrape(ledger: Ledger) -> None:
 
 
 QUESTIONS = {
-    "a glance": glance,
+    "a summary": summary,
     "a claim": claim,
     "heartbeat": beat,
     "silent workers": look_for_silent_workers,
@@ -252,7 +252,7 @@ QUESTIONS = {
     "monitor": monitor,
     "metrics": scrape,
 }
-OF_IDLE = ("a glance", "silent workers", "late tasks")  # in one look, at worst
+OF_IDLE = ("a summary", "silent workers", "late tasks")  # in one look, at worst
 
 
 def fact_of(task: Task) -> Contribution:

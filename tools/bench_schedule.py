@@ -17,8 +17,8 @@ same phases and outer steps, with no preemption and no time between them. One mo
 all paths, so every phase waits for its last path. `scheduler CPU` is this process's time in claim,
 renew and finish, by task.
 
-All else that is asked of a ledger is asked as well, as often: glances and looks for late tasks of
-idle workers, heartbeats of all, with their looks for silent workers, polls of `--launchers`
+All else that is asked of a ledger is asked as well, as often: work summaries and looks for late
+tasks of idle workers, heartbeats of all, with looks for silent workers, polls of `--launchers`
 launchers, looks of the monitor, scrapes of metrics. `milliseconds_per_call` has each of them, and
 `core_share` how much of one core each keeps busy in a second of the run (in this process; where
 the database is a server, this is the client's time and its wait: `wall_share`). With thousands of
@@ -44,10 +44,10 @@ from support.scratch import scratch
 from support.servers import server_at
 
 from dipaco.control import clock
-from dipaco.control.facts import PartialSnapshot
+from dipaco.control.claims.queue import ALL_KINDS
+from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.ledger import open_ledger
-from dipaco.control.queue import ALL_KINDS
-from dipaco.control.tasks import (
+from dipaco.control.planning.tasks import (
     Claim,
     Contribution,
     Fact,
@@ -312,13 +312,13 @@ class Simulation:
         """It looks at once, and then after a fifth of the time that it has been idle."""
         spell = self._idle_since[worker] = next(self._numbers)
         if self._rng.random() < self._options.sample:
-            self._glance(worker, spell, MIN_WAIT_SECONDS, self._now)
+            self._look(worker, spell, MIN_WAIT_SECONDS, self._now)
 
-    def _glance(self, worker: str, spell: int, wait: float, looked_for_late: float) -> None:
+    def _look(self, worker: str, spell: int, wait: float, looked_for_late: float) -> None:
         if self._idle_since.get(worker) != spell:
             return  # it has a task, or is away
         times = 1 / self._options.sample
-        self._asked("glance", lambda: self._ledger.glances.look(ALL_KINDS), times)
+        self._asked("work_summary", lambda: self._ledger.meta.work_summary(ALL_KINDS), times)
         if self._now - looked_for_late >= self._options.lease_seconds:
             looked_for_late = self._now
             late = self._asked("late tasks", lambda: self._ledger.queue.claim_backup(worker), times)
@@ -328,7 +328,7 @@ class Simulation:
         share = self._rng.uniform(LEAST_SHARE, 1)
         self._at(
             self._now + wait * share,
-            lambda: self._glance(
+            lambda: self._look(
                 worker, spell, min(wait * WAIT_GROWTH, MAX_WAIT_SECONDS), looked_for_late
             ),
         )

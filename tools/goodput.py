@@ -41,7 +41,7 @@ from support.paired_ratio import median_and_interval
 from support.scratch import scratch
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 

@@ -41,10 +41,10 @@ from support.fault_points import Fault, install, wrap
 import dipaco
 import dipaco.cli.main
 from dipaco import trees
-from dipaco.control.commit import Commit
-from dipaco.control.life import Life
-from dipaco.control.queue import Queue
-from dipaco.control.tasks import Contribution
+from dipaco.control.claims.queue import Queue
+from dipaco.control.facts.commit import Commit
+from dipaco.control.planning.tasks import Contribution
+from dipaco.control.process_id import Life
 from dipaco.errors import ClaimLost
 from dipaco.outer.codecs.sealed import LARGEST
 from dipaco.runs import version

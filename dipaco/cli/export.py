@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dipaco.cli.options import add_release, check_path, find_release, output_path
 
 if TYPE_CHECKING:
-    from dipaco.control.release import Release
+    from dipaco.control.planning.release import Release
 
 HELP = "write one path, or all, as Hugging Face checkpoints"
 

@@ -18,7 +18,7 @@ from dipaco.runs.reading.releases import check_path as check_path
 from dipaco.store.address import Address
 
 if TYPE_CHECKING:
-    from dipaco.control.release import Release
+    from dipaco.control.planning.release import Release
     from dipaco.runs.run import Run
 
 DAY_SECONDS = 86400.0

@@ -16,8 +16,8 @@ from dipaco.cli.options import (
     with_metrics,
 )
 from dipaco.cli.run_commands import stop_message
-from dipaco.control.queue import LEASE_SECONDS
-from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
+from dipaco.control.claims.queue import LEASE_SECONDS
+from dipaco.control.planning.tasks import FIRST_KINDS, PRIORITY, Kind
 from dipaco.workers.errors import BadHosts
 
 _COMMON = """

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.control.retry import patience
+    from dipaco.control.database.retry import patience
     from dipaco.runs.opening import reading
     from dipaco.runs.reading.status import status_of
 

@@ -35,7 +35,7 @@ from dipaco.cli.options import (
     output_path,
 )
 from dipaco.cli.run_commands import stop_message
-from dipaco.control.queue import LEASE_SECONDS
+from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.errors import BadSetting, ExtraMissing, NoSuchPath, SettingsDisagree
 
 if TYPE_CHECKING:

@@ -7,27 +7,27 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dipaco.control.cleaning import Cleanings
-from dipaco.control.commit import Commit
-from dipaco.control.database import Database
-from dipaco.control.facts import Facts
-from dipaco.control.failures import Failures
-from dipaco.control.glance import Glances
-from dipaco.control.history import History
-from dipaco.control.homes import Homes
-from dipaco.control.members import Members
-from dipaco.control.meta import Meta
-from dipaco.control.opening import open_database
-from dipaco.control.progress import RunProgress
-from dipaco.control.queue import Queue, add_tasks
-from dipaco.control.quorums import Quorums
-from dipaco.control.reaping import Reaper
-from dipaco.control.redos import Redos
-from dipaco.control.retention import Retention
-from dipaco.control.retry import with_retry
-from dipaco.control.rollback import Rollbacks
-from dipaco.control.scheduler import first_tasks
-from dipaco.control.swarms import Swarms
+from dipaco.control.claims.assigned_workers import Homes
+from dipaco.control.claims.failures import Failures
+from dipaco.control.claims.history import History
+from dipaco.control.claims.queue import Queue, add_tasks
+from dipaco.control.claims.silent_workers import Reaper
+from dipaco.control.database.contract import Database
+from dipaco.control.database.retry import with_retry
+from dipaco.control.errors import BadDatabase
+from dipaco.control.facts.commit import Commit
+from dipaco.control.facts.facts import Facts
+from dipaco.control.facts.progress import RunProgress
+from dipaco.control.facts.quorums import Quorums
+from dipaco.control.facts.redos import Redos
+from dipaco.control.keeping.cleaning import Cleanings
+from dipaco.control.keeping.retention import Retention
+from dipaco.control.keeping.rollback import Rollbacks
+from dipaco.control.members.members import Members
+from dipaco.control.members.meta import Meta
+from dipaco.control.members.swarms import Swarms
+from dipaco.control.planning.scheduler import first_tasks
+from dipaco.files import PRIVATE, install_file
 
 R = TypeVar("R")
 
@@ -50,7 +50,6 @@ class Ledger:
         self.meta = Meta(self._database)
         self.queue = Queue(self._database)
         self.reaper = Reaper(self._database)
-        self.glances = Glances(self._database)
         self.failures = Failures(self._database)
         self.facts = Facts(self._database)
         self.quorums = Quorums(self._database)
@@ -129,3 +128,42 @@ def open_ledger(location: Path | str, schema: str = "") -> Generator[Ledger]:
         yield ledger
     finally:
         ledger.close()
+
+
+BESIDE = ("-turn", "-host")  # files of the processes that use a ledger, no part of it
+LOG = ("-wal", "-shm")  # commits of the ledger of that name, and of no other
+
+
+def open_database(
+    location: Path | str, schema: str = "", *, allows_older: bool = False
+) -> Database:
+    """The database at a location: a file, or `postgresql://...` with the schema of one run. Tables
+    are created in an empty one.
+
+    Args:
+      allows_older: its tables may be those of an older version of this program.
+
+    Raises:
+      BadDatabase: neither a file nor such a URL.
+      LedgerOlder: its tables are older, and other processes may be using them.
+      LedgerDamaged, LedgerVersion, NotWritable, DiskFull, RunBusy, DatabaseUnreachable.
+    """
+    if isinstance(location, Path):
+        from dipaco.control.database.sqlite import SQLite
+
+        return SQLite(location, allows_older=allows_older)
+    if location.startswith(("postgresql://", "postgres://")):
+        from dipaco.control.database.postgresql import PostgreSQL
+
+        return PostgreSQL(location, schema, allows_older=allows_older)
+    raise BadDatabase(given=location)
+
+
+def install_ledger(partial: Path, final: Path) -> None:
+    """Puts a finished ledger, a file that no process has open, at its name. What was there goes
+    with its log, which would be read as the new one's.
+    """
+    for file, suffixes in ((partial, BESIDE), (final, LOG)):
+        for suffix in suffixes:
+            file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
+    install_file(partial, final, PRIVATE)  # it holds the key that signs passes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Evaluated
+from dipaco.control.planning.tasks import Evaluated
 from dipaco.dashboard.facts import ArmFacts, RunFacts
 from dipaco.runs.reading.progress import (
     RouterCosts,

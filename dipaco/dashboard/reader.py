@@ -11,7 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Sampled
+from dipaco.control.planning.tasks import Sampled
 from dipaco.dashboard.facts import Cell, EventRow, RunFacts
 from dipaco.runs.run import Run
 

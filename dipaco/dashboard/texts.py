@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import StageDone
+from dipaco.control.planning.tasks import StageDone
 from dipaco.dashboard.columns import packed
 from dipaco.data.pack import load_plan
 from dipaco.data.splits import SPLITS

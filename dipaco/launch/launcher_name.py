@@ -9,8 +9,8 @@ taken only if that process has ended, and by one launcher.
 import re
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.life import Life
 from dipaco.control.names import name_of
+from dipaco.control.process_id import Life
 from dipaco.launch.errors import LauncherNameTaken
 
 

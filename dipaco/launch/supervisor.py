@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
-from dipaco.control.life import Life
-from dipaco.control.meta import LauncherState
-from dipaco.control.retry import patience
+from dipaco.control.members.meta import LauncherState
+from dipaco.control.process_id import Life
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
 from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self, TextIO
 
-from dipaco.control.tasks import Claim, Fact, PathTrained
+from dipaco.control.planning.tasks import Claim, Fact, PathTrained
 from dipaco.data.reading import PrepareProgress
 from dipaco.errors import DipacoError
 from dipaco.evaluation.tables import render_text

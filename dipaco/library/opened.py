@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.errors import NotAvailable
-from dipaco.control.release import Release
-from dipaco.control.tasks import Sampled
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.tasks import Sampled
 from dipaco.library.arguments import listed_texts, one_text, sampling_of, whole_number
 from dipaco.library.errors import (
     ModuleNotReleased,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.control.summaries import Alternated, Prepared, Rerouted, Routed
-from dipaco.control.tasks import (
+from dipaco.control.planning.summaries import Alternated, Prepared, Rerouted, Routed
+from dipaco.control.planning.tasks import (
     Claim,
     Evaluated,
     Fact,

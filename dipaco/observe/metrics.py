@@ -30,8 +30,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.presence import members_of
-from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
+from dipaco.control.planning.tasks import Claim, Fact, ModuleReady, PathTrained
 from dipaco.errors import CannotListen, DipacoError, needs_extra
 
 FRESH_SECONDS = 5.0  # one reading of the ledger answers every scrape for so long
@@ -149,7 +148,7 @@ class RunMetrics:
                 ((kind,), number) for kind, number in ledger.progress.bytes_by_kind().items()
             ]
             phases = [((arm, m), phase) for arm, m, phase, _ in ledger.progress.newest_modules()]
-            refusals, members = ledger.redos.num_refusals(), members_of(ledger)
+            refusals, members = ledger.redos.num_refusals(), ledger.members.as_seen_here()
         states = Counts(member.presence for member in members)
         live = sum(member.live_seconds for member in members)
         share = sum(member.committed_seconds for member in members) / max(live, 1e-9)

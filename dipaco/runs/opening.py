@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from dipaco import overrides
 from dipaco.config import ReportSettings, RunConfig
-from dipaco.control.database_location import DatabaseLocation, location_of, new_schema
-from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.opening import install_ledger
+from dipaco.control.database.location import DatabaseLocation, location_of, new_schema
+from dipaco.control.ledger import Ledger, install_ledger, open_ledger
 from dipaco.errors import LedgerDamaged
 from dipaco.files import translate_os_errors, write_new
 from dipaco.runs.errors import (

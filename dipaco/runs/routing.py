@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.data.corpus import Corpus
 from dipaco.data.windows import first_tokens
 from dipaco.errors import BadSetting

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dipaco.config import RunConfig
-from dipaco.control.database_location import DatabaseLocation
+from dipaco.control.database.location import DatabaseLocation
 from dipaco.control.errors import NotAvailable
 from dipaco.control.ledger import Ledger
-from dipaco.control.release import Release
-from dipaco.control.tasks import StageDone
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.tasks import StageDone
 from dipaco.errors import CorpusMissing
 from dipaco.outer.codecs.contract import Codec
 from dipaco.outer.compress import codec_of

@@ -8,7 +8,7 @@ to the same bits. A run in a folder has all its snapshots there.
 """
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco import overrides
+from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
-from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, LedgerDamaged, WorkersActive
 from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeCame, UpgradeUnfinished
 from dipaco.runs.opening import database_location_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.generate import generate

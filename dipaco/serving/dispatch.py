@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.errors import DipacoError
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig, block_names

@@ -8,8 +8,8 @@ programs and the memory of paths. An arm without a choice of path is not routed.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from dipaco.control.release import Release
-from dipaco.control.summaries import Routed
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.summaries import Routed
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.serving.dispatch import is_routed

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import extend, logits

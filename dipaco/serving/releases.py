@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.errors import DipacoError, NoSuchPath
 from dipaco.runs.opening import reading
 from dipaco.runs.run import Run

@@ -15,8 +15,8 @@ import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.control.errors import NotAvailable
-from dipaco.control.release import Release
-from dipaco.control.summaries import Rerouted
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.summaries import Rerouted
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
 from dipaco.routing import token_router

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.release import Release
-from dipaco.control.summaries import Prepared
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.summaries import Prepared
 from dipaco.errors import DipacoError
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import open_run

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from dipaco.config import MODULAR, ReportSettings, RunConfig
-from dipaco.control.summaries import Prepared
+from dipaco.control.planning.summaries import Prepared
 from dipaco.errors import BadSetting, DipacoError, RunBusy, SettingsDisagree
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically

@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from dipaco.config import RunConfig
-from dipaco.control.opening import install_ledger
+from dipaco.control.ledger import install_ledger
 from dipaco.data.config import corpus_settings
 from dipaco.data.corpus import Corpus, read_manifest
 from dipaco.data.errors import CorpusDamaged

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.tasks import Contribution, Task
+from dipaco.control.planning.tasks import Contribution, Task
 from dipaco.outer.errors import BadEncoding
 from dipaco.outer.gradient import ContributionNorm, WeightedMean, path_weights, weight_in_step
 from dipaco.outer.vocabulary import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from dipaco.control.tasks import Claim, Fact
+from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.data.reading import PrepareProgress
 from dipaco.errors import DipacoError
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from dipaco.control.glance import Glance
-from dipaco.control.queue import LATE_FACTOR
-from dipaco.control.tasks import Claim, Kind, Task
+from dipaco.control.claims.queue import LATE_FACTOR
+from dipaco.control.members.meta import WorkSummary
+from dipaco.control.planning.tasks import Claim, Kind, Task
 from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
 from dipaco.workers.failing import FailureCounter
@@ -47,14 +47,14 @@ class Claimer:
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
         self._idle_since = time.monotonic()
 
-    def claim(self, glance: Glance | None) -> Claim | None:
+    def claim(self, summary: WorkSummary | None) -> Claim | None:
         """The task to do next. None if no task is due.
 
         Args:
-          glance: of just now; what it does not show is not looked for. None = look for everything.
+          summary: of just now; what it does not show is not looked for. None = look for everything.
         """
         queue = self._run.ledger.queue
-        has_ready, has_resting = (True, True) if glance is None else glance[1:3]
+        has_ready, has_resting = (True, True) if summary is None else summary[1:3]
         has_ready |= self._end_grace()
         how: dict[str, Any] = {
             "lease_seconds": self._lease_seconds,

@@ -2,7 +2,8 @@
 
 Left are the newest release of every arm, the base model, which routes, and all that the report,
 `inspect` and the tables of sweeps are made from. That the run gave up the rest is recorded before
-the first byte is deleted (`control/cleaning.py`); killed anywhere, the same command goes on.
+the first byte is deleted (`control/keeping/cleaning.py`). Killed anywhere, the same command goes
+on.
 """
 
 from typing import NamedTuple

@@ -6,7 +6,7 @@ The table of kinds stands in `execute`.
 import contextlib
 from collections.abc import Callable
 
-from dipaco.control.tasks import Claim, Fact
+from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run

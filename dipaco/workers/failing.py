@@ -1,6 +1,6 @@
 """What becomes of a task that raised an error: it is counted in the ledger, and others go on.
 
-The ledger decides when a task has failed for good (`control/failures.py`). A worker on which
+The ledger decides when a task has failed for good (`control/claims/failures.py`). A worker on which
 several tasks in a row fail, while others are at work, ends: the fault may be its machine's, and a
 machine that fails fast would otherwise take and fail everybody's tasks.
 """
@@ -9,9 +9,9 @@ import errno
 import os
 from collections.abc import Sequence
 
-from dipaco.control.database import storable
-from dipaco.control.failures import Failure
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.claims.failures import Failure
+from dipaco.control.database.contract import storable
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import ClaimLost, DiskFull, MachineFault, NotWritable, missing_package
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from dipaco.control.errors import NotAvailable
-from dipaco.control.release import Release
-from dipaco.control.tasks import Contribution, Task
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.tasks import Contribution, Task
 from dipaco.outer.errors import NotFinite
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run

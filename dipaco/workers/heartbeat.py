@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.control.ledger import Ledger
-from dipaco.control.life import Life
-from dipaco.control.meta import RunCommand
-from dipaco.control.queue import LEASE_SECONDS
-from dipaco.control.tasks import Claim
+from dipaco.control.members.meta import RunCommand
+from dipaco.control.planning.tasks import Claim
+from dipaco.control.process_id import Life
 from dipaco.errors import DipacoError, MachineFault, RunOfOtherVersion
 from dipaco.runs.version import check_program
 from dipaco.workers.errors import LeaseNotRenewed, NameLost

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import DipacoError
 from dipaco.workers.errors import BadHosts
 

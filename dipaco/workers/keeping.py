@@ -14,7 +14,7 @@ may still be lost: it is then made again by its task.
 from collections.abc import Callable, Iterable
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import SLICED, Claim, Task
+from dipaco.control.planning.tasks import SLICED, Claim, Task
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.runs.sent_snapshots import superseded_snapshots

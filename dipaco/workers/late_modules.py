@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import jax
 
-from dipaco.control.tasks import Claim
+from dipaco.control.planning.tasks import Claim
 from dipaco.errors import ClaimLost
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.state import PathState

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
+from dipaco.control.claims.assigned_workers import trained_alone
+from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.errors import DatabaseUnreachable, NotReproduced
-from dipaco.control.facts import PartialSnapshot
-from dipaco.control.glance import Glance
-from dipaco.control.homes import trained_alone
-from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
-from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
+from dipaco.control.facts.facts import PartialSnapshot
+from dipaco.control.members.meta import WorkSummary
+from dipaco.control.planning.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
@@ -107,8 +107,8 @@ class Worker:
         """
         wait_seconds, is_paused = MIN_WAIT_SECONDS, False
         while True:
-            glance = self._run.ledger.glances.look(self._kinds)
-            self._renewer.receive(glance.command)
+            summary = self._run.ledger.meta.work_summary(self._kinds)
+            self._renewer.receive(summary.command)
             if self._should_stop:
                 return False
             was_paused, is_paused = is_paused, self._renewer.command == "pause"
@@ -116,14 +116,14 @@ class Worker:
                 self._callbacks.paused()
             if is_paused:
                 self._claimer.begin_idling()
-            if not is_paused and self.run_once(glance):
+            if not is_paused and self.run_once(summary):
                 wait_seconds = MIN_WAIT_SECONDS
                 continue
-            if self._is_over(glance):
+            if self._is_over(summary):
                 return True
             if self._cannot_train is not None and not is_paused and self._is_prepared:
                 raise self._cannot_train
-            if glance.has_resting:
+            if summary.has_resting:
                 self._failures.check()
             self._wait(wait_seconds * random.uniform(LEAST_SHARE, 1.0), is_paused=is_paused)
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
@@ -143,22 +143,22 @@ class Worker:
     def _is_prepared(self) -> bool:
         return "prepare" not in self._run.ledger.queue.unfinished_kinds()
 
-    def _is_over(self, glance: Glance) -> bool:
+    def _is_over(self, summary: WorkSummary) -> bool:
         if not self._is_for_base:
-            return not glance.has_unfinished
+            return not summary.has_unfinished
         # Later tasks never make one of these due.
         return self._run.ledger.queue.unfinished_kinds().isdisjoint(FIRST_KINDS)
 
-    def run_once(self, glance: Glance | None = None) -> bool:
+    def run_once(self, summary: WorkSummary | None = None) -> bool:
         """Does one task. False if no task is due.
 
         Args:
-          glance: of just now; what it does not show is not looked for. None = look for everything.
+          summary: of just now; what it does not show is not looked for. None = look for everything.
 
         Raises:
           RunOfOtherVersion, NameLost: the run goes on without this process; nothing was done.
         """
-        claim = self._claimer.claim(glance)
+        claim = self._claimer.claim(summary)
         if claim is None:
             return False
         self._renewer.hold(claim)

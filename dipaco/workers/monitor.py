@@ -1,9 +1,9 @@
 """The monitor: ends expired leases, and reports workers that fall silent and come back."""
 
+from dipaco.control.claims.queue import LEASE_SECONDS
+from dipaco.control.claims.silent_workers import Counter, Silence
+from dipaco.control.facts.redos import Refusal
 from dipaco.control.ledger import Ledger
-from dipaco.control.queue import LEASE_SECONDS
-from dipaco.control.redos import Refusal
-from dipaco.control.silence import Counter, Silence
 from dipaco.observe.events import Event
 
 LATEST_REFUSALS = 100  # of these, one may be recorded after another with a higher number

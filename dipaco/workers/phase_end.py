@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from dipaco.control.facts import PartialSnapshot
-from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
+from dipaco.control.facts.facts import PartialSnapshot
+from dipaco.control.planning.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
 from dipaco.inner.state import PathState
 from dipaco.outer.compress import EncodedContribution, encode_rows
 from dipaco.outer.gradient import outer_gradient

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dipaco.control.facts import PartialSnapshot, Snapshot
-from dipaco.control.tasks import Claim
+from dipaco.control.facts.facts import PartialSnapshot, Snapshot
+from dipaco.control.planning.tasks import Claim
 from dipaco.data.pipeline import Batches
 from dipaco.inner.state import PathState
 from dipaco.outer.compress import codec_of, own_parameters

@@ -1,6 +1,6 @@
 """What a task raises when it is asked to stop before its end."""
 
-from dipaco.control.facts import PartialSnapshot
+from dipaco.control.facts.facts import PartialSnapshot
 
 
 class Preempted(Exception):

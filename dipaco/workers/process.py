@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 from dipaco.config import RunConfig
+from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.errors import DatabaseUnreachable
-from dipaco.control.life import Life
-from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
-from dipaco.control.tasks import Kind
+from dipaco.control.planning.tasks import Kind
+from dipaco.control.process_id import Life
 from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner

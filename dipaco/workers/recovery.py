@@ -7,7 +7,7 @@ contribution its path's snapshot, and a path at its first phase neither.
 
 from pathlib import Path
 
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.workers.errors import ContributionMissing, ContributionRefused

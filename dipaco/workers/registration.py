@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Callable, Collection
 
-from dipaco.control.life import Life
-from dipaco.control.members import Member, Members
-from dipaco.control.silence import Counter, Silence
+from dipaco.control.claims.silent_workers import Counter, Silence
+from dipaco.control.members.members import Member, Members
+from dipaco.control.process_id import Life
 from dipaco.runs.version import program_version
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS

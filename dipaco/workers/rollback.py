@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from dipaco.config import MODULAR
 from dipaco.control.ledger import Ledger
-from dipaco.control.scheduler import due
-from dipaco.control.tasks import Contribution, Fact, ModuleReady, Task
+from dipaco.control.planning.scheduler import due
+from dipaco.control.planning.tasks import Contribution, Fact, ModuleReady, Task
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.errors import CannotRollBack

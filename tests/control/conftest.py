@@ -8,7 +8,7 @@ import pytest
 from support.servers import fresh_schemas
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.tasks import (
+from dipaco.control.planning.tasks import (
     Contribution,
     Evaluated,
     Fact,

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from support.servers import fresh_schemas
 
-from dipaco.control.commit import Commit
 from dipaco.control.errors import CannotClean, RunCleaned
+from dipaco.control.facts.commit import Commit
 from dipaco.control.ledger import open_ledger
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from tests.control.conftest import do_one, do_until, facts_of, inside_of_this
 from tests.control.test_rollback import TRAIN
 

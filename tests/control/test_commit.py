@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
+from dipaco.control.database.retry import ConnectionLost
 from dipaco.control.errors import NotReproduced
+from dipaco.control.facts.recording import record
 from dipaco.control.ledger import open_ledger
-from dipaco.control.recording import record
-from dipaco.control.retry import ConnectionLost
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import (
     DATABASES,
@@ -199,7 +199,7 @@ def test_facts_and_the_tasks_they_make_due_are_seen_together_by_other_programs(
             record(database, fact)
             seen.append((len(other.facts.stages()), len(other.queue.unfinished())))
 
-        monkeypatch.setattr("dipaco.control.commit.record", watched)
+        monkeypatch.setattr("dipaco.control.facts.commit.record", watched)
         ledger.commit.finish(plan, claim, [stage("prepare")])
         seen.append((len(other.facts.stages()), len(other.queue.unfinished())))
     assert seen == [(0, 1), (1, 1)]

@@ -9,8 +9,8 @@ import pytest
 from support.servers import fresh_schemas
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.swarms import GroupStep
-from dipaco.control.tasks import PRIORITY, Task
+from dipaco.control.members.swarms import GroupStep
+from dipaco.control.planning.tasks import PRIORITY, Task
 from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, arm, facts_of, inside_of_this
@@ -149,7 +149,7 @@ QUESTIONS = {
     "snapshots to delete": lambda ledger: ledger.retention.superseded_snapshots("modular", 3, 8, 2),
     "late contributions": lambda ledger: ledger.quorums.late("modular"),
     "the newest steps": lambda ledger: ledger.quorums.newest("modular"),
-    "a glance": lambda ledger: ledger.glances.look(("train", "outer")),
+    "a summary": lambda ledger: ledger.meta.work_summary(("train", "outer")),
     "the command": lambda ledger: ledger.meta.command(),
 }
 SHORT, LONG = 10, 1000

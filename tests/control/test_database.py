@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.control.database import newest_version, queries
+from dipaco.control.database.contract import newest_version, queries
+from dipaco.control.database.sqlite import SQLite
 from dipaco.control.errors import LedgerVersion
-from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.opening import install_ledger
-from dipaco.control.sqlite import SQLite
+from dipaco.control.ledger import Ledger, install_ledger, open_ledger
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
 from tests.control.conftest import stage
 

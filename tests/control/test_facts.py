@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from dipaco.control.database import KeyTaken
+from dipaco.control.database.contract import KeyTaken
 from dipaco.control.errors import NotAvailable
+from dipaco.control.facts.progress import NewestPhase, TrainingTotals
+from dipaco.control.facts.recording import record
 from dipaco.control.ledger import open_ledger
-from dipaco.control.progress import NewestPhase, TrainingTotals
-from dipaco.control.recording import record
-from dipaco.control.tasks import FIRST_KINDS, Task
+from dipaco.control.planning.tasks import FIRST_KINDS, Task
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
     IntegrityError,

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from dipaco.control import failures
-from dipaco.control.facts import PartialSnapshot
-from dipaco.control.failures import FREE_DEATHS, MOST_CRASHES, MOST_ERRORS, wait_seconds
+from dipaco.control.claims import failures
+from dipaco.control.claims.failures import FREE_DEATHS, MOST_CRASHES, MOST_ERRORS, wait_seconds
+from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.ledger import open_ledger
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_one, do_until, facts_of, receipt
 

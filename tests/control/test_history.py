@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from dipaco.control.facts import PartialSnapshot
-from dipaco.control.tasks import Task
+from dipaco.control.facts.facts import PartialSnapshot
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import IntegrityError, do_one, do_until, facts_of, receipt
 

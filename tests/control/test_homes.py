@@ -2,8 +2,8 @@
 
 import pytest
 
-from dipaco.control import failures
-from dipaco.control.tasks import Task
+from dipaco.control.claims import failures
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from dipaco.control import clock, host_mark
+from dipaco.control import clock
+from dipaco.control.database import host_mark
+from dipaco.control.database.host_mark import SILENT_SECONDS, HostMark
 from dipaco.control.errors import LedgerOnOtherHost
-from dipaco.control.host_mark import SILENT_SECONDS, HostMark
 from dipaco.control.ledger import Ledger
 from tests.control.conftest import do_until
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dipaco.control.leaderboard import leaderboard
-from dipaco.control.swarms import GroupStep
+from dipaco.control.members.leaderboard import leaderboard
+from dipaco.control.members.swarms import GroupStep
 
 
 def test_samples_count_by_name_over_paths_and_sessions(ledger):

@@ -4,7 +4,8 @@ server's clock does, a silent worker loses its tasks after a lease, and a live o
 
 import pytest
 
-from dipaco.control import clock, postgresql
+from dipaco.control import clock
+from dipaco.control.database import postgresql
 from dipaco.control.ledger import open_ledger
 from dipaco.errors import ClaimLost
 from tests.control.conftest import facts_of

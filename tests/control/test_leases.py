@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from dipaco.control import clock, reaping
-from dipaco.control.life import Life
-from dipaco.control.tasks import PathTrained, Task
+from dipaco.control import clock
+from dipaco.control.claims import silent_workers
+from dipaco.control.planning.tasks import PathTrained, Task
+from dipaco.control.process_id import Life
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 
@@ -30,7 +31,7 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
 ):
     """Nobody waits for the lease of who cannot renew it."""
     at = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
-    program = "from dipaco.control.life import Life; print(Life.here(), flush=True); input()"
+    program = "from dipaco.control.process_id import Life; print(Life.here(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -47,7 +48,7 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert not ledger.reaper.has_seen_one_end(), "its launcher may say how"
     assert ledger.reaper.reap() == []
-    now += reaping.ENDED_SECONDS
+    now += silent_workers.ENDED_SECONDS
     assert ledger.reaper.has_seen_one_end()
     assert ledger.reaper.reap() == ["killed"]
     assert ledger.reaper.reap() == []

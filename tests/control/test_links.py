@@ -17,11 +17,11 @@ import pytest
 from support.hosts import Hosts, why_not
 from support.servers import fresh_schemas, postgresql
 
-from dipaco.control import commit as commit_file
-from dipaco.control import retry
-from dipaco.control import server_connection as connection_file
+from dipaco.control.database import retry
+from dipaco.control.database import server_connection as connection_file
+from dipaco.control.facts import commit as commit_file
 from dipaco.control.ledger import Ledger
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_one, do_until, facts_of, trained
 

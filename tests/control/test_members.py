@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.control import clock
-from dipaco.control.swarms import PROVED
+from dipaco.control.members.swarms import PROVED
 from tests.control.conftest import do_until, facts_of
 
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}

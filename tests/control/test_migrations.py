@@ -6,11 +6,11 @@ from importlib.resources import as_file
 
 import pytest
 
-from dipaco.control import database
+from dipaco.control.database import contract as database
 from dipaco.control.errors import LedgerOlder
-from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
-from dipaco.control.swarms import GroupStep
+from dipaco.control.members.leaderboard import leaderboard
+from dipaco.control.members.swarms import GroupStep
 from tests.control.conftest import do_one
 
 NOW = database.newest_version("sqlite")

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from support.servers import fresh_schemas, postgresql
 
-from dipaco.control import retry
+from dipaco.control.database import retry
 from dipaco.control.errors import BadDatabaseURL
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from dipaco.control.database_location import location_of
+from dipaco.control.database.location import location_of, refuse_password, without_password
 from dipaco.control.errors import BadDatabase, BadDatabaseURL, PasswordOnCommandLine
 from dipaco.control.ledger import Ledger
-from dipaco.control.password import refuse_password, without_password
 
 HAS_PASSWORD = [
     ("postgresql://ana:secret@host/db", "postgresql://ana@host/db"),

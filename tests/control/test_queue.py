@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.tasks import PRIORITY, Task
+from dipaco.control.planning.tasks import PRIORITY, Task
 from tests.control.conftest import (
     DATABASES,
     IntegrityError,

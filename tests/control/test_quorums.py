@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from dipaco.control.facts.quorums import TakenContribution
 from dipaco.control.ledger import open_ledger
-from dipaco.control.quorums import TakenContribution
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, do_one, do_until, everything, facts_of

@@ -1,6 +1,6 @@
 """A release is a value: what belongs to each path, by digest."""
 
-from dipaco.control.release import Release, make_release
+from dipaco.control.planning.release import Release, make_release
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, receipt
 

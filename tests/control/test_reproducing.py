@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from dipaco.control.errors import NotReproduced, RecoveryFailed
-from dipaco.control.redos import MOST_REDOS
-from dipaco.control.tasks import Contribution, PathTrained, Task
+from dipaco.control.facts.redos import MOST_REDOS
+from dipaco.control.planning.tasks import Contribution, PathTrained, Task
 from tests.control.conftest import do_one, do_until, facts_of, receipt
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dipaco.control.recording import record
+from dipaco.control.facts.recording import record
 from dipaco.schedule.plan import BASE
 from dipaco.topology import ModuleId
 from tests.control.conftest import (

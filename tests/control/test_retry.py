@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from dipaco.control import retry
+from dipaco.control.database import retry
+from dipaco.control.database.retry import RETRY_SECONDS, ConnectionLost, patience, with_retry
 from dipaco.control.errors import DatabaseUnreachable
-from dipaco.control.retry import RETRY_SECONDS, ConnectionLost, patience, with_retry
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from dipaco.control import rollback
+from dipaco.control.keeping import rollback
 from dipaco.control.ledger import open_ledger
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost, WorkersActive
 from tests.control.conftest import do_one, everything, facts_of
 

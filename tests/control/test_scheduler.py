@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.control.scheduler import awaited_steps, due, first_tasks, quorum_steps
-from dipaco.control.tasks import (
+from dipaco.control.planning.scheduler import awaited_steps, due, first_tasks, quorum_steps
+from dipaco.control.planning.tasks import (
     PRIORITY,
     Contribution,
     Evaluated,

@@ -12,7 +12,7 @@ import pytest
 from support import wall_clock
 from support.servers import fresh_schemas, postgresql
 
-from dipaco.control import commit as commit_file
+from dipaco.control.facts import commit as commit_file
 from dipaco.control.ledger import open_ledger
 from tests.control.conftest import do_one, do_until, everything, facts_of
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dipaco.control.summaries import Alternated, Prepared, Rerouted, ReroutedEvery, Routed
+from dipaco.control.planning.summaries import Alternated, Prepared, Rerouted, ReroutedEvery, Routed
 from tests.control.conftest import stage
 
 # As ledgers have them, letter by letter.

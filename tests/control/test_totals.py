@@ -1,6 +1,6 @@
 """Running totals are sums of the facts, whatever is recorded and set aside; on both databases."""
 
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from tests.control.conftest import do_one, do_until
 
 SUMS = {

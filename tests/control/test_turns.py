@@ -13,19 +13,19 @@ import sys
 
 import pytest
 
-from dipaco.control import retry, sqlite
+from dipaco.control.database import retry, sqlite
+from dipaco.control.database.sqlite import SQLite
+from dipaco.control.database.writers_turn import Turn, TurnHeld, _Waiter
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.life import Life
-from dipaco.control.sqlite import SQLite
-from dipaco.control.turn import Turn, TurnHeld, _Waiter
+from dipaco.control.process_id import Life
 
 pytestmark = pytest.mark.process
 
 STOPS_ITSELF = """
 import os, signal, sys
 from pathlib import Path
-from dipaco.control.sqlite import SQLite
+from dipaco.control.database.sqlite import SQLite
 database = SQLite(Path(sys.argv[1]))
 with database.transaction():
     database.change("put_meta", key="who", value="stopped")

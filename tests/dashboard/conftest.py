@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dipaco.control.facts import PartialSnapshot
+from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import recording_of, state_of
 from dipaco.receipt import Receipt

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.servers import fresh_schemas
 
+from dipaco.control.database.postgresql import PostgreSQL
+from dipaco.control.database.sqlite import SQLite
 from dipaco.control.ledger import Ledger
-from dipaco.control.postgresql import PostgreSQL
-from dipaco.control.sqlite import SQLite
 from dipaco.dashboard.facts import EventRow, RunFacts
 from dipaco.dashboard.reader import Reader, statement
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json

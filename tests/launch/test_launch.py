@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dipaco.control.life import Life
+from dipaco.control.process_id import Life
 from dipaco.runs.opening import reading
 from tests.launch.conftest import wait_until
 from tests.support.tiny_run import facts

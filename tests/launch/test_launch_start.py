@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.cli.main import main
-from dipaco.control.life import Life
+from dipaco.control.process_id import Life
 from dipaco.launch import devices, supervisor
 from dipaco.launch.devices import VisibleDevices
 from dipaco.runs.opening import reading

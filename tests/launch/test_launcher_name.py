@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.life import Life, _began
+from dipaco.control.process_id import Life, _began
 from dipaco.launch.errors import LauncherNameTaken
 from dipaco.launch.launcher_name import launcher_name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.life import Life
+from dipaco.control.process_id import Life
 from dipaco.errors import DiskFull
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import UNSEEN, EndedWorker

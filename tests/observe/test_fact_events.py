@@ -5,8 +5,8 @@ import dataclasses
 import msgspec
 
 from configs import toy
-from dipaco.control.summaries import Prepared, Routed
-from dipaco.control.tasks import Claim, Evaluated, StageDone, Task
+from dipaco.control.planning.summaries import Prepared, Routed
+from dipaco.control.planning.tasks import Claim, Evaluated, StageDone, Task
 from dipaco.observe.fact_events import fact_events
 from tests.control.conftest import contribution, sampled, trained
 

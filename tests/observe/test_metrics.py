@@ -9,9 +9,8 @@ import urllib.request
 import pytest
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.life import Life, _began
-from dipaco.control.presence import members_of
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
+from dipaco.control.process_id import Life, _began
 from dipaco.errors import CannotListen
 from tests.control.conftest import contribution, facts_of, plan, trained  # noqa: F401
 
@@ -133,7 +132,10 @@ def test_a_worker_that_was_killed_on_this_machine_is_lost_at_once_as_in_status(h
         other.kill()
         other.wait()
     assert workers_of(half_done, tmp_path) == {"here": 1, "silent": 0, "left": 0, "lost": 1}
-    assert {m.name: m.presence for m in members_of(half_done)} == {"w": "here", "other": "lost"}
+    assert {m.name: m.presence for m in half_done.members.as_seen_here()} == {
+        "w": "here",
+        "other": "lost",
+    }
 
 
 def workers_of(ledger, folder):

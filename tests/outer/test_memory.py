@@ -25,8 +25,8 @@ MODULE_BYTES = 32 << 20
 
 MEASURE = """
 import json, pathlib, sys, types
-from dipaco.control.facts import StoredModule
-from dipaco.control.tasks import Contribution, Claim, Task
+from dipaco.control.facts.facts import StoredModule
+from dipaco.control.planning.tasks import Contribution, Claim, Task
 from dipaco.outer.compress import codec_of
 from dipaco.outer.config import OuterSettings
 from dipaco.receipt import Receipt

@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.runs.reading import blocked
 from dipaco.runs.reading.blocked import Grace, situation_of, why
 

@@ -10,9 +10,9 @@ import pytest
 
 from dipaco.config import ReportSettings
 from dipaco.control.errors import NotAvailable
-from dipaco.control.opening import install_ledger
-from dipaco.control.recording import record
-from dipaco.control.tasks import Claim, SliceDone, Task
+from dipaco.control.facts.recording import record
+from dipaco.control.ledger import install_ledger
+from dipaco.control.planning.tasks import Claim, SliceDone, Task
 from dipaco.data.config import DataConfig
 from dipaco.errors import BadSetting, LedgerDamaged
 from dipaco.model.config import part_names

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.observe.events import Event
 from dipaco.runs.reading.events import terminal_line
 

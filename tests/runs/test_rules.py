@@ -190,7 +190,7 @@ def test_a_run_that_has_facts_refuses_a_rule_whose_file_was_edited(write, tmp_pa
     create_or_open(tmp_path / "run", TOY, rules=recorded)[0].ledger.close()
     edited = record_of(Rules(router=write(SOURCE.replace("0.5", "2"), again=True).rule))
     with monkeypatch.context() as patch:
-        patch.setattr("dipaco.control.facts.Facts.stages", lambda _: ["prepare"])
+        patch.setattr("dipaco.control.facts.facts.Facts.stages", lambda _: ["prepare"])
         with pytest.raises(RuleDiffers, match="another source than when the run began"):
             create_or_open(tmp_path / "run", TOY, rules=edited)
     # Nothing was recorded.

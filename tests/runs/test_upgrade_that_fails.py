@@ -7,12 +7,12 @@ from importlib.resources import as_file
 import pytest
 
 from dipaco.cli.main import main
-from dipaco.control import database
-from dipaco.control.database import newest_version
+from dipaco.control.claims.silent_workers import Reaper
+from dipaco.control.database import contract as database
+from dipaco.control.database.contract import newest_version
+from dipaco.control.database.sqlite import SQLite
 from dipaco.control.ledger import Ledger
-from dipaco.control.meta import Meta
-from dipaco.control.reaping import Reaper
-from dipaco.control.sqlite import SQLite
+from dipaco.control.members.meta import Meta
 from dipaco.errors import DiskFull, NotWritable, RunBusy
 from dipaco.runs import upgrade as upgrades
 from dipaco.runs.errors import LeftDraining, UpgradeCame, UpgradeUnfinished

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import dipaco
-from dipaco.control import clock, database, reaping
+from dipaco.control import clock
+from dipaco.control.claims import silent_workers
+from dipaco.control.database import contract
+from dipaco.control.database.sqlite import SQLite
 from dipaco.control.ledger import Ledger
-from dipaco.control.life import Life
-from dipaco.control.meta import RunCommand
-from dipaco.control.sqlite import SQLite
+from dipaco.control.members.meta import RunCommand
+from dipaco.control.process_id import Life
 from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
 from dipaco.runs.errors import RunTooOld
@@ -55,7 +57,7 @@ def test_the_page_names_the_rooms_that_may_differ_while_a_run_goes_on():
     assert tuple(re.findall(r"\w+", named[1])) == version.ROOMS_APART
 
 
-@pytest.mark.parametrize("changed", ["inner/step.py", "control/queries.sql", "files.py"])
+@pytest.mark.parametrize("changed", ["inner/step.py", "control/database/queries.sql", "files.py"])
 def test_other_sources_are_another_program(tmp_path, changed):
     home = tmp_path / "dipaco"
     shutil.copytree(Path(dipaco.__file__).parent, home)
@@ -133,12 +135,12 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
 @pytest.fixture
 def oldest(tmp_path, monkeypatch):
     """A run whose tables are the first ones."""
-    with as_file(database.SCHEMA) as schema:
+    with as_file(contract.SCHEMA) as schema:
         shutil.copytree(schema, tmp_path / "first")
     for file in (tmp_path / "first").glob("*/00[2-9]*.sql"):
         file.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA", tmp_path / "first")
+        patch.setattr(contract, "SCHEMA", tmp_path / "first")
         create_or_open(tmp_path / "run", CONFIG)[0].ledger.close()
     return Address(tmp_path / "run")
 
@@ -155,7 +157,7 @@ def test_a_worker_that_was_killed_does_not_hold_up_the_upgrade_of_the_oldest_tab
 ):
     """Its end is told to the history, which these tables have not: after the upgrade."""
     for seconds in ("LEASE_SECONDS", "ENDED_SECONDS"):
-        monkeypatch.setattr(reaping, seconds, 0.2)
+        monkeypatch.setattr(silent_workers, seconds, 0.2)
     monkeypatch.setattr("dipaco.runs.upgrade.POLL_SECONDS", 0.05)
     gone = Life.here()._replace(began="0")  # of another process that had our number
     with contextlib.closing(Ledger(*database_location_of(oldest), allows_older=True)) as ledger:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dipaco.control.tasks import PRIORITY, Task
+from dipaco.control.planning.tasks import PRIORITY, Task
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import one_path
 from dipaco.topology import Level, ModuleId, Topology

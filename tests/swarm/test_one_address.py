@@ -11,8 +11,8 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 
 from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
-from dipaco.control.queue import add_tasks
-from dipaco.control.tasks import Task
+from dipaco.control.claims.queue import add_tasks
+from dipaco.control.planning.tasks import Task
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm, SwarmRefuses
 from dipaco.swarm.network.run_overview import Helper, RunOverview

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.control.database_location import location_of
+from dipaco.control.database.location import location_of
 from dipaco.control.ledger import open_ledger
 from dipaco.store.remote import Remote
 from tests.support.tiny_run import Fault, facts, facts_on_server

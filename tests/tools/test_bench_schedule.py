@@ -46,7 +46,7 @@ def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule():
     assert answer["preempted"] > 5
     assert answer["overhead"] < 0.10
     asked = {
-        "glance",
+        "work_summary",
         "heartbeat",
         "silent workers",
         "late tasks",
@@ -55,6 +55,6 @@ def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule():
         "metrics",
     }
     assert asked <= answer["calls"].keys()
-    # 512 workers, of which half are idle: a heartbeat in 15 s, a glance in 1.9 s at most.
+    # 512 workers, of which half are idle: a heartbeat in 15 s, a work summary in 1.9 s at most.
     assert answer["calls"]["heartbeat"] >= 0.9 * 512 * answer["virtual_seconds"] / 15
-    assert answer["calls"]["glance"] >= 0.9 * 250 * answer["virtual_seconds"] / 1.9
+    assert answer["calls"]["work_summary"] >= 0.9 * 250 * answer["virtual_seconds"] / 1.9

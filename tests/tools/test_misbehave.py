@@ -7,9 +7,9 @@ import misbehave
 import pytest
 
 import dipaco
-from dipaco.control.commit import Commit
-from dipaco.control.queue import Queue
-from dipaco.control.tasks import Claim, Contribution, Task
+from dipaco.control.claims.queue import Queue
+from dipaco.control.facts.commit import Commit
+from dipaco.control.planning.tasks import Claim, Contribution, Task
 from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.receipt import Receipt
 from dipaco.runs import version

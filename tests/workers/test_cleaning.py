@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
-from dipaco.control.cleaning import Cleanings
 from dipaco.control.errors import CannotClean, NoSuchRelease
+from dipaco.control.keeping.cleaning import Cleanings
 from dipaco.errors import RunBusy
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, open_run

@@ -10,7 +10,7 @@ import pytest
 import replay
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import late_modules
 from dipaco.workers.callbacks import NullCallbacks

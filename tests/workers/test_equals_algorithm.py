@@ -10,7 +10,7 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import algorithm1, variants
 from dipaco.config import MODULAR, BaseSettings
-from dipaco.control.tasks import PathTrained
+from dipaco.control.planning.tasks import PathTrained
 from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.config import PARTLY

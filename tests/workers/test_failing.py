@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.control import failures
-from dipaco.control.failures import MOST_ERRORS
-from dipaco.control.tasks import Task
+from dipaco.control.claims import failures
+from dipaco.control.claims.failures import MOST_ERRORS
+from dipaco.control.planning.tasks import Task
 from dipaco.errors import DiskFull, Diverged, NotWritable, PackageMissing
 from dipaco.workers import loop
 from dipaco.workers.callbacks import NullCallbacks

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.runs import routing
 from dipaco.workers.keeping import collect_all
 from tests.workers.conftest import CONFIG, work_until, worker_of

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dipaco.control.meta import RunCommand
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.members.meta import RunCommand
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import DiskFull, RunBusy
 from dipaco.workers.errors import LeaseNotRenewed
 from dipaco.workers.heartbeat import LeaseRenewer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.runs.opening import reading
 from dipaco.workers import keeping
 from dipaco.workers.keeping import PRUNE_EVERY, collect_after

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import SettingsDisagree
 from dipaco.launch.devices import fake_cpus
 from dipaco.launch.local import LocalEngine

@@ -10,9 +10,9 @@ from queue import Empty
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.control.life import Life
-from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
-from dipaco.control.reaping import ENDED_SECONDS
+from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
+from dipaco.control.claims.silent_workers import ENDED_SECONDS
+from dipaco.control.process_id import Life
 from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import heartbeat_seconds
@@ -45,7 +45,7 @@ class Told(NullCallbacks):
 def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     run = begin(CONFIG)
     run.ledger.meta.set_command("pause")
-    told, looks, glance = Told(), [], run.ledger.glances.look
+    told, looks, summary = Told(), [], run.ledger.meta.work_summary
     worker = worker_of(run, callbacks=told)
     worker._claimer._idle_since -= 3600.0
 
@@ -53,9 +53,9 @@ def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
         looks.append(None)
         if len(looks) == 5:
             worker.stop()
-        return glance(kinds)
+        return summary(kinds)
 
-    monkeypatch.setattr(run.ledger.glances, "look", look)
+    monkeypatch.setattr(run.ledger.meta, "work_summary", look)
     assert not worker.run_until_finished()
     assert (len(looks), told.pauses) == (5, 1)
     assert not run.ledger.queue.held()
@@ -88,10 +88,10 @@ def test_a_run_that_is_upgraded_between_look_and_claim_gets_its_task_back(begin)
     """A worker that was held up between the two is of the old program."""
     run, told = begin(CONFIG), Told()
     worker = worker_of(run, callbacks=told)
-    glance = run.ledger.glances.look(ALL_KINDS)
+    summary = run.ledger.meta.work_summary(ALL_KINDS)
     run.ledger.meta.pin("0.9.0+another", run.ledger.reaper.end_all)
     with pytest.raises(RunOfOtherVersion):
-        worker.run_once(glance)
+        worker.run_once(summary)
     assert run.ledger.queue.held() == []
     assert told.finished == []
 
@@ -243,8 +243,12 @@ def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
     often = seconds / (0.75 * heartbeat_seconds(LEASE_SECONDS)) + 1
     assert often / 3 < asked["live_claims"] <= often, "of all claims and workers, once a heartbeat"
     assert sum(asked.values()) < seconds, asked
-    assert max(asked.values()) == asked["glance"] <= 202, "it asks something twice in one look"
-    assert asked["next_task"] <= 1, "it looks for tasks of which the glance says that none is there"
+    assert max(asked.values()) == asked["work_summary"] <= 202, (
+        "it asks something twice in one look"
+    )
+    assert asked["next_task"] <= 1, (
+        "it looks for tasks of which the summary says that none is there"
+    )
 
 
 def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from dipaco.control.tasks import StageDone, Task
+from dipaco.control.planning.tasks import StageDone, Task
 from dipaco.data.corpus import Corpus
 from dipaco.data.tokenizer import Tokenizer
 from dipaco.routing.errors import TooFewRouterDocuments
@@ -223,7 +223,7 @@ def test_slices_of_different_files_are_not_merged(files, monkeypatch):
     prepare_to(run, 1)
     (folder / "1.txt").write_text("shorter")
     with monkeypatch.context() as patch:  # as if they had been read at the same moment
-        patch.setattr("dipaco.control.facts.Facts.slices", lambda *_: [])
+        patch.setattr("dipaco.control.facts.facts.Facts.slices", lambda *_: [])
         prepare_to(run, 2)
     prepare_to(run, 1)
     (failure,) = run.ledger.failures.list()

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dipaco.control import retry
+from dipaco.control.claims.queue import ALL_KINDS
+from dipaco.control.database import retry
 from dipaco.control.errors import DatabaseUnreachable
-from dipaco.control.queue import ALL_KINDS
-from dipaco.control.tasks import FIRST_KINDS
+from dipaco.control.planning.tasks import FIRST_KINDS
 from dipaco.errors import DiskFull
 from dipaco.model.config import MeshConfig, num_parameters, part_names
 from dipaco.model.errors import BadMesh, DevicesUnfit

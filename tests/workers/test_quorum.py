@@ -10,7 +10,7 @@ import pytest
 import replay
 
 from dipaco.config import MODULAR
-from dipaco.control.quorums import TakenContribution
+from dipaco.control.facts.quorums import TakenContribution
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
 from dipaco.store.tensors import load_tree, save_tree

@@ -13,7 +13,7 @@ import pytest
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.errors import RecoveryFailed
-from dipaco.control.recording import record
+from dipaco.control.facts.recording import record
 from dipaco.runs.opening import create_or_open
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from dipaco.control import life as life_module
+from dipaco.control import process_id as life_module
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.life import Life, _began
-from dipaco.control.meta import RunCommand
+from dipaco.control.members.meta import RunCommand
+from dipaco.control.process_id import Life, _began
 from dipaco.workers.errors import NameLost, NameTaken
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.registration import register, wait_until_name_is_free
@@ -35,7 +35,7 @@ def join(members, life):
 @pytest.fixture
 def other_process():
     """It says what life it has."""
-    program = "from dipaco.control.life import Life; print(Life.here(), flush=True); input()"
+    program = "from dipaco.control.process_id import Life; print(Life.here(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -10,7 +10,7 @@ import pytest
 
 from dipaco import trees
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.data.windows import first_tokens
 from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.perplexity import score_tokens

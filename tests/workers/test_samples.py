@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.planning.tasks import Claim, Task
 from dipaco.data.prompts import SampleSettings
 from dipaco.errors import SettingsDisagree
 from dipaco.runs.opening import create_or_open

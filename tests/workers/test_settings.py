@@ -13,7 +13,7 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Task
+from dipaco.control.planning.tasks import Task
 from dipaco.data.pack import load_plan
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_documents

@@ -6,7 +6,7 @@ OBJECTS = "tests/store/test_objects.py"
 CONTRACT = "tests/store/test_objects_contract.py"
 RECOVERY = "tests/workers/test_recovery.py"
 RETENTION = "tests/control/test_retention.py"
-REPRODUCING = "dipaco/control/reproducing.py"
+REPRODUCING = "dipaco/control/facts/reproducing.py"
 
 MUTANTS = (
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
     ),
     Mutant(
         name="commit-not-flushed",
-        file="dipaco/control/sqlite.py",
+        file="dipaco/control/database/sqlite.py",
         old="        if is_durable:\n            self.flush()\n",
         new="",
         breaks="a recorded fact outlives a power cut",
@@ -86,7 +86,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lost-input-not-made-again",
-        file="dipaco/control/redos.py",
+        file="dipaco/control/facts/redos.py",
         old='            if state == "done":\n',
         new="            if False:\n",
         breaks="the task that made a damaged object is done again; else the run waits for ever",
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         name="waiting-counts-as-doing-again",
-        file="dipaco/control/redos.py",
+        file="dipaco/control/facts/redos.py",
         old='            if state == "done":\n                pair = {',
         new="            if True:\n                pair = {",
         breaks="a task waits for as long as its input takes to be made again",
@@ -102,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         name="finished-as-one-begins-to-wait",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="AND subject = :subject AND phase = :phase FOR UPDATE;\n\n-- count_recovery",
         new="AND subject = :subject AND phase = :phase;\n\n-- count_recovery",
         breaks="a task that begins to wait for its input is woken when that was made again",
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         name="redos-counted-for-life",
-        file="dipaco/control/failures.py",
+        file="dipaco/control/claims/failures.py",
         old='    database.change("forget_recoveries", task_id=task_id)\n',
         new="",
         breaks="once a task is done, how often its inputs were made again counts from zero",
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         name="snapshots-one-too-few",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="ORDER BY phase DESC LIMIT 1 OFFSET :keep)",
         new="ORDER BY phase DESC LIMIT 1 OFFSET :keep - 1)",
         breaks="the newest `retention.snapshots` snapshots of a path are kept",
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="live-snapshots-one-too-few",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="WHERE age <= :snapshots\n",
         new="WHERE age < :snapshots\n",
         breaks="cleaning up keeps the newest `retention.snapshots` snapshots of a path",
@@ -198,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         name="contributions-deleted-though-their-step-is-made-again",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="again.phase = c.phase AND again.redo > 0",
         new="again.phase = c.phase AND again.redo > 9",
         breaks="what a step takes that is made again is not deleted",
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         name="shared-module-deleted",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name AND NOT\n",
         new="  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = '' AND NOT\n",
         breaks="an object that another module has as well is not deleted",
@@ -230,7 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         name="cleaned-while-it-goes-back",
-        file="dipaco/control/cleaning.py",
+        file="dipaco/control/keeping/cleaning.py",
         old='    database.lock("WholeRun")\n',
         new="    pass\n",
         breaks="a run is cleaned or goes back, and not both at once",
@@ -238,7 +238,7 @@ MUTANTS = (
     ),
     Mutant(
         name="unfinished-run-cleaned",
-        file="dipaco/control/cleaning.py",
+        file="dipaco/control/keeping/cleaning.py",
         old="        if unfinished:\n",
         new="        if False:\n",
         breaks="only a finished run is cleaned",

@@ -11,12 +11,12 @@ HEARTBEAT = "tests/workers/test_heartbeat.py"
 LOOP = "tests/workers/test_loop.py"
 LINKS = "tests/control/test_links.py"
 VANISHED = f"{LINKS}::test_the_lock_of_a_host_that_vanished_inside_a_transaction_is_not_waited_for"
-FAILURES = "dipaco/control/failures.py"
+FAILURES = "dipaco/control/claims/failures.py"
 OF_FAILURES = "tests/control/test_failures.py"
 CLAIMING = "dipaco/workers/claiming.py"
-QUERIES = "dipaco/control/queries.sql"
-SQLITE_TABLES = "dipaco/control/schema/sqlite/001_begin.sql"
-SERVER_HISTORY = "dipaco/control/schema/postgresql/002_history.sql"
+QUERIES = "dipaco/control/database/queries.sql"
+SQLITE_TABLES = "dipaco/control/database/schema/sqlite/001_begin.sql"
+SERVER_HISTORY = "dipaco/control/database/schema/postgresql/002_history.sql"
 
 MUTANTS = (
     Mutant(
@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lost-tasks-rest-for-minutes",
-        file="dipaco/control/failures.py",
+        file="dipaco/control/claims/failures.py",
         old="    seconds = min(wait_seconds(errors, crashes + losses), most_seconds)\n",
         new="    seconds = wait_seconds(errors, crashes + losses)\n",
         breaks="when busy machines that lost their leases are idle, the run goes on within a lease",
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         name="leases-never-end",
-        file="dipaco/control/reaping.py",
+        file="dipaco/control/claims/silent_workers.py",
         old="        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)\n",
         new="        over: dict[tuple[int, int], str] = {}\n",
         breaks="a worker that is silent for a lease loses its tasks: else they wait for ever",
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         name="ended-process-keeps-its-claims",
-        file="dipaco/control/reaping.py",
+        file="dipaco/control/claims/silent_workers.py",
         old="        over |= {claim: ENDED for claim, life in lives.items() if life in ended}\n",
         new="",
         breaks="nobody waits for the lease of a process of the same machine that has ended",
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         name="outage-ends-leases",
-        file="dipaco/control/silence.py",
+        file="dipaco/control/claims/silent_workers.py",
         old="seconds + min(passed, limit_seconds / 2)",
         new="seconds + passed",
         breaks="where nobody could look, nobody loses a claim: the database was away",
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no-backups",
-        file="dipaco/control/late_tasks.py",
+        file="dipaco/control/claims/queue.py",
         old="        is_late = of_phase is not None and seconds >= factor * of_phase\n",
         new="        is_late = False\n",
         breaks="a task that takes far longer than usual is given to a second worker",
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no-locks-on-the-server",
-        file="dipaco/control/postgresql.py",
+        file="dipaco/control/database/postgresql.py",
         old='            self.rows("wait_for_lock", subject=key)\n',
         new="            pass\n",
         breaks="of two commits at once one sees the facts of both: else a task never comes due",
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         name="fencing-token-ignored",
-        file="dipaco/control/queue.py",
+        file="dipaco/control/claims/queue.py",
         old="if row[1:3] == (claim.attempt, claim.worker)]\n",
         new="if row[2] == claim.worker]\n",
         breaks="a claim that was lost records nothing, even if its worker holds the task again",
@@ -152,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         name="errors-are-not-told",
-        file="dipaco/control/failures.py",
+        file="dipaco/control/claims/failures.py",
         old='note_attempts(database, dropped, "crash" if is_crash else "error", reason)\n',
         new="pass\n",
         breaks="an error stays in the history when its task is done in the end",
@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         name="half-a-commit",
-        file="dipaco/control/sqlite.py",
+        file="dipaco/control/database/sqlite.py",
         old='execute("ROLLBACK")\n        finally:\n',
         new='execute("COMMIT")\n        finally:\n',
         breaks="the facts of a task are recorded all or not at all",
@@ -200,7 +200,7 @@ MUTANTS = (
     ),
     Mutant(
         name="commit-twice-after-a-lost-answer",
-        file="dipaco/control/commit.py",
+        file="dipaco/control/facts/commit.py",
         old="            if has_tried and self._queue.is_finished_by(claim):\n",
         new="            if False:\n",
         breaks="a commit whose answer is lost is found done, and its worker goes on",
@@ -337,7 +337,7 @@ MUTANTS = (
     # These two need hosts that are network namespaces (root): elsewhere their tests are skipped.
     Mutant(
         name="vanished-clients-waited-for",
-        file="dipaco/control/server_connection.py",
+        file="dipaco/control/database/server_connection.py",
         old='            **{f"tcp_{name}": value for name, value in KEEPALIVE.items()},\n',
         new="",
         breaks="the locks of a host that vanished inside a transaction are free in seconds",
@@ -345,7 +345,7 @@ MUTANTS = (
     ),
     Mutant(
         name="suspended-transactions-waited-for",
-        file="dipaco/control/server_connection.py",
+        file="dipaco/control/database/server_connection.py",
         old='"idle_in_transaction_session_timeout": IDLE_MILLISECONDS',
         new='"idle_in_transaction_session_timeout": 0',
         breaks="a process that is suspended inside a transaction loses it, and its locks",

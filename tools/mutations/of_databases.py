@@ -8,7 +8,7 @@ ONE_CONNECTION = "tests/control/test_one_connection.py"
 MUTANTS = (
     Mutant(
         name="reopened-under-a-backup",
-        file="dipaco/control/queue.py",
+        file="dipaco/control/claims/queue.py",
         old='    database.rows("lock_given_up")\n    return database',
         new="    return database",
         breaks="a task that is given up while it gets a backup is not given to a third worker",
@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         name="standby-is-asked-again",
-        file="dipaco/control/server_connection.py",
+        file="dipaco/control/database/server_connection.py",
         old="                self._held.close()\n",
         new="                pass\n",
         breaks="after a failover the new primary is looked for",
@@ -32,7 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         name="renewals-not-counted",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="UPDATE claims SET renewals = renewals + 1,",
         new="UPDATE claims SET renewals = renewals,",
         breaks="who looks sees that a claim is renewed: else every live lease ends",
@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         name="silent-backbones-count",
-        file="dipaco/control/reaping.py",
+        file="dipaco/control/claims/silent_workers.py",
         old="        silent = self._workers_seen.over(workers)\n",
         new="        silent: list[str] = []\n",
         breaks="a path whose backbone is dead is left to the others",
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         name="two-connections-a-worker",
-        file="dipaco/control/postgresql.py",
+        file="dipaco/control/database/postgresql.py",
         old="        return PostgreSQL(self._url, self._schema, beside=self._connection)\n",
         new="        return PostgreSQL(self._url, self._schema)\n",
         breaks="a server with 100 connections takes about 90 workers",
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         name="renewals-wait-for-statements",
-        file="dipaco/control/postgresql.py",
+        file="dipaco/control/database/postgresql.py",
         old="PATIENCE_SECONDS = 1.0 ",
         new="PATIENCE_SECONDS = -1.0 ",
         breaks="a renewal does not wait behind a long statement of its own process",
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         name="prepared-on-the-server",
-        file="dipaco/control/server_connection.py",
+        file="dipaco/control/database/server_connection.py",
         old="prepare_threshold=None",
         new="prepare_threshold=0",
         breaks="a pooler may give each transaction to another connection",
@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         name="turn-kept-by-who-gave-up",
-        file="dipaco/control/turn.py",
+        file="dipaco/control/database/writers_turn.py",
         old="        if self._has_given_up:\n            self._opened.close()\n",
         new="        if self._has_given_up:\n            pass\n",
         breaks="who has waited too long for its turn lets go of it when it comes",

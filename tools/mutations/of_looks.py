@@ -9,15 +9,15 @@ CLAIMING = "dipaco/workers/claiming.py"
 MEMBERS = "tests/control/test_members.py"
 QUEUE = "tests/control/test_queue.py"
 TOTALS = "tests/control/test_totals.py"
-QUERIES = "dipaco/control/queries.sql"
-SQLITE_TABLES = "dipaco/control/schema/sqlite/001_begin.sql"
-SERVER_TABLES = "dipaco/control/schema/postgresql/001_begin.sql"
-SERVER_HISTORY = "dipaco/control/schema/postgresql/002_history.sql"
+QUERIES = "dipaco/control/database/queries.sql"
+SQLITE_TABLES = "dipaco/control/database/schema/sqlite/001_begin.sql"
+SERVER_TABLES = "dipaco/control/database/schema/postgresql/001_begin.sql"
+SERVER_HISTORY = "dipaco/control/database/schema/postgresql/002_history.sql"
 
 MUTANTS = (
     Mutant(
         name="looks-take-the-lock",
-        file="dipaco/control/queue.py",
+        file="dipaco/control/claims/queue.py",
         old='        if database.one("next_task", **values, worker=worker) is None:\n',
         new="        if False:\n",
         breaks="an idle worker keeps nobody waiting who has something to record",
@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         name="preempted-workers-are-here",
-        file="dipaco/control/members.py",
+        file="dipaco/control/members/members.py",
         old='return "silent" if self.state == "here" and self.is_silent else self.state\n',
         new="return self.state\n",
         breaks="a worker that was preempted does not count as here for ever",

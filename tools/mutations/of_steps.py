@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         name="trains-before-modules-stepped",
-        file="dipaco/control/scheduler.py",
+        file="dipaco/control/planning/scheduler.py",
         old="path for path in through if ready.issuperset(arm.topology.modules_of(path))]",
         new="path for path in through]",
         breaks="a path begins a phase when all of its modules have stepped",
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         name="steps-before-all-are-in",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="       WHERE arm = :arm AND module = :subject AND phase = :phase) = :awaited\n",
         new="       WHERE arm = :arm AND module = :subject AND phase = :phase) >= :awaited - 1\n",
         breaks="a module steps when the contributions of all its paths are in",
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="steps-before-all-are-in-on-server",
-        file="dipaco/control/schema/postgresql/002_history.sql",
+        file="dipaco/control/database/schema/postgresql/002_history.sql",
         old="a.phase = o.phase) = o.awaited\n",
         new="a.phase = o.phase) >= o.awaited - 1\n",
         breaks="a module steps when the contributions of all its paths are in (PostgreSQL)",
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         name="quorum-one-too-few",
-        file="dipaco/control/quorums.py",
+        file="dipaco/control/facts/quorums.py",
         old="if not is_ready or count < step.enough or",
         new="if not is_ready or count + 1 < step.enough or",
         breaks="a module with a quorum waits for that many contributions",
@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         name="late-one-not-awaited",
-        file="dipaco/control/quorums.py",
+        file="dipaco/control/facts/quorums.py",
         old=" or count_before < step.awaited_before:",
         new=":",
         breaks="the next step waits for a late contribution: each counts once",
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         name="step-takes-more-the-second-time",
-        file="dipaco/control/quorums.py",
+        file="dipaco/control/facts/quorums.py",
         old='                if not database.rows("taken", **of):\n',
         new="                if True:\n",
         breaks="a step that is done again takes the contributions that it took",
@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Mutant(
         name="rollback-keeps-the-phase",
-        file="dipaco/control/queries.sql",
+        file="dipaco/control/database/queries.sql",
         old="DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;",
         new="DELETE FROM trained WHERE arm = :arm AND phase > :phase RETURNING *;",
         breaks="a run that went back to a phase trains that phase again",
@@ -222,7 +222,7 @@ MUTANTS = (
     ),
     Mutant(
         name="rollback-under-workers",
-        file="dipaco/control/rollback.py",
+        file="dipaco/control/keeping/rollback.py",
         old='            refuse_while_claimed(database, "Going back")\n',
         new="",
         breaks="a run does not go back while a worker holds a task",
@@ -230,7 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         name="release-changed",
-        file="dipaco/control/schema/sqlite/001_begin.sql",
+        file="dipaco/control/database/schema/sqlite/001_begin.sql",
         old="CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases\n",
         new="CREATE TRIGGER releases_are_immutable BEFORE UPDATE OF arm ON releases\n",
         breaks="a release never changes",

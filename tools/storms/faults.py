@@ -17,7 +17,7 @@ from storms.fleet import Fleet, StormFault
 from support.fault_points import Fault
 
 from dipaco.config import MODULAR
-from dipaco.control.queue import HeldClaim
+from dipaco.control.claims.queue import HeldClaim
 from dipaco.runs.run import Run
 
 HOURS_OFF = (26, -26)  # a wall clock that is set to another day

@@ -15,7 +15,7 @@ from storms.fleet import StormFault
 from storms.host_fleet import HostFleet
 from support.hosts import Direction, Link
 
-from dipaco.control.queue import HeldClaim
+from dipaco.control.claims.queue import HeldClaim
 from dipaco.runs.run import Run
 
 FOR_EVER = "link silent for ever"

@@ -38,11 +38,11 @@ def install(fault: Fault, marker: Path) -> None:
     import orbax.checkpoint
 
     from dipaco import files
-    from dipaco.control.commit import Commit
+    from dipaco.control.claims.queue import Queue
+    from dipaco.control.database.postgresql import PostgreSQL
+    from dipaco.control.database.sqlite import SQLite
+    from dipaco.control.facts.commit import Commit
     from dipaco.control.ledger import Ledger
-    from dipaco.control.postgresql import PostgreSQL
-    from dipaco.control.queue import Queue
-    from dipaco.control.sqlite import SQLite
     from dipaco.data import corpus_writing, reading
     from dipaco.data.token_files import TokenWriter
     from dipaco.runs.reading import report

@@ -3,7 +3,7 @@ paths but one are claimed, nothing is ready, and workers look for something to d
 """
 
 from dipaco.control.ledger import Ledger
-from dipaco.control.tasks import Claim
+from dipaco.control.planning.tasks import Claim
 
 PATHS = 256
 SHARED = 33  # modules of levels that paths share; the others are each a path's own

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import OF_A_PATH, Claim, Task
+from dipaco.control.planning.tasks import OF_A_PATH, Claim, Task
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.cache import FileCache

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.control.failures import Failure
+from dipaco.control.claims.failures import Failure
+from dipaco.control.claims.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
 from dipaco.control.ledger import Ledger
-from dipaco.control.members import Member
-from dipaco.control.presence import members_of
-from dipaco.control.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
+from dipaco.control.members.members import Member
 from dipaco.plural import counted
 
 QUIET_SHARE = 0.5  # A worker may be dead after this share of a lease without a heartbeat.
@@ -65,7 +64,7 @@ def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situa
         is_half_upgraded=ledger.meta.has_newer_tables(),
         tasks=ledger.queue.unfinished(),
         claims=ledger.queue.held(),
-        members=members_of(ledger),
+        members=ledger.members.as_seen_here(),
         failures=ledger.failures.list(),
         is_stuck=bool(ledger.failures.stuck()),
         graces=graces,

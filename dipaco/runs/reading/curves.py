@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Evaluated
+from dipaco.control.planning.tasks import Evaluated
 from dipaco.evaluation.tables import BaseModel, Curve, ReportRow
 from dipaco.runs.reading.progress import StartCosts, base_costs, start_costs
 from dipaco.runs.run import Run

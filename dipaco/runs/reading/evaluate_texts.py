@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.data.document import cut_text
 from dipaco.data.windows import cut_windows
 from dipaco.errors import NoTexts, NothingToScore

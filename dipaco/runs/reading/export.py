@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.control.release import Release
+from dipaco.control.planning.release import Release
 from dipaco.errors import CheckpointExists
 from dipaco.files import translate_os_errors, write_whole
 from dipaco.model.huggingface import EdgeToken, export_checkpoint, is_exported

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.quorums import TakenContribution
-from dipaco.control.summaries import Routed
-from dipaco.control.tasks import StageDone
+from dipaco.control.facts.quorums import TakenContribution
+from dipaco.control.planning.summaries import Routed
+from dipaco.control.planning.tasks import StageDone
 from dipaco.data.pack import load_plan
 from dipaco.receipt import Receipt
 from dipaco.routing.config import RANDOM

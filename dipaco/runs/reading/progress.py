@@ -5,7 +5,7 @@ starts from.
 from typing import NamedTuple
 
 from dipaco.config import MODULAR
-from dipaco.control.summaries import Prepared, Routed
+from dipaco.control.planning.summaries import Prepared, Routed
 from dipaco.routing.config import SMALL_MODELS
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import flops_of_fit

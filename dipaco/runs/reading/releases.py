@@ -7,8 +7,8 @@ from dipaco.errors import BadSetting, NoSuchPath
 from dipaco.runs.errors import NoSuchArm
 
 if TYPE_CHECKING:
-    from dipaco.control.release import Release
-    from dipaco.control.tasks import Sampled
+    from dipaco.control.planning.release import Release
+    from dipaco.control.planning.tasks import Sampled
     from dipaco.runs.run import Run
 
 

@@ -11,8 +11,8 @@ from dipaco.config import (
     MODULAR,
     ReportSettings,
 )
-from dipaco.control.summaries import Prepared, Rerouted, Routed
-from dipaco.control.tasks import Evaluated
+from dipaco.control.planning.summaries import Prepared, Rerouted, Routed
+from dipaco.control.planning.tasks import Evaluated
 from dipaco.evaluation.tables import (
     BEST_PATH,
     WRONG_PATH,

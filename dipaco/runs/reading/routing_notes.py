@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.control.summaries import Rerouted, Routed
+from dipaco.control.planning.summaries import Rerouted, Routed
 from dipaco.evaluation.ensembles import TEMPERATURE
 from dipaco.evaluation.tables import quantity
 from dipaco.model.config import flops_per_token

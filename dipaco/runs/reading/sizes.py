@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dipaco.control.tasks import SLICED
+from dipaco.control.planning.tasks import SLICED
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.receipt import Receipt
 from dipaco.runs.forecast.traffic import codec_for

@@ -3,11 +3,10 @@
 from typing import Any
 
 from dipaco.config import MODULAR
-from dipaco.control.leaderboard import leaderboard
+from dipaco.control.keeping.rollback import Rollback
 from dipaco.control.ledger import Ledger
-from dipaco.control.presence import members_of
-from dipaco.control.rollback import Rollback
-from dipaco.control.summaries import Routed
+from dipaco.control.members.leaderboard import leaderboard
+from dipaco.control.planning.summaries import Routed
 from dipaco.runs.reading.blocked import Grace, situation_of, why
 from dipaco.runs.reading.progress import progress_of, work_left_seconds
 from dipaco.runs.reading.releases import samples_as_json
@@ -142,7 +141,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
                 "lost_tasks": member.lost_tasks,
                 "last_words": member.last_words,
             }
-            for member in members_of(ledger)
+            for member in ledger.members.as_seen_here()
         },
         "machines": machines,
         "bits": _bits(run, machines),

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dipaco.control.swarms import is_locking
+from dipaco.control.members.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading.at_work import AtWork
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dipaco.control.swarms import PROVED
+from dipaco.control.members.swarms import PROVED
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dipaco.control.swarms import PROVED
+from dipaco.control.members.swarms import PROVED
 
 SHOWN = 4  # values kept from each side
 

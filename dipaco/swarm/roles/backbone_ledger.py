@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
-from dipaco.control.swarms import GroupStep
+from dipaco.control.members.leaderboard import leaderboard
+from dipaco.control.members.swarms import GroupStep
 from dipaco.errors import DipacoError
 from dipaco.inner.config import InnerSettings
 from dipaco.swarm.leading.member_status import locked_sentence

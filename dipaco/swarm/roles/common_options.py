@@ -4,7 +4,7 @@ Volunteers compute with the settings of the leading backbone. A next leader with
 would refuse them all.
 """
 
-from dipaco.control.swarms import Swarms
+from dipaco.control.members.swarms import Swarms
 from dipaco.swarm.errors import OptionsDiffer
 from dipaco.swarm.training.compute import GroupSettings
 

@@ -6,14 +6,14 @@ records nothing. `workers.execution.execute` has the table of kinds.
 
 A new kind is a file here, and:
 
-    control/tasks.py        `Kind` and `PRIORITY`
-    control/scheduler.py    `due`: which facts make it due, and what its own facts make due
-    control/schema          its name in the CHECK of `tasks.kind`, in both dialects
-    control/redos.py        `maker_of`: its objects, when they are lost, are made again by it
-    control/queries.sql     `aside_tasks`, and `aside_*` of its facts: what a rollback sets aside
-    workers/execution.py    its line in `execute`
-    observe/fact_events.py  the events of its facts
-    cli/roles.py            which verbs do it
+    control/planning/tasks.py       `Kind` and `PRIORITY`
+    control/planning/scheduler.py   `due`: which facts make it due, and what its own facts make due
+    control/database/schema         its name in the CHECK of `tasks.kind`
+    control/facts/redos.py          `maker_of`: it makes its objects again when they are lost
+    control/database/queries.sql    `aside_tasks`, and `aside_*` of its facts, for a rollback
+    workers/execution.py            its line in `execute`
+    observe/fact_events.py          the events of its facts
+    cli/roles.py                    which verbs do it
     runs/reading/status.py          its place in `STAGE`
     tests/system/test_crashes.py    kills of it in `FAULTS`
 """

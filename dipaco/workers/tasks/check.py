@@ -5,7 +5,7 @@ DiPaCo section 2.7.
 
 import time
 
-from dipaco.control.tasks import (
+from dipaco.control.planning.tasks import (
     Claim,
     Fact,
     PathChecked,

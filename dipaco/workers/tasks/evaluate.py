@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from dipaco.control.tasks import (
+from dipaco.control.planning.tasks import (
     Claim,
     Evaluated,
     Fact,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dipaco.control.tasks import Claim, Fact, SliceDone
+from dipaco.control.planning.tasks import Claim, Fact, SliceDone
 from dipaco.data.splits import SPLITS
 from dipaco.runs.routing import BATCH_DOCUMENTS, CHUNK_DOCUMENTS, FeaturesOf, features_of
 from dipaco.runs.run import Run

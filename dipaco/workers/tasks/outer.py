@@ -12,8 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.facts import StoredModule
-from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
+from dipaco.control.facts.facts import StoredModule
+from dipaco.control.planning.tasks import (
+    Claim,
+    Contribution,
+    Fact,
+    GradientStats,
+    ModuleReady,
+    Task,
+)
 from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import NotFinite

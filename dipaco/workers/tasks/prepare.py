@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.control.summaries import Prepared
-from dipaco.control.tasks import Claim, Fact, SliceDone, StageDone
+from dipaco.control.planning.summaries import Prepared
+from dipaco.control.planning.tasks import Claim, Fact, SliceDone, StageDone
 from dipaco.data.config import CorpusConfig, EdgeNames, data_from
 from dipaco.data.corpus import Corpus
 from dipaco.data.corpus_writing import write_corpus

@@ -2,7 +2,7 @@
 
 import time
 
-from dipaco.control.tasks import Claim, Fact, StageDone
+from dipaco.control.planning.tasks import Claim, Fact, StageDone
 from dipaco.files import file_digest
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import report_settings_now

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.summaries import Rerouted, ReroutedEvery
-from dipaco.control.tasks import Claim, Fact, StageDone
+from dipaco.control.planning.summaries import Rerouted, ReroutedEvery
+from dipaco.control.planning.tasks import Claim, Fact, StageDone
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens, rerouted
 from dipaco.routing import token_router

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.summaries import Alternated, Routed
-from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
+from dipaco.control.planning.summaries import Alternated, Routed
+from dipaco.control.planning.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.pack import load_plan
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts

@@ -6,7 +6,7 @@ with the same random numbers, so that texts differ by what was trained and by no
 
 import numpy as np
 
-from dipaco.control.tasks import Claim, Fact, Sample, Sampled
+from dipaco.control.planning.tasks import Claim, Fact, Sample, Sampled
 from dipaco.data.prompts import prompt_rows
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.samples import continue_prompts

@@ -7,7 +7,7 @@ it is scored under every path.
 
 import time
 
-from dipaco.control.tasks import (
+from dipaco.control.planning.tasks import (
     Claim,
     Fact,
     PathScored,

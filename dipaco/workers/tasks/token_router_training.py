@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.facts import PartialSnapshot
-from dipaco.control.tasks import Claim
+from dipaco.control.facts.facts import PartialSnapshot
+from dipaco.control.planning.tasks import Claim
 from dipaco.data.windows import first_tokens
 from dipaco.errors import Diverged
 from dipaco.inner.config import InnerSettings

@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from dipaco.control.tasks import Claim, Fact
+from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import OnStep
 from dipaco.workers.late_modules import have_come, merged

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.facts import PartialSnapshot
-from dipaco.control.tasks import Claim, Fact, PathTrained
+from dipaco.control.facts.facts import PartialSnapshot
+from dipaco.control.planning.tasks import Claim, Fact, PathTrained
 from dipaco.data.pipeline import Batches
 from dipaco.errors import Diverged
 from dipaco.inner.optimizer import learning_rates

@@ -1,0 +1,8 @@
+"""Which worker holds which task, and what becomes of attempts.
+
+queue.py             claims: leases, fencing tokens, backups of late tasks
+silent_workers.py    ends the claims of workers that have fallen silent
+failures.py          attempts that went wrong: counted, delayed, given up
+assigned_workers.py  the worker that a path's next phase is left to
+history.py           what happened, in order
+"""

@@ -1,0 +1,185 @@
+"""What the ledger needs of a database: named queries, transactions, snapshots, locks and a clock.
+
+Two files keep this contract: `sqlite.py`, a file for the processes of one host, and
+`postgresql.py`, for workers on any machine. Every statement has a name in `queries.sql`; a name
+followed by `@postgresql` is for that database only.
+"""
+
+import contextlib
+import functools
+import importlib.resources
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+from dipaco.control.errors import LedgerOlder, LedgerVersion
+
+SCHEMA = importlib.resources.files("dipaco.control.database") / "schema"
+FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
+PART = "part"  # in the place of a dialect: a condition that several queries share
+
+
+class KeyTaken(Exception):
+    """A row with this primary key exists already; the caller knows what that means."""
+
+
+class Database(Protocol):
+    """For one thread; another takes what `for_thread` gives."""
+
+    @property
+    def epoch(self) -> str:
+        """Names the clock of `:now`; times of different epochs cannot be compared."""
+        ...
+
+    def transaction(self, *, is_durable: bool = True) -> contextlib.AbstractContextManager[None]:
+        """All statements inside take effect together or not at all.
+
+        Args:
+          is_durable: outlives a power cut once it has ended; False is faster, and outlives the
+            process only.
+        """
+        ...
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether we are in a transaction or a snapshot."""
+        ...
+
+    def lock(self, *subjects: str) -> None:
+        """Inside a transaction: holds the locks of `subjects` until it ends. Transactions that
+        count the same facts run one after the other, and each sees the facts of those before.
+        """
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether frequent operations must be one statement each: then `claim_task` and
+        `finish_training` exist.
+        """
+        ...
+
+    def lock_keys(self, *subjects: str) -> list[str]:
+        """The names of the locks that `lock` takes, in its order; none on SQLite."""
+        ...
+
+    def flush(self) -> None:
+        """What was committed outlives a power cut from now on; part of a durable `transaction`."""
+        ...
+
+    def snapshot(self) -> contextlib.AbstractContextManager[None]:
+        """Read-only; all queries inside see the database as it is at the first of them."""
+        ...
+
+    def rows(self, query: str, **values: Any) -> list[tuple]:
+        """Runs a named query; all its rows. `:now` is the database's clock, in seconds, and `:wall`
+        one that is fit to be shown: seconds since 1970.
+        """
+        ...
+
+    def select(self, text: str, **values: Any) -> list[tuple]:
+        """As `rows`, for a statement of another room, which reads only."""
+        ...
+
+    def once(self, query: str, **values: Any) -> list[tuple]:
+        """As `rows`, for what must not be done twice: in a transaction of its own, and not retried
+        when the connection is lost.
+        """
+        ...
+
+    def one(self, query: str, **values: Any) -> tuple | None:
+        """Its first row, or None."""
+        ...
+
+    def change(self, query: str, **values: Any) -> int:
+        """Runs a named statement; how many rows it changed. Raises `KeyTaken`."""
+        ...
+
+    def tables_version(self) -> int:
+        """The version that its tables are of."""
+        ...
+
+    def upgrade(self) -> tuple[int, int]:
+        """Brings tables of an older version to this program's; both versions."""
+        ...
+
+    def for_thread(self) -> "Database":
+        """The same database for another thread of this process. On a server it uses our connection
+        in turn with us, and another for a moment while we are in a long statement; a process holds
+        one connection.
+        """
+        ...
+
+    def reconnect(self) -> None:
+        """After `ConnectionLost`: a fresh connection. Raises `ConnectionLost`."""
+        ...
+
+    def fold(self) -> None:
+        """SQLite: puts everything into the one file, which may be moved once closed."""
+        ...
+
+    def copy_to(self, file: Path) -> None:
+        """SQLite: copies everything that is committed to another file."""
+        ...
+
+    def drop(self) -> None:
+        """PostgreSQL: removes the schema and everything in it, of a run that was never marked."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def storable(text: str) -> str:
+    """A text as any database takes it. An error may quote a file name that is no text, or what is
+    in a binary file: such characters are written as in a literal of Python.
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def with_storable_text(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a statement, its `FREE_TEXT` `storable`."""
+    return values | {name: storable(values[name]) for name in FREE_TEXT if name in values}
+
+
+@functools.cache
+def queries(dialect: str) -> dict[str, str]:
+    """Name -> statement, for one dialect; parts that several share are put in."""
+    pieces = re.split(r"^-- (\w+)(?:@(\w+))?: .*$", _read("queries.sql"), flags=re.MULTILINE)
+    statements: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    for name, only_for, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        if only_for == PART:
+            parts[name] = re.sub(r"^--.*$", "", text, flags=re.MULTILINE).strip()
+        elif only_for in (None, dialect):
+            statements[name] = text.strip()
+    return {
+        name: re.sub(r"\[\[(\w+)\]\]", lambda found: parts[found[1]], text)
+        for name, text in statements.items()
+    }
+
+
+def check_version(found: int, place: object, dialect: str, *, allows_older: bool) -> None:
+    """Raises `LedgerVersion`, `LedgerOlder`; 0 is a database without tables."""
+    expected = newest_version(dialect)
+    if found > expected:
+        raise LedgerVersion(file=place, found=found, expected=expected)
+    if 0 < found < expected and not allows_older:
+        raise LedgerOlder(file=place, found=found, expected=expected)
+
+
+def newest_version(dialect: str) -> int:
+    """The version of the tables that this program works with."""
+    return max(migrations(dialect))
+
+
+def migrations(dialect: str) -> dict[int, str]:
+    """Schema version -> the script that brings a database there from the version before.
+
+    The scripts are `schema/DIALECT/NNN_WHAT.sql`; 001 makes the tables of an empty database. A
+    later version of the tables is one more script for each dialect.
+    """
+    scripts = sorted((SCHEMA / dialect).iterdir(), key=lambda file: file.name)
+    return {int(file.name.partition("_")[0]): file.read_text() for file in scripts}
+
+
+def _read(name: str) -> str:
+    return importlib.resources.files("dipaco.control.database").joinpath(name).read_text()

@@ -1,0 +1,10 @@
+"""What is recorded of a run: written with what it makes due, and read.
+
+commit.py       finishing a task: its facts, and the tasks that follow, in one transaction
+recording.py    how each kind of fact is written, and which locks that needs
+facts.py        facts as they are read; the scheduler's frontier
+quorums.py      outer steps that need not wait for every path
+redos.py        tasks done again because their result is lost
+reproducing.py  which facts of a task done again stand
+progress.py     how far a run is
+"""

@@ -1,0 +1,227 @@
+"""Facts of a run, as they are read: what each task made, and the frontier that the scheduler
+reads.
+"""
+
+import json
+from typing import NamedTuple
+
+from dipaco.control.database.contract import Database
+from dipaco.control.errors import NoSuchRelease, NotAvailable
+from dipaco.control.facts.recording import sampled_facts, slice_done, stage_done
+from dipaco.control.planning.release import Release
+from dipaco.control.planning.tasks import (
+    PRIORITY,
+    Contribution,
+    Evaluated,
+    GradientStats,
+    PathChecked,
+    Sampled,
+    SliceDone,
+    StageDone,
+)
+from dipaco.receipt import Receipt
+from dipaco.topology import ModuleId
+
+
+class Snapshot(NamedTuple):
+    """Where a path's snapshot is, and what its position counts."""
+
+    receipt: Receipt
+    step: int  # of the arm's schedule
+    position: int  # in the data of `batches`
+    batches: str
+
+
+class StoredModule(NamedTuple):
+    """Where a module at a phase is."""
+
+    parameters: Receipt
+    outer_state: Receipt | None
+
+
+class OuterStep(NamedTuple):
+    """The outer step that made a module as it is at the start of a phase."""
+
+    phase: int
+    gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
+    gradient_stats: GradientStats | None
+
+
+class PartialSnapshot(NamedTuple):
+    """A path that stopped inside a phase: its snapshot, and how far it is."""
+
+    receipt: Receipt  # snapshot of parameters and inner state
+    step: int  # inner steps taken in all
+    batches: str
+    losses: tuple[float, ...]  # of the steps of this phase
+    seconds: float
+
+
+class Facts:
+    """What is recorded of one run; a `Frontier` of the scheduler."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def stage(self, stage: str, phase: int = 0) -> StageDone:
+        """What a stage made; `route`, at the phase of an alternation. Raises `NotAvailable`."""
+        row = self._database.one("get_stage", stage=stage, phase=phase)
+        if row is None:
+            raise NotAvailable(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
+        return stage_done(stage, phase, *row)
+
+    def stages(self) -> list[StageDone]:
+        """All that are done, in the order of their work."""
+        facts = (stage_done(*row) for row in self._database.rows("list_stages"))
+        return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
+
+    def slices(self, stage: str, step: str = "") -> list[SliceDone]:
+        """What the slices of a stage made that are done, of one step or of all; in order."""
+        rows = self._database.rows("list_slices", names=f"{stage} {step + ' ' if step else ''}%")
+        return sorted((slice_done(*row) for row in rows), key=lambda fact: (fact.step, fact.slice))
+
+    def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
+        """Raises `NotAvailable`."""
+        row = self._database.one("get_module", arm=arm, module=str(module), phase=phase)
+        if row is None:
+            raise NotAvailable(what=f"module {module} of `{arm}` at phase {phase}")
+        return StoredModule(Receipt(*row[:3]), Receipt(*row[3:6]) if row[3] else None)
+
+    def has_module(self, arm: str, module: ModuleId, phase: int) -> bool:
+        """Whether a module has reached a phase."""
+        row = self._database.one("get_module", arm=arm, module=str(module), phase=phase)
+        return row is not None
+
+    def receipts_at(self, arm: str, phase: int) -> dict[ModuleId, Receipt]:
+        """Parameters of all modules of an arm at the start of a phase."""
+        rows = self._database.rows("modules_at", arm=arm, phase=phase)
+        return {ModuleId.parse(module): Receipt(*receipt) for module, *receipt in rows}
+
+    def outer_steps(self, arm: str) -> dict[ModuleId, list[OuterStep]]:
+        """The outer steps of every module of an arm, phase by phase."""
+        steps: dict[ModuleId, list[OuterStep]] = {}
+        for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
+            gradient_stats = None
+            if text is not None:
+                norms, *cosines = json.loads(text)
+                gradient_stats = GradientStats(
+                    {int(path): value for path, value in norms.items()}, *cosines
+                )
+            steps.setdefault(ModuleId.parse(module), []).append(
+                OuterStep(phase, norm, gradient_stats)
+            )
+        return steps
+
+    def contributions(self, arm: str, module: ModuleId, phase: int) -> list[Contribution]:
+        """Contributions to a module in a phase, in path order."""
+        rows = self._database.rows("contributions", arm=arm, module=str(module), phase=phase)
+        return [
+            Contribution(
+                arm=arm,
+                module=module,
+                phase=phase,
+                path=path,
+                base_digest=base_digest,
+                message=Receipt(*receipt),
+            )
+            for path, base_digest, *receipt in rows
+        ]
+
+    def partial_snapshot(self, arm: str, path: int, phase: int) -> PartialSnapshot | None:
+        """Where a path stopped inside a phase, if it did."""
+        row = self._database.one("get_partial_snapshot", arm=arm, path=path, phase=phase)
+        if row is None:
+            return None
+        return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
+
+    def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
+        """A path after `phase`. Raises `NotAvailable`."""
+        row = self._database.one("get_trained", arm=arm, path=path, phase=phase)
+        if row is None:
+            raise NotAvailable(what=f"path {path} of `{arm}` after phase {phase}")
+        return Snapshot(Receipt(*row[:3]), *row[3:])
+
+    def labels(self, arm: str, phase: int) -> list[Receipt]:
+        """Log-likelihoods of the router's documents under every path, in path order."""
+        return [Receipt(*row[1:]) for row in self._database.rows("labels", arm=arm, phase=phase)]
+
+    def checks(self, arm: str, phase: int) -> dict[int, PathChecked]:
+        """Losses on what the shards hold out, by path."""
+        return {
+            path: PathChecked(
+                arm=arm, path=path, phase=phase, loss=loss, best_phase=best, seconds=seconds
+            )
+            for path, loss, best, seconds in self._database.rows("checks", arm=arm, phase=phase)
+        }
+
+    def scores(self, arm: str, phase: int) -> list[Receipt]:
+        """Scores of every path of a release, in path order."""
+        return [Receipt(*row[1:]) for row in self._database.rows("scores", arm=arm, phase=phase)]
+
+    def release(self, arm: str, phase: int | None = None) -> Release:
+        """The release of a phase, or the newest. Raises `NotAvailable`, `NoSuchRelease`."""
+        phases = sorted(at for name, at in self.releases() if name == arm)
+        if not phases:
+            raise NotAvailable(what=f"release of `{arm}`")
+        if phase is not None and phase not in phases:
+            raise NoSuchRelease(arm=arm, phase=phase, known=", ".join(map(str, phases)))
+        row = self._database.one(
+            "get_release", arm=arm, phase=phases[-1] if phase is None else phase
+        )
+        assert row is not None
+        return Release.from_json(row[1])
+
+    def releases(self) -> list[tuple[str, int]]:
+        return [(arm, phase) for arm, phase, _ in self._database.rows("list_releases")]
+
+    def evaluations(self) -> list[Evaluated]:
+        names = (
+            *("arm", "phase", "perplexity", "best_path_perplexity", "other_rows"),
+            *("documents", "tokens", "seconds"),
+        )
+        evaluations = []
+        for row in self._database.rows("list_evaluations"):
+            fields = dict(zip(names, row, strict=True))
+            fields["other_rows"] = json.loads(fields["other_rows"])
+            evaluations.append(Evaluated(**fields))
+        return evaluations
+
+    def samples(self, arm: str | None = None) -> list[Sampled]:
+        """What releases made of the run's prompts: of an arm, or of all; phases ascending."""
+        return sampled_facts(self._database.rows("list_samples", arm=arm))
+
+    def newest_samples(self, arm: str) -> Sampled | None:
+        """What the newest release of an arm that was sampled made of them; None: none so far."""
+        return next(iter(sampled_facts(self._database.rows("newest_samples", arm=arm))), None)
+
+    # The frontier, as the scheduler asks for it.
+
+    def modules_at(self, arm: str, phase: int) -> set[ModuleId]:
+        return set(self.receipts_at(arm, phase))
+
+    def num_contributions(self, arm: str, module: ModuleId, phase: int) -> int:
+        return len(self.contributions(arm, module, phase))
+
+    def trained(self, arm: str, phase: int) -> set[int]:
+        """The paths that went through a phase."""
+        rows = self._database.rows("trained_in", arm=arm, phase=phase)
+        return {path for (path,) in rows}
+
+    def num_labelled(self, arm: str, phase: int) -> int:
+        return len(self.labels(arm, phase))
+
+    def num_slices(self, stage: str, step: str) -> int:
+        row = self._database.one("num_slices", names=f"{stage} {step} %")
+        assert row is not None
+        return row[0]
+
+    def checked(self, arm: str, phase: int) -> set[int]:
+        return set(self.checks(arm, phase))
+
+    def num_scored(self, arm: str, phase: int) -> int:
+        row = self._database.one("num_scored", arm=arm, phase=phase)
+        assert row is not None
+        return row[0]
+
+    def evaluated(self) -> set[tuple[str, int]]:
+        return {(fact.arm, fact.phase) for fact in self.evaluations()}

@@ -1,0 +1,220 @@
+"""Recording a fact: how each kind is written, whether it is recorded already, and which locks a
+commit of it needs. Everything here runs inside the caller's transaction.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from dipaco.control.database.contract import Database
+from dipaco.control.planning.tasks import (
+    Contribution,
+    Evaluated,
+    Fact,
+    ModuleReady,
+    PathChecked,
+    PathLabelled,
+    PathScored,
+    PathTrained,
+    Sample,
+    Sampled,
+    SliceDone,
+    StageDone,
+)
+from dipaco.receipt import Receipt
+
+
+def record(database: Database, fact: Fact) -> None:
+    """Writes a fact. Raises `KeyTaken`: it is recorded already."""
+    change = database.change
+    match fact:
+        case ModuleReady():
+            state = fact.outer_state or Receipt(None, None, None)  # ty: ignore[invalid-argument-type]
+            change(
+                "add_module",
+                arm=fact.arm,
+                module=str(fact.module),
+                phase=fact.phase,
+                **fact.parameters._asdict(),
+                state_name=state.name,
+                state_digest=state.digest,
+                state_bytes=state.num_bytes,
+                gradient_norm=fact.gradient_norm,
+                gradient_stats=None
+                if fact.gradient_stats is None
+                else json.dumps(fact.gradient_stats),
+            )
+        case Contribution():
+            change("add_contribution", **row_of_contribution(fact))
+        case PathTrained():
+            change("add_trained", **row_of_trained(fact))
+            change("drop_partial_snapshot", arm=fact.arm, path=fact.path, phase=fact.phase)
+        case StageDone():
+            change(
+                "add_stage",
+                stage=fact.stage,
+                phase=fact.phase,
+                artifacts=json.dumps(fact.artifacts),
+                summary=json.dumps(fact.summary),
+                seconds=fact.seconds,
+            )
+            if fact.stage == "reroute":
+                change("drop_partial_snapshot", arm="", path=0, phase=0)
+        case SliceDone():
+            change(
+                "add_stage",
+                stage=name_of_slice(fact),
+                phase=0,
+                artifacts=json.dumps(fact.artifacts),
+                summary=json.dumps(fact.summary),
+                seconds=fact.seconds,
+            )
+        case PathChecked():
+            change("add_check", **dataclasses.asdict(fact))
+        case PathScored() | PathLabelled():
+            change(
+                "add_score" if isinstance(fact, PathScored) else "add_label",
+                arm=fact.arm,
+                path=fact.path,
+                phase=fact.phase,
+                **fact.scores._asdict(),
+                seconds=fact.seconds,
+            )
+        case Evaluated():
+            change(
+                "add_evaluation",
+                arm=fact.arm,
+                phase=fact.phase,
+                perplexity=fact.perplexity,
+                best_path_perplexity=fact.best_path_perplexity,
+                other_rows=json.dumps(fact.other_rows),
+                documents=fact.documents,
+                tokens=fact.tokens,
+                seconds=fact.seconds,
+            )
+        case Sampled():
+            for number, sample in enumerate(fact.samples):
+                values = sample._asdict()
+                # As JSON: a text may hold characters that PostgreSQL does not take.
+                values |= {name: json.dumps(values[name]) for name in ("prompt", "text")}
+                values["has_ended"] = int(sample.has_ended)
+                change("add_sample", arm=fact.arm, phase=fact.phase, number=number, **values)
+
+
+def row_of_contribution(fact: Contribution) -> dict[str, Any]:
+    """By column."""
+    return {
+        "arm": fact.arm,
+        "module": str(fact.module),
+        "phase": fact.phase,
+        "path": fact.path,
+        "base_digest": fact.base_digest,
+        **fact.message._asdict(),
+    }
+
+
+def row_of_trained(fact: PathTrained) -> dict[str, Any]:
+    """By column."""
+    return {
+        "arm": fact.arm,
+        "path": fact.path,
+        "phase": fact.phase,
+        **fact.snapshot._asdict(),
+        "step": fact.step,
+        "position": fact.position,
+        "batches": fact.batches,
+        "losses": json.dumps(fact.losses),
+        "tokens": fact.tokens,
+        "seconds": fact.seconds,
+        "bytes_down": fact.bytes_down,
+        "bytes_up": fact.bytes_up,
+        "machine": fact.machine,
+    }
+
+
+def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
+    """What to lock before the scheduler counts a fact. Facts that share a subject commit serially;
+    otherwise two commits could each miss that the set is complete.
+
+    Args:
+      fact: to be committed.
+      has_quorum: of its arm. There a contribution may be late, and a path's next phase waits for
+        the path itself as well as for its modules.
+    """
+    match fact:
+        case Contribution() if has_quorum:
+            return (_of_module(fact),)
+        case ModuleReady() if has_quorum:
+            return (_of_module(fact), of_modules_ready(fact.arm, fact.phase))
+        case PathTrained() if has_quorum:
+            return (of_modules_ready(fact.arm, fact.phase + 1),)
+        case Contribution():
+            return (f"Contribution {fact.arm} {fact.module} {fact.phase}",)
+        case ModuleReady():
+            return (of_modules_ready(fact.arm, fact.phase),)
+        case PathScored() | PathLabelled():
+            return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
+        case SliceDone():
+            return (f"SliceDone {fact.stage} {fact.step}",)
+        case PathChecked():  # the next check waits for this one and for the path's modules
+            return (
+                f"PathChecked {fact.arm} {fact.phase}",
+                of_modules_ready(fact.arm, fact.phase + 1),
+            )
+        case PathTrained():
+            return ()  # no task waits for a number of them
+        case _:
+            return (type(fact).__name__,)
+
+
+def of_modules_ready(arm: str, phase: int) -> str:
+    """The lock subject of recording, or counting, an arm's modules at the start of a phase."""
+    return f"ModuleReady {arm} {phase}"
+
+
+def _of_module(fact: Contribution | ModuleReady) -> str:
+    return f"Contribution {fact.arm} {fact.module}"
+
+
+def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:
+    """A row of the table of stages."""
+    return StageDone(
+        stage=stage,
+        phase=phase,
+        artifacts={name: Receipt(*values) for name, values in json.loads(artifacts).items()},
+        summary=json.loads(summary),
+        seconds=seconds,
+    )
+
+
+def name_of_slice(fact: SliceDone) -> str:
+    """In the table of stages, where stages themselves have no spaces in their names."""
+    return " ".join(fact.task[:3])
+
+
+def slice_done(name: str, artifacts: str, summary: str, seconds: float) -> SliceDone:
+    """The inverse of a row of that table."""
+    stage, step, number = name.split(" ")
+    row = stage_done(stage, 0, artifacts, summary, seconds)
+    return SliceDone(
+        stage=row.stage,
+        step=step,
+        slice=int(number),
+        artifacts=row.artifacts,
+        summary=row.summary,
+        seconds=seconds,
+    )
+
+
+def sampled_facts(rows: Iterable[tuple]) -> list[Sampled]:
+    """Rows of the table of samples, those of one release one after another."""
+    by_release: dict[tuple[str, int], list[Sample]] = {}
+    for arm, phase, domain, document, path, prompt, text, num_tokens, has_ended in rows:
+        texts = json.loads(prompt), json.loads(text)
+        sample = Sample(domain, document, path, *texts, num_tokens, bool(has_ended))
+        by_release.setdefault((arm, phase), []).append(sample)
+    return [
+        Sampled(arm=arm, phase=phase, samples=tuple(samples))
+        for (arm, phase), samples in by_release.items()
+    ]

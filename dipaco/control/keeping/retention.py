@@ -1,0 +1,90 @@
+"""Retention: which objects of the store no fact needs any more, and which must stay."""
+
+from dipaco.control.database.contract import Database
+from dipaco.control.planning.release import Release
+from dipaco.schedule.plan import Plan
+from dipaco.topology import ModuleId
+
+
+class Retention:
+    """Of one run."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def superseded_contributions(
+        self, arm: str, module: ModuleId, newest: int, keep: int, *, has_quorum: bool = False
+    ) -> list[str]:
+        """Names of the contributions that a module at phase `newest` leaves behind, where those of
+        `keep` phases are kept, the one that is being gathered included; of as many steps, where a
+        contribution may have been late.
+        """
+        of = {"arm": arm, "module": str(module), "newest": newest, "keep": keep}
+        query = "superseded_taken" if has_quorum else "superseded_contributions"
+        return [name for (name,) in self._database.rows(query, **of)]
+
+    def superseded_snapshots(self, arm: str, path: int, newest: int, keep: int) -> list[str]:
+        """Names of the snapshots that a path's snapshot after phase `newest` leaves behind, where
+        `keep` are kept.
+        """
+        of = {"arm": arm, "path": path, "newest": newest, "keep": keep}
+        return [name for (name,) in self._database.rows("superseded_snapshots", **of)]
+
+    def superseded_modules(
+        self, arm: str, module: ModuleId, phase: int, since: int | None = None
+    ) -> list[str]:
+        """Names of a module's parameters and outer state at a phase, where no other fact has
+        them.
+
+        Args:
+          since: the module's facts of the phases after this one, up to `phase`, do not count: what
+            they have alone goes now, where the module did not step between. None = of `phase`
+            alone.
+        """
+        since = phase - 1 if since is None else since
+        of = {"arm": arm, "module": str(module), "phase": phase, "since": since}
+        return [name for (name,) in self._database.rows("superseded_modules", **of)]
+
+    def live_names(self, *, snapshots: int, contributions: int, but: str = "") -> set[str]:
+        """Names of the newest snapshots of every path, those of the arm `but` left out, and of the
+        newest phases of contributions, so many of each; and of what stopped part-way.
+        """
+        keep = {"snapshots": snapshots, "contributions": contributions, "but": but}
+        return {name for (name,) in self._database.rows("live_names", **keep)}
+
+    def modules_of_finished(self, plan: Plan, arm: str, *, states: int) -> set[str]:
+        """Names of the modules that a finished run is asked for: those of every release, the base
+        model, those of `arm` at every phase, and its outer states at the newest `states` phases.
+        """
+        needed, newest = self.released(plan), plan.arm(arm).phases
+        for of, phase, name, state_name in self._database.rows("module_objects"):
+            if of == arm:
+                needed.add(name)
+                if state_name is not None and phase > newest - states:
+                    needed.add(state_name)
+        return needed
+
+    def released(self, plan: Plan, *, is_newest_only: bool = False) -> set[str]:
+        """Names of the modules of every release, or of the newest of each arm; of the modules as
+        they were at its phase; and of the base model, which routes.
+        """
+        releases = sorted(self._database.rows("release_bodies"))
+        newest = {arm: phase for arm, phase, _ in releases}
+        last = newest | {plan.base.name: plan.base.phases}
+        # A release of paths that stopped early need not hold its modules as they were in the end.
+        needed = {
+            name
+            for arm, phase, name, _ in self._database.rows("module_objects")
+            if phase == last.get(arm)
+        }
+        for arm, phase, body in releases:
+            if phase == newest[arm] or not is_newest_only:
+                release = Release.from_json(body)
+                needed |= {receipt.name for receipt in release.objects.values()}
+        return needed
+
+    def object_bytes(self) -> dict[str, int]:
+        """Name -> bytes of every module, state, contribution, snapshot and score that was ever
+        recorded; many are deleted by now.
+        """
+        return dict(self._database.rows("object_bytes"))

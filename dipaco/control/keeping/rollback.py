@@ -1,0 +1,95 @@
+"""Rollback: a run is at an earlier phase again, as it was recorded.
+
+Facts that were recorded later are *set aside*: their rows move to a table of their own, as JSON
+with the number of the rollback, and count no more. The tasks that they led to wait to be made due
+again. Tables change in one transaction; bytes are not touched.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dipaco.control.claims.history import note_event
+from dipaco.control.claims.queue import add_tasks
+from dipaco.control.claims.silent_workers import Reaper
+from dipaco.control.database.contract import Database
+from dipaco.control.database.retry import retried
+from dipaco.control.keeping.cleaning import lock_whole_run, refuse_cleaned
+from dipaco.control.planning.tasks import Task
+from dipaco.errors import WorkersActive
+
+TABLES = (
+    *("modules", "contributions", "taken", "quorums", "trained"),
+    "partial_snapshots",
+    *("labels", "checks", "scores", "releases", "evaluations", "samples", "stages"),
+)
+MOST_AT_ONCE = 1000  # facts that one statement sets aside
+
+
+class Rollback(NamedTuple):
+    """One return to an earlier phase."""
+
+    arm: str
+    phase: int  # that the arm went back to
+    set_aside: dict[str, int]  # kind of fact -> how many
+
+
+class Rollbacks:
+    """Rollbacks of one run."""
+
+    def __init__(self, database: Database, reaper: Reaper):
+        self._database, self._reaper = database, reaper
+
+    @retried
+    def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
+        """Puts an arm back to the start of `phase`; returns the rows set aside, by table.
+
+        Args:
+          arm: the arm that goes back.
+          phase: one that all modules of the arm have reached.
+          due: the tasks to continue with.
+
+        Raises:
+          WorkersActive: a worker holds a lease. Nothing was changed.
+          RunCleaned: `dipaco clean` has removed what training would go on from. As above.
+        """
+        self._reaper.reap()
+        database, of = self._database, {"arm": arm, "phase": phase}
+        with database.transaction():
+            lock_whole_run(database)
+            refuse_cleaned(database)
+            # First: from here on a claim of these tasks waits for this transaction and then finds
+            # none; a claim made before is seen below.
+            database.change("aside_tasks", **of)
+            database.change("forget_failures_aside")
+            database.change("forget_recoveries_aside")
+            refuse_while_claimed(database, "Going back")
+            ((newest,),) = database.rows("newest_rollback")
+            counts = {}
+            for table in TABLES:
+                rows = database.rows(f"aside_{table}", **of)
+                counts[table] = len(rows)
+                for first in range(0, len(rows), MOST_AT_ONCE):
+                    bodies = json.dumps(list(map(json.dumps, rows[first : first + MOST_AT_ONCE])))
+                    database.change(
+                        "put_aside", rollback=newest + 1, **of, kind=table, bodies=bodies
+                    )
+            note_event(database, "rollback", reason=f"{arm} to phase {phase}")
+            add_tasks(database, due)
+        return {table: count for table, count in counts.items() if count}
+
+    def list(self) -> list[Rollback]:
+        """Every rollback of the run, the first one first."""
+        found: dict[int, Rollback] = {}
+        for number, arm, phase, kind, count in self._database.rows("rollbacks"):
+            found.setdefault(number, Rollback(arm, phase, {})).set_aside[kind] = count
+        return list(found.values())
+
+
+def refuse_while_claimed(database: Database, what: str) -> None:
+    """Inside a transaction: raises `WorkersActive` if a worker holds a lease."""
+    held = database.rows("claims")
+    if held:
+        some = ", ".join(sorted({row[4] for row in held})[:3])
+        who = f"{some} hold{'s' * (len(held) == 1)} {len(held)} task{'s' * (len(held) > 1)}"
+        raise WorkersActive(what=what, who=who)

@@ -1,0 +1,7 @@
+"""Who takes part in a run, and what they are asked to do.
+
+members.py      the workers, and how much of their time counted
+meta.py         values of the run: its command, desired workers, program version
+swarms.py       volunteers: credentials, backbones, steps
+leaderboard.py  what each volunteer has done
+"""

@@ -1,0 +1,242 @@
+"""The run as a whole: its named values, the command that its workers follow, the number of workers
+that launchers keep, and the program version that it is pinned to.
+"""
+
+import json
+import secrets
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from dipaco.control.claims.history import note_event
+from dipaco.control.database.contract import Database
+from dipaco.control.database.retry import retried
+from dipaco.control.errors import UpgradeNotEnded
+from dipaco.control.planning.tasks import Kind
+
+# The command that held before an upgrade drained the run; empty where no upgrade has, or where
+# another command was given since.
+BEFORE_DRAIN = "command before the upgrade's drain"
+# The version of the tables then, until the drain is ended or the run is pinned; empty afterwards.
+TABLES_BEFORE_DRAIN = "tables before the upgrade's drain"
+
+
+class RunCommand(NamedTuple):
+    """What the workers of a run do from now on, and which program version they must be."""
+
+    name: str  # run, pause, drain
+    version: str | None  # that the run is pinned to
+
+
+class DesiredWorkers(NamedTuple):
+    """How many workers a launcher is asked to keep."""
+
+    workers: int
+    identity: str  # of the request: the same number asked for again is another request
+
+
+class LauncherState(NamedTuple):
+    """What a launcher was started with, and how many workers it keeps since."""
+
+    given: int  # `--workers`
+    wanted: int
+    requests: Sequence[str]  # identities of those that it followed, or that were older
+
+
+class WorkSummary(NamedTuple):
+    """All that an idle worker wants to know of a run, at one moment."""
+
+    command: RunCommand
+    has_ready: bool  # A task of the worker's kinds is ready.
+    has_resting: bool  # A task is delayed or has failed.
+    has_unfinished: bool  # A task of any kind is not done; a failed `sample` does not count.
+
+
+class Meta:
+    """Values of one run, by name."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def get(self, key: str) -> str | None:
+        row = self._database.one("get_meta", key=key)
+        return None if row is None else row[0]
+
+    @retried
+    def remember(self, key: str, value: str) -> str:
+        """Stores a value unless there is one already; returns the one that is stored."""
+        with self._database.transaction():
+            self._database.change("remember_meta", key=key, value=value)
+        return self.get(key) or value
+
+    @retried
+    def change_config(self, config: str) -> None:
+        """The run's settings from now on, JSON; processes that work on it keep what they read."""
+        with self._database.transaction():
+            self._database.change("change_meta", key="config", value=config)
+
+    def hosts_secret(self) -> str:
+        """What the hosts of a worker sign with; made the first time. Each process that
+        reads the ledger has it.
+        """
+        return self.remember("hosts_secret", secrets.token_hex(32))
+
+    @retried
+    def set_command(self, name: str) -> None:
+        """What the workers of this run do from now on: `run`, `pause`, `drain`.
+
+        Raises:
+          UpgradeNotEnded: workers would stay or go on, on tables that are newer than their program.
+        """
+        with self._database.transaction():
+            self._database.lock("command")
+            if name != "drain" and self.has_newer_tables():
+                raise UpgradeNotEnded
+            self._put_command(name, before_drain="")
+            note_event(self._database, "command", reason=name)
+
+    @retried
+    def command(self) -> RunCommand:
+        found = dict(self._database.rows("run_command"))
+        return RunCommand(found.get("command", "run"), found.get("version"))
+
+    @retried
+    def work_summary(self, kinds: Collection[Kind]) -> WorkSummary:
+        """One short question without a lock. Thousands of idle workers ask it every second or two,
+        so that a new task never waits long. What it names is asked in full only if it is there.
+
+        Args:
+          kinds: the kinds of task that the worker claims.
+        """
+        row = self._database.one("work_summary", kinds=json.dumps(list(kinds)))
+        assert row is not None
+        command, version, *has = row
+        return WorkSummary(RunCommand(command or "run", version), *map(bool, has))
+
+    @retried
+    def want_workers(self, count: int, launcher: str | None = None) -> None:
+        """How many workers one launcher keeps from now on; every launcher, if it is None."""
+        request = f"{count} {uuid.uuid4().hex}"
+        with self._database.transaction():
+            self._database.change("change_meta", key=_workers_of(launcher), value=request)
+
+    def desired_workers(self, launcher: str) -> list[DesiredWorkers]:
+        """The last request to all launchers, then the last to this one."""
+        texts = [self.get(_workers_of(None)), self.get(_workers_of(launcher))]
+        return [DesiredWorkers(int(text.split()[0]), text) for text in texts if text is not None]
+
+    @retried
+    def note_launcher(self, launcher: str, state: LauncherState) -> None:
+        """For the same command, when it is started again."""
+        with self._database.transaction():
+            values = {"key": f"launcher {launcher}", "value": json.dumps(state)}
+            self._database.change("change_meta", **values)
+
+    def launcher(self, name: str) -> LauncherState | None:
+        """As it was noted last; None: no launcher of this name was ever started."""
+        text = self.get(f"launcher {name}")
+        return None if text is None else LauncherState(*json.loads(text))
+
+    def launcher_life(self, name: str) -> str | None:
+        """The life of the process that took the name last; None: none has."""
+        return self.get(_life_of(name))
+
+    @retried
+    def take_launcher_name(self, name: str, life: str, *, after: str | None) -> bool:
+        """Records that a launcher has a name.
+
+        Args:
+          life: of its process.
+          after: `launcher_life` as it was seen; None = nobody had the name.
+
+        Returns:
+          False: another process took the name first.
+        """
+        with self._database.transaction():
+            self._database.lock(_life_of(name))
+            if self.get(_life_of(name)) not in (after, life):
+                return False
+            self._database.change("change_meta", key=_life_of(name), value=life)
+            return True
+
+    @retried
+    def upgrade_tables(self) -> tuple[int, int]:
+        """Brings the tables to this program's version: all of it or nothing. Returns the versions
+        of the tables, before and now.
+        """
+        return self._database.upgrade()
+
+    @retried
+    def pin(self, version: str, clear: Callable[[], None] = lambda: None) -> None:
+        """Pins the run to `version` of the program, on its own tables. If it was drained for that,
+        ends the drain as `end_drain`.
+
+        Args:
+          version: of the program, as it is described.
+          clear: what else is done in the transaction.
+        """
+        with self._database.transaction():
+            clear()
+            self._database.change("change_meta", key="version", value=version)
+            self._end_drain()
+
+    @retried
+    def begin_drain(self) -> None:
+        """The workers leave, for an upgrade, until `end_drain`. Unlike `set_command`, for tables of
+        whatever version: those of before the history have none.
+        """
+        with self._database.transaction():
+            self._database.lock("command")
+            before = self.get("command") or "run"
+            if before == "drain":  # perhaps of an upgrade that was killed
+                before = self.get(BEFORE_DRAIN) or before
+            self._put_command("drain", before_drain=before)
+            if not self.get(TABLES_BEFORE_DRAIN):  # else of an upgrade that was killed, or failed
+                self._note_tables(str(self._database.tables_version()))
+
+    @retried
+    def end_drain(self) -> bool:
+        """The workers follow the command of before the drain, unless another was given meanwhile,
+        be it to drain.
+
+        Returns:
+          False: the tables are newer than when the drain began, this one or the first of upgrades
+            that did not end, so no worker of before may go on. Nothing was changed.
+        """
+        if self.has_newer_tables():  # asked first without writing: the disk may be full
+            return False
+        with self._database.transaction():
+            self._database.lock("command")
+            if self.has_newer_tables():
+                return False
+            self._end_drain()
+        return True
+
+    def has_newer_tables(self) -> bool:
+        """Whether an upgrade that has not ended has brought the tables to another version."""
+        before = self.get(TABLES_BEFORE_DRAIN)
+        return bool(before and self._database.tables_version() > int(before))
+
+    def _note_tables(self, version: str) -> None:
+        self._database.change("change_meta", key=TABLES_BEFORE_DRAIN, value=version)
+
+    def _end_drain(self) -> None:
+        self._database.lock("command")
+        now, before = self.get("command") or "run", self.get(BEFORE_DRAIN)
+        # A program of before this note leaves it where it is.
+        self._put_command(before if before and now == "drain" else now, before_drain="")
+        self._note_tables("")
+
+    def _put_command(self, name: str, *, before_drain: str) -> None:
+        """Inside a transaction; whether there is a drain to end is noted with every command."""
+        self._database.lock("command")
+        self._database.change("change_meta", key="command", value=name)
+        self._database.change("change_meta", key=BEFORE_DRAIN, value=before_drain)
+
+
+def _workers_of(launcher: str | None) -> str:
+    return "workers" if launcher is None else f"workers {launcher}"
+
+
+def _life_of(launcher: str) -> str:
+    return f"life of launcher {launcher}"
