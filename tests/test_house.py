@@ -156,7 +156,7 @@ def import_graph(*, for_types: bool) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("for_types", [False])
+@pytest.mark.parametrize("for_types", [False, True])
 def test_no_files_import_each_other_in_a_circle_lazily_included(for_types):
     graphlib.TopologicalSorter(import_graph(for_types=for_types)).prepare()
 

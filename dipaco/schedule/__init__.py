@@ -4,6 +4,7 @@
     plan.py           the arms of a run
     path_sampling.py  the draw of the paths that take part in a phase
 
-`config/arms.py` makes the plan of a config. A change of who takes part, of when a module steps, or
-of what is late is a change of this room. Source: DiPaCo (arXiv 2403.10616), sections 2.4 and 3.
+`config/run_config.py` makes the plan of a config. A change of who takes part, of when a module
+steps, or of what is late is a change of this room. Source: DiPaCo (arXiv 2403.10616), sections 2.4
+and 3.
 """

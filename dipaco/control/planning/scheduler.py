@@ -19,8 +19,8 @@ the modules only some steps later. Where they are not there then, its task waits
 the last of them is recorded, which makes it due again.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 from dipaco.control.planning.tasks import (
     Contribution,
@@ -32,7 +32,6 @@ from dipaco.control.planning.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
-    Sampled,
     SliceDone,
     StageDone,
     Task,
@@ -89,44 +88,11 @@ def first_tasks(slices: int) -> list[Task]:
 
 
 def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
-    """The tasks that `facts`, just recorded together, make due; in a fixed order, none twice."""
+    """The tasks that `facts`, recorded together, make due: in a fixed order, each of them once."""
     tasks: dict[Task, None] = {}
     for fact in facts:
-        match fact:
-            case SliceDone():
-                tasks |= dict.fromkeys(_after_slice(plan, fact, frontier))
-            case StageDone(stage="prepare"):
-                tasks[Task("pretrain", plan.base.name, "0", 0)] = None
-            case ModuleReady(arm=arm, module=module, phase=phase):
-                tasks |= dict.fromkeys(_after_module(plan, plan.arm(arm), module, phase, frontier))
-            case PathLabelled(arm=arm, phase=phase):
-                if frontier.num_labelled(arm, phase) == plan.arm(arm).topology.num_paths:
-                    tasks[Task("route", phase=phase)] = None
-            case PathChecked(arm=arm, path=path, phase=phase):
-                tasks |= dict.fromkeys(_after_check(plan.arm(arm), path, phase, frontier))
-            case PathScored(arm=arm, phase=phase):
-                if frontier.num_scored(arm, phase) == plan.arm(arm).topology.num_paths:
-                    tasks[Task("evaluate", arm, "", phase)] = None
-            case Evaluated(arm=arm, phase=phase):
-                # Only now: where likelihood routes, the scores of all paths say where prompts go.
-                if plan.samples:
-                    tasks[Task("sample", arm, "", phase)] = None
-                # No text is waited for: one that cannot be made costs a run nothing else.
-                if _evaluations(plan) <= frontier.evaluated():
-                    tasks[Task("reroute" if plan.reroutes else "report")] = None
-            case StageDone(stage="reroute"):
-                tasks[Task("report")] = None
-            case StageDone(stage="route", phase=0):
-                # The base model is scored only now: its release names the router and the shards.
-                tasks |= dict.fromkeys(_of_all_paths("score", plan.base, plan.base.phases))
-            case StageDone(stage="route", phase=phase):
-                for arm in plan.arms:
-                    if phase in arm.alternations:
-                        tasks |= dict.fromkeys(_after_routing(arm, phase))
-            case PathTrained(arm=arm, path=path, phase=phase):
-                tasks |= dict.fromkeys(_after_training(plan.arm(arm), path, phase, frontier))
-            case StageDone() | Contribution() | Sampled():
-                pass
+        if after := AFTER.get(type(fact)):
+            tasks |= dict.fromkeys(after(plan, fact, frontier))
     return list(tasks)
 
 
@@ -165,7 +131,7 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
     )
 
 
-def _after_slice(plan: Plan, fact: SliceDone, frontier: Frontier) -> list[Task]:
+def _after_slice(plan: Plan, fact: SliceDone, frontier: Frontier) -> Iterable[Task]:
     """All text is read before it is known which documents stay, and all of it is tokens before it
     is put together; all features are there before documents are routed.
     """
@@ -191,45 +157,72 @@ def _evaluations(plan: Plan) -> set[tuple[str, int]]:
     } | {(plan.base.name, plan.base.phases)}
 
 
-def _after_module(
-    plan: Plan, arm: Arm, module: ModuleId, phase: int, frontier: Frontier
-) -> Iterable[Task]:
+def _after_module(plan: Plan, fact: ModuleReady, frontier: Frontier) -> Iterable[Task]:
+    arm, module, phase = plan.arm(fact.arm), fact.module, fact.phase
     ready = frontier.modules_at(arm.name, phase)
-    if arm.name == plan.base.name:
-        if phase == arm.phases:
-            yield from _of_all_slices("route", "features", plan.feature_slices) or [Task("route")]
-        else:
-            yield from _of_all_paths("pretrain", arm, phase)
-        return
-    through = arm.topology.paths_through(module)
-    ready_paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
     is_last = len(ready) == len(arm.topology.modules)
+    if arm.name == plan.base.name:
+        yield from _after_base_phase(plan, phase)
+        return
     if phase < arm.phases and not arm.paths_through(module, phase):
-        late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
-        if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
-            yield Task(
-                "outer", arm.name, str(module), phase
-            )  # no path takes part: the module stays unchanged
+        yield from _step_without_paths(arm, module, phase, frontier)
     if phase in arm.alternations:
         yield from _of_all_paths("label", arm, phase) if is_last else ()
         return
-    if arm.is_synchronous:
-        if phase < arm.phases and is_last:
-            yield Task("train", arm.name, "0", phase)  # of all paths
-    elif phase < arm.phases:
-        late = _late(arm, phase, frontier)
-        for path in ready_paths:
-            if path in arm.paths_in(phase) and path not in late:
-                # Where the path went ahead this task exists: it may wait for this very module.
-                yield Task("train", arm.name, str(path), phase)
+    through = arm.topology.paths_through(module)
+    paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
+    if phase < arm.phases:
+        yield from _training(arm, phase, paths, frontier, is_last=is_last)
     if arm.hold_out:
-        has_new_shards = phase == arm.routed_at(phase)
-        checked_before = set() if has_new_shards else frontier.checked(arm.name, phase - 1)
-        for path in ready_paths:
-            if has_new_shards or path in checked_before:
-                yield Task("check", arm.name, str(path), phase)
+        yield from _checks(arm, phase, paths, frontier)
     elif arm.is_evaluated(phase) and is_last:
         yield from _of_all_paths("score", arm, phase)
+
+
+def _after_base_phase(plan: Plan, phase: int) -> Iterable[Task]:
+    """The base model goes on training. After its last phase, documents are routed by it."""
+    if phase < plan.base.phases:
+        return _of_all_paths("pretrain", plan.base, phase)
+    return _of_all_slices("route", "features", plan.feature_slices) or [Task("route")]
+
+
+def _step_without_paths(
+    arm: Arm, module: ModuleId, phase: int, frontier: Frontier
+) -> Iterable[Task]:
+    """The outer step of a phase that no path of the module takes part in: the module stays as it
+    is, unless contributions of the phase before are late.
+    """
+    late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
+    if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
+        yield Task("outer", arm.name, str(module), phase)
+
+
+def _training(
+    arm: Arm, phase: int, paths: Iterable[int], frontier: Frontier, *, is_last: bool
+) -> Iterable[Task]:
+    """Training tasks of `paths`, whose modules are all at `phase`.
+
+    Args:
+      is_last: all modules of the arm are.
+    """
+    if arm.is_synchronous:
+        if is_last:
+            yield Task("train", arm.name, "0", phase)  # One task trains all paths.
+        return
+    late = _late(arm, phase, frontier)
+    for path in paths:
+        if path in arm.paths_in(phase) and path not in late:
+            # If the path went ahead, this task exists: it may wait for this very module.
+            yield Task("train", arm.name, str(path), phase)
+
+
+def _checks(arm: Arm, phase: int, paths: Iterable[int], frontier: Frontier) -> Iterable[Task]:
+    """Checks of `paths`, whose modules are all at `phase`, where the phase before is checked."""
+    has_new_shards = phase == arm.routed_at(phase)
+    checked_before = set() if has_new_shards else frontier.checked(arm.name, phase - 1)
+    for path in paths:
+        if has_new_shards or path in checked_before:
+            yield Task("check", arm.name, str(path), phase)
 
 
 def _late(arm: Arm, phase: int, frontier: Frontier) -> set[int]:
@@ -239,24 +232,39 @@ def _late(arm: Arm, phase: int, frontier: Frontier) -> set[int]:
     return set(arm.paths_in(phase - 1)) - frontier.trained(arm.name, phase - 1)
 
 
-def _after_training(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterable[Task]:
-    """A late path continues if all its modules have stepped meanwhile; one that takes its modules
-    late (`outer.delay`) continues at once.
+def _after_training(plan: Plan, fact: PathTrained, frontier: Frontier) -> Iterable[Task]:
+    """A late path continues if all its modules have stepped meanwhile. A path that takes its
+    modules late (`outer.delay`) continues at once.
     """
-    after = phase + 1
-    if arm.goes_ahead(path, after) and after < arm.phases:
+    arm, path, after = plan.arm(fact.arm), fact.path, fact.phase + 1
+    if after >= arm.phases:
+        return
+    if arm.goes_ahead(path, after):
         yield Task("train", arm.name, str(path), after)
         return
-    if not arm.has_quorum or after >= arm.phases or after in arm.alternations:
+    may_be_late = arm.has_quorum and after not in arm.alternations
+    if not may_be_late or path not in arm.paths_in(after):
         return
-    if path in arm.paths_in(after) and frontier.modules_at(arm.name, after).issuperset(
-        arm.topology.modules_of(path)
-    ):
+    if frontier.modules_at(arm.name, after).issuperset(arm.topology.modules_of(path)):
         yield Task("train", arm.name, str(path), after)
 
 
-def _after_routing(arm: Arm, phase: int) -> Iterable[Task]:
-    """The tasks that wait for an alternation; all modules are ready by then."""
+def _after_stage(plan: Plan, fact: StageDone, _: Frontier) -> Iterable[Task]:
+    if fact.stage == "prepare":
+        yield Task("pretrain", plan.base.name, "0", 0)
+    elif fact.stage == "reroute":
+        yield Task("report")
+    elif fact.stage == "route" and fact.phase == 0:
+        # The base model is scored only now: its release names the router and the shards.
+        yield from _of_all_paths("score", plan.base, plan.base.phases)
+    elif fact.stage == "route":
+        for arm in plan.arms:
+            if fact.phase in arm.alternations:
+                yield from _after_alternation(arm, fact.phase)
+
+
+def _after_alternation(arm: Arm, phase: int) -> Iterable[Task]:
+    """The tasks that wait for an alternation. All modules are ready by then."""
     if phase < arm.phases:
         for path in arm.paths_in(phase):
             yield Task("train", arm.name, str(path), phase)
@@ -266,8 +274,15 @@ def _after_routing(arm: Arm, phase: int) -> Iterable[Task]:
         yield from _of_all_paths("score", arm, phase)
 
 
-def _after_check(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterable[Task]:
+def _after_labels(plan: Plan, fact: PathLabelled, frontier: Frontier) -> Iterable[Task]:
+    """All paths have labelled: documents are routed anew."""
+    if frontier.num_labelled(fact.arm, fact.phase) == plan.arm(fact.arm).topology.num_paths:
+        yield Task("route", phase=fact.phase)
+
+
+def _after_check(plan: Plan, fact: PathChecked, frontier: Frontier) -> Iterable[Task]:
     """A path is checked phase by phase: each check knows the best one before it."""
+    arm, path, phase = plan.arm(fact.arm), fact.path, fact.phase
     topology, after = arm.topology, phase + 1
     goes_on = after <= arm.phases and after not in arm.alternations
     if goes_on and frontier.modules_at(arm.name, after).issuperset(topology.modules_of(path)):
@@ -276,6 +291,35 @@ def _after_check(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterabl
         yield from _of_all_paths("score", arm, phase)
 
 
+def _after_scores(plan: Plan, fact: PathScored, frontier: Frontier) -> Iterable[Task]:
+    """All paths have scored: the release is evaluated."""
+    if frontier.num_scored(fact.arm, fact.phase) == plan.arm(fact.arm).topology.num_paths:
+        yield Task("evaluate", fact.arm, "", fact.phase)
+
+
+def _after_evaluation(plan: Plan, fact: Evaluated, frontier: Frontier) -> Iterable[Task]:
+    # Prompts are continued only now: if likelihood routes, the scores of all paths route them.
+    if plan.samples:
+        yield Task("sample", fact.arm, "", fact.phase)
+    # Nothing waits for a sample: one that cannot be made costs a run nothing else.
+    if _evaluations(plan) <= frontier.evaluated():
+        yield Task("reroute" if plan.reroutes else "report")
+
+
 def _of_all_paths(kind: Kind, arm: Arm, phase: int) -> Iterable[Task]:
     for path in range(arm.topology.num_paths):
         yield Task(kind, arm.name, str(path), phase)
+
+
+# The tasks after each kind of fact. A `Contribution` makes none due by itself: see `awaited_steps`
+# and `quorum_steps`. Nothing follows a `Sampled`.
+AFTER: dict[type[Fact], Callable[[Plan, Any, Frontier], Iterable[Task]]] = {
+    SliceDone: _after_slice,
+    StageDone: _after_stage,
+    ModuleReady: _after_module,
+    PathTrained: _after_training,
+    PathLabelled: _after_labels,
+    PathChecked: _after_check,
+    PathScored: _after_scores,
+    Evaluated: _after_evaluation,
+}
