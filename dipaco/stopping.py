@@ -2,7 +2,10 @@
 gives up soon: the machine may be gone in half a minute.
 """
 
+import contextlib
+import signal
 import time
+from collections.abc import Callable, Generator
 
 STOPPING_SECONDS = 10.0  # from then on, for whatever is waited for
 
@@ -24,3 +27,31 @@ def wait_again() -> None:
 def is_over() -> bool:
     """Whether it was told to end, and nothing is waited for any more."""
     return bool(_told) and time.monotonic() - _told[0] > STOPPING_SECONDS
+
+
+@contextlib.contextmanager
+def on_sigterm(act: Callable[[], None], *, on_ctrl_c: bool = False) -> Generator[None]:
+    """Inside the block SIGTERM calls `act`; afterwards the previous handler is restored. With
+    `on_ctrl_c` the first Ctrl-C calls `act` too, and the second interrupts. A process that was told
+    to end waits some seconds at most for a database or a store that is away.
+    """
+
+    def told(*_: object) -> None:
+        stop_waiting()
+        act()
+
+    def interrupted(*_: object) -> None:
+        signal.signal(signal.SIGINT, interrupt)
+        told()
+
+    wait_again()
+    before = signal.signal(signal.SIGTERM, told)
+    interrupt = signal.getsignal(signal.SIGINT)
+    if on_ctrl_c:
+        signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if on_ctrl_c:
+            signal.signal(signal.SIGINT, interrupt)

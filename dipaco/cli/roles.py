@@ -80,6 +80,7 @@ class RoleVerb:
         from dipaco.workers.execution import follow
         from dipaco.workers.hosts import HostOptions, join_hosts
         from dipaco.workers.process import exit_with_other_hosts, joined_run, work
+        from dipaco.workers.runners import runner_of
 
         given = vars(options)
         host_options = HostOptions(
@@ -101,7 +102,7 @@ class RoleVerb:
         use_compilation_cache(cache_folder() / "compiled")
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:
-                follow(run, hosts)
+                follow(run, runner_of(run, hosts))
                 return 0
             with ConsoleReporter(run) as console, with_metrics(run, options, console) as callbacks:
                 is_finished = work(
@@ -110,7 +111,7 @@ class RoleVerb:
                     callbacks,
                     kinds=self.kinds_of(options),
                     lease_seconds=options.lease_seconds,
-                    hosts=hosts,
+                    runner=runner_of(run, hosts),
                 )
             if not is_finished:
                 print(stop_message(run.ledger))

@@ -182,6 +182,7 @@ def _start(options: argparse.Namespace) -> int:
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
     from dipaco.workers.process import begun_run, work
     from dipaco.workers.registration import wait_until_name_is_free
+    from dipaco.workers.runners import Volunteers
 
     ask_for_equal_bits()
     use_compilation_cache(cache_folder() / "compiled")
@@ -212,7 +213,7 @@ def _start(options: argparse.Namespace) -> int:
                     name,
                     console,
                     lease_seconds=options.lease_seconds,
-                    phase_runner=backbone.run_phase,
+                    runner=Volunteers(opened, backbone.run_phase),
                     on_ctrl_c=True,
                 )
             if is_finished:

@@ -15,7 +15,7 @@ import argparse
 
 from dipaco.cli.options import DAY_SECONDS, add_run, check_between
 from dipaco.cli.run_commands import print_order
-from dipaco.workers.signals import on_sigterm
+from dipaco.stopping import on_sigterm
 
 HELP = "bring a run to this version of the program"
 

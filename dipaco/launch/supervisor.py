@@ -26,10 +26,9 @@ from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
-from dipaco.stopping import STOPPING_SECONDS
+from dipaco.stopping import STOPPING_SECONDS, on_sigterm
 from dipaco.workers.errors import NameTaken, TaskFailed
 from dipaco.workers.failing import refuse_stuck
-from dipaco.workers.signals import on_sigterm
 
 POLL_SECONDS = 0.2  # time between two looks at the processes
 LOOK_SECONDS = 1.0  # time between two looks at the ledger, which every launcher of a run asks

@@ -19,7 +19,7 @@ from dipaco.routing.config import LIKELIHOOD, RULES, SMALL_MODELS, RoutingConfig
 from dipaco.routing.drawn import deal
 from dipaco.routing.features import document_features
 from dipaco.routing.likelihood import likeliest, prefix_scores
-from dipaco.routing.router import Router
+from dipaco.routing.router import Router, fit_router
 from dipaco.runs.errors import NotAllPaths, ReleaseOfOtherRouter
 from dipaco.runs.feature_cache import cached_features
 from dipaco.runs.run import Run
@@ -53,6 +53,18 @@ class RecentPaths:
     def held_first(self, paths: Iterable[int]) -> list[int]:
         """An order in which fewest have to be read."""
         return sorted(paths, key=lambda path: (path not in self._held, path))
+
+
+def fitted_router(run: Run, features_ND: np.ndarray, label_N: np.ndarray | None = None) -> Router:
+    """A router as the run's settings, or its own rule, fit it. A rule may read labels."""
+    return fit_router(
+        run.config.routing,
+        features_ND,
+        run.config.topology.choices,
+        run.seed_for("router"),
+        run.router_functions,
+        label_N,
+    )
 
 
 def router_of(run: Run, release: Release) -> Router:
@@ -158,6 +170,13 @@ def features(
     if run.config.routing.kind == SMALL_MODELS:
         model = small_config(run.config.model, tokens_NT.shape[1])
         return small_scores(model, run.small_models, tokens_NT, lengths_N, batch_size)
+    return base_features(run, tokens_NT, lengths_N, batch_size)
+
+
+def base_features(
+    run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch_size: int = BATCH_DOCUMENTS
+) -> np.ndarray:
+    """The features that the base model gives documents of these first tokens: float32 [N, D]."""
     return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch_size)
 
 

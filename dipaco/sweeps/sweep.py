@@ -16,6 +16,7 @@ from dipaco.observe.events import Event
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.reading.report import place_in_table
+from dipaco.stopping import on_sigterm
 from dipaco.store.layout import SweepLayout
 from dipaco.sweeps.bootstrap import Drawn, drawn
 from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs
@@ -38,7 +39,6 @@ from dipaco.sweeps.progress import SweepProgress
 from dipaco.sweeps.table import SweepTable, make_table
 from dipaco.sweeps.text import render_sweep_markdown
 from dipaco.sweeps.trials import Trial, named, trials_of
-from dipaco.workers.signals import on_sigterm
 
 
 class SweepOutcome(NamedTuple):

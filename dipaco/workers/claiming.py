@@ -118,11 +118,8 @@ class Claimer:
         return has_bucket and self._run.config.retention.most_unsent > 0
 
     def _end_grace(self) -> bool:
-        """Whether there may be a grace to end; what is over is ended."""
-        has_grace = "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms)
-        if has_grace:
-            self._run.ledger.quorums.end_grace(self._run.plan)
-        return has_grace
+        """Makes outer steps due whose grace is over. Returns whether there were any."""
+        return "outer" in self._kinds and bool(self._run.ledger.quorums.end_grace(self._run.plan))
 
     @property
     def _late_factor(self) -> float:

@@ -1,6 +1,16 @@
-"""Errors of this room: tasks that cannot be done. The docstring of a class is its message."""
+"""Errors of this room: tasks that cannot be done, and `Preempted`. The docstring of an error is its
+message.
+"""
 
+from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.errors import DipacoError, MachineFault
+
+
+class Preempted(Exception):
+    """A task was asked to stop before its end, and has saved what it had done."""
+
+    def __init__(self, partial_snapshot: PartialSnapshot):
+        self.partial_snapshot = partial_snapshot
 
 
 class EmptyHoldOut(DipacoError):

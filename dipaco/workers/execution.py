@@ -8,24 +8,22 @@ from collections.abc import Callable
 
 from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.errors import DipacoError
-from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks, NullCallbacks
+from dipaco.workers.errors import Preempted
 from dipaco.workers.fetching import bring_module
-from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
-from dipaco.workers.preemption import Preempted
-from dipaco.workers.runners import OneHost, Runner, SeveralHosts, Volunteers
-from dipaco.workers.tasks.check import check_path
+from dipaco.workers.hosts import decode_claim, encode_claim
+from dipaco.workers.runners import OneHost, Runner
+from dipaco.workers.tasks.alternation import label_path
 from dipaco.workers.tasks.evaluate import evaluate_release
 from dipaco.workers.tasks.features import slice_of_features
-from dipaco.workers.tasks.label import label_path
 from dipaco.workers.tasks.outer import step_module
 from dipaco.workers.tasks.prepare import prepare_step
 from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
 from dipaco.workers.tasks.sample import sample_release
-from dipaco.workers.tasks.score import score_path
+from dipaco.workers.tasks.score import check_path, score_path
 from dipaco.workers.tasks.train import train
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
@@ -38,35 +36,33 @@ def execute(
     claim: Claim,
     callbacks: Callbacks,
     should_stop: Callable[[], bool],
-    phase_runner: PhaseRunner | None = None,
-    hosts: Hosts = SINGLE_HOST,
+    runner: Runner | None = None,
     should_leave: Callable[[], bool] = lambda: True,
 ) -> list[Fact]:
     """Executes a claimed task; returns the facts to record.
 
     Args:
-      run: that the task belongs to.
-      claim: on the task, held by this worker.
+      run: the run of the task.
+      claim: the claim on the task, held by this worker.
       callbacks: `step_taken` and `prepare_progressed` are called.
       should_stop: called before each step.
-      phase_runner: takes the steps of `train` tasks in place of this process, if given.
-      hosts: of this worker. All take part in what uses devices; the first broadcasts the claim.
+      runner: takes the steps of paths. Its hosts all take part in what uses devices, and the first
+        broadcasts the claim. None is this process alone.
       should_leave: called while the task waits for late modules (`outer.delay`).
 
     Raises:
       Preempted: `should_stop` returned True, or `should_leave` did.
       ClaimLost, and what the task raises.
     """
+    runner = runner or OneHost(run)
+    hosts = runner.hosts
 
     def on_step(loss: float, tokens: int) -> None:
         callbacks.step_taken(claim, loss, tokens)
 
-    def train_path() -> list[Fact]:
+    def train_path(runner: Runner) -> list[Fact]:
         if run.plan.arm(claim.task.arm).is_synchronous:
             return train_synchronous(run, claim, on_step, should_stop)
-        runner: Runner = OneHost(run) if hosts.count == 1 else SeveralHosts(run, hosts)
-        if phase_runner is not None and claim.task.kind == "train":
-            runner = Volunteers(run, phase_runner)
         return train(run, claim, runner, on_step, should_stop, should_leave)
 
     def step_of_module() -> list[Fact]:
@@ -81,9 +77,9 @@ def execute(
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: prepare_step(run, claim, callbacks.prepare_progressed),
-        "pretrain": train_path,
+        "pretrain": lambda: train_path(runner.without_volunteers),
         "route": lambda: hosts.run_on_all(route_step),
-        "train": train_path,
+        "train": lambda: train_path(runner),
         "outer": step_of_module,
         "label": lambda: hosts.run_on_all(lambda: label_path(run, claim)),
         "check": lambda: hosts.run_on_all(lambda: check_path(run, claim)),
@@ -98,11 +94,11 @@ def execute(
     return kinds[claim.task.kind]()
 
 
-def follow(run: Run, hosts: Hosts) -> None:
+def follow(run: Run, runner: Runner) -> None:
     """The loop of a host that is not the first: executes the claims that the first broadcasts,
     until it broadcasts None.
     """
-    while (encoded := hosts.broadcast()) is not None:
+    while (encoded := runner.hosts.broadcast()) is not None:
         # The first host meets the same error, and handles it.
         with contextlib.suppress(Preempted, DipacoError):
-            execute(run, decode_claim(encoded), NullCallbacks(), lambda: False, hosts=hosts)
+            execute(run, decode_claim(encoded), NullCallbacks(), lambda: False, runner)

@@ -31,7 +31,7 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import keep_state, keep_tree
 from dipaco.topology import ModuleId
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiffers
-from dipaco.workers.tasks.outer import contributions_of, stepped_module
+from dipaco.workers.tasks.outer import contributions_taken, stepped_module
 
 WORTH = 0.9  # of the bytes of the whole; a step costs a pass over the module for each contribution
 FETCHES_AT_ONCE = 8
@@ -162,7 +162,7 @@ def _versions(
     facts, keep = run.ledger.facts, run.config.retention.num_contributions
     for at in reversed(range(phase)):
         try:
-            contributions = _taken(run, arm, module, at)
+            contributions = contributions_taken(run, _task(arm, module, at))
         except ContributionMissing:  # it is made again
             return
         newest = phase if is_in_time else arm.phases
@@ -175,16 +175,6 @@ def _versions(
         yield Version(at, stored.parameters, stored.outer_state, tuple(contributions))
 
 
-def _taken(run: Run, arm: Arm, module: ModuleId, step: int) -> list[Contribution]:
-    """The contributions that an outer step took, in the order of its sum."""
-    if arm.has_quorum:
-        of_step = run.ledger.quorums.of_step(arm.name, module, step)
-        keys = [(taken.phase, taken.path) for taken in of_step]
-    else:
-        keys = [(step, path) for path in arm.paths_through(module, step)]
-    return contributions_of(run, _task(arm, module, step), keys)
-
-
 def _task(arm: Arm, module: ModuleId, step: int) -> Task:
     return Task("outer", arm.name, str(module), step)
 
@@ -195,13 +185,14 @@ def _compute(run: Run, arm: Arm, module: ModuleId, step: int) -> None:
     """
     facts = run.ledger.facts
     stored, recorded = (facts.module(arm.name, module, at) for at in (step, step + 1))
-    contributions = _taken(run, arm, module, step)
+    task = _task(arm, module, step)
+    contributions = contributions_taken(run, task)
     if not contributions:  # it stays as it is
         return
     messages = [each.message for each in contributions if not run.objects.has(each.message)]
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as threads:  # small ones: round trips, not bytes
         collections.deque(threads.map(run.objects.file, messages), maxlen=0)
-    stepped = stepped_module(run, _task(arm, module, step), stored, contributions)
+    stepped = stepped_module(run, task, stored, contributions)
     is_equal = keep_tree(run.objects, recorded.parameters, stepped.after)
     if is_equal and recorded.outer_state is not None:
         is_equal = keep_state(run.objects, recorded.outer_state, stepped.momentum)

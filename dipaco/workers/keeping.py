@@ -117,16 +117,14 @@ def _remove(run: Run, name: str) -> None:
 
 def _superseded_by(run: Run, task: Task) -> list[str]:
     """Earlier contributions, snapshots and modules that the facts of a task have superseded."""
-    is_outer = task.kind == "outer"
-    names = _superseded_contributions(run, task) if is_outer else superseded_snapshots(run, task)
-    return names + _superseded_modules(run, task)
-
-
-def _superseded_contributions(run: Run, task: Task) -> list[str]:
-    keep = run.config.retention.num_contributions
-    of = task.arm, task.module, task.phase + 1, keep
-    has_quorum = run.plan.arm(task.arm).has_quorum
-    return run.ledger.retention.superseded_contributions(*of, has_quorum=has_quorum)
+    if task.kind != "outer":
+        return superseded_snapshots(run, task) + _superseded_modules(run, task)
+    arm, keep = run.plan.arm(task.arm), run.config.retention.num_contributions
+    retention = run.ledger.retention
+    return [
+        *retention.superseded_contributions(arm, task.module, task.phase + 1, keep),
+        *_superseded_modules(run, task),
+    ]
 
 
 def _needed_when_finished(run: Run) -> set[str]:

@@ -19,24 +19,23 @@ from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.members.meta import WorkSummary
 from dipaco.control.planning.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
-from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.claiming import Claimer
-from dipaco.workers.errors import ContributionMissing, ContributionRefused
+from dipaco.workers.errors import ContributionMissing, ContributionRefused, Preempted
 from dipaco.workers.execution import execute
 from dipaco.workers.failing import FailureCounter, fault_of_machine
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
+from dipaco.workers.hosts import HostGroupBroken, Hosts
 from dipaco.workers.keeping import (
     collect_after,
     delete_partial_snapshots,
     partial_snapshots_of,
 )
 from dipaco.workers.late_modules import modules_needed
-from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
+from dipaco.workers.runners import OneHost, Runner
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 # Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
@@ -56,8 +55,8 @@ class Worker:
       renewer: renews its leases; started by the caller.
       kinds: of tasks that it claims.
       lease_seconds: without a renewal, after which its tasks may be claimed by others.
-      phase_runner: takes the steps of `train` tasks in place of this process (a swarm).
-      hosts: of this worker; this process is the first.
+      runner: takes the steps of paths, and has this worker's hosts, of which this process is the
+        first. None is this process alone.
       cannot_train: why it claims no tasks that train: it ends with this when the text is prepared
         and nothing else is due.
     """
@@ -71,15 +70,14 @@ class Worker:
         *,
         kinds: Collection[Kind] = ALL_KINDS,
         lease_seconds: float = LEASE_SECONDS,
-        phase_runner: PhaseRunner | None = None,
-        hosts: Hosts = SINGLE_HOST,
+        runner: Runner | None = None,
         cannot_train: MachineFault | None = None,
     ):
         self._cannot_train = cannot_train
-        self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._is_for_base = set(kinds) <= set(FIRST_KINDS)
-        self._kinds, self._hosts = kinds_done_by(hosts, kinds), hosts
+        self._runner = runner or OneHost(run)
+        self._kinds = kinds_done_by(self._runner.hosts, kinds)
         self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
         self._claimer = Claimer(run, name, self._kinds, self._failures, lease_seconds=lease_seconds)
@@ -94,7 +92,7 @@ class Worker:
 
     @property
     def _should_stop(self) -> bool:
-        is_requested = self._stop_is_requested or self._hosts.is_stop_requested
+        is_requested = self._stop_is_requested or self._runner.hosts.is_stop_requested
         return is_requested or self._renewer.command == "drain"
 
     def run_until_finished(self) -> bool:
@@ -179,9 +177,10 @@ class Worker:
         try:
             self._callbacks.task_started(claim)
             should_stop = self._should_stop_doing(claim)
-            runner, hosts = self._phase_runner, self._hosts
-            leave = self._should_leave(should_stop)
-            facts = execute(self._run, claim, self._callbacks, should_stop, runner, hosts, leave)
+            should_leave = self._should_leave(should_stop)
+            facts = execute(
+                *(self._run, claim, self._callbacks, should_stop), self._runner, should_leave
+            )
             self._finish(claim, facts)
         except Preempted as stopped:
             self._release(claim, stopped.partial_snapshot)
@@ -238,7 +237,7 @@ class Worker:
         """
         is_defect = not isinstance(error, DipacoError)
         # A collective fails when another host of this worker is preempted.
-        self._failures.fail(claim, error, is_crash=is_defect and self._hosts.count > 1)
+        self._failures.fail(claim, error, is_crash=is_defect and self._runner.hosts.count > 1)
         if is_defect:
             raise error
 

@@ -21,7 +21,6 @@ from dipaco.control.planning.tasks import Kind
 from dipaco.control.process_id import Life
 from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError, MachineFault
-from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
@@ -32,18 +31,19 @@ from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_program
+from dipaco.stopping import on_sigterm
 from dipaco.store.address import Address
 from dipaco.store.remote import check_upload
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.failing import reason_of
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.hosts import SINGLE_HOST, Hosts, SingleHost
+from dipaco.workers.hosts import Hosts, SingleHost
 from dipaco.workers.keeping import clean_up
 from dipaco.workers.loop import Worker, kinds_done_by
 from dipaco.workers.origin import check_origin, from_checkpoint, from_run
 from dipaco.workers.registration import register
-from dipaco.workers.signals import on_sigterm
+from dipaco.workers.runners import OneHost, Runner
 from dipaco.workers.tasks.prepare import restore_corpus
 
 OF_TRAINING: frozenset[Kind] = frozenset(("pretrain", "train"))  # they need the run's devices
@@ -169,8 +169,7 @@ def work(
     *,
     kinds: Collection[Kind] = ALL_KINDS,
     lease_seconds: float = LEASE_SECONDS,
-    phase_runner: PhaseRunner | None = None,
-    hosts: Hosts = SINGLE_HOST,
+    runner: Runner | None = None,
     on_ctrl_c: bool = False,
 ) -> bool:
     """Works until the run is finished (True) or the process is asked to stop (False).
@@ -186,6 +185,8 @@ def work(
       RunOfOtherVersion: the run is pinned to another program.
       BadMesh, DevicesUnfit, KernelUnavailable: the devices cannot train it.
     """
+    runner = runner or OneHost(run)
+    hosts = runner.hosts
     if not run.ledger.queue.unfinished_kinds():  # whatever program did it
         hosts.broadcast(None)
         return True
@@ -215,8 +216,7 @@ def work(
             renewer,
             kinds=kinds,
             lease_seconds=lease_seconds,
-            phase_runner=phase_runner,
-            hosts=hosts,
+            runner=runner,
             cannot_train=cannot_train,
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):

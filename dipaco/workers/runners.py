@@ -37,6 +37,16 @@ class Runner(PhaseRunner, Protocol):
         """Whether other machines go on from the path's snapshot, so that it must be sent."""
         ...
 
+    @property
+    def without_volunteers(self) -> "Runner":
+        """Takes the steps of the base model, in which volunteers have no part."""
+        ...
+
+
+def runner_of(run: Run, hosts: Hosts) -> Runner:
+    """The runner of a worker that takes its own steps."""
+    return OneHost(run) if hosts.count == 1 else SeveralHosts(run, hosts)
+
 
 class OneHost:
     """Takes the steps on the devices of this process."""
@@ -45,14 +55,19 @@ class OneHost:
     is_shared = False
 
     def __init__(self, run: Run):
-        self._programs = run.programs
+        self._run = run
+
+    @property
+    def without_volunteers(self) -> Runner:
+        return self
 
     def __call__(self, work: PhaseWork) -> PhaseResult:
+        programs = self._run.programs
         result = run_phase(
-            self._programs.place(*work.state),
-            map(self._programs.place_batch, work.batches),
+            programs.place(*work.state),
+            map(programs.place_batch, work.batches),
             work.rates,
-            self._programs.step,
+            programs.step,
             taken=len(work.losses),
             on_step=work.on_step,
             should_stop=work.should_stop,
@@ -68,6 +83,10 @@ class SeveralHosts:
 
     def __init__(self, run: Run, hosts: Hosts):
         self._run, self.hosts = run, hosts
+
+    @property
+    def without_volunteers(self) -> Runner:
+        return self
 
     def __call__(self, work: PhaseWork) -> PhaseResult:
         should_stop = self._decided_by_first(work.should_stop)
@@ -110,6 +129,10 @@ class Volunteers:
         assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses such runs"
         assert run.config.outer.delay == 0, "and these"
         self._run, self._lead = run, lead
+
+    @property
+    def without_volunteers(self) -> Runner:
+        return OneHost(self._run)
 
     def __call__(self, work: PhaseWork) -> PhaseResult:
         return self._lead(work._replace(state=self._run.programs.on_host(*work.state)))

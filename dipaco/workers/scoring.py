@@ -131,6 +131,13 @@ def by_rule(run: Run, valid: Validation, prefix_PN: np.ndarray) -> np.ndarray:
     return valid.paths
 
 
+def routed_paths(run: Run, valid: Validation, arm: str, phase: int) -> np.ndarray:
+    """The same, read from the saved scores of a release if likelihood decides."""
+    if run.config.routing.rule == LIKELIHOOD and run.plan.arm(arm).is_routed:
+        return by_likelihood(run, valid, scores_of_paths(run, valid, arm, phase).prefixes)
+    return valid.paths
+
+
 def score_under_path(
     run: Run, parts: Any, tokens_of: TokenReader, documents: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

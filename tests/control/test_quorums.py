@@ -246,7 +246,7 @@ def test_contributions_that_no_step_has_taken_yet_are_kept(late):
             name
             for newest in (1, 2, 3)
             for name in ledger.retention.superseded_contributions(
-                "modular", EARLY, newest, 1, has_quorum=True
+                plan.arm("modular"), EARLY, newest, 1
             )
         ]
 

@@ -25,7 +25,7 @@ def test_contributions_are_superseded_once_their_module_has_stepped(finished, pl
         phase: [receipt("message", module, phase, path).name for path in paths] for phase in (0, 1)
     }
     left = {
-        at: finished.retention.superseded_contributions("modular", module, at, keep)
+        at: finished.retention.superseded_contributions(plan.arm("modular"), module, at, keep)
         for at in (1, 2)
     }
     assert left == {at: names.get(at - keep, []) for at in (1, 2)}
@@ -108,13 +108,13 @@ def test_what_a_step_takes_that_is_made_again_is_not_superseded(finished, plan):
     module = ModuleId("early", 1)
     paths = plan.arm("modular").topology.paths_through(module)
     names = {receipt("message", module, 0, path).name for path in paths}
-    superseded = finished.retention.superseded_contributions
-    assert names == {*superseded("modular", module, 1, 1)}
+    modular, superseded = plan.arm("modular"), finished.retention.superseded_contributions
+    assert names == {*superseded(modular, module, 1, 1)}
     do_again(finished, "outer", "modular", str(module), 0)
-    assert superseded("modular", module, 1, 1) == []
+    assert superseded(modular, module, 1, 1) == []
     assert names <= finished.retention.live_names(snapshots=1, contributions=1)
     other = ModuleId("early", 0)
-    assert superseded("modular", other, 1, 1), "no other module's step is made again"
+    assert superseded(modular, other, 1, 1), "no other module's step is made again"
 
 
 def test_what_a_path_begins_from_that_trains_again_is_not_superseded(finished):

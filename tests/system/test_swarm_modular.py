@@ -22,6 +22,7 @@ from dipaco.swarm.training.compute import GroupSettings
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
+from dipaco.workers.runners import Volunteers
 from tests.workers.conftest import CONFIG
 
 CONFIG = dataclasses.replace(CONFIG, phases=2)
@@ -90,7 +91,9 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     stop = threading.Event()
     volunteers = [start_session(backbone, credential, True, stop) for credential in credentials]
     try:
-        leading = worker_of(run, "back", phase_runner=backbone.run_phase, kinds=("train",))
+        leading = worker_of(
+            run, "back", runner=Volunteers(run, backbone.run_phase), kinds=("train",)
+        )
         deadline = time.monotonic() + 60  # until the backbone has volunteers, any worker trains it
         while not run.ledger.swarms.backbones(MODULAR, PATH, is_manned=True):
             assert time.monotonic() < deadline

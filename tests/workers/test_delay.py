@@ -15,8 +15,8 @@ from dipaco.store.retention import RetentionSettings
 from dipaco.workers import late_modules
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.claiming import waits_for_modules
+from dipaco.workers.errors import Preempted
 from dipaco.workers.execution import execute
-from dipaco.workers.preemption import Preempted
 from dipaco.workers.rollback import roll_back
 from tests.workers.conftest import config_with, never, work_until, worker_of
 from tests.workers.test_recovery import digests_of, finish, flip

@@ -18,6 +18,7 @@ from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
 from dipaco.workers.failing import reason_of
 from dipaco.workers.hosts import HostGroupBroken
+from dipaco.workers.runners import runner_of
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 POISON = Task("train", MODULAR, "0", 1)
@@ -172,9 +173,8 @@ def test_when_another_host_of_the_worker_dies_the_task_has_not_failed(begin, poi
         RuntimeError("Gloo: peer closed"), *(Task("train", MODULAR, str(n), 1) for n in range(4))
     )
     for number in range(MOST_ERRORS + 1):
-        worker = worker_of(
-            run, f"w{number}", hosts=SimpleNamespace(count=2, is_stop_requested=False)
-        )
+        hosts = SimpleNamespace(count=2, is_stop_requested=False)
+        worker = worker_of(run, f"w{number}", runner=runner_of(run, hosts))
         with pytest.raises(RuntimeError):
             worker.run_once()
     assert {failure.errors for failure in run.ledger.failures.list()} == {0}

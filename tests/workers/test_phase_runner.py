@@ -5,6 +5,7 @@ import numpy as np
 from dipaco.config import MODULAR
 from dipaco.inner.phase import PhaseResult
 from dipaco.runs.reading.progress import progress_of
+from dipaco.workers.runners import Volunteers
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
@@ -18,7 +19,7 @@ def test_the_next_worker_goes_on_from_the_snapshot_of_a_stopped_phase_runner(beg
         work.save(state, (*work.losses, 5.0))  # as a backbone does, now and then
         return PhaseResult(state, np.float32([*work.losses, 5.0]), 4)
 
-    worker = worker_of(run, "others", kinds=("train",), phase_runner=one_step)
+    worker = worker_of(run, "others", kinds=("train",), runner=Volunteers(run, one_step))
     assert worker.run_once()
     (path,) = (p for p in range(4) if run.ledger.facts.partial_snapshot(MODULAR, p, 0) is not None)
     partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, path, 0)

@@ -16,6 +16,7 @@ from dipaco.model.config import MeshConfig, num_parameters, part_names
 from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, has_begun
+from dipaco.stopping import on_sigterm
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectTooLarge
 from dipaco.topology import Level, Topology
@@ -23,7 +24,7 @@ from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.loop import Worker
 from dipaco.workers.process import begun_run, joined_run, work
-from dipaco.workers.signals import on_sigterm
+from dipaco.workers.runners import runner_of
 from tests.workers.conftest import CONFIG
 
 
@@ -97,12 +98,16 @@ def test_a_machine_without_the_devices_prepares_the_text_and_ends(
     assert set(kinds) - set(member.kinds) == {"pretrain", "train"} & set(kinds)
 
 
+def on_two_hosts(run):
+    return runner_of(run, SimpleNamespace(count=2, broadcast=lambda what: None))
+
+
 def test_several_hosts_without_the_devices_are_refused_before_they_join(begin, monkeypatch, capsys):
     """The devices of a smaller mesh are those of the first host: they cannot score either."""
     run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
     monkeypatch.setattr(Worker, "run_until_finished", lambda worker: True)
     with pytest.raises(BadMesh):
-        work(run, "w", Told(), hosts=SimpleNamespace(count=2, broadcast=lambda what: None))
+        work(run, "w", Told(), runner=on_two_hosts(run))
     assert run.ledger.members.list() == []
     assert "training steps" not in capsys.readouterr().out
 
@@ -190,6 +195,6 @@ def test_a_worker_of_several_hosts_registers_only_what_it_does(begin, monkeypatc
     """Else the status would say that it is about to re-route, for ever."""
     run = begin(CONFIG)
     monkeypatch.setattr(Worker, "run_until_finished", lambda worker: True)
-    work(run, "w", Told(), hosts=SimpleNamespace(count=2, broadcast=lambda what: None))
+    work(run, "w", Told(), runner=on_two_hosts(run))
     (member,) = run.ledger.members.list()
     assert set(ALL_KINDS) - set(member.kinds) == {"reroute"}

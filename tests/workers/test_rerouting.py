@@ -18,8 +18,7 @@ from dipaco.routing import token_router as within
 from dipaco.routing.config import RerouteConfig
 from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
-from dipaco.workers.errors import RouterDiverged
-from dipaco.workers.preemption import Preempted
+from dipaco.workers.errors import Preempted, RouterDiverged
 from dipaco.workers.tasks import token_router_training
 from dipaco.workers.tasks.reroute import reroute
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of

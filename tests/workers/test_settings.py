@@ -253,7 +253,7 @@ def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
         prefixes = first_tokens(run.corpus, run.corpus.documents("router"), 32)
         return run.router_of(routing).assign(features(run, *prefixes))[:, 0]
 
-    monkeypatch.setattr("dipaco.workers.tasks.route.best_paths", as_assigned)
+    monkeypatch.setattr("dipaco.workers.tasks.alternation.best_paths", as_assigned)
     work_until(run, CONFIG.phases)
     assert modules_of(run) == plain
     for phase in (1, 2):

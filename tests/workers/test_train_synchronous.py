@@ -18,9 +18,8 @@ from dipaco.runs.reading.report import make_report
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
-from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.execution import execute
-from dipaco.workers.preemption import Preempted
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 from tests.workers.conftest import (

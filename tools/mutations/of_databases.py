@@ -16,8 +16,8 @@ MUTANTS = (
     ),
     Mutant(
         name="who-is-to-end-waits-on",
-        file="dipaco/workers/signals.py",
-        old="        stopping.stop_waiting()\n",
+        file="dipaco/stopping.py",
+        old="        stop_waiting()\n",
         new="",
         breaks="a process that is told to end does not wait for a database that is away",
         tests=("tests/workers/test_process.py",),

@@ -37,7 +37,6 @@ from dipaco.control.planning.tasks import (
     Claim,
     Contribution,
     Fact,
-    ModuleReady,
     PathTrained,
     Task,
 )
@@ -152,7 +151,7 @@ class Commit:
                 held_seconds=held_seconds(claim),
                 trained=json.dumps(trained),
                 contributions=json.dumps(contributions),
-                lock_keys=self._database.lock_keys(*_lock_subjects(plan, facts)),
+                lock_keys=self._database.lock_keys(*lock_subjects(plan, facts)),
                 outer=json.dumps(outer),
                 homes=json.dumps(homes),
             )
@@ -173,7 +172,7 @@ class Commit:
                         record(database, fact)
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
-                database.lock(*_lock_subjects(plan, facts))
+                database.lock(*lock_subjects(plan, facts))
                 for task, awaited in awaited_steps(plan, facts):
                     add_outer_task(database, task, awaited)
                 for quorum in quorum_steps(plan, facts):
@@ -219,17 +218,3 @@ class Commit:
         self._database.change(
             "add_release", arm=arm, phase=phase, digest=release.digest, body=release.to_json()
         )
-
-
-def _lock_subjects(plan: Plan, facts: list[Fact]) -> list[str]:
-    return [
-        subject
-        for fact in facts
-        for subject in lock_subjects(fact, has_quorum=_has_quorum(plan, fact))
-    ]
-
-
-def _has_quorum(plan: Plan, fact: Fact) -> bool:
-    return (
-        isinstance(fact, Contribution | ModuleReady | PathTrained) and plan.arm(fact.arm).has_quorum
-    )

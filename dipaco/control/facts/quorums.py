@@ -102,9 +102,9 @@ class Quorums:
         except KeyTaken as error:  # by the worker that holds the step now
             raise ClaimLost(task=task) from error
 
-    def of_step(self, arm: str, module: ModuleId, step: int) -> list[TakenContribution]:
-        """What a step has taken, in the order of its sum."""
-        rows = self._database.rows("taken", arm=arm, module=str(module), step=step)
+    def of_step(self, task: Task) -> list[TakenContribution]:
+        """What an outer step has taken, in the order of its sum."""
+        rows = self._database.rows("taken", arm=task.arm, module=task.subject, step=task.phase)
         return [TakenContribution(*row) for row in rows]
 
     def taken(self, arm: str) -> dict[tuple[ModuleId, int], list[TakenContribution]]:

@@ -23,6 +23,7 @@ from dipaco.control.planning.tasks import (
     StageDone,
 )
 from dipaco.receipt import Receipt
+from dipaco.schedule.plan import Plan
 
 
 def record(database: Database, fact: Fact) -> None:
@@ -133,21 +134,22 @@ def row_of_trained(fact: PathTrained) -> dict[str, Any]:
     }
 
 
-def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
-    """What to lock before the scheduler counts a fact. Facts that share a subject commit serially;
-    otherwise two commits could each miss that the set is complete.
-
-    Args:
-      fact: to be committed.
-      has_quorum: of its arm. There a contribution may be late, and a path's next phase waits for
-        the path itself as well as for its modules.
+def lock_subjects(plan: Plan, facts: Iterable[Fact]) -> list[str]:
+    """What to lock before the scheduler counts these facts. Facts that share a subject commit
+    serially. Otherwise two commits could each miss that the set is complete.
     """
+    return [subject for fact in facts for subject in _lock_subjects(plan, fact)]
+
+
+def _lock_subjects(plan: Plan, fact: Fact) -> tuple[str, ...]:
     match fact:
-        case Contribution() if has_quorum:
+        # With a quorum a contribution may be late, and a path's next phase waits for the path
+        # itself as well as for its modules.
+        case Contribution() if plan.arm(fact.arm).has_quorum:
             return (_of_module(fact),)
-        case ModuleReady() if has_quorum:
+        case ModuleReady() if plan.arm(fact.arm).has_quorum:
             return (_of_module(fact), of_modules_ready(fact.arm, fact.phase))
-        case PathTrained() if has_quorum:
+        case PathTrained() if plan.arm(fact.arm).has_quorum:
             return (of_modules_ready(fact.arm, fact.phase + 1),)
         case Contribution():
             return (f"Contribution {fact.arm} {fact.module} {fact.phase}",)

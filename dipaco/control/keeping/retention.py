@@ -2,6 +2,7 @@
 
 from dipaco.control.database.contract import Database
 from dipaco.control.planning.release import Release
+from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
 
@@ -13,14 +14,14 @@ class Retention:
         self._database = database
 
     def superseded_contributions(
-        self, arm: str, module: ModuleId, newest: int, keep: int, *, has_quorum: bool = False
+        self, arm: Arm, module: ModuleId, newest: int, keep: int
     ) -> list[str]:
-        """Names of the contributions that a module at phase `newest` leaves behind, where those of
-        `keep` phases are kept, the one that is being gathered included; of as many steps, where a
-        contribution may have been late.
+        """Names of the contributions that a module at phase `newest` leaves behind. Those of `keep`
+        phases are kept, the one that is being gathered included. Where a contribution may have been
+        late, those of as many steps are.
         """
-        of = {"arm": arm, "module": str(module), "newest": newest, "keep": keep}
-        query = "superseded_taken" if has_quorum else "superseded_contributions"
+        of = {"arm": arm.name, "module": str(module), "newest": newest, "keep": keep}
+        query = "superseded_taken" if arm.has_quorum else "superseded_contributions"
         return [name for (name,) in self._database.rows(query, **of)]
 
     def superseded_snapshots(self, arm: str, path: int, newest: int, keep: int) -> list[str]:

@@ -242,7 +242,7 @@ def _after_training(plan: Plan, fact: PathTrained, frontier: Frontier) -> Iterab
     if arm.goes_ahead(path, after):
         yield Task("train", arm.name, str(path), after)
         return
-    may_be_late = arm.has_quorum and after not in arm.alternations
+    may_be_late = arm.has_quorum and not arm.sends_all(fact.phase)
     if not may_be_late or path not in arm.paths_in(after):
         return
     if frontier.modules_at(arm.name, after).issuperset(arm.topology.modules_of(path)):

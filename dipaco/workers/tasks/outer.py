@@ -53,8 +53,8 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     task = claim.task
     module = task.module
     stored = run.ledger.facts.module(task.arm, module, task.phase)
-    awaited = _awaited(run, claim)
-    if not awaited:
+    contributions = contributions_taken(run, task, claim)
+    if not contributions:
         return [
             ModuleReady(
                 arm=task.arm,
@@ -65,7 +65,6 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
                 gradient_norm=None,
             )
         ]
-    contributions = contributions_of(run, task, awaited)
     _check_bases(run, task, contributions)
     lag = None
 
@@ -148,21 +147,23 @@ def stepped_module(
     )
 
 
-def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
-    """(phase, path) of the contributions that the step takes, in the order of their sum."""
-    task = claim.task
-    arm = run.plan.arm(task.arm)
-    if arm.has_quorum:
-        return [(taken.phase, taken.path) for taken in run.ledger.quorums.take(claim)]
-    return [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
+def contributions_taken(run: Run, task: Task, claim: Claim | None = None) -> list[Contribution]:
+    """The contributions that an outer step takes, in the order of their sum.
 
-
-def contributions_of(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Contribution]:
-    """The contributions that a step awaits or has taken, in order.
+    Args:
+      run: the run.
+      task: the outer step.
+      claim: decides what a step with a quorum takes, at its first call. None: reads it.
 
     Raises:
       ContributionMissing: one was refused, and its path trains again.
+      ClaimLost: another worker holds the step.
     """
+    arm, quorums = run.plan.arm(task.arm), run.ledger.quorums
+    awaited = [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
+    if arm.has_quorum:
+        taken = quorums.of_step(task) if claim is None else quorums.take(claim)
+        awaited = [(each.phase, each.path) for each in taken]
     by_phase_and_path = {
         (contribution.phase, contribution.path): contribution
         for phase in sorted({phase for phase, _ in awaited})

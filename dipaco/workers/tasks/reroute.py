@@ -22,7 +22,7 @@ from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.tensors import save_tree
 from dipaco.workers.callbacks import OnStep
-from dipaco.workers.scoring import by_rule, saved_scores, scores_of_paths, validation
+from dipaco.workers.scoring import routed_paths, saved_scores, validation
 from dipaco.workers.tasks.token_router_training import hidden_of, trained
 
 
@@ -42,7 +42,7 @@ def reroute(
 
     valid = validation(run, MODULAR, arm.phases)
     documents = valid.documents
-    path_N = by_rule(run, valid, scores_of_paths(run, valid, MODULAR, arm.phases).prefixes)
+    path_N = routed_paths(run, valid, MODULAR, arm.phases)
     tokens, lengths = first_tokens(run.tokens_of(documents), documents, config.data.length)
     choice_NT = _choices(run, kept.params, tokens)
     prefix_tokens = config.data.prefix_tokens

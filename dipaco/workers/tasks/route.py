@@ -4,36 +4,28 @@ import dataclasses
 import functools
 import json
 import time
-from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from dipaco.config import MODULAR
-from dipaco.control.planning.summaries import Alternated, Routed
+from dipaco.control.planning.summaries import Routed
 from dipaco.control.planning.tasks import Claim, Fact, ModuleReady, StageDone
-from dipaco.data.pack import load_plan
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
 from dipaco.data.windows import first_tokens
 from dipaco.receipt import Receipt
-from dipaco.routing.calibration import is_near
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
-from dipaco.routing.discriminative import calibrated, fit_classifier
-from dipaco.routing.features import document_features
-from dipaco.routing.labels import best_paths
-from dipaco.routing.likelihood import balanced, balancing_nats
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.reading.routing_notes import sentence_on_shards
-from dipaco.runs.routing import FeaturesOf, route_documents
+from dipaco.runs.routing import FeaturesOf, base_features, fitted_router, route_documents
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import FittedModels, fit_small_models
 from dipaco.schedule.arm import Arm
 from dipaco.store.layout import shard_tokens_folder
-from dipaco.store.tensors import load_tree, save_tree
+from dipaco.store.tensors import save_tree
 from dipaco.workers.errors import EmptyHoldOut
 from dipaco.workers.row_plans import save_row_plan
+from dipaco.workers.tasks.alternation import Alternation, alternation, share_moved
 from dipaco.workers.tasks.features import features_for, validation_documents
 
 
@@ -68,8 +60,8 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
         small_models_seconds=routed.small_models_seconds,
         outside_bounds=sentence_on_shards(run, counts, phase),
     )
-    if routed.refit is not None:
-        summary = _alternated(run, phase, shards, summary, routed.refit)
+    if routed.by is not None:
+        summary = routed.by.summary(summary, share_moved(run, phase, shards))
     stage = StageDone(
         stage="route",
         phase=phase,
@@ -88,9 +80,9 @@ class _Routed(NamedTuple):
     router: Router
     choices_NK: np.ndarray  # paths of each training document
     features_of: FeaturesOf
-    refit: "_Refit | None" = None  # of an alternation
-    small: FittedModels | None = None  # that divided them
-    small_models_seconds: float | None = None  # of fitting those
+    by: Alternation | None = None  # None: the first routing
+    small: FittedModels | None = None  # the small models that divided them
+    small_models_seconds: float | None = None  # seconds of fitting those
 
     def shortlists(self, run: Run, documents: np.ndarray) -> np.ndarray:
         """int [N, K], the K paths that are compared for each document, the router's first first."""
@@ -106,17 +98,13 @@ def _routed(run: Run, phase: int) -> _Routed:
         seconds = time.monotonic() - started
         run.small_models = small.models  # they route from here on, before the stage is recorded
         return _Routed(small.router, small.choices_NK, features_of, None, small, seconds)
-    refit = None
-    if phase and routing.rule == LIKELIHOOD:
-        refit = _by_likelihood(run, phase)
-    elif phase:
-        refit = _refit(run, phase, features_of)
-    router = _router(run, features_of) if refit is None else refit.router
-    choices_NK = None if refit is None else refit.choices_NK
+    by = alternation(run, phase, features_of) if phase else None
+    router = _router(run, features_of) if by is None else by.router
+    choices_NK = None if by is None else by.choices_NK
     if choices_NK is None:
         train = run.corpus.documents("train")
         choices_NK = route_documents(run, router, run.corpus, train, routing.overlap, features_of)
-    return _Routed(router, choices_NK, features_of, refit)
+    return _Routed(router, choices_NK, features_of, by)
 
 
 def _write_tokens(run: Run, shares: list[np.ndarray]) -> None:
@@ -146,8 +134,8 @@ def _further_artifacts(
         artifacts["shortlists"] = save_tree(run.objects, "shards", shortlists)
     if routed.small is not None:
         artifacts["small_models"] = save_tree(run.objects, "routers", routed.small.models)
-    if routed.refit is not None:
-        artifacts["labels"] = save_tree(run.objects, "shards", routed.refit.labels)
+    if routed.by is not None:
+        artifacts["labels"] = save_tree(run.objects, "shards", routed.by.labels)
     return artifacts
 
 
@@ -168,144 +156,25 @@ def _router(run: Run, features_of: FeaturesOf) -> Router:
     given = run.given("router")
     if given is not None:
         return load(run.objects.read_bytes(Receipt(*given)), run.router_functions)
-    return _fitted(run, features_of(run, run.corpus, run.corpus.documents("router")))
-
-
-def _fitted(run: Run, features_ND: np.ndarray, label_N: np.ndarray | None = None) -> Router:
-    return fit_router(
-        run.config.routing,
-        features_ND,
-        run.config.topology.choices,
-        run.seed_for("router"),
-        run.router_functions,
-        label_N,
-    )
+    return fitted_router(run, features_of(run, run.corpus, run.corpus.documents("router")))
 
 
 def _small_models(run: Run) -> FittedModels:
     """Small models that share out the training documents, from k-means on."""
     assert run.given("router") is None, "`from_run` refuses such starts"
     config, train = run.config, run.corpus.documents("train")
-    prefix_tokens = config.data.prefix_tokens
 
-    def base_features(documents: np.ndarray) -> np.ndarray:
-        return document_features(
-            run.base_hidden, *first_tokens(run.corpus, documents, prefix_tokens), batch_size=256
-        )
+    def features_of(documents: np.ndarray) -> np.ndarray:
+        prefix = first_tokens(run.corpus, documents, config.data.prefix_tokens)
+        return base_features(run, *prefix)
 
     clusters = fit_router(
         dataclasses.replace(config.routing, kind="kmeans"),
-        base_features(run.corpus.documents("router")),
+        features_of(run.corpus.documents("router")),
         config.topology.choices,
         run.seed_for("router"),
     )
-    return fit_small_models(run, clusters.assign(base_features(train))[:, 0])
-
-
-class _Refit(NamedTuple):
-    """The router after an alternation, and what it was fitted to."""
-
-    router: Router
-    labels: dict[str, np.ndarray]  # documents int64 [N], and the best path of each, `paths` [N]
-    agreement: float  # share of the labels that the router before assigns
-    agreement_after: float
-    before_calibration: list[int]  # documents of each path
-    after_calibration: list[int]
-    choices_NK: np.ndarray | None = None  # paths of each training document; None = by the router
-
-
-def _refit(run: Run, phase: int, features_of: FeaturesOf) -> _Refit:
-    """Fits the router to the labels of an alternation.
-
-    A router that already assigns every document to its best path stays as it is.
-    """
-    config, before = run.config, run.router_of(run.routing_of(MODULAR, phase - 1))
-    scores = (
-        load_tree(run.objects, receipt) for receipt in run.ledger.facts.labels(MODULAR, phase)
-    )
-    label_N = best_paths(score["sums"] for score in scores)
-    features_ND = features_of(run, run.corpus, run.corpus.documents("router"))
-    assigned_N = before.assign(features_ND)[:, 0]
-    is_right_N = assigned_N == label_N
-    share = config.routing.target_share
-    counts_P = np.bincount(assigned_N, minlength=config.num_paths)
-    classifier = router = before
-    if not (is_right_N.all() and (share is None or is_near(counts_P, np.array(share)))):
-        if run.router_functions is not None:
-            classifier = router = _fitted(run, features_ND, label_N)
-        else:
-            classifier = fit_classifier(config.routing, features_ND, label_N, config.num_paths)
-            router = calibrated(classifier, config.routing, features_ND, label_N)
-    calibrated_N = router.assign(features_ND)[:, 0]
-    return _Refit(
-        router=router,
-        labels={"documents": run.corpus.documents("router"), "paths": label_N},
-        agreement=float(is_right_N.mean()),
-        agreement_after=float((calibrated_N == label_N).mean()),
-        before_calibration=np.bincount(
-            classifier.assign(features_ND)[:, 0], minlength=config.num_paths
-        ).tolist(),
-        after_calibration=np.bincount(calibrated_N, minlength=config.num_paths).tolist(),
-    )
-
-
-def _by_likelihood(run: Run, phase: int) -> _Refit:
-    """Divides the documents by what the paths say of their first tokens, balanced by prices that
-    are fitted to the router's documents. The router stays: it makes the shortlists.
-    """
-    config, routing = run.config, run.config.routing
-    router = run.router_of(run.routing_of(MODULAR, phase - 1))
-    shortlists = load_tree(run.objects, run.stage("route").artifacts["shortlists"])
-    scores = {split: np.zeros(each.shape) for split, each in shortlists.items()}
-    for path, receipt in enumerate(run.ledger.facts.labels(MODULAR, phase)):
-        for split, prefix_M in load_tree(run.objects, receipt).items():
-            scores[split][shortlists[split] == path] = prefix_M
-    for score_Nn in scores.values():
-        score_Nn[:, 0] += routing.prior_nats
-    price_P = balancing_nats(
-        scores["router"],
-        shortlists["router"],
-        config.num_paths,
-        floor=routing.floor,
-        capacity=routing.capacity,
-    )
-
-    def paths(split: str, price_P: np.ndarray, num_choices: int = 1) -> np.ndarray:
-        return balanced(scores[split], shortlists[split], price_P, num_choices)
-
-    label_N = paths("router", np.zeros(config.num_paths))[:, 0]
-    priced_N = paths("router", price_P)[:, 0]
-    return _Refit(
-        router=router,
-        labels={"documents": run.corpus.documents("router"), "paths": label_N, "prices": price_P},
-        agreement=float((shortlists["router"][:, 0] == label_N).mean()),
-        agreement_after=float((priced_N == label_N).mean()),
-        before_calibration=np.bincount(label_N, minlength=config.num_paths).tolist(),
-        after_calibration=np.bincount(priced_N, minlength=config.num_paths).tolist(),
-        choices_NK=paths("train", price_P, routing.overlap),
-    )
-
-
-def _alternated(
-    run: Run, phase: int, shards: list[Shard], routed: Routed, refit: _Refit
-) -> Alternated:
-    """A routing's summary, and what its alternation changed."""
-    plans = run.shards_of(run.routing_of(MODULAR, phase - 1)).plans
-    stayed = sum(
-        len(np.intersect1d(load_plan(Path(run.objects.file(plan))).documents, shard.plan.documents))
-        for plan, shard in zip(plans, shards, strict=True)
-    )
-    documents = sum(len(shard.plan.documents) for shard in shards)
-    labels = np.bincount(refit.labels["paths"], minlength=run.config.num_paths)
-    return Alternated(
-        **msgspec.structs.asdict(routed),
-        labels=labels.tolist(),
-        before_calibration=refit.before_calibration,
-        after_calibration=refit.after_calibration,
-        agreement=refit.agreement,
-        agreement_after=refit.agreement_after,
-        moved=1 - stayed / documents,
-    )
+    return fit_small_models(run, clusters.assign(features_of(train))[:, 0])
 
 
 def _build_shards(run: Run, choices_NK: np.ndarray) -> tuple[list[Shard], list[np.ndarray]]:

@@ -10,10 +10,9 @@ from dipaco.control.planning.tasks import Claim, Fact, Sample, Sampled
 from dipaco.data.prompts import prompt_rows
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.samples import continue_prompts
-from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.run import Run
 from dipaco.workers.fetching import bring_release
-from dipaco.workers.scoring import Validation, by_likelihood, scores_of_paths, validation
+from dipaco.workers.scoring import routed_paths, validation
 
 # At 0 a small model repeats itself; at 1 it makes few words. Samples are for reading.
 TEMPERATURE = 0.7
@@ -29,7 +28,7 @@ def sample_release(run: Run, claim: Claim) -> list[Fact]:
     documents = valid.documents[rows]
     corpus = run.tokens_of(valid.documents)
     prompt_NT, _ = first_tokens(corpus, documents, run.config.data.prefix_tokens)
-    path_N = _paths(run, valid, arm, phase)[rows]
+    path_N = routed_paths(run, valid, arm, phase)[rows]
     token_NS = np.zeros((len(rows), settings.tokens), np.int32)
     for path in np.unique(path_N).tolist():
         (own,) = np.nonzero(path_N == path)
@@ -48,13 +47,6 @@ def sample_release(run: Run, claim: Claim) -> list[Fact]:
         for of in zip(documents.tolist(), path_N.tolist(), prompt_NT, token_NS, strict=True)
     )
     return [Sampled(arm=arm, phase=phase, samples=tuple(samples))]
-
-
-def _paths(run: Run, valid: Validation, arm: str, phase: int) -> np.ndarray:
-    """The path of each evaluated document by `routing.rule`: int32 [N]."""
-    if run.config.routing.rule == LIKELIHOOD and run.plan.arm(arm).is_routed:
-        return by_likelihood(run, valid, scores_of_paths(run, valid, arm, phase).prefixes)
-    return valid.paths
 
 
 def _sample(

@@ -1,20 +1,18 @@
-"""`score`: log-likelihoods of validation documents under one path of a release.
+"""`score` and `check`: log-likelihoods of documents under one path.
 
-A document is scored under the path it was routed to; where it is routed by likelihood, under each
-path of its shortlist. At the end of the run, where the row of the best path per document is wanted,
-it is scored under every path.
+`check` scores what the path's shard holds out, for early stopping (DiPaCo section 2.7). `score`
+scores documents of validation under a path of a release. A document is scored under the path it was
+routed to, and if it is routed by likelihood, under each path of its shortlist. At the end of the
+run it is scored under every path, if the row of the best path per document is wanted.
 """
 
 import time
 
-from dipaco.control.planning.tasks import (
-    Claim,
-    Fact,
-    PathScored,
-)
+from dipaco.control.planning.tasks import Claim, Fact, PathChecked, PathScored
+from dipaco.inner.early_stopping import Best, best_so_far
 from dipaco.runs.run import Run
-from dipaco.store.tensors import save_tree
-from dipaco.workers.fetching import bring_release
+from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers.fetching import bring_modules, bring_release
 from dipaco.workers.scoring import (
     compares_paths,
     score_tokens_under_path,
@@ -57,6 +55,32 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
             path=task.path,
             phase=task.phase,
             scores=save_tree(run.objects, "scores", scores),
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def check_path(run: Run, claim: Claim) -> list[Fact]:
+    """Loss of a path on the hold-out of its shard, and the phase at which it was lowest so far."""
+    started = time.monotonic()
+    arm, path, phase = run.plan.arm(claim.task.arm), claim.task.path, claim.task.phase
+    held_out = load_tree(run.objects, run.routing_of(arm.name, phase).artifacts["held_out"])
+    documents = held_out[f"{path:06d}"]
+    bring_modules(run, arm.name, arm.topology.modules_of(path), phase)
+    parts = run.parts_at(arm.name, path, phase)
+    sums, counts = score_under_path(run, parts, run.tokens_of(documents), documents)
+    loss = -float(sums.sum()) / int(counts.sum())
+    before = None
+    if phase > arm.routed_at(phase):
+        at = run.ledger.facts.checks(arm.name, phase - 1)[path].best_phase
+        before = Best(at, run.ledger.facts.checks(arm.name, at)[path].loss)
+    return [
+        PathChecked(
+            arm=arm.name,
+            path=path,
+            phase=phase,
+            loss=loss,
+            best_phase=best_so_far(before, phase, loss).phase,
             seconds=time.monotonic() - started,
         )
     ]

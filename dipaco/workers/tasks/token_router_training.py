@@ -32,8 +32,7 @@ from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.workers.callbacks import OnStep
-from dipaco.workers.errors import RouterDiverged
-from dipaco.workers.preemption import Preempted
+from dipaco.workers.errors import Preempted, RouterDiverged
 
 NUM_CHECKS = 40  # of the router on its hold-out during training
 BATCH_SIZE = 64  # documents in a step

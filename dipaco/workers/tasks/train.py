@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import OnStep
+from dipaco.workers.errors import Preempted
 from dipaco.workers.late_modules import have_come, merged
 from dipaco.workers.phase_end import end_phase, partial_snapshot_of
 from dipaco.workers.phase_start import PhaseStart, phase_start
-from dipaco.workers.preemption import Preempted
 from dipaco.workers.runners import Runner, phase_work
 
 

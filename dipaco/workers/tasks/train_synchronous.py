@@ -28,9 +28,8 @@ from dipaco.schedule.arm import Arm
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
 from dipaco.workers.callbacks import OnStep
-from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.phase_end import module_as_trained
-from dipaco.workers.preemption import Preempted
 from dipaco.workers.row_plans import batches_for
 
 Modules = dict[ModuleId, Any]
