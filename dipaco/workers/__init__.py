@@ -2,16 +2,16 @@
 
 `process` opens a run and works on it: `registration` under a name, `heartbeat` to renew leases,
 `claiming` to pick a task, `loop` to execute it and record. `execution` maps each kind of task to
-its function in `tasks/`; `hosts` are the processes of a worker on several machines. `recovery` has
-lost objects made again, `keeping` deletes superseded ones, `monitor` reports silent
-workers, `rollback` goes back to an earlier phase, `cleaning` gives that up, `origin` is what a new
-run starts from.
+its function in `tasks/`, `runners` take the steps of paths, and `hosts` are the processes of a
+worker on several machines. `recovery` has lost objects made again, `keeping` deletes superseded
+ones, `monitor` reports silent workers, `rollback` goes back to an earlier phase, `cleaning` gives
+that up, `origin` is what a new run starts from.
 
-Nouns: a *worker* holds a *claim* on a task while its lease is renewed; executing a task writes
-objects and returns *facts*; a worker that must stop inside a phase saves a *partial snapshot*.
+Nouns: a *worker* holds a *claim* on a task while its lease is renewed. Executing a task writes
+objects and returns *facts*. A worker that must stop inside a phase saves a *partial snapshot*.
 
 All work is deterministic: a task done twice gives the same bytes, and its facts count once. One
-process until the run is finished is the laptop; the same tasks are the cluster. This room alone may
-know both `store` and `inner`/`outer`, and imports everything below it but `serving` and `swarm`.
-DiPaCo (arXiv 2403.10616) section 3.
+process until the run is finished is the laptop, and the same tasks are the cluster. This room alone
+may know both `store` and `inner`/`outer`, and imports everything below it but `serving` and
+`swarm`. DiPaCo (arXiv 2403.10616) section 3.
 """

@@ -1,7 +1,7 @@
-"""The weighted mean of the contributions to a module, and what each of them counts in it.
+"""The weighted mean of the contributions to a module, and the weight of each.
 
 DiPaCo equation 3: a contribution counts by the documents of its path, and by the square root of the
-fan-in; a row of the vocabulary may have weights of its own. Contributions are added one at a time,
+fan-in. Rows of the vocabulary may have other weights. Contributions are added one at a time,
 so memory does not grow with the fan-in. While one is added, a thread reads and verifies the next.
 """
 
@@ -37,11 +37,11 @@ Loaded = TypeVar("Loaded")
 
 
 class ContributionWeights(NamedTuple):
-    """How much one contribution counts in a step."""
+    """The weights of one contribution in an outer step."""
 
     weight: float
-    row_weight_V: np.ndarray | None  # of rows of the vocabulary; None: as all else
-    sent_V: np.ndarray | None  # the rows that it holds; None: all
+    row_weight_V: np.ndarray | None  # one for each row of the vocabulary, None: `weight`
+    sent_V: np.ndarray | None  # the rows that it holds, None: all
 
 
 def weights_of_step(
@@ -54,7 +54,8 @@ def weights_of_step(
     alphas: dict[tuple[int, int], float] = {}
     fan_ins: dict[int, int] = {}
     counts: dict[int, RowCounts | None] = {}
-    shares: dict[int, np.ndarray] = {}  # for rows of the vocabulary, and their fan-ins
+    # Weights and fan-ins of the rows of the vocabulary.
+    shares: dict[int, np.ndarray] = {}
     row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
@@ -71,7 +72,7 @@ def weights_of_step(
         if of_tokens is not None:
             shares[phase] = row_shares(of_tokens, of_phase)
             row_fan_ins[phase] = effective_fan_in(shares[phase])
-    fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
+    fan_in = fan_ins[max(fan_ins)]
 
     def weights_of(phase: int, path: int) -> ContributionWeights:
         rescale = settings.rescale_by_fan_in
@@ -95,8 +96,8 @@ def weighted_mean(
     weights: list[ContributionWeights],
     like: Mapping[str, Any],
 ) -> tuple[dict[str, Any], list[ContributionNorm]]:
-    """The weighted mean of the contributions in the order given, each read once; and the norm of
-    each.
+    """Returns the weighted mean of the contributions, and the norm of each. Each is read once, in
+    the order given.
     """
 
     # A function, so that a contribution is freed before the one after the next is read.
@@ -162,7 +163,7 @@ def refuse(contribution: Contribution, reason: str) -> NoReturn:
 
 
 def _sent(like: Mapping[str, Any], sent_V: np.ndarray | None) -> Mapping[str, Any]:
-    """What a contribution holds of a module like this."""
+    """The rows of a module like this that a contribution holds."""
     return like if sent_V is None else trees.outline(take_rows(like, sent_V))
 
 

@@ -11,7 +11,7 @@ OnStep = Callable[[float, int], None]  # (loss, tokens) of an inner step that wa
 
 
 class Callbacks(Protocol):
-    """One method per event; none of them decides anything."""
+    """One method per event. None of them decides anything."""
 
     def task_started(self, claim: Claim) -> None: ...
 
@@ -23,19 +23,19 @@ class Callbacks(Protocol):
         """Its facts are recorded."""
 
     def claim_lost(self, claim: Claim) -> None:
-        """Another worker has the task; nothing of this attempt counts."""
+        """Another worker has the task. Nothing of this attempt counts."""
 
     def task_released(self, claim: Claim, step: int) -> None:
-        """Stopped after `step` and saved; the next worker goes on from there."""
+        """The task stopped after `step` and is saved. The next worker goes on from there."""
 
     def task_postponed(self, claim: Claim, error: DipacoError) -> None:
-        """An input was missing or wrong and is computed again; the task is ready again after it."""
+        """An input was missing or wrong and is computed again. The task is ready after that."""
 
     def task_failed(self, claim: Claim, reason: str, *, is_final: bool) -> None:
         """It raised an error. It is tried again later unless `is_final`."""
 
     def paused(self) -> None:
-        """The run is paused; no task is claimed."""
+        """The run is paused, and no task is claimed."""
 
 
 class NullCallbacks:

@@ -1,4 +1,4 @@
-"""Which task a worker takes next.
+"""The choice of the task that a worker takes next.
 
 Most looks find nothing, so expensive questions are asked rarely: once a heartbeat whether a worker
 has fallen silent, once a lease whether a task is late.
@@ -23,11 +23,8 @@ class Claimer:
     """Claims tasks for one worker.
 
     Args:
-      run: that it works on.
-      name: of the worker.
-      kinds: of tasks that it claims.
-      failures: of its tasks.
-      lease_seconds: without a renewal, after which its tasks may be claimed by others.
+      failures: counts its tasks that fail.
+      lease_seconds: after as long without a renewal, others may claim its tasks.
     """
 
     def __init__(
@@ -41,7 +38,7 @@ class Claimer:
     ):
         self._run, self._name, self._kinds, self._failures = run, name, kinds, failures
         self._lease_seconds = lease_seconds
-        self.own: set[tuple[str, int]] = set()  # (arm, path) whose newest phase it has trained
+        self.own: set[tuple[str, int]] = set()  # (arm, path), where it has trained the newest phase
         self._late_tasks = _Regularly(lease_seconds)
         # A worker that computes looks for them as well (heartbeat.py).
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
@@ -51,7 +48,8 @@ class Claimer:
         """The task to do next. None if no task is due.
 
         Args:
-          summary: of just now; what it does not show is not looked for. None = look for everything.
+          summary: what a look at the ledger has just found. Nothing else is looked for. None looks
+            for everything.
         """
         queue = self._run.ledger.queue
         has_ready, has_resting = (True, True) if summary is None else summary[1:3]
@@ -77,19 +75,19 @@ class Claimer:
             )
             if claim is None and has_ready and self._has_waited_for_homes:
                 claim = queue.claim(self._name, self._kinds, heeds_homes=False, **how)
-            if claim is not None:  # what it lacks of a path may have to be made first
+            if claim is not None:  # an object that it lacks may have to be made first
                 self._late_tasks.make_due()
         return claim
 
     def begin_idling(self) -> None:
-        """From here on the worker has no task; nor had it one while it was paused."""
+        """Counts idle time anew: a task has ended, or the run is paused."""
         self._idle_since = time.monotonic()
 
     def has_others(self) -> bool:
-        """Whether a worker that waits with a task in hand has something else to see to."""
+        """True if there is other work for a worker that waits with a task in hand."""
         self._reap()
         self._end_grace()
-        self._failures.end_delays()  # until then a delayed task needs nobody
+        self._failures.end_delays()  # a delayed task needs nobody before
         looks_for_late = "train" in self._kinds and self._late_tasks.is_due()
         has_others = self._run.ledger.queue.has_others(
             self._name,
@@ -104,8 +102,8 @@ class Claimer:
         return has_others
 
     def _reap(self) -> bool:
-        """Whether a silent worker has lost its tasks; looked for once a heartbeat, and at once
-        where a worker of this machine is seen to have died.
+        """Ends the claims of silent workers. Returns whether there were any. Looks once a
+        heartbeat, and at once if a worker of this machine is seen to have died.
         """
         reaper = self._run.ledger.reaper
         is_due = reaper.has_seen_one_end() or self._silent_workers.is_due()
@@ -113,7 +111,7 @@ class Claimer:
 
     @property
     def _is_patient(self) -> bool:
-        """Whether snapshots may be on the disk of a path's home alone."""
+        """True if snapshots may be on the disk of a path's home alone."""
         has_bucket = self._run.objects.remote is not None
         return has_bucket and self._run.config.retention.most_unsent > 0
 
@@ -131,8 +129,8 @@ class Claimer:
 
     @property
     def _has_waited_for_homes(self) -> bool:
-        """Whether paths that are left to their homes have had the time of a late task: the home of
-        one may do nothing any more, and renew its leases all the same.
+        """True if paths that are left to their homes have had the time of a late task. A home may
+        have stopped working, and renew its leases all the same.
         """
         if self._is_of_another_kind:
             return False
@@ -142,8 +140,8 @@ class Claimer:
 
     @property
     def _is_of_another_kind(self) -> bool:
-        """Whether phases may have to be trained again, and those of the run are of another kind of
-        machine, whose bits this one cannot make.
+        """True if phases may have to be trained again, and the run was trained on another kind of
+        machine. This one cannot make the same bits.
         """
         return self._is_patient and set(self._run.ledger.progress.machines()) != {machine()}
 
@@ -152,7 +150,7 @@ class Claimer:
 
 
 def waits_for_modules(run: Run, task: Task) -> bool:
-    """Whether a path has gone ahead of its modules: then it is they that are late."""
+    """True if a path has gone ahead of its modules. Then the modules are late, not the path."""
     arm = run.plan.arm(task.arm)
     if task.kind != "train" or not arm.goes_ahead(task.path, task.phase):
         return False
@@ -161,10 +159,10 @@ def waits_for_modules(run: Run, task: Task) -> bool:
 
 
 class _Regularly:
-    """Due at once, and then about every so many seconds; not at the same moment in all workers."""
+    """Due at once, and then about every so many seconds, at other moments in each worker."""
 
     def __init__(self, seconds: float):
-        self._seconds, self._next_seconds = seconds, -math.inf  # of the monotonic clock
+        self._seconds, self._next_seconds = seconds, -math.inf  # the monotonic clock's
 
     def is_due(self) -> bool:
         now = time.monotonic()
@@ -174,5 +172,5 @@ class _Regularly:
         return True
 
     def make_due(self) -> None:
-        """At once."""
+        """Makes it due at once."""
         self._next_seconds = -math.inf

@@ -1,9 +1,9 @@
 """Cleaning: removes what a finished run keeps for going on, going back or comparing.
 
-Left are the newest release of every arm, the base model, which routes, and all that the report,
-`inspect` and the tables of sweeps are made from. That the run gave up the rest is recorded before
-the first byte is deleted (`control/keeping/cleaning.py`). Killed anywhere, the same command goes
-on.
+The newest release of every arm, the base model, which routes, and all that the report, `inspect`
+and the tables of sweeps are made from are left. The ledger says that the run gave up the rest
+before the first byte is deleted (`control/keeping/cleaning.py`). Killed anywhere, the same command
+goes on.
 """
 
 from typing import NamedTuple
@@ -23,12 +23,12 @@ FOLDERS = (SNAPSHOTS, CONTRIBUTIONS, OUTER_STATES, MODULES, SHARD_TOKENS)
 
 
 class Cleaning(NamedTuple):
-    """What a cleaning removes, and what it leaves."""
+    """The bytes that a cleaning removes, and the rest."""
 
     removed: dict[str, int]  # kind -> bytes
     left: dict[str, int]
     releases: dict[str, int]  # arm -> phase of the release that is left
-    phase: int  # that other runs can start from
+    phase: int  # other runs can start from it
 
 
 def clean(where: Address, *, is_dry: bool = False) -> Cleaning:

@@ -105,7 +105,7 @@ class BadHosts(DipacoError):
 class TaskFailed(DipacoError):
     """The run cannot go on. `{task}` failed {times}, at last on {worker}: {reason} {others}When the cause is put right, `dipaco retry --run RUN --all` has it done again; the command that began the run does the same, and goes on."""
 
-    exit_code = 5  # of workers and launchers of the run
+    exit_code = 5  # workers and launchers of the run exit with it
 
 
 class ManyTasksFailed(MachineFault):

@@ -27,7 +27,7 @@ from dipaco.workers.tasks.score import check_path, score_path
 from dipaco.workers.tasks.train import train
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
-# They take no devices that others must take too: `sample` takes one of its own.
+# Kinds that need no devices of the other hosts. `sample` takes one device of the first.
 FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "sample", "report")
 
 
@@ -39,15 +39,13 @@ def execute(
     runner: Runner | None = None,
     should_leave: Callable[[], bool] = lambda: True,
 ) -> list[Fact]:
-    """Executes a claimed task; returns the facts to record.
+    """Executes a claimed task, and returns the facts to record.
 
     Args:
-      run: the run of the task.
-      claim: the claim on the task, held by this worker.
       callbacks: `step_taken` and `prepare_progressed` are called.
       should_stop: called before each step.
-      runner: takes the steps of paths. Its hosts all take part in what uses devices, and the first
-        broadcasts the claim. None is this process alone.
+      runner: takes the steps of paths. All of its hosts take part in tasks that use devices. The
+        first broadcasts the claim. None is this process alone.
       should_leave: called while the task waits for late modules (`outer.delay`).
 
     Raises:

@@ -1,4 +1,4 @@
-"""What becomes of a task that raised an error: it is counted in the ledger, and others go on.
+"""Tasks that raise an error: the ledger counts it, and other tasks go on.
 
 The ledger decides when a task has failed for good (`control/claims/failures.py`). A worker on which
 several tasks in a row fail, while others are at work, ends: the fault may be its machine's, and a
@@ -27,23 +27,19 @@ class FailureCounter:
     """The failures of one worker's tasks.
 
     Args:
-      run: that it works on.
-      name: of the worker.
       callbacks: told of each failure.
     """
 
     def __init__(self, run: Run, name: str, callbacks: Callbacks):
         self._run, self._name, self._callbacks = run, name, callbacks
         self._failing: set[Task] = set()  # since a task succeeded
-        self._have_failed = True  # some task of the run, when last looked; not known yet
-        self._lasting: dict[Task, Exception] = {}  # errors that no worker can do without a person
+        self._have_failed = True  # whether some task of the run has failed. True until it is known
+        self._lasting: dict[Task, Exception] = {}  # errors that need a person
 
     def fail(self, claim: Claim, error: Exception, *, is_crash: bool = False) -> None:
         """Counts an error against its task, and gives the task up for now.
 
         Args:
-          claim: on the task.
-          error: that it raised.
           is_crash: another host of this worker may have died of it, or been preempted.
 
         Raises:
@@ -70,7 +66,7 @@ class FailureCounter:
         self._failing.clear()
 
     def end_delays(self) -> bool:
-        """Delayed tasks that have waited long enough are ready again; whether there were any."""
+        """Makes delayed tasks ready that have waited long enough. True if there were any."""
         delays = self._run.ledger.failures.end_delays()
         self._have_failed = delays.have_failed
         return delays.have_ended

@@ -7,9 +7,9 @@ contribution, computes the step from the messages of the other paths: with a cod
 fan-in of 2, a quarter of the bytes. It then has the next outer state as well, and goes on like that
 from phase to phase.
 
-A step that is computed here is that of the `outer` task (`stepped_module`), and counts only if the
-result has the recorded digest. Otherwise, and where a message is gone, the module is fetched whole
-by the next read, as it is where computing does not pay.
+Such a step is computed as the `outer` task does (`stepped_module`), and counts only if the result
+has the recorded digest. Otherwise, and if a message is gone or computing does not pay, the next
+read fetches the module whole.
 """
 
 import collections
@@ -33,9 +33,10 @@ from dipaco.topology import ModuleId
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiffers
 from dipaco.workers.tasks.outer import contributions_taken, stepped_module
 
-WORTH = 0.9  # of the bytes of the whole; a step costs a pass over the module for each contribution
+# Share of the whole's bytes. A step also costs a pass over the module for each contribution.
+WORTH = 0.9
 FETCHES_AT_ONCE = 8
-FETCHED_WHOLE = (  # where it raises one of these
+FETCHED_WHOLE = (  # errors after which a module is fetched whole
     *(ObjectMissing, ObjectDamaged, NotAvailable, NotFinite),
     *(ContributionMissing, ContributionRefused, ModuleDiffers),
 )
@@ -61,23 +62,23 @@ class Holdings(NamedTuple):
 
 
 class FetchPlan(NamedTuple):
-    """How a module is fetched."""
+    """The cheapest way to fetch a module."""
 
-    start: int | None  # the phase whose module the steps begin from; None = whole
+    start: int | None  # the steps begin from the module at this phase. None: fetch the whole
     num_bytes: int
 
 
 def bring_modules(run: Run, arm_name: str, modules: Iterable[ModuleId], phase: int) -> None:
-    """Computes modules as they are at the start of a phase into this machine's folder, where that
-    takes fewer bytes than fetching them whole. The others are left to their reader.
+    """Computes the modules of a phase's start into this machine's folder, if that takes fewer bytes
+    than fetching them whole. The others are left to their reader.
     """
     for module in modules:
         bring_module(run, arm_name, module, phase)
 
 
 def bring_release(run: Run, release: Release, path: int) -> None:
-    """Does the same for the modules of a path of a release that are those of its phase. A path that
-    stopped early has older ones.
+    """Does the same for the modules of a path of a release, if they are of the release's phase. A
+    path that stopped early has older ones.
     """
     newest = run.ledger.facts.receipts_at(release.arm, release.phase)
     of_path = release.modules_of(path)
@@ -120,7 +121,7 @@ def bring_module(
 
 def bytes_down(run: Run, arm: Arm, path: int, phase: int) -> int:
     """Bytes that a machine which trains this path, and nothing else, fetches of its modules before
-    a phase. It has them as they were at the path's last phase, and what the path contributed.
+    a phase. It has the modules of the path's last phase, and the path's own contribution.
     """
     return sum(
         _plan_of_path(run, arm, path, module, phase).num_bytes
@@ -145,7 +146,7 @@ def _plan_of_path(run: Run, arm: Arm, path: int, module: ModuleId, phase: int) -
 
 
 def _is_stepped(arm: Arm, phase: int) -> bool:
-    """Whether outer steps made the modules of a phase. This machine can do them again."""
+    """True if outer steps made the modules of a phase. This machine can do them again."""
     return arm.is_averaged and phase > 0
 
 
@@ -157,7 +158,7 @@ def _versions(
     run: Run, arm: Arm, module: ModuleId, phase: int, *, is_in_time: bool = False
 ) -> Iterator[Version]:
     """Versions of a module before `phase`, the newest first, as far back as its contributions are
-    kept. With `is_in_time`, those that are kept while no module is ahead of `phase`.
+    kept. With `is_in_time`, as far as they are kept while no module is ahead of `phase`.
     """
     facts, keep = run.ledger.facts, run.config.retention.num_contributions
     for at in reversed(range(phase)):
@@ -201,7 +202,7 @@ def _compute(run: Run, arm: Arm, module: ModuleId, step: int) -> None:
 
 
 def _in_folder(objects: Objects) -> Holdings:
-    """What this machine has."""
+    """The objects in this machine's folder."""
     return Holdings(
         lambda version: objects.has(version.parameters),
         objects.has,
@@ -217,7 +218,6 @@ def cheapest(
     Args:
       whole: bytes of the module after its step.
       versions: of the module before, the newest first, as far back as their messages are there.
-      holdings: of the machine that fetches.
       remaining: how often it fetches the module from now on. An outer state that it lacks is
         fetched if that pays until the end: once it is there, steps need messages alone.
     """

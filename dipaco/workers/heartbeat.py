@@ -3,7 +3,7 @@
 It runs while a task computes, and goes on through errors: a full disk, or a database that takes no
 more connections. While it cannot renew, the worker does so itself between two steps
 (`renew_if_silent`), or gives the task up. When the process dies or is suspended, the thread stops
-too; the leases expire, and other workers take the tasks over.
+too. The leases expire, and other workers take the tasks over.
 """
 
 import contextlib
@@ -23,12 +23,13 @@ from dipaco.runs.version import check_program
 from dipaco.workers.errors import LeaseNotRenewed, NameLost
 
 HEARTBEATS_PER_LEASE = 4
-MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # with longer leases too
-SILENT_SHARE = 0.75  # of a lease without a renewal, after which the worker itself renews
+MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # for longer leases as well
+# The worker itself renews when no renewal has come for this share of a lease.
+SILENT_SHARE = 0.75
 
 
 def heartbeat_seconds(lease_seconds: float) -> float:
-    """From one heartbeat to the next."""
+    """Seconds from one heartbeat to the next."""
     return min(lease_seconds / HEARTBEATS_PER_LEASE, MAX_HEARTBEAT_SECONDS)
 
 
@@ -36,8 +37,7 @@ class LeaseRenewer:
     """Renews the leases of one worker, as a context manager.
 
     Args:
-      open_ledger: a connection for the thread.
-      worker: its name.
+      open_ledger: opens a connection for the thread.
       lease_seconds: from one renewal to the end of a lease.
     """
 
@@ -46,7 +46,7 @@ class LeaseRenewer:
         self._claim: Claim | None = None
         self.has_lost = False  # a renewal was refused: another worker may have the task
         self.is_wanted = False  # volunteers have come for the path: their backbone is to have it
-        self._waited_seconds = 0.0  # with a task in hand
+        self._waited_seconds = 0.0  # seconds that the task in hand has waited for others
         self._guard = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(
@@ -90,11 +90,8 @@ class LeaseRenewer:
     def renew_if_silent(self, ledger: Ledger) -> None:
         """Renews the claim from the worker's own thread if no heartbeat has for most of a lease.
 
-        Args:
-          ledger: the worker's.
-
         Raises:
-          MachineFault: that is not possible either; the task is to be given up.
+          MachineFault: that is not possible either, and the task is to be given up.
         """
         seconds = time.monotonic() - self._renewed_seconds
         if seconds < SILENT_SHARE * self._lease_seconds:

@@ -4,7 +4,7 @@ The first host broadcasts each claim to the others through the key-value store o
 service, not through a collective: a host may wait hours for its next task, and no device should
 wait with it. Every host runs the same program on the same inputs, so a host that fails reports its
 error before the others wait for it. If a host falls silent or reports another result, the group
-ends; its lease expires and the task is done again. DiPaCo (arXiv 2403.10616) section 3.
+ends. Its lease expires and the task is done again. DiPaCo (arXiv 2403.10616) section 3.
 
 The state of a path is gathered at the end of its phase and saved whole by the first host: an object
 has one digest, however many hosts computed it.
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS = 600.0  # another host may read its modules from a slow store
 HEARTBEAT_SECONDS = 30  # without one, JAX ends the others
-SHUTDOWN_SECONDS = 30  # how long the first host to finish waits for the last
-WAIT_SECONDS = 1.0  # per wait for a value; in between, a host looks whether it is to stop
-BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # where it listens, if not at its address
+SHUTDOWN_SECONDS = 30  # the first host to finish waits as long for the last
+WAIT_SECONDS = 1.0  # a wait for a value lasts so long, then a host looks whether it is to stop
+BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # another address to listen at
 POLL_SECONDS = 1.0  # between two looks of the first host whether another is to stop
 
 
@@ -63,10 +63,10 @@ class HostGroup:
     Every host must call `broadcast` and `run_on_all` in the same order.
 
     Args:
-      client: of JAX's coordination service.
-      index: of this host; the first is 0.
-      count: of all hosts.
-      secret: that only the hosts have. JAX's service lets in any program that reaches its port, so
+      client: a client of JAX's coordination service.
+      index: this host's number, from 0.
+      count: the number of hosts.
+      secret: known to the hosts alone. JAX's service lets in any program that reaches its port, so
         what the hosts tell each other is signed with it: a stranger cannot give them tasks.
     """
 
@@ -94,11 +94,11 @@ class HostGroup:
         return json.loads(self._read(key))
 
     def run_on_all(self, act: Callable[[], T], summary: Callable[[T], str] = lambda _: "") -> T:
-        """Runs `act` on every host and returns this host's result; if one host fails, all do.
+        """Runs `act` on every host and returns this host's result. If one host fails, all do.
 
         Args:
           act: called on every host.
-          summary: of the result; must be the same on every host.
+          summary: a text of the result, which must be the same on every host.
 
         Raises:
           DipacoError: the error of the first host, by index, that raised one.
@@ -134,7 +134,7 @@ class HostGroup:
 
     @property
     def is_stop_requested(self) -> bool:
-        """Whether another host was asked to stop. The first host polls this."""
+        """True if another host was asked to stop. The first host polls this."""
         now = time.monotonic()
         if not self._other_requests_stop and now - self._polled_seconds > POLL_SECONDS:
             self._polled_seconds = now
@@ -190,7 +190,7 @@ Hosts = SingleHost | HostGroup
 
 
 class HostOptions(NamedTuple):
-    """Which host of how many this process is, and where the first one listens."""
+    """This process among the hosts of its worker, and the address of the first."""
 
     hosts: int
     index: int
@@ -211,15 +211,14 @@ class HostOptions(NamedTuple):
 
 
 def join_hosts(options: HostOptions, secret: str) -> Hosts:
-    """Waits for all hosts. JAX then sees the devices of all of them; must be called before JAX
+    """Waits for all hosts. JAX then sees the devices of all of them. Must be called before JAX
     initialises any.
 
     The first host listens at the given address only (JAX itself would listen on every interface),
     or where the environment says (JAX_COORDINATOR_BIND_ADDRESS).
 
     Args:
-      options: which host this is.
-      secret: that only the hosts have; the run's ledger keeps it.
+      secret: known to the hosts alone. The run's ledger keeps it.
     """
     if options.hosts == 1:
         return SINGLE_HOST

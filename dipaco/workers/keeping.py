@@ -2,8 +2,8 @@
 
 The ledger decides. Workers delete what the facts of a task have superseded once these are recorded,
 within `retention`. What a crash leaves goes when a process opens the run alone (`clean_up`) or when
-the report is recorded. A finished run needs less: what is left can be released, read, started from
-and gone on with. `cleaning.py` removes more, if it is asked to.
+the report is recorded. A finished run needs less: the rest can still be released, read, started
+from and gone on with. `cleaning.py` removes more, if it is asked to.
 
 Names are asked for again before each batch, so that no batch is decided by what was true before a
 rollback, or before an object had to be made again. Each task is collected after by the worker that
@@ -22,7 +22,7 @@ from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 from dipaco.workers.tasks.features import superseded_features
 from dipaco.workers.tasks.prepare import delete_staged_text, superseded_texts
 
-KEPT_EVENTS = 1_000_000  # of the history, at about 200 bytes of the ledger each
+KEPT_EVENTS = 1_000_000  # events of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
 FOLDERS = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)
 BATCH = 64  # names that are deleted before the ledger is asked again
@@ -32,8 +32,8 @@ def delete(find: Callable[[], Iterable[str]], remove: Callable[[str], object]) -
     """Deletes objects in batches.
 
     Args:
-      find: asks the ledger which names are not needed; those deleted already may be among them.
-      remove: one object.
+      find: asks the ledger which names are not needed. Names deleted already may be among them.
+      remove: removes one object.
     """
     removed: set[str] = set()
     while batch := sorted(set(find()) - removed)[:BATCH]:
@@ -63,9 +63,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
     """Deletes what the facts of a task have superseded, once they are recorded.
 
     Args:
-      run: that the task belongs to.
-      claim: under which it was done.
-      partial_snapshots: of the task, recorded before it was finished.
+      partial_snapshots: names that were recorded before the task was finished.
     """
     task = claim.task
     delete_partial_snapshots(run, claim, partial_snapshots)
@@ -149,14 +147,14 @@ def _given_names(run: Run) -> set[str]:
 
 
 def _superseded_modules(run: Run, task: Task) -> list[str]:
-    """Earlier phases of the modules that the task made; those of a release stay, and those that
-    the run was begun with, which no task would make again.
+    """Earlier phases of the modules that the task made. Modules of a release stay. So do the
+    modules that the run was begun with, which no task would make again.
     """
     arm = run.plan.arm(task.arm)
     if arm.is_averaged and task.kind != "outer":
         return []  # it makes contributions
     phase = task.phase + 1 - run.config.retention.num_modules
-    # With early stopping a release may take a path from an earlier phase.
+    # A release may take a path from an earlier phase if it stops early.
     if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:
         return []
     # A module that does not step at every phase is one object over several.

@@ -1,5 +1,6 @@
-"""Late modules: a path that has gone ahead (`outer.delay`) comes to the step at which it takes its
-modules; waits for them, or leaves; and is merged with them.
+"""Late modules: a path that has gone ahead (`outer.delay`) waits for its modules, and takes them.
+
+It waits at the step at which it is to be merged with them, or leaves.
 
 A worker that waits keeps the path in memory, and its lease goes on. It leaves as soon as there is
 something else to do: a path whose modules wait for paths that no worker has would otherwise wait
@@ -23,7 +24,7 @@ from dipaco.topology import ModuleId, assemble
 from dipaco.workers.hosts import Hosts
 from dipaco.workers.phase_start import PhaseStart, modules_before, receipts_of
 
-# Between two looks; in between, a fifth of the time that it has waited.
+# Seconds between two looks: a fifth of the time that it has waited, within these bounds.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
 
 
@@ -39,16 +40,14 @@ def modules_needed(run: Run, claim: Claim, step: int) -> tuple[ModuleId, ...]:
 
 
 def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool], hosts: Hosts) -> bool:
-    """Whether all modules that the path takes are there; False if it was to leave before.
+    """Waits until all modules that the path takes are there. False if it was to leave before.
 
     Args:
-      run: that the path belongs to.
-      claim: on its task.
-      should_leave: called between two looks; True ends the waiting.
-      hosts: that train the path together. The first waits; the others wait for it.
+      should_leave: called between two looks. True ends the waiting.
+      hosts: train the path together. The first waits for the modules, and the others for the first.
 
     Raises:
-      ClaimLost: by `should_leave`.
+      ClaimLost: `should_leave` raised it.
     """
     if not hosts.is_first:
         decision = hosts.broadcast()
@@ -79,9 +78,8 @@ def merged(run: Run, start: PhaseStart, ahead: PhaseResult) -> PhaseStart:
     """The path after the merge, with the rest of its phase before it.
 
     Args:
-      run: that the path belongs to.
-      start: where it began.
-      ahead: the path at the step of the merge; given up.
+      start: the phase as it began.
+      ahead: the path at the step of the merge. Its arrays are given up.
     """
     assert start.merges_at is not None
     task = start.claim.task

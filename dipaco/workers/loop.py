@@ -38,11 +38,12 @@ from dipaco.workers.recovery import recover
 from dipaco.workers.runners import OneHost, Runner
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
-# Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
-# been idle, and for less than two seconds; a thousand idle workers ask 600 questions a second.
+# Seconds between two looks of an idle worker. A task that becomes due waits for a fifth of the time
+# that the worker has been idle, and less than two seconds. A thousand idle workers ask 600
+# questions a second.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 1.9, 1.25
-GLIMPSE_SECONDS = 0.25  # between two looks, within a wait, at the processes of this machine
-LEAST_SHARE = 0.75  # of the wait, at random: workers must not look in step
+GLIMPSE_SECONDS = 0.25  # within a wait, between two looks at the processes of this machine
+LEAST_SHARE = 0.75  # a random share of the wait is waited, so that workers do not look in step
 
 
 class Worker:
@@ -50,15 +51,13 @@ class Worker:
 
     Args:
       run: opened for this worker alone.
-      name: under which it is registered.
       callbacks: called for the events of the loop.
-      renewer: renews its leases; started by the caller.
-      kinds: of tasks that it claims.
-      lease_seconds: without a renewal, after which its tasks may be claimed by others.
+      renewer: renews its leases. The caller starts it.
+      lease_seconds: after as long without a renewal, others may claim its tasks.
       runner: takes the steps of paths, and has this worker's hosts, of which this process is the
         first. None is this process alone.
-      cannot_train: why it claims no tasks that train: it ends with this when the text is prepared
-        and nothing else is due.
+      cannot_train: the reason why it claims no tasks that train. It raises this when the text is
+        prepared and nothing else is due.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Worker:
 
         Raises:
           TaskFailed: the run cannot go on without a task that has failed.
-          MachineFault: this machine cannot do its tasks; others may.
+          MachineFault: this machine cannot do its tasks, but others may.
         """
         wait_seconds, is_paused = MIN_WAIT_SECONDS, False
         while True:
@@ -127,7 +126,7 @@ class Worker:
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
 
     def _wait(self, seconds: float, *, is_paused: bool) -> None:
-        """Until it is woken up, or, if it may claim, another of this machine has died."""
+        """Waits until it is woken up or, if it may claim, a worker of this machine has died."""
         reaper = self._run.ledger.reaper
         looks = reaper.sees_some_here and not is_paused
         glimpse_seconds = GLIMPSE_SECONDS if looks else seconds
@@ -151,17 +150,18 @@ class Worker:
         """Does one task. False if no task is due.
 
         Args:
-          summary: of just now; what it does not show is not looked for. None = look for everything.
+          summary: what a look at the ledger has just found. Nothing else is looked for. None looks
+            for everything.
 
         Raises:
-          RunOfOtherVersion, NameLost: the run goes on without this process; nothing was done.
+          RunOfOtherVersion, NameLost: the run goes on without this process. Nothing was done.
         """
         claim = self._claimer.claim(summary)
         if claim is None:
             return False
         self._renewer.hold(claim)
         try:
-            # An upgrade ends the claims that it finds; one that came before ours counts us as gone.
+            # An upgrade ends the claims that it finds. If it came before ours, we count as gone.
             self._renewer.receive(self._run.ledger.meta.command())
             self._do(claim)
         except BaseException as error:
@@ -212,7 +212,7 @@ class Worker:
             return
         self._failures.succeed()
         self._claimer.begin_idling()
-        if settles:  # machines share nothing but a bucket: what it has trained is at home here
+        if settles:  # machines share nothing but a bucket: the path it has trained is at home here
             self._claimer.own.update(trained_alone(run.plan, facts))
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)
@@ -270,7 +270,7 @@ class Worker:
 
     def _should_stop_doing(self, claim: Claim) -> Callable[[], bool]:
         def should_stop() -> bool:
-            if threading.get_ident() == self._thread:  # whose connection it is
+            if threading.get_ident() == self._thread:  # the connection is this thread's
                 self._renewer.renew_if_silent(self._run.ledger)
             if self._renewer.has_lost:
                 raise ClaimLost(task=claim.task)
@@ -303,5 +303,5 @@ class Worker:
 
 
 def kinds_done_by(hosts: Hosts, kinds: Collection[Kind]) -> list[Kind]:
-    """Of these, what a worker of these hosts claims."""
+    """Those of the kinds that a worker of these hosts claims."""
     return [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]

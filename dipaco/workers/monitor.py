@@ -6,21 +6,20 @@ from dipaco.control.facts.redos import Refusal
 from dipaco.control.ledger import Ledger
 from dipaco.observe.events import Event
 
-LATEST_REFUSALS = 100  # of these, one may be recorded after another with a higher number
+LATEST_REFUSALS = 100  # among so many, numbers may be recorded out of order
 
 
 class Monitor:
     """Watches the workers of a run, and remembers what it has reported.
 
     Args:
-      ledger: of the run.
-      silent_seconds: without a heartbeat while it looks, after which a worker counts as silent.
+      silent_seconds: a worker without a heartbeat for as long, while this looks, counts as silent.
     """
 
     def __init__(self, ledger: Ledger, silent_seconds: float = LEASE_SECONDS):
         self._ledger, self._silent_seconds = ledger, silent_seconds
         self._silence, self._silent = Silence(), set[str]()
-        self.is_alone = False  # at the last look, no worker was here that is not silent
+        self.is_alone = False  # no worker was here at the last look but silent ones
         number = max(0, ledger.redos.newest_refusal() - LATEST_REFUSALS)
         self._refusals = set(ledger.redos.refusals_after(number))
 

@@ -1,8 +1,7 @@
-"""What a new run may start from: a Hugging Face checkpoint, or the modules or the base model of
-another run.
+"""Origins of a new run: a Hugging Face checkpoint, or the modules or the base model of another run.
 
-The bytes are copied into the new run when it begins, and their receipts recorded in its ledger: the
-origin may be deleted afterwards.
+The bytes are copied into the new run when it begins, and their receipts recorded in its ledger, so
+the origin may be deleted afterwards.
 """
 
 import dataclasses
@@ -43,11 +42,11 @@ Given = Mapping[str, Any]
 
 
 def from_checkpoint(config: RunConfig, where: Where, checkpoint: Path) -> Given:
-    """All modules start from a Hugging Face checkpoint after `base.steps` of pre-training; its
+    """All modules start from a Hugging Face checkpoint after `base.steps` of pre-training. Its
     tokenizer is used, and its tokens for the start and the end of a text.
 
     Raises:
-      CannotStartFrom: its sizes are not those of `config.model`.
+      CannotStartFrom: its sizes differ from `config.model`.
     """
     from dipaco.model.huggingface import read_checkpoint
 
@@ -77,15 +76,15 @@ def parse_start(source: str) -> tuple[Address, str]:
         raise CannotStartFrom(source=source, problem=problem)
     try:
         return Address.parse(name), phase
-    except BadRun as error:  # whose sentence is of `--run`
+    except BadRun as error:  # its sentence speaks of `--run`
         given, problem = error.values["given"], error.values["problem"]
         raise CannotStartFrom(source=given, problem=problem) from error
 
 
 def from_run(config: RunConfig, where: Where, source: str, rules: Recorded | None = None) -> Given:
-    """Modules start as those of another run after a phase, `DIR@PHASE`, or as its base model,
-    `DIR@base`. The base model, the tokenizer and, for the same number of paths, the router come
-    from there too; nothing is pre-trained. Rules of its own are those of `rules` alone.
+    """Modules start from the modules of another run after a phase, `DIR@PHASE`, or from its base
+    model, `DIR@base`. The base model, the tokenizer and, for the same number of paths, the router
+    come from there too, and nothing is pre-trained. Own rules come from `rules` alone.
 
     Raises:
       CannotStartFrom: `source` is not of that form, the paths would be others than there
@@ -149,11 +148,11 @@ def from_run(config: RunConfig, where: Where, source: str, rules: Recorded | Non
 def _from_base(
     config: RunConfig, where: Address, source: str, other: Run, rules: Recorded
 ) -> Given:
-    """Text, tokenizer and base model of another run, for any topology; and its router, where it was
-    fitted as this run's would be, for as many paths.
+    """Text, tokenizer and base model of another run, for any topology. The router comes too if it
+    was fitted as this run's would be, for as many paths.
 
-    The corpus is linked where both runs are in folders, else prepared again; `corpus` is the digest
-    that it must have.
+    The corpus is linked if both runs are in folders, and else prepared again. `corpus` is the
+    digest that it must have.
     """
     base = other.plan.base
     if not other.ledger.facts.modules_at(base.name, base.phases):
@@ -192,7 +191,7 @@ def _from_base(
 
 
 def _measures_alike(one: RunConfig, other: RunConfig) -> bool:
-    """Whether both configs give the same modules the same perplexity on the same text."""
+    """True if both configs give the same modules the same perplexity on the same text."""
     return all(
         getattr(one, name) == getattr(other, name) for name in ("topology", "routing", "evaluation")
     )
@@ -244,7 +243,7 @@ def _check_not_cleaned(source: str, other: Run, phase: int) -> None:
 
 
 def _check_tokenizer(source: str, other: Run, wanted: DataConfig) -> None:
-    """Refuses a tokenizer with other tokens than that of the modules that are started from."""
+    """Refuses a tokenizer whose tokens are not the tokens that the other run was trained on."""
     if wanted.tokenizer is None:
         return
     here = load_tokenizer(Path(wanted.tokenizer))
@@ -258,7 +257,7 @@ def _check_tokenizer(source: str, other: Run, wanted: DataConfig) -> None:
 
 
 def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:
-    """Sizes must be equal; settings that change no parameter's meaning may differ."""
+    """Refuses other sizes. Settings that change no parameter's meaning may differ."""
     names = ("max_length", "compute_dtype", "result_dtype", "attention_kernel")
     free = {name: getattr(wanted, name) for name in names}
     before, now = dataclasses.asdict(found) | free, dataclasses.asdict(wanted)

@@ -1,5 +1,5 @@
-"""The modules of the run that another starts from: which of them each module here starts from, and
-whether the paths are then those that were trained there.
+"""Modules that a run takes from another one: each module here starts from one there, so that the
+paths are the paths that were trained there.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,9 @@ def sources_of(source: str, there: Topology, here: Topology) -> Sources:
 
 
 def _problem(there: Topology, here: Topology, sources: Sources) -> str | None:
-    """Why the paths here are not those there; None: they are. Of as many paths, each must be the
-    one of its number, since the router comes along; else any one. A single path may leave others.
+    """The reason why the paths here are no paths there, or None. If both have as many paths, each
+    must be the path of its number, since the router comes along. Otherwise it may be any. A single
+    path may leave modules unused.
     """
     own = {module: dict.fromkeys(there.parts_of(module), module) for module in there.modules}
     before, now = _parts_of_paths(there, own), _parts_of_paths(here, sources)
@@ -59,7 +60,7 @@ def _problem(there: Topology, here: Topology, sources: Sources) -> str | None:
 
 
 def _parts_of_paths(topology: Topology, sources: Sources) -> list[dict[str, ModuleId]]:
-    """For every path, the module there that each of its parts is of."""
+    """Part -> module there, for every path."""
     return [
         {p: owner for module in topology.modules_of(path) for p, owner in sources[module].items()}
         for path in range(topology.num_paths)

@@ -1,5 +1,5 @@
-"""The router of the run that another starts from: when it comes along, when it cannot, and what of
-the new run's settings then does not count.
+"""The router of the run that another starts from: conditions under which it comes along, and the
+new run's settings that then do not count.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
 from dipaco.workers.errors import CannotStartFrom
 
-# Settings of routing that a router is not fitted by before phase 0.
+# Settings of routing that do not change the fit of a router before phase 0.
 NOT_OF_THE_FIT = (
     "overlap",
     "alternations",
@@ -23,9 +23,9 @@ NOT_OF_THE_FIT = (
 
 
 def comes_from_base(other: Run, config: RunConfig, rules: Recorded) -> bool:
-    """Whether the base model of another run comes with its router: that one was fitted there, as
-    this run would fit its own. Small models never do: what they are fitted to does, and gives the
-    same again.
+    """True if the base model of another run comes with its router: it was fitted there as this run
+    would fit its own. Small models never come. The base model and the text do, and give the same
+    small models again.
     """
     is_routed = any(stage.stage == "route" for stage in other.ledger.facts.stages())
     came_with_modules = other.given("modules") is not None  # and may be of other settings
@@ -72,7 +72,7 @@ def check_router(source: str, other: Run, config: RunConfig, rules: Recorded) ->
 
 
 def notes_on_router(source: str, other: Run, config: RunConfig, phase: int) -> list[str]:
-    """What a reader of the report must know of the router that came with modules."""
+    """Notes for the reader of the report on the router that came with modules."""
     notes = []
     if differing := _fit_differs(other.config, config):
         notes.append(

@@ -1,6 +1,6 @@
-"""What a path leaves at the end of a phase: its snapshot, and what it contributes to its modules.
+"""The end of a path's phase: its snapshot, and its contributions to its modules.
 
-A contribution is an outer gradient, encoded; the codec's loss is added to the next one. A path that
+A contribution is an encoded outer gradient. The codec's loss is added to the next one. A path that
 is stopped before the end leaves a partial snapshot. DiPaCo Algorithm 1, line 10.
 """
 
@@ -12,7 +12,7 @@ import jax
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import EncodedContribution, encode_rows
+from dipaco.outer.compress import encode_rows
 from dipaco.outer.gradient import outer_gradient
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.runs.machine import machine
@@ -37,12 +37,10 @@ def end_phase(
     """Saves the path's snapshot and contributions, and returns the facts about them.
 
     Args:
-      run: whose path it is.
-      start: of its phase.
       state: the path as trained.
-      losses: of all steps of the phase.
-      seconds: that they took.
-      is_sent: the snapshot goes to the bucket, whichever phases usually do.
+      losses: one for each step of the phase.
+      seconds: the time of all steps.
+      is_sent: the snapshot goes to the bucket, whatever the phase.
     """
     arm, modules = start.arm, start.modules
     path, phase = start.claim.task.path, start.claim.task.phase
@@ -109,8 +107,6 @@ def _contribute(
     """Encodes and saves what a path contributes at the end of a phase.
 
     Args:
-      run: whose path it is.
-      start: of its phase.
       after: module -> part -> parameters, as trained.
 
     Returns:
@@ -120,8 +116,14 @@ def _contribute(
     arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
     contributions: list[Fact] = []
     residual: dict[str, Any] = {}
+    codec = run.codec_in(arm.name, phase)
     for module, before in start.modules.items():
-        encoded = _encoded(run, start, module, before, after[module])
+        lost = None if start.residual is None else {part: start.residual[part] for part in before}
+        counts = run.counts_through(arm.name, module, phase)
+        sent_V = None
+        if counts is not None:
+            sent_V = sent_rows(counts, arm.paths_through(module, phase).index(path))
+        encoded = encode_rows(codec, outer_gradient(before, after[module]), lost, sent_V)
         residual |= encoded.residual or {}
         # One folder per module and phase, which the outer step deletes as a whole.
         kind = f"messages/{arm.name}/{module}/{phase:06d}"
@@ -135,16 +137,3 @@ def _contribute(
         )
         contributions.append(contribution)
     return contributions, residual
-
-
-def _encoded(
-    run: Run, start: PhaseStart, module: ModuleId, before: Any, after: Any
-) -> EncodedContribution:
-    residual, (path, phase) = start.residual, (start.claim.task.path, start.claim.task.phase)
-    of_module = None if residual is None else {part: residual[part] for part in before}
-    counts = run.counts_through(start.arm.name, module, phase)
-    sent_V = None
-    if counts is not None:
-        sent_V = sent_rows(counts, start.arm.paths_through(module, phase).index(path))
-    codec = run.codec_in(start.arm.name, phase)
-    return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)

@@ -1,4 +1,4 @@
-"""What a phase of one path begins from: modules, batches, optimizer state, residual.
+"""The start of a path's phase: modules, batches, optimizer state, residual.
 
 A phase begins at its first step, or at the step where another worker was stopped and saved a
 partial snapshot. DiPaCo Algorithm 1, lines 3-6. With `outer.delay` it begins with the path's own
@@ -32,15 +32,16 @@ class PhaseStart(NamedTuple):
 
     claim: Claim
     arm: Arm
-    modules: dict[ModuleId, Any]  # as they were at the start of the phase; none before `merges_at`
-    receipts: dict[ModuleId, Receipt]  # their objects; none of an arm without outer steps
+    modules: dict[ModuleId, Any]  # at the start of the phase, none before `merges_at`
+    receipts: dict[ModuleId, Receipt]  # the modules' objects, none in an arm without outer steps
     batches: Batches
     position: int  # batches that the path had taken of this data at the start of the phase
-    state: PathState  # not placed yet; optimizer None: a fresh one; step: of the arm's schedule
+    # Not placed yet. Its optimizer may be None, a fresh one. Its step counts in the arm's schedule.
+    state: PathState
     residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
-    losses: tuple[float, ...]  # of the steps of this phase that are taken already
-    seconds: float  # that they took
-    merges_at: int | None = None  # the step after which it takes its modules; None: has them
+    losses: tuple[float, ...]  # one for each step of this phase that is taken already
+    seconds: float  # the time of those steps
+    merges_at: int | None = None  # the step after which it takes its modules, None: it has them
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -84,7 +85,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         losses, seconds = (), 0.0
     else:
         state = _load_partial_snapshot(run, arm, path, saved, batches)
-        # The residual changes between phases only: it is still that of the phase before.
+        # The residual changes between phases only, so the phase before has it still.
         residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
         losses, seconds = saved.losses, saved.seconds
     return PhaseStart(
@@ -94,7 +95,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
 
 
 def has_residual(run: Run, arm: Arm) -> bool:
-    """Whether the paths of an arm carry what the codec loses of their contributions."""
+    """True if the paths of an arm carry a residual: the codec's loss of their contributions."""
     return arm.is_averaged and codec_of(run.config.outer).is_lossy
 
 
@@ -135,11 +136,11 @@ def first_base_parts(run: Run) -> dict[str, Any]:
 
 
 class Carried(NamedTuple):
-    """What a path carries from phase to phase; it belongs to the path and is never reset."""
+    """State that a path carries from phase to phase. It is the path's own, and is never reset."""
 
-    optimizer: Any | None = None  # AdamW's state; None: a fresh one
-    residual: Any | None = None  # what earlier contributions lost to the codec
-    own: Any | None = None  # its parameters after the phase before, where it may go ahead
+    optimizer: Any | None = None  # AdamW's state, None: a fresh one
+    residual: Any | None = None  # the codec's loss of earlier contributions
+    own: Any | None = None  # its parameters after the phase before, if it may go ahead
 
     @property
     def as_saved(self) -> Any:
@@ -150,7 +151,7 @@ class Carried(NamedTuple):
 
 
 def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> Carried:
-    """What the path carries from the last phase that it took part in."""
+    """Loads the state that the path carries from the last phase it took part in."""
     if before is None:
         return Carried()
     like, residual = run.programs.state_like, None
@@ -166,7 +167,7 @@ def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> Carried:
 def _snapshot_before(
     run: Run, arm: Arm, path: int, phase: int, batches: Batches
 ) -> Snapshot | None:
-    """The path after the last phase that it took part in; None at its first.
+    """The path after the last phase that it took part in. None at its first.
 
     Raises:
       SnapshotOfOtherData: it counts in other data, and no alternation lies between.

@@ -74,32 +74,32 @@ def begun_run(
 
     Args:
       address: the run's folder or URL.
-      config: what to run.
-      database: where a new run keeps its facts; None = in the folder.
+      config: the config of a new run.
+      database: keeps the facts of a new run. None keeps them in the folder.
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.
-      rules: its own rules; None = those that the run has, or none.
-      reads_text: this machine will prepare a new run's text: of one with all in its folder, files
-        that are not there are said before the folder is made.
-      check_machine: raises if this one cannot train the run; called with the config of a new one
-        that has no `database`, before anything is copied or recorded. None = others are to.
-      check_new: raises if a new run must not begin; called as `check_machine`, whatever the
-        `database`.
-      check_open: raises if this process must not take part; called before it changes the run.
+      rules: the run's own rules. None: the run's recorded ones, if any.
+      reads_text: this machine will prepare a new run's text. If all of the run is in its folder,
+        missing files are reported before the folder is made.
+      check_machine: raises if this machine cannot train the run. It is called with the config of a
+        new run without a `database`, before anything is copied or recorded. None: others train.
+      check_new: raises if a new run must not begin. It is called as `check_machine` is, whatever
+        the `database`.
+      check_open: raises if this process must not take part. It is called before the run changes.
 
     Yields:
       (the run, whether it was begun just now).
 
     Raises:
-      BadSetting: a value of the config is not of its setting's type; nothing was written.
+      BadSetting: a value of the config is not of its setting's type. Nothing was written.
       ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
-      CannotTrainHere: `check_machine` raises a fault; another error of it, and any of the other
-        checks, is raised as it is.
+      CannotTrainHere: `check_machine` raises a fault. Its other errors, and all of the other
+        checks, are raised as they are.
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
-    config = from_tree(dataclasses.asdict(config))  # as its ledger will give it back
+    config = from_tree(dataclasses.asdict(config))  # its ledger will give it back like this
     recorded = None if rules is None else record_of(rules)
     # The largest object: a module of all parts. Modules and their outer states are no larger.
     check_upload(address.url, "the base model", VALUE_BYTES * num_parameters(config.model))
@@ -111,7 +111,7 @@ def begun_run(
         check_files(data)
     with folder_lock(address) as lock:
         given = None
-        # A run that has begun holds what it started from; the origin may be gone.
+        # A run that has begun has copied its origin, which may be gone.
         if not has_begun(address, config, recorded, is_alone=lock.is_exclusive):
             if check_machine is not None and database is None:
                 try:
@@ -174,10 +174,10 @@ def work(
 ) -> bool:
     """Works until the run is finished (True) or the process is asked to stop (False).
 
-    SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C; the phase
-    in progress is saved first. The other hosts of this worker then end as well. A process alone
-    whose devices cannot train the run takes no steps, and ends when the text is prepared and
-    nothing else is due; a worker of several hosts is refused before it registers.
+    SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C. The phase in progress is
+    saved first. The other hosts of this worker then end as well. A process alone whose devices
+    cannot train the run takes no steps, and ends when the text is prepared and nothing else is due.
+    A worker of several hosts is refused before it registers.
 
     Raises:
       NameTaken: another worker of this name is working on the run.
@@ -187,7 +187,7 @@ def work(
     """
     runner = runner or OneHost(run)
     hosts = runner.hosts
-    if not run.ledger.queue.unfinished_kinds():  # whatever program did it
+    if not run.ledger.queue.unfinished_kinds():  # any version of the program may have done it
         hosts.broadcast(None)
         return True
     check_program(run.address, run.ledger.meta.get("version") or "")

@@ -17,9 +17,7 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
     """Has the task that made the missing or damaged input of a claimed task done again.
 
     Args:
-      run: that the task belongs to.
-      claim: on the task that found the damage; given up here.
-      error: that it raised.
+      claim: the claim on the task that found the damage. It is given up here.
 
     Raises:
       The error itself: no task makes that object.
@@ -52,7 +50,7 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
 
 
 def _phase_of(error: DipacoError) -> int:
-    """Phase of a contribution; that of a late one is the phase before the outer step's."""
+    """Phase of a contribution. A late one is from the phase before the outer step's."""
     phase = error.values["phase"]
     assert isinstance(phase, int)
     return phase
@@ -67,7 +65,7 @@ def _router_of_shard(run: Run, name: str | None) -> Task | None:
 
 
 def _name_of(run: Run, error: DipacoError) -> str | None:
-    """Name of the object that an error of the store is about; None if it is not an object's."""
+    """Name of the object that an error of the store is about. None: it is about another file."""
     if "name" in error.values:
         return str(error.values["name"])
     file = Path(str(error.values["file"]))

@@ -1,8 +1,8 @@
 """Registration of a worker under a name that no other live worker of the run has.
 
-A worker that died may return under its name at once, where its process is known to have ended, and
-else when it has been silent for long. Two live workers of one name would keep taking each other's
-tasks: one that was silent, and whose name was taken meanwhile, ends (`NameLost`).
+A worker that died may return under its name at once if its process is known to have ended, and
+otherwise when it has been silent for long. Two live workers of one name would keep taking each
+other's tasks, so one that was silent ends if its name was taken meanwhile (`NameLost`).
 """
 
 import os
@@ -31,9 +31,7 @@ def register(
     """Registers a worker as soon as no other of its name is alive.
 
     Args:
-      members, name, say: as of `wait_until_name_is_free`.
-      machine: what the bits of its results depend on.
-      kinds: of the tasks that it does.
+      machine: names the hardware and software that the bits of its results depend on.
 
     Raises:
       NameTaken: another is alive.
@@ -56,13 +54,11 @@ def register(
 def wait_until_name_is_free(
     members: Members, name: str, say: Callable[[str], None], silent_seconds: float = SILENT_SECONDS
 ) -> Member | None:
-    """Waits until no worker of this name is alive; returns at once unless one may be.
+    """Waits until no worker of this name is alive. Returns at once unless one may be.
 
     Args:
-      members: of the run.
-      name: of the worker to register.
       say: called with a sentence if it has to wait.
-      silent_seconds: without a heartbeat while this looks, after which a worker counts as dead.
+      silent_seconds: a worker without a heartbeat for as long, while this looks, counts as dead.
 
     Returns:
       The dead worker of this name, or None.
@@ -78,7 +74,7 @@ def wait_until_name_is_free(
         if member is None or member.epoch != members.epoch:  # it was here before a reboot
             return member
         if member.life == str(Life.here()) or Life.parse(member.life).is_over():
-            return member  # this process, which takes part again; or one that has ended
+            return member  # this process, which takes part again, or one that has ended
         is_silent = silence.over({name: Counter(member.heartbeats, silent_seconds)})
         if member.is_silent or is_silent:
             return member

@@ -15,7 +15,7 @@ POLL_SECONDS = 0.5
 
 
 def roll_back(run: Run, phase: int) -> dict[str, int]:
-    """Goes back to the start of `phase`; returns how many facts of each kind were set aside.
+    """Goes back to the start of `phase`. Returns how many facts of each kind were set aside.
 
     Everything that training goes on from is read and checked first.
 
@@ -53,7 +53,7 @@ def wait_for_silent_workers(ledger: Ledger, say: Callable[[str], None]) -> None:
 
 
 def _due_at(run: Run, phase: int) -> list[Task]:
-    """Tasks that the facts of that phase make due; those already done stay done."""
+    """Tasks that the facts of that phase make due. Tasks already done stay done."""
     facts: list[Fact] = []
     for module in run.config.topology.modules:
         stored = run.ledger.facts.module(MODULAR, module, phase)

@@ -14,7 +14,7 @@ def save_row_plan(run: Run, plan: RowPlan) -> Receipt:
 
 
 def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
-    """Endless batches of one path of an arm in a phase; equal shards give equal batches."""
+    """Endless batches of one path of an arm in a phase. Equal shards give equal batches."""
     plan = _row_plan(run, arm, path, phase)
     return Batches(
         run.tokens_of(plan.documents) if arm.is_routed else run.corpus,

@@ -1,4 +1,4 @@
-"""Who takes the steps of a phase: this process, the hosts of one worker, or volunteers.
+"""Runners take the steps of a phase: this process, the hosts of one worker, or volunteers.
 
 `train` calls all of them in the same way.
 """
@@ -34,7 +34,7 @@ class Runner(PhaseRunner, Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines go on from the path's snapshot, so that it must be sent."""
+        """True if other machines go on from the path's snapshot, so that it must be sent."""
         ...
 
     @property
@@ -118,7 +118,6 @@ class Volunteers:
     """Has the volunteers of a path take the steps.
 
     Args:
-      run: whose path it is.
       lead: takes the steps with them, and saves partial snapshots now and then.
     """
 
@@ -168,7 +167,7 @@ def phase_work(
         losses=start.losses,
         rates=learning_rates(run.config.inner, start.arm.total_steps, first, count),
         batches=map(prepared, start.batches.iterate(start.taken, count)),
-        # The runner counts steps of the schedule; the position in the data may differ.
+        # The runner counts steps of the schedule. The position in the data may differ.
         batch_at=lambda step: prepared(start.batches.at(start.taken + step - first)),
         on_step=lambda _, loss: on_step(loss, tokens),
         should_stop=should_stop,

@@ -1,6 +1,4 @@
-"""Which documents are scored, and how one path scores them: for `score`, `label`, `check` and
-`evaluate`.
-"""
+"""Scores of documents under paths: the documents that a path scores, and how it does."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -29,8 +27,8 @@ class Validation(NamedTuple):
 
 
 class ScoresOfPaths(NamedTuple):
-    """Log-likelihoods of the validation documents under the paths that have scored them, in nats;
-    0 under the others.
+    """Log-likelihoods of the validation documents under the paths that have scored them, in nats.
+    They are 0 under the others.
     """
 
     sums: np.ndarray  # float64 [P, N]
@@ -57,19 +55,19 @@ def validation(run: Run, arm: str, phase: int) -> Validation:
 
 
 def scores_every_path(run: Run, arm: str, phase: int) -> bool:
-    """Whether every document is scored under every path, to find the best path of each."""
+    """True if every document is scored under every path, to find the best path of each."""
     is_last = phase == run.plan.arm(arm).phases
     return is_last and run.plan.arm(arm).is_routed and run.config.evaluation.best_path
 
 
 def compares_paths(run: Run, arm: str, phase: int) -> bool:
-    """Whether documents are scored under more paths than the one that features choose."""
+    """True if documents are scored under more paths than the one that features choose."""
     by_likelihood = run.config.routing.rule == LIKELIHOOD and run.plan.arm(arm).is_routed
     return by_likelihood or scores_every_path(run, arm, phase)
 
 
 def scored_documents(run: Run, valid: Validation, arm: str, phase: int, path: int) -> np.ndarray:
-    """Which of the validation documents are scored under a path: bool [N]."""
+    """True for the validation documents that are scored under a path: bool [N]."""
     if scores_every_path(run, arm, phase):
         return np.ones(len(valid.documents), bool)
     if compares_paths(run, arm, phase):
@@ -78,7 +76,7 @@ def scored_documents(run: Run, valid: Validation, arm: str, phase: int, path: in
 
 
 def scores_of_paths(run: Run, valid: Validation, arm: str, phase: int) -> ScoresOfPaths:
-    """What all paths of a release say, if it compares paths."""
+    """Scores of all paths of a release, if it compares paths."""
     shape = run.plan.arm(arm).topology.num_paths, len(valid.documents)
     result = ScoresOfPaths(np.zeros(shape), np.zeros(shape[1], np.int64), np.zeros(shape))
     for path, score in enumerate(saved_scores(run, arm, phase)):
@@ -89,13 +87,13 @@ def scores_of_paths(run: Run, valid: Validation, arm: str, phase: int) -> Scores
 
 
 def saved_scores(run: Run, arm: str, phase: int) -> Iterator[dict[str, np.ndarray]]:
-    """What each path of a release has saved, in path order."""
+    """Scores that each path of a release has saved, in path order."""
     for receipt in run.ledger.facts.scores(arm, phase):
         yield load_tree(run.objects, receipt)
 
 
 def document_scores(run: Run, arm: str, phase: int) -> DocumentScores:
-    """What the perplexity of a release is made of, document by document.
+    """Scores that make up the perplexity of a release, document by document.
 
     Raises:
       NotAvailable: it is not scored.
@@ -148,7 +146,7 @@ def score_under_path(
 def score_tokens_under_path(
     run: Run, parts: Any, tokens_of: TokenReader, documents: np.ndarray
 ) -> TokenScores:
-    """The same with what is said of each token and of the prefix."""
+    """The same, with the scores of each token and of the prefix."""
     return score_tokens(*_asked(run, parts, tokens_of, documents), **_options(run))
 
 

@@ -175,8 +175,8 @@ MUTANTS = (
     Mutant(
         name="contributions-a-phase-early",
         file="dipaco/workers/keeping.py",
-        old="    of = task.arm, task.module, task.phase + 1, keep\n",
-        new="    of = task.arm, task.module, task.phase + 1, keep - 1\n",
+        old="superseded_contributions(arm, task.module, task.phase + 1, keep)",
+        new="superseded_contributions(arm, task.module, task.phase + 1, keep - 1)",
         breaks="contributions that would make a damaged module again are kept",
         tests=("tests/workers/test_equals_algorithm.py",),
     ),

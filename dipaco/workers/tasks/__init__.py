@@ -1,7 +1,8 @@
-"""The kinds of task, one file each. `train` is also `pretrain`, `train_synchronous` is a `train`
-task of an arm whose paths step together, and `features` are the slices of `route`.
+"""The kinds of task. `train` is also `pretrain`, `train_synchronous` is a `train` task of an arm
+whose paths step together, `score` is also `check`, `alternation` has `label`, and `features` are
+the slices of `route`.
 
-Each is a function of a run and a claim that returns the facts to record; it writes objects, and
+Each is a function of a run and a claim that returns the facts to record. It writes objects, and
 records nothing. `workers.execution.execute` has the table of kinds.
 
 A new kind is a file here, and:

@@ -85,10 +85,11 @@ class Alternation(NamedTuple):
     router: Router
     # The saved labels: `documents` int64 [N], the best path of each as `paths` [N], and `prices`.
     labels: dict[str, np.ndarray]
-    before_N: np.ndarray  # by the router before
+    before_N: np.ndarray  # the router before assigns them
     uncalibrated_N: np.ndarray  # before prices bound the documents of each path
     calibrated_N: np.ndarray
-    choices_NK: np.ndarray | None = None  # paths of each training document; None: by the router
+    # The paths of each training document. None: the router decides.
+    choices_NK: np.ndarray | None = None
 
     def summary(self, routed: Routed, moved: float) -> Alternated:
         """The summary of its routing, and what changed. `moved` is the share of documents that

@@ -1,6 +1,7 @@
-"""Features for `route`, in slices (`data.slices`): a task computes those of a slice of documents.
+"""Features for `route`, in slices (`data.slices`): a task computes them for a slice of the
+documents.
 
-Documents that fit the router come first, then those that train, then those that are evaluated. They
+Documents that fit the router come first, then training documents, then validation documents. They
 are cut at whole batches, so every batch, and the bits of its features, are the same for any number
 of slices. Features are deleted after the last routing. A routing that is made again after that
 computes them itself.

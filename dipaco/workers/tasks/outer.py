@@ -72,7 +72,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
         nonlocal lag
         lag = _lag_cosine(run, task, stored, before, momentum, mean)
 
-    # Of an own step: what it left behind does not say what the last mean was.
+    # The state that an own step leaves does not say what the last mean was.
     on_mean = None if run.rule("outer_step") is not None else measure_lag
     try:
         stepped = stepped_module(run, task, stored, contributions, on_mean)
@@ -102,9 +102,9 @@ class SteppedModule(NamedTuple):
 
     after: Module
     momentum: dict[str, Any]
-    norm: float  # of the mean outer gradient
-    norm_by_weight: float  # without the rows of the vocabulary that have weights of their own
-    norms: list[ContributionNorm]  # of each contribution
+    norm: float  # the norm of the mean outer gradient
+    norm_by_weight: float  # the same without rows of the vocabulary with other weights
+    norms: list[ContributionNorm]  # one for each contribution
     weights: list[ContributionWeights]
 
 
@@ -119,9 +119,8 @@ def stepped_module(
     its contributions, to the same bits.
 
     Args:
-      run, task: whose step.
       stored: the module before it, and its outer state.
-      contributions: that it takes, in the order of their sum.
+      contributions: the step's, in the order of their sum.
       on_mean: called with (module, outer state, mean outer gradient) before they are overwritten.
 
     Raises:
@@ -151,8 +150,6 @@ def contributions_taken(run: Run, task: Task, claim: Claim | None = None) -> lis
     """The contributions that an outer step takes, in the order of their sum.
 
     Args:
-      run: the run.
-      task: the outer step.
       claim: decides what a step with a quorum takes, at its first call. None: reads it.
 
     Raises:
@@ -189,8 +186,8 @@ def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> Non
 def _gradient_stats(
     contributions: list[Contribution], stepped: SteppedModule, lag: float | None
 ) -> GradientStats:
-    """A path may have two contributions, one of them late: the norm of the newer one is kept. The
-    cosine leaves out rows of the vocabulary that have weights of their own.
+    """A path may have a late contribution beside its own one: the norm of the newer is kept. The
+    cosine leaves out rows of the vocabulary with other weights.
     """
     of_rest = [norm.by_weight for norm in stepped.norms]
     weights = [each.weight for each in stepped.weights]
@@ -206,8 +203,8 @@ def _gradient_stats(
 def _lag_cosine(
     run: Run, task: Task, stored: StoredModule, before: Module, momentum: Module, mean: Module
 ) -> float | None:
-    """The cosine between this mean and that of the phase before; None where that phase did not move
-    the module, or where what it began with is lost, which only an `inspect` would miss.
+    """The cosine between this mean and the mean of the phase before. None if that phase did not
+    move the module, or if the module that it began with is lost. Only an `inspect` would miss it.
     """
     if task.phase == 0:
         return None

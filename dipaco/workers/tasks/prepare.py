@@ -158,7 +158,7 @@ def _corpus(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     if run.given("corpus") not in (None, manifest.digest):
         raise TextChanged(origin=run.given("origin"))
     config = run.config
-    # What stops a path early must not be known to the base model either, with which it begins.
+    # The base model, with which a path begins, must not know the documents that stop it early.
     documents, _ = hold_out(
         corpus,
         corpus.documents("train"),
@@ -313,8 +313,8 @@ def _is_prepared(run: Run) -> bool:
 
 @contextlib.contextmanager
 def _locked(lock: Path) -> Generator[None]:
-    """Holds a file lock: two processes must not write one corpus, even if one of them has lost its
-    claim and does not know yet.
+    """Holds a file lock: two processes must not write one corpus, even if one has lost its claim
+    and does not know yet.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as stream:

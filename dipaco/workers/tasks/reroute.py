@@ -1,7 +1,7 @@
 """`reroute`: trains the router that picks a path every W tokens, and evaluates the last release.
 
 DiPaCo (arXiv 2403.10616) section 2.4. The tasks `score` of the last release saved the
-log-likelihood of every token under every path; those of one path are in memory at a time.
+log-likelihood of every token under every path. One path's are in memory at a time.
 """
 
 import functools

@@ -34,8 +34,8 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     model.
 
     At an alternation the router is fitted to the labels of the paths, or stays and the paths
-    themselves choose by likelihood, and all documents are routed again; earlier routers and shards
-    stay. Of several hosts, the first writes the tokens of each shard. DiPaCo section 2.4.
+    themselves choose by likelihood, and all documents are routed again. Earlier routers and shards
+    stay. The first host writes the tokens of each shard. DiPaCo section 2.4.
     """
     started, phase = time.monotonic(), claim.task.phase
     routed = _routed(run, phase)
@@ -75,7 +75,7 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
 
 
 class _Routed(NamedTuple):
-    """How the documents are divided."""
+    """The division of the documents among the paths."""
 
     router: Router
     choices_NK: np.ndarray  # paths of each training document
@@ -117,7 +117,7 @@ def _write_tokens(run: Run, shares: list[np.ndarray]) -> None:
 def _further_artifacts(
     run: Run, phase: int, routed: _Routed, shards: list[Shard], held_out: list[np.ndarray]
 ) -> dict[str, Receipt]:
-    """What some configs need beside router, shards and the paths of validation documents."""
+    """Objects that some configs need beside router, shards and paths of validation documents."""
     config, artifacts = run.config, {}
     if config.counts_tokens:
         size = config.model.vocab_size
@@ -140,7 +140,7 @@ def _further_artifacts(
 
 
 def _domains_of(run: Run, shards: list[Shard]) -> list[dict[str, int]]:
-    """Of each path: domain -> documents."""
+    """Domain -> number of documents, for each path."""
     return [
         {
             name: int(count)
@@ -178,7 +178,7 @@ def _small_models(run: Run) -> FittedModels:
 
 
 def _build_shards(run: Run, choices_NK: np.ndarray) -> tuple[list[Shard], list[np.ndarray]]:
-    """The shard of each path, and the documents held out of it; with overlap, a document is in the
+    """The shard of each path, and the documents held out of it. With overlap, a document is in the
     shards of several paths. DiPaCo section 2.4.
     """
     config, train = run.config, run.corpus.documents("train")
@@ -199,8 +199,8 @@ def _build_shards(run: Run, choices_NK: np.ndarray) -> tuple[list[Shard], list[n
 
 
 def _first_modules(run: Run, arm: Arm) -> list[Fact]:
-    """Modules at phase 0: those that the run was given, or the base model's parts, with one object
-    shared by all modules of a level.
+    """Modules at phase 0: the run's given ones, or the base model's parts, with one object shared
+    by all modules of a level.
     """
     given = run.given("modules") if arm.is_routed else None
     if given is not None:

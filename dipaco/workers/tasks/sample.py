@@ -14,7 +14,7 @@ from dipaco.runs.run import Run
 from dipaco.workers.fetching import bring_release
 from dipaco.workers.scoring import routed_paths, validation
 
-# At 0 a small model repeats itself; at 1 it makes few words. Samples are for reading.
+# A small model repeats itself at 0, and makes few words at 1. Samples are for reading.
 TEMPERATURE = 0.7
 
 

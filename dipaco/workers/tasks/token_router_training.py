@@ -34,7 +34,7 @@ from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.workers.callbacks import OnStep
 from dipaco.workers.errors import Preempted, RouterDiverged
 
-NUM_CHECKS = 40  # of the router on its hold-out during training
+NUM_CHECKS = 40  # measurements of the router on its hold-out during training
 BATCH_SIZE = 64  # documents in a step
 # Share of the router's documents, by whole texts. A few hundred documents are over-fitted within
 # 200 steps, so the router with the lowest loss on held-out ones is kept. Not in the paper.
@@ -42,12 +42,12 @@ HOLD_OUT = 0.1
 
 
 class BestRouter(NamedTuple):
-    """The router at the step of its lowest hold-out loss; at its last step if the hold-out has no
-    targets.
+    """The router at the step of its lowest hold-out loss, or at its last step if the hold-out has
+    no targets.
     """
 
     params: Any
-    # float32 scalar, mean nats per target of the hold-out; infinite: never measured
+    # float32 scalar, mean nats per target of the hold-out. Infinite: never measured.
     loss: np.ndarray
     step: np.ndarray  # int32 scalar
 
@@ -64,16 +64,16 @@ class _Rows(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """How far the router is trained."""
+    """The router so far."""
 
-    state: Any  # of the inner optimiser, with the parameters
+    state: Any  # the inner optimiser's, with the parameters
     kept: BestRouter
-    losses: tuple[float, ...] = ()  # of the steps
-    seconds: float = 0.0  # that earlier workers took
+    losses: tuple[float, ...] = ()  # one for each step
+    seconds: float = 0.0  # time of earlier workers
 
     @property
     def taken(self) -> int:
-        """Steps."""
+        """Steps taken."""
         return len(self.losses)
 
 
@@ -88,9 +88,8 @@ def trained(
     the seconds of the steps that an earlier worker took.
 
     Args:
-      run: whose last release has been scored.
-      claim: of the task.
-      scores: saved ones of that release by name, path by path.
+      run: a run with a scored last release.
+      scores: name -> that release's saved scores, path by path.
       on_step: called after each step with its loss and the tokens of its batch.
       should_stop: asked before each step.
 
@@ -157,7 +156,7 @@ def _inner(run: Run) -> InnerSettings:
 
 
 def _begun(run: Run, inner: InnerSettings) -> _Progress:
-    """Where an earlier worker stopped, or the start."""
+    """The router where an earlier worker stopped, or at the start."""
     config = run.config
     params = token_router.fresh(run.base_parts(), config.model.d_model, config.num_paths)
     state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
@@ -170,7 +169,7 @@ def _begun(run: Run, inner: InnerSettings) -> _Progress:
 
 
 def _snapshot(run: Run, claim: Claim, progress: _Progress, seconds: float) -> PartialSnapshot:
-    """From which the next worker goes on; `seconds` are those of this one."""
+    """A partial snapshot, from which the next worker goes on. `seconds` is this worker's time."""
     name = run.layout.snapshot("reroute", 0, 0, claim.attempt)
     tree = jax.device_get(progress.state), progress.kept
     scores = run.ledger.facts.scores(MODULAR, run.plan.arm(MODULAR).phases)
@@ -212,9 +211,7 @@ def _checked(
     held_out: np.ndarray,
     size: int,
 ) -> _Progress:
-    """Keeps the router as it is now where its hold-out loss is the lowest; of equal losses the
-    earlier one.
-    """
+    """Keeps the router of now if its hold-out loss is the lowest so far."""
     params, taken = progress.state.parts, progress.taken
     loss = _hold_out_loss(measure, params, rows, held_out, size)
     if math.isnan(loss):
@@ -231,7 +228,7 @@ def _checked(
 def _hold_out_loss(
     measure: Callable[..., Any], params: Any, rows: _Rows, held_out: np.ndarray, size: int
 ) -> float:
-    """Mean nats per target of the documents held out; infinite if they have no targets."""
+    """Mean nats per target of the documents held out. Infinite if they have no targets."""
     nats, count = 0.0, 0
     for start in range(0, len(held_out), size):
         batch = rows.batch(np.resize(held_out[start : start + size], size))

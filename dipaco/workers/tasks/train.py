@@ -1,7 +1,7 @@
 """`train` and `pretrain`: one path through one phase.
 
-Assemble the path, take tau steps of AdamW, dissect it; save its snapshot and its contribution to
-each of its modules. DiPaCo Algorithm 1, lines 3-10.
+Assemble the path, take tau steps of AdamW, and dissect it. Save its snapshot and its contribution
+to each of its modules. DiPaCo Algorithm 1, lines 3-10.
 """
 
 import itertools
@@ -29,19 +29,16 @@ def train(
     """Trains one path through one phase and saves what it made.
 
     Args:
-      run: whose path it is.
-      claim: on the task.
-      runner: takes the steps.
       on_step: called with (loss, tokens) for each step.
       should_stop: called before each step.
       should_leave: called while the path waits for late modules (`outer.delay`).
 
     Returns:
-      The facts to record; none on hosts other than the first, which do not save.
+      The facts to record. None on hosts other than the first, which do not save.
 
     Raises:
       Preempted: `should_stop` returned True, or `should_leave` did.
-      Diverged: a loss is not finite; nothing of the phase is kept.
+      Diverged: a loss is not finite. Nothing of the phase is kept.
     """
     started, hosts = time.monotonic(), runner.hosts
     start = hosts.run_on_all(lambda: phase_start(run, claim), _first_step)

@@ -1,9 +1,9 @@
 """`train` of a synchronous arm: all paths through one phase, in one task.
 
 Gradients are averaged per module at every step (`inner.synchronous`), so there are no contributions
-and no outer steps, and one worker does the task; it saves at the end of each phase. Each path is
-recorded with the bytes it would exchange from a machine of its own: at every step a gradient up and
-the mean down. DiPaCo section 4.5.
+and no outer steps, and one worker does the task. It saves at the end of each phase. Each path is
+recorded with the bytes it would exchange if it had a machine to itself: at every step a gradient up
+and the mean down. DiPaCo section 4.5.
 """
 
 import itertools
@@ -36,7 +36,7 @@ Modules = dict[ModuleId, Any]
 
 
 class SynchronousStart(NamedTuple):
-    """Where the phase begins, or where another worker was stopped inside it."""
+    """The beginning of the phase, or the step at which another worker was stopped inside it."""
 
     modules: Modules
     states: Modules
@@ -107,7 +107,7 @@ def train_synchronous(
 
 
 def _weights(run: Run, arm: Arm, phase: int) -> dict[ModuleId, dict[int, Any]]:
-    """Module -> path -> alpha_i, float32, as in an outer step; equal where paths have no shards."""
+    """Module -> path -> alpha_i, float32, as in an outer step. Equal if paths have no shards."""
     documents = [1] * arm.topology.num_paths
     if arm.is_routed:
         documents = run.shards_of(run.routing_of(arm.name, phase)).documents
