@@ -1,5 +1,7 @@
-"""Whether this process was told to end. What waits for a database or a store that is away then
-gives up soon: the machine may be gone in half a minute.
+"""Stopping: SIGTERM and Ctrl-C call a function, and end the waits of this process.
+
+A wait for a database or a store that is away is given up soon after a process was told to end: its
+machine may be gone in half a minute.
 """
 
 import contextlib
@@ -7,9 +9,9 @@ import signal
 import time
 from collections.abc import Callable, Generator
 
-STOPPING_SECONDS = 10.0  # from then on, for whatever is waited for
+STOPPING_SECONDS = 10.0  # every wait ends so long after the process was told to end
 
-_told: list[float] = []  # when, if it was
+_told: list[float] = []  # the moment, if it was told to end
 
 
 def stop_waiting() -> None:
@@ -25,13 +27,13 @@ def wait_again() -> None:
 
 
 def is_over() -> bool:
-    """Whether it was told to end, and nothing is waited for any more."""
+    """True if it was told to end, and nothing is waited for any more."""
     return bool(_told) and time.monotonic() - _told[0] > STOPPING_SECONDS
 
 
 @contextlib.contextmanager
 def on_sigterm(act: Callable[[], None], *, on_ctrl_c: bool = False) -> Generator[None]:
-    """Inside the block SIGTERM calls `act`; afterwards the previous handler is restored. With
+    """Inside the block SIGTERM calls `act`. The previous handler is restored afterwards. With
     `on_ctrl_c` the first Ctrl-C calls `act` too, and the second interrupts. A process that was told
     to end waits some seconds at most for a database or a store that is away.
     """
