@@ -1,4 +1,4 @@
-"""Checks of values that are given from Python, before anything is done with them."""
+"""Checks of the values that a caller gives from Python, before they are used."""
 
 import dataclasses
 import difflib
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def whole_number(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """A value as Python's own int. NumPy's are accepted.
+    """A value as Python's own int. NumPy's integers are accepted.
 
     Raises:
-      BadSetting: it is no whole number, or not in `least` <= value < `below`; None = no limit.
+      BadSetting: it is no whole number, or not in `least` <= value < `below` (None = no limit).
     """
     number = plain(value)
     is_whole = isinstance(number, int) and not isinstance(number, bool)
@@ -27,14 +27,14 @@ def whole_number(name: str, value: Any, least: int, below: int | None = None) ->
 
 
 def one_text(name: str, value: Any) -> str:
-    """Raises `BadSetting`: it is no text."""
+    """The value, if it is a text. Raises `BadSetting` otherwise."""
     if not isinstance(value, str):
         raise BadSetting(name=name, value=value, expected="a text")
     return value
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:
-    """One text, or several, as a list. Raises `BadSetting`: they are no texts."""
+    """One text, or several, as a list. Raises `BadSetting` for other values."""
     listed = [texts] if isinstance(texts, str) else texts
     listed = list(listed) if isinstance(listed, Iterable) else [listed]
     for each in listed:
@@ -44,14 +44,14 @@ def listed_texts(texts: str | Iterable[str]) -> list[str]:
 
 
 def sampling_of(values: Mapping[str, Any], others: Sequence[str]) -> "SamplingSettings":
-    """Sampling settings by their names.
+    """The settings of sampling from keyword arguments.
 
     Args:
-      values: keyed by the fields of `SamplingSettings`.
-      others: arguments that were taken before. A wrong name may mean one of them.
+      values: field of `SamplingSettings` -> value.
+      others: names of the caller's other arguments. They are suggested for a misspelt name.
 
     Raises:
-      UnknownSetting: there is no setting with that name.
+      UnknownSetting: a name is no field.
       BadSetting: a value is of another type, or out of range.
     """
     from dipaco.serving.decoding.sampling import SamplingSettings
@@ -80,7 +80,7 @@ def _are_biases(value: Any) -> bool:
 
 
 def _check_names(given: Iterable[str], known: Sequence[str], others: Sequence[str]) -> None:
-    """Raises `UnknownSetting` for an unknown name. One of `others` may be meant."""
+    """Raises `UnknownSetting` for an unknown name. Suggests a name of `known` or `others`."""
     for name in given:
         if name not in known:
             known = (*known, *others)

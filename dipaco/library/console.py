@@ -1,4 +1,4 @@
-"""The console of a worker: a progress bar, a line for every event, and the results of a run."""
+"""The console of a worker: a progress bar, a line for every event, and the results at the end."""
 
 import sys
 import time
@@ -30,9 +30,8 @@ class ConsoleReporter:
     and a record in events.jsonl.
 
     Args:
-      run: the worker's run.
-      trackers: names in `observe.trackers.TRACKERS` that get numbers too.
-      stream: the output stream of the bar and the lines; None = standard error.
+      trackers: names of `observe.trackers.TRACKERS` that get numbers too.
+      stream: receives the bar and the lines. None = standard error.
       listener: called with every event.
     """
 
@@ -62,7 +61,7 @@ class ConsoleReporter:
         self._log.close()
 
     def greet(self, *, is_new: bool) -> None:
-        """Prints a description of a new run, or the progress of a continued one."""
+        """Prints the title of a new run, or the progress of a run that continues."""
         if is_new:
             self._bar.say(title_of(self._run))
         elif not self._run.ledger.queue.is_finished():
@@ -77,7 +76,7 @@ class ConsoleReporter:
         self._began_seconds = time.monotonic()
         done = None
         if self._began_seconds - self._counted_seconds > SECONDS_BETWEEN_COUNTS:
-            # Steps of other workers count too, and only the ledger has them.
+            # Steps of other workers count too. Only the ledger has them.
             self._counted_seconds = self._began_seconds
             done, _ = progress_of(self._run, with_partial_snapshots=True)
         self._bar.begin(str(claim.task), done_steps=done)
@@ -125,7 +124,7 @@ class ConsoleReporter:
 
 
 def title_of(run: Run) -> str:
-    """A run in one line, and the sources of its text and its first parameters in another."""
+    """Two lines: the run's name and sizes, then the sources of its text and its first modules."""
     config, rules = run.config, f"; {phrase(run.rules)}" if run.rules else ""
     return (
         f"{config.name}, seed {config.seed}: {counted(config.num_paths, 'path')}, "
@@ -145,7 +144,7 @@ def _origin_of(run: Run) -> str:
 
 
 def print_results(run: Run) -> None:
-    """Prints the report of a finished run and where it is."""
+    """Prints the report of a finished run and the names of its files."""
     report, files = renewed_report(run), files_of(run).values()
     width = terminal_width()
     print(f"\n{render_text(report.rows, width)}\n")

@@ -1,4 +1,4 @@
-"""Errors of this room: what a run cannot be asked for. The docstring of a class is its message."""
+"""Errors of this room: requests that a run cannot answer. The docstring of a class is its message."""
 
 from dipaco.errors import DipacoError
 

@@ -1,4 +1,4 @@
-"""An opened run in Python: its results, its release, its modules, its text."""
+"""An opened run for use from Python: its results, its release, its modules, its text."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -18,8 +18,7 @@ from dipaco.library.errors import (
     RunOfOtherThread,
     RunUnfinished,
 )
-from dipaco.library.picture import Picture
-from dipaco.library.report import RunReport
+from dipaco.library.report import Picture, RunReport
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.plural import counted
 from dipaco.runs.opening import open_run
@@ -42,13 +41,12 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
 
     Args:
       folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
-      arm: the arm whose modules are read: modular, dense, dense_equal_tokens, data_parallel or
-        base.
-      phase: the release of this phase; None = the newest, whenever it is asked for.
+      arm: modular, dense, dense_equal_tokens, data_parallel or base.
+      phase: the release of this phase. None = the newest release at each access.
 
     Raises:
       BadSetting: `phase` is no whole number.
-      NoSuchRun, FolderHoldsSweep, RunOfOtherVersion: there is no run that can be read.
+      NoSuchRun, FolderHoldsSweep, RunOfOtherVersion: the folder has no run that can be read.
       NoSuchArm: the run has no such arm.
     """
     if phase is not None:
@@ -63,13 +61,13 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
 
 
 class OpenedRun:
-    """A run opened for reading. Nothing here changes it. As a context manager it closes the run.
+    """A run that is read only. As a context manager it closes the run at the end.
 
-    Its ledger belongs to the thread that opened it. In another thread, and after closing,
-    everything that reads the ledger raises `RunOfOtherThread` or `RunClosed`. The rest still works.
+    The ledger belongs to the thread that opened it. Methods that read the ledger raise
+    `RunOfOtherThread` in another thread, and `RunClosed` once it is closed. The others still work.
 
     Attributes:
-      arm, phase: the releases that are read; phase None = the newest.
+      arm, phase: the releases that are read. Phase None = the newest.
     """
 
     def __init__(self, run: Run, arm: str = "modular", phase: int | None = None):
@@ -79,7 +77,7 @@ class OpenedRun:
 
     @property
     def _run(self) -> Run:
-        """The run, whose ledger may be read. Raises `RunClosed`, `RunOfOtherThread`."""
+        """The run, with a readable ledger. Raises `RunClosed`, `RunOfOtherThread`."""
         if self._is_closed:
             raise RunClosed(folder=self.folder)
         if threading.get_ident() != self._thread:
@@ -114,34 +112,32 @@ class OpenedRun:
 
     @property
     def release(self) -> Release:
-        """The consistent set of modules that is read. Raises `NotAvailable` if there is none so
-        far.
-        """
+        """The consistent set of modules that is read. Raises `NotAvailable`: there is none yet."""
         return find_release(self._run, self.arm, self.phase)
 
     @property
     def samples(self) -> tuple[Sampled, ...]:
-        """Completions of the run's prompts by each release of the arm, phases ascending. If `phase`
-        is set, only by that release. Empty in a run without `samples.prompts`.
+        """Continuations of the run's prompts by each release of the arm, phases ascending. If
+        `phase` is set, only its release is included. Empty in a run without `samples.prompts`.
         """
         sampled = self._run.ledger.facts.samples(self.arm)
         return tuple(each for each in sampled if self.phase in (None, each.phase))
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The names of its modules: early/0000, ..."""
+        """The names of the arm's modules: early/0000, ..."""
         return tuple(map(str, self.config.plan.arm(self.arm).topology.modules))
 
     def module(self, name: str, *, path: int | None = None) -> dict[str, Any]:
         """The parameters of a module in the release: part -> tree of arrays.
 
         Args:
-          name: a name in `modules`.
-          path: the path whose version is read. It only matters in a run whose paths stop early.
+          name: a name of `modules`.
+          path: reads this path's copy. It only matters in a run whose paths stop early.
 
         Raises:
-          NoSuchModule, BadModuleId, NoSuchPath: there is none of that name on that path.
-          ModuleNotReleased: paths hold it at different phases. `path` chooses one.
+          NoSuchModule, BadModuleId, NoSuchPath: the path or the run has no module of that name.
+          ModuleNotReleased: paths hold it at different phases. Choose one with `path`.
         """
         release, module = self.release, str(ModuleId.parse(name))
         check_path(path, release)
@@ -157,7 +153,7 @@ class OpenedRun:
 
     def path(self, number: int) -> dict[str, Any]:
         """The parameters of a whole path in the release: part -> tree of arrays. Raises
-        `NoSuchPath`, or `BadSetting` if it is no number.
+        `NoSuchPath`, and `BadSetting` for a value that is no number.
         """
         release = self.release
         check_path(number, release)
@@ -174,9 +170,8 @@ class OpenedRun:
           int32 [N].
 
         Raises:
-          EmptyPrompt: a text has no token.
-          HalfCharacter: a text holds half of a character.
-          ReleaseOfOtherRouter, NotAllPaths: the release cannot be routed to.
+          EmptyPrompt, HalfCharacter: a text has no token, or half of a surrogate pair.
+          ReleaseOfOtherRouter, NotAllPaths: the router does not fit this release.
         """
         from dipaco.serving.continuation import paths_of_texts
 
@@ -197,18 +192,16 @@ class OpenedRun:
         """Continues a prompt. `print` shows the whole text.
 
         Args:
-          prompt: the text to continue.
-          max_tokens: the most tokens to make.
-          path: uses this one; None = the router's choice.
-          rule: the router's rule; None = the run's `routing.rule`.
-          seed: seed of the draws, 0 to 2^63 - 1.
-          temperature: the same as in `dipaco serve`; 0 = greedy.
-          sampling: `top_k`, `top_p`, `min_p`, `repetition_penalty`, the fields of
-            `SamplingSettings`.
+          path: uses this path. None = the router's choice.
+          rule: the rule of that choice. None = the run's `routing.rule`.
+          seed: 0 to 2^63 - 1.
+          temperature: the same as in `dipaco serve`. 0 = greedy.
+          sampling: other fields of `SamplingSettings`: `top_k`, `top_p`, `min_p`,
+            `repetition_penalty`.
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
-          HalfCharacter: the prompt holds half of a character.
+          HalfCharacter: the prompt has half of a surrogate pair.
           NoSuchPath, BadSetting, UnknownSetting: a value or a name cannot be used.
         """
         from dipaco.serving.continuation import continue_text
@@ -243,18 +236,18 @@ class OpenedRun:
         """Perplexity of any texts, equal to the result of `dipaco evaluate`.
 
         Args:
-          texts: one document, or several.
-          path: scores all of them; None = each is routed.
-          rule: the router's rule; None = the run's `routing.rule`.
+          texts: one document or several.
+          path: scores all of them with this path. None = each document is routed.
+          rule: the rule of routing. None = the run's `routing.rule`.
           beginnings: only the first window of each document counts, as in the report.
 
         Returns:
-          `perplexity`, and the numbers of `tokens` and `documents` and the `paths` behind it.
+          `perplexity`, the number of scored `tokens` and `documents`, and their `paths`.
 
         Raises:
-          NoTexts: there is none, or nothing in them.
+          NoTexts: there is no document, or all are empty.
           NothingToScore: no document is longer than the routing prefix.
-          HalfCharacter: a text holds half of a character.
+          HalfCharacter: a text has half of a surrogate pair.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """
         from dipaco.runs.reading.evaluate_texts import evaluate_texts
@@ -267,8 +260,8 @@ class OpenedRun:
         )
 
     def plot(self, file: Path | str | None = None) -> Picture:
-        """The report's picture: learning curves, and the paths of each domain. A notebook shows it.
-        With `file` it is also written there (.png, .svg, .pdf). Raises `RunUnfinished`.
+        """The report's picture: learning curves, and which domain went to which path. A notebook
+        shows it. With `file` it is also written there (.png, .svg, .pdf). Raises `RunUnfinished`.
         """
         from dipaco.evaluation.plots import draw_report
 
@@ -279,7 +272,7 @@ class OpenedRun:
         return picture
 
     def close(self) -> None:
-        """Closes its ledger, in the thread that opened it."""
+        """Closes the ledger. Must be called in the thread that opened it."""
         if not self._is_closed:
             self._run.ledger.close()
             self._is_closed = True

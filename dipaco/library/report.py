@@ -1,11 +1,16 @@
-"""The report of a run: its table as records, as text, and, with pandas, as a data frame."""
+"""The report of a run: its table as records, text or a data frame, and its picture."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from dipaco.evaluation.tables import Report, render_markdown, render_text
-from dipaco.library.errors import PandasMissing
+from dipaco.files import translate_os_errors
+from dipaco.library.errors import PandasMissing, PictureUnwritable
+
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
 class RunReport(Mapping[str, dict[str, Any]]):
@@ -13,7 +18,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
     `repr` and a notebook show the table.
 
     Attributes:
-      content: everything in `report.json`.
+      content: all of `report.json`.
     """
 
     def __init__(self, content: Report):
@@ -21,9 +26,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A record for each trained model, in the order of the table, with the fields of
-        `ReportRow`.
-        """
+        """A record for each trained model, in the order of the table, with `ReportRow`'s fields."""
         return [dataclasses.asdict(row) for row in self.content.rows]
 
     @property
@@ -42,7 +45,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
         return self.content.curves
 
     def data_frame(self) -> Any:
-        """The rows as a pandas DataFrame, indexed by name. `link_seconds.20` is one column.
+        """The rows as a pandas DataFrame, by name. A nested value has a column: `link_seconds.20`.
 
         Raises:
           PandasMissing: pandas is not installed.
@@ -72,3 +75,34 @@ class RunReport(Mapping[str, dict[str, Any]]):
     def _repr_markdown_(self) -> str:
         notes = "\n".join(f"- {note}" for note in self.notes)
         return f"{render_markdown(self.content.rows)}\n\n{notes}"
+
+
+class Picture:
+    """A drawing that a notebook shows and that can be saved.
+
+    Args:
+      draw: draws it into a file. The file's ending (.png, .svg, .pdf) chooses the format.
+    """
+
+    def __init__(self, draw: Callable[[Path], None]):
+        self._draw = draw
+
+    def save(self, file: Path | str) -> Path:
+        """Writes the picture and returns the file. Raises `PictureUnwritable` for other endings."""
+        file = Path(file)
+        if file.suffix.lower() not in PICTURE_ENDINGS:
+            raise PictureUnwritable(file=file, known=", ".join(PICTURE_ENDINGS))
+        with translate_os_errors(file):
+            self._draw(file)
+        return file
+
+    def png(self) -> bytes:
+        """The picture as PNG."""
+        with tempfile.TemporaryDirectory(prefix="dipaco-picture-") as folder:
+            return self.save(Path(folder) / "picture.png").read_bytes()
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+    def __repr__(self) -> str:
+        return "a picture: a notebook shows it, `.save(FILE)` writes it (.png, .svg, .pdf)"

@@ -34,22 +34,22 @@ def run(
     start_from: str | None = None,
     rules: Rules | None = None,
 ) -> OpenedRun:
-    """Does a run, or goes on with one. After an interruption, the same call continues it to the
-    same bits. On a GPU this holds if JAX has not computed in this process before, or if `XLA_FLAGS`
-    asks for equal bits.
+    """Trains a run, or continues it. After an interruption the same call continues to the same
+    bits. On a GPU this needs a process in which JAX has not computed yet, or `XLA_FLAGS` that ask
+    for equal bits.
 
     Args:
-      config: the config to run, or a config file, or the name of a shipped one (`quickstart`).
+      config: the config, a config file, or the name of a shipped config (`quickstart`).
       folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
       progress: True prints a bar and a line for every event, False nothing. A function is called
         with every event instead, and `str(event)` is its line. `events.jsonl` has them anyway.
-      trackers: more destinations of numbers: any of `tensorboard`, `trackio`, `wandb`, each an
+      trackers: any of `tensorboard`, `trackio`, `wandb`, which get the numbers too. Each needs the
         extra of that name.
-      database: postgresql://HOST/NAME, or env:VARIABLE; None = SQLite in the folder.
+      database: postgresql://HOST/NAME, or env:VARIABLE. None = SQLite in the folder.
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.
-      rules: an own outer step, router or path loss for a new run, which keeps their names. None =
-        the run's, or the built-in ones.
+      rules: your outer step, router or path loss for a new run, which records their names. None =
+        the rules of a run that has begun, or the built-in ones.
 
     Returns:
       The run, opened for reading. It is unfinished if it was told to stop (SIGTERM, `dipaco
@@ -69,7 +69,7 @@ def run(
     if isinstance(trackers, str):
         expected = f"a list of names, as [{trackers!r}]"
         raise BadSetting(name="trackers", value=trackers, expected=expected)
-    trackers = tuple(trackers)  # it may be read once only
+    trackers = tuple(trackers)  # an iterator can be read only once
     check_trackers(trackers)
     if not isinstance(config, RunConfig):
         config = load_config(Path(config))
@@ -78,7 +78,7 @@ def run(
     address = Address.of(folder)
     checkpoint = None if init_from is None else Path(init_from)
     listener = progress if callable(progress) else None
-    stream = sys.stdout if progress is True else io.StringIO()  # an unseen stream
+    stream = sys.stdout if progress is True else io.StringIO()  # output is discarded
     with (
         begun_run(
             address,
