@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, computes: bool) -> None:
 
 def run(options: argparse.Namespace) -> int:
     computes = options.swarm_verb == "join"
-    from dipaco.launch.lending import lend_device, lend_processors
+    from dipaco.launch.devices import lend_device, lend_processors
 
     check_between("--megabits", options.megabits, MIN_MEGABITS, MAX_MEGABITS)
     if options.threads is not None:

@@ -152,8 +152,7 @@ def _check_devices(workers: int, config: "RunConfig") -> None:
     """Raises `TooFewDevices`, and as `check_devices` where workers use the CPU, as this process
     does: they are told to, or can do no other. Else they find their devices themselves.
     """
-    from dipaco.launch.devices import is_told_to_use_cpu
-    from dipaco.launch.plugins import is_for_cpu_only
+    from dipaco.launch.devices import is_for_cpu_only, is_told_to_use_cpu
     from dipaco.runs.meshes import check_devices
 
     if is_told_to_use_cpu() or is_for_cpu_only():

@@ -1,7 +1,7 @@
 """The contract of an engine: it starts workers, reports which have ended, and stops them.
 
-A worker is one process, or one on each of several hosts that train a path together. If one of its
-processes dies, the others are ended. Each engine adds its way to start and watch a process.
+A worker is one process, or one on each of several hosts that train a path together. When one of its
+processes dies, the others are ended. Each engine starts and watches processes in its own way.
 """
 
 import time
@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 LEAVING_SECONDS = 30.0
 LOOK_SECONDS = 0.05
 KILLED = -9
-UNSEEN = -(1 << 16)  # code of a process whose end was not seen: its machine may be gone
+UNSEEN = -(1 << 16)  # exit code if nobody saw the process end: its machine may be gone
 
 
 class ProcessCommand(Protocol):
-    """The program of a worker's processes."""
+    """The program that the processes of a worker run."""
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
         """The command line on one host of the worker `name`. Several hosts connect at the address
@@ -27,17 +27,17 @@ class ProcessCommand(Protocol):
 
     @property
     def hosts(self) -> int:
-        """Processes of a worker."""
+        """Number of processes of a worker, one on each host."""
         ...
 
     @property
     def takes_devices(self) -> bool:
-        """True if it computes on accelerators, if there are any."""
+        """True if it computes on accelerators where there are any."""
         ...
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that it needs besides those of its machine."""
+        """Variables that it needs besides the machine's."""
         ...
 
 
@@ -45,21 +45,21 @@ class Process(Protocol):
     """One process of a worker, on this machine or another."""
 
     def poll(self) -> int | None:
-        """Its exit code, minus the number of the signal that killed it, or `UNSEEN`. None while it
-        runs or waits for resources.
+        """The exit code, minus the number of the signal that killed it, or `UNSEEN`. None while the
+        process runs or waits for resources.
         """
         ...
 
     def terminate(self) -> None:
-        """Asks it to end in order."""
+        """Asks the process to end in order."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once, and frees its resources."""
+        """Ends the process at once, and frees its resources."""
         ...
 
     def last_line(self) -> str:
-        """The last line of its output."""
+        """The last line of the process's output."""
         ...
 
 
@@ -68,7 +68,7 @@ class EndedWorker(NamedTuple):
 
     name: str
     code: int  # exit code of the process that ended it, or minus the number of its signal
-    last_line: str = ""  # last line of this process's output
+    last_line: str = ""  # the last line of this process's output
 
     @property
     def how(self) -> str:
@@ -78,19 +78,18 @@ class EndedWorker(NamedTuple):
 
 
 class Engine(ABC):
-    """Holds the workers of a run."""
+    """Base class of the engines, which hold the workers of a run."""
 
     def __init__(self):
         self._workers: dict[str, Sequence[Process]] = {}
-        # worker -> when its first process ended in order
-        self._leaving_since: dict[str, float] = {}
+        self._leaving_since: dict[str, float] = {}  # when a first process was seen to have ended
 
     @abstractmethod
     def _begin(self, spec: ProcessCommand, name: str) -> Sequence[Process]:
         """Starts the processes of a worker, the first host first."""
 
     def start(self, spec: ProcessCommand, name: str) -> None:
-        """Starts a worker. It waits if there are no free resources yet."""
+        """Starts a worker. The worker waits while there are no free resources."""
         assert name not in self._workers, name
         self._workers[name] = self._begin(spec, name)
 
@@ -99,12 +98,12 @@ class Engine(ABC):
         return self._workers[name]
 
     def end(self, name: str) -> None:
-        """Asks a worker to end in order. `poll` reports when it has."""
+        """Asks a worker to end in order. `poll` reports its end."""
         for process in self._workers.get(name, ()):
             process.terminate()
 
     def kill(self, name: str) -> None:
-        """Ends a worker at once. `poll` reports it."""
+        """Ends a worker at once. `poll` reports its end."""
         for process in self._workers.get(name, ()):
             process.kill()
 

@@ -1,6 +1,6 @@
-"""Prints the events of a run's workers, from the lines that they write into its event file.
+"""Prints the events of a run's workers from the lines that they append to its event file.
 
-Workers on other machines write files there. Their steps are read from the ledger.
+Workers on other machines append to files there. Their steps are read from the ledger.
 """
 
 import time
@@ -53,7 +53,7 @@ class EventTailer:
                 )
 
         is_late = time.monotonic() - self._ledger_seconds > LEDGER_SECONDS
-        # All workers of a folder write into one event file. Only a bucket has workers beside it.
+        # All workers of a folder share one event file. Only a run in a bucket has other workers.
         if is_late and self._run.address.url is not None:
             self._ledger_seconds = time.monotonic()
             done, _ = progress_of(self._run)

@@ -1,9 +1,9 @@
-"""Chooses the name of a launcher that was given none.
+"""The name of a launcher: given by the user, taken over from a killed launcher, or made up.
 
 A launcher that is killed leaves its workers running. The next launcher on the same machine takes
-its name, so that the new workers wait for the old ones' names, and replace them when they end,
-instead of working beside them. The ledger records the process of each name's launcher. A name is
-taken only if that process has ended, and by one launcher.
+its name. The new workers then have the names of the old ones: each waits until the old one ends,
+instead of working beside it. The ledger has the process of each name's launcher. A name is taken
+only after that process has ended, and by one launcher.
 """
 
 import re
@@ -15,18 +15,18 @@ from dipaco.launch.errors import LauncherNameTaken
 
 
 def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
-    """The given name, or the name of an ended launcher that left workers alive on this machine, or
-    a new one. It is recorded as this process's.
+    """The given name. Without one, the name of a launcher that has ended while workers of it are
+    alive on this machine. Else a new name. The ledger records it as this process's.
 
     Args:
       given: the user's choice.
-      ledger: the ledger of the run.
-      roles: a pattern of the text between a launcher's name and the numbers of its workers.
+      ledger: the run's ledger.
+      roles: pattern of the text between a launcher's name and the numbers of its workers.
 
     Raises:
-      BadName.
-      LauncherNameTaken: the launcher of that name is alive on this machine. A launcher on another
-        machine may be gone, and does not count.
+      BadName: the given name cannot be used.
+      LauncherNameTaken: a launcher of that name is alive on this machine. A launcher on another
+        machine may be gone, so its name is free.
     """
     here = Life.here()
     if given is None:
@@ -41,17 +41,17 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
             if ledger.meta.take_launcher_name(made_up[1], str(here), after=before):
                 return made_up[1]
     name = name_of(given)
-    while True:  # again if another launcher took the name meanwhile
+    while True:  # repeats if another launcher took the name meanwhile
         before = check_free(name, ledger)
         if ledger.meta.take_launcher_name(name, str(here), after=before):
             return name
 
 
 def check_free(name: str, ledger: Ledger) -> str | None:
-    """Checks that this process may have a name. Returns the process that had it last.
+    """Checks that this process may have a name. Returns the process (`Life`) that had it last.
 
     Raises:
-      LauncherNameTaken: the same as for `launcher_name`.
+      LauncherNameTaken: see `launcher_name`.
     """
     here, before = Life.here(), ledger.meta.launcher_life(name)
     if before not in (None, str(here)) and _is_alive_beside(here, before):

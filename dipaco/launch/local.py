@@ -14,9 +14,9 @@ class LocalProcess:
     """A child process.
 
     Args:
-      command: its command line.
-      log: its output is appended there.
-      environment: all of its variables.
+      command: the command line.
+      log: the file to which its output is appended.
+      environment: all variables of the process.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]):
@@ -54,9 +54,9 @@ class LocalEngine(Engine):
     """Holds child processes.
 
     Args:
-      log: the log of a process, by its name.
-      devices_of: slot -> environment variables that give a process its devices. Each computing
-        process takes the lowest free slot.
+      log: process name -> its log.
+      devices_of: slot -> environment variables that give a process its devices. Each process that
+        computes takes the lowest free slot.
     """
 
     def __init__(

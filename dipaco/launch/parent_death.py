@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     parent, *command = sys.argv[1:]
     if sys.platform == "linux":
-        # SIGTERM, not SIGKILL: a worker saves its phase part-way.
+        # SIGTERM rather than SIGKILL, so that a worker saves its phase part-way.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):
             sys.exit("The process that started this one is gone.")

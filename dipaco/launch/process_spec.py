@@ -5,8 +5,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-# Credentials of stores, under the names that their libraries read. They never appear on a command
-# line.
+# Credentials of stores, by the names that their libraries read. They never go on a command line.
 STORE_VARIABLES = {
     "s3": (
         "AWS_ACCESS_KEY_ID",
@@ -25,11 +24,11 @@ class ProcessSpec(NamedTuple):
     verb: str  # worker, executor, evaluator, monitor
     run: str  # folder or URL
     hosts: int = 1  # hosts of one worker
-    variables: tuple[str, ...] = ()  # environment variables that other machines get too
+    variables: tuple[str, ...] = ()  # names of variables that are passed on to other machines
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
-        """The command line of one of its processes. With `-P` a folder `dipaco` in the working
-        directory, such as a clone, is not taken for the package.
+        """The command line of one process. With `-P` a folder `dipaco` in the working directory,
+        such as a clone, is not taken for the package.
         """
         words = [self.verb, "--run", self.run]
         if self.verb != "monitor":
@@ -47,7 +46,7 @@ class ProcessSpec(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         taken = {name: os.environ[name] for name in self.variables if name in os.environ}
-        # An outer step runs in NumPy: an executor would hold a device without using it.
+        # An outer step runs in NumPy. An executor would hold a device without using it.
         return taken if self.takes_devices else {**taken, "JAX_PLATFORMS": "cpu"}
 
 
@@ -58,7 +57,7 @@ def variables_for(
 
     Args:
       run: folder or URL.
-      database: as given to the run: a URL, or `env:VARIABLE`.
+      database: the run's database as the user gave it: a URL, or `env:VARIABLE`.
       environment: the variables of this process.
     """
     names: Collection[str] = STORE_VARIABLES.get(run.partition("://")[0], ())

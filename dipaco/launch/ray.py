@@ -39,8 +39,8 @@ with needs_extra("ray", package="ray", feature="`--engine ray`"):
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 COORDINATOR = "COORDINATOR"  # stands for the address in a command line until it is known
-LISTEN_SECONDS = 10.0  # time for the head of a cluster to accept a connection
-ASK_SECONDS = 30.0  # time for the answer of a running actor
+LISTEN_SECONDS = 10.0  # deadline for a connection to the head of a cluster
+ASK_SECONDS = 30.0  # deadline for the answer of a running actor
 # Ray does not say why a cluster refused a connection.
 TOKEN_ADVICE = (
     "the address accepts connections; a cluster with tokens needs RAY_AUTH_MODE=token in the "
@@ -49,14 +49,14 @@ TOKEN_ADVICE = (
 
 
 class WorkerResources(NamedTuple):
-    """The resources that each host of a worker takes from the cluster."""
+    """Resources that each host of a worker takes from the cluster."""
 
     devices: int | None = None  # None = one GPU or TPU chip if the cluster has them
     cpus: float = 1
-    memory_fraction: float | None = None  # share of a GPU that several workers divide
+    memory_fraction: float | None = None  # share of a GPU, if several workers use it
 
     def resources(self, kind: str) -> dict[str, float]:
-        """Ray's arguments for a host whose devices are of this kind: gpu, tpu, cpu."""
+        """The resources in Ray's terms, for a host with devices of this kind: gpu, tpu, cpu."""
         if kind == "cpu":
             return {"CPU": self.cpus}
         share = 1.0 if self.memory_fraction is None else self.memory_fraction
@@ -73,14 +73,15 @@ CPU_ONLY = WorkerResources()
 
 
 class ProcessActor:
-    """An actor that starts one process on its machine and waits for it. The process ends with it.
+    """An actor that starts one process on its machine and waits for it. The process ends with the
+    actor.
 
     Args:
-      words: the command line. `COORDINATOR` stands for the address where the hosts connect.
-      environment: variables added to those of the machine.
-      run: folder or URL. The log goes beside its files on this machine.
-      log: the log's name.
-      coordinator: the address where the hosts connect; None on the first host, and with only one.
+      words: the command line. `COORDINATOR` stands for the address at which the hosts connect.
+      environment: variables added to the machine's.
+      run: folder or URL. The log goes beside the run's files on this machine.
+      log: the name of the log.
+      coordinator: the address at which the hosts connect. None on the first or only host.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class ProcessActor:
         self._process.wait()
 
     def coordinator(self) -> str:
-        """The address at which the hosts of the worker connect, if this is the first."""
+        """The address at which the worker's hosts connect, on the first host."""
         return self._coordinator
 
     def wait(self) -> int:
@@ -132,7 +133,7 @@ class ProcessActor:
         self._process.terminate()
 
     def last_line(self) -> str:
-        """The last line of its output."""
+        """The last line of the process's output."""
         return last_line(self._log) or f"none; see {self._log}"
 
 
@@ -190,9 +191,9 @@ class RayEngine(Engine):
     """Holds actors on a cluster.
 
     Args:
-      address: HOST:PORT of the cluster's head; `local` starts a cluster on this machine; None = the
-        cluster that this machine belongs to.
-      resources: the resources of each host of a worker.
+      address: HOST:PORT of the cluster's head. `local` starts a cluster on this machine. None =
+        the cluster that this machine belongs to.
+      resources: resources of each host of a worker.
       run: folder or URL. Logs go beside its files.
       on_one_machine: the run's name if only one machine can work on it, else None.
 
@@ -255,7 +256,7 @@ class RayEngine(Engine):
 
 
 def kind_of_devices() -> str:
-    """The devices that the cluster computes on: gpu, tpu, cpu."""
+    """The kind of devices that the cluster computes on: gpu, tpu, cpu."""
     there = ray.cluster_resources()
     return "gpu" if there.get("GPU") else "tpu" if there.get("TPU") else "cpu"
 
@@ -272,11 +273,11 @@ def _check_reachable(address: str | None) -> None:
 
 
 def connect(address: str | None) -> None:
-    """Connects to a cluster. `address` is the same as in `RayEngine`.
+    """Connects to a cluster. `address` is described in `RayEngine`.
 
     Raises:
-      NoCluster: there is none, or it refuses.
-      ClusterWithoutToken: it accepts everybody, and nobody has declared that this is intended.
+      NoCluster: there is no cluster, or it refuses.
+      ClusterWithoutToken: it accepts everybody, and RAY_AUTH_MODE does not say that this is meant.
     """
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -294,7 +295,7 @@ def connect(address: str | None) -> None:
         if is_reachable and os.environ.get("RAY_AUTH_MODE") != "token":
             problem += f" ({TOKEN_ADVICE})"
         raise NoCluster(address=address or "this machine", problem=problem) from error
-    # Ray has set the variable if it found a token. Its own local cluster gets one by default.
+    # Ray has set the variable if it found a token. A cluster that Ray starts here gets one anyway.
     if address != "local" and "RAY_AUTH_MODE" not in os.environ:
         ray.shutdown()
         raise ClusterWithoutToken(address=address or "this machine")

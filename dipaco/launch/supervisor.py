@@ -1,12 +1,12 @@
 """Keeps the wanted number of workers alive until the run is finished.
 
 A worker that was killed, or met a fault of its machine, is started again, after a wait that doubles
-if it soon ends again. A worker that was refused (exit code 2) is restarted too, while others of its
-group work: its machine may differ from theirs. If all of a group were refused, or fail repeatedly
-before they take part, the launch ends, since the fault is not their machines'. It also ends when
-the run cannot go on without a task that has failed. If a worker of the same name is still running,
-for example after a launcher was killed, the name is tried again later. `dipaco scale` changes the
-wanted number through the ledger.
+if it soon ends again. A refused worker (exit code 2) is started again too while others of its group
+work, since it may be on another machine. If all workers of a group were refused, or fail repeatedly
+before they take part, the fault is not their machines' and the launch ends. It also ends when the
+run cannot go on without a task that has failed. If a worker of the same name is still running, as
+after a launcher that was killed, the name is tried again later. `dipaco scale` changes the wanted
+number through the ledger.
 """
 
 import math
@@ -30,14 +30,13 @@ from dipaco.stopping import STOPPING_SECONDS, on_sigterm
 from dipaco.workers.errors import NameTaken, TaskFailed
 from dipaco.workers.failing import refuse_stuck
 
-POLL_SECONDS = 0.2  # time between two looks at the processes
-LOOK_SECONDS = 1.0  # time between two looks at the ledger, which every launcher of a run asks
-# time to save a phase part-way, since a slow link may take a minute to send it
-GRACE_SECONDS = 90.0
+POLL_SECONDS = 0.2  # between two looks at the processes
+LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a run asks
+GRACE_SECONDS = 90.0  # time to save a phase part-way; a slow link may need a minute to send it
 REFUSED = DipacoError.exit_code  # exit code of a worker that needs a person to act
 ORDERED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no crash: it was told to end
-FAILED = 1  # an error that the program does not know, such as one of its imports
-FAILED_STARTS = 3  # If each worker of a group fails so often at its start, none is tried again.
+FAILED = 1  # exit code of an error that the program does not know, such as a failing import
+FAILED_STARTS = 3  # failed starts of each worker of a group, after which the launch ends
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that ran this long starts again with the first wait
 
@@ -55,12 +54,12 @@ class WorkerGroup(NamedTuple):
 
 
 class Supervisor:
-    """Starts workers, restarts them, and ends those that are no longer wanted.
+    """Starts workers, restarts them, and ends workers that are no longer wanted.
 
     Args:
       engine: holds the workers.
       groups: the wanted workers. `dipaco scale` changes the size of the first group.
-      ledger: the tasks of a dead worker are given back in it, before their leases expire.
+      ledger: the tasks of a dead worker go back to its queue before their leases expire.
       on_event: called with every event.
       launcher: name of this launcher, for `dipaco scale --launcher`.
     """
@@ -79,14 +78,13 @@ class Supervisor:
         self._alive: set[str] = set()
         self._elastic, *self._others = groups
         self._given = self._elastic.count
-        self._known: set[str] = set()  # requests that it has followed, and older ones
-        self._due_seconds: dict[str, float] = {}  # when to start workers that are not alive
+        self._known: set[str] = set()  # requests that are carried out or outdated
+        self._due_seconds: dict[str, float] = {}  # dead worker -> when to start it again
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
-        # process of the name's last member, when it was started
-        self._life_before: dict[str, str] = {}
-        self._failed_starts: Counter[str] = Counter()  # failures in a row
-        self._refused: set[str] = set()  # workers that were refused when they last ended
+        self._life_before: dict[str, str] = {}  # worker -> process that had its name before it
+        self._failed_starts: Counter[str] = Counter()  # worker -> consecutive failed starts
+        self._refused: set[str] = set()  # workers whose last end was a refusal
         self._go_on_with_state()
 
     def end(self) -> None:
@@ -117,7 +115,7 @@ class Supervisor:
                 self._start_due()
             for ended in self._engine.poll():
                 self._handle_end(ended)
-                next_look_seconds = -math.inf  # it may have done the last task
+                next_look_seconds = -math.inf  # the worker may have done the last task
             meanwhile()
             time.sleep(POLL_SECONDS)
 
@@ -139,8 +137,8 @@ class Supervisor:
         return {name: group.spec for group in groups for name in group.names}
 
     def _go_on_with_state(self) -> None:
-        """Makes a restarted launcher keep as many workers as before, unless it is given another
-        number: that overrides all earlier requests.
+        """A launcher that is started again keeps as many workers as before. If it is given another
+        number, that number overrides all requests until now.
         """
         before = self._ledger.meta.launcher(self._launcher)
         if before is not None and before.given == self._given:
@@ -221,8 +219,8 @@ class Supervisor:
         self._on_event(Event("worker_ended", fields, "warning"))
 
     def _has_ended(self, name: str, lives: Mapping[str, str]) -> bool:
-        """True if the member of this name is dead, or is the ended worker that was started. False
-        if an earlier worker still has the name: the started one has waited for it.
+        """True if the member of this name has ended: it is the started worker, or its process is
+        gone. An older worker may still have the name, for which the started one has waited.
         """
         life = lives.get(name)
         if life is not None and (neighbour := Life.here().neighbour(life)) is not None:
@@ -238,8 +236,8 @@ class Supervisor:
         return self._ledger.queue.give_back_of(ended.name, crash=crash, last_words=words)
 
     def _note_refusal(self, ended: EndedWorker) -> None:
-        """Raises `WorkersEnded` if its whole group was refused, `TaskFailed` if the run cannot go
-        on.
+        """Raises `WorkersEnded` if all workers of its group were refused, and `TaskFailed` if the
+        run cannot go on.
         """
         refuse_stuck(self._ledger.failures.stuck())
         if ended.code != REFUSED:
@@ -267,7 +265,7 @@ class Supervisor:
 
 
 def _how(ended: EndedWorker) -> str:
-    """A worker's end, with its last words if they are an error's sentence."""
+    """The end of a worker in words, with its last line of output if that is an error's sentence."""
     has_sentence = ended.code in (FAILED, REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
     return f"{ended.how}: {ended.last_line}" if has_sentence and ended.last_line else ended.how
 
@@ -280,8 +278,8 @@ def supervise(
     *,
     trackers: Sequence[str] = (),
 ) -> bool:
-    """Keeps workers until the run is finished (True) or this process is asked to stop (False), and
-    prints their events. All workers have ended when it returns.
+    """Keeps workers alive until the run is finished (True) or this process is asked to stop
+    (False), and prints their events. All workers have ended when it returns.
 
     Raises:
       WorkersEnded, WorkersNeverJoined, TaskFailed: a person must act.

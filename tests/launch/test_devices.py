@@ -1,20 +1,26 @@
 """Which devices are whose: no two workers share one unless there are too few."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
+from dipaco.errors import BadSetting
+from dipaco.launch import devices
 from dipaco.launch.devices import (
     FAKE_DEVICES,
     JAX_DEVICES,
     MEMORY_FRACTIONS,
     VisibleDevices,
     devices_of,
+    is_for_cpu_only,
+    lend_device,
     visible_devices,
 )
-from dipaco.launch.errors import TooFewDevices
+from dipaco.launch.errors import NoSuchDevice, TooFewDevices
 
 EIGHT_GPUS = VisibleDevices("gpu", tuple("01234567"))
 
@@ -142,3 +148,62 @@ def test_a_share_of_memory_that_the_environment_gives_is_inherited_under_its_nam
     assert not set(of(1)) & set(MEMORY_FRACTIONS)
     of = devices_of(VisibleDevices("gpu", ("0",)), each, 3, 0.2, {name: ".1"})
     assert {key: of(1).get(key) for key in MEMORY_FRACTIONS if key in of(1)} == {name: "0.200"}
+
+
+def test_jax_without_plugins_is_for_the_cpu_only(monkeypatch):
+    monkeypatch.setattr(devices, "entry_points", lambda group: ())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert is_for_cpu_only({})
+    assert not is_for_cpu_only({"PJRT_NAMES_AND_LIBRARY_PATHS": "own:/lib/own.so"})
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["jax_plugins/own/__init__.py", "own-1.dist-info/entry_points.txt", "libtpu/__init__.py"],
+)
+def test_a_plugin_of_jax_is_found_in_each_place_where_it_may_be(tmp_path, monkeypatch, file):
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("[jax_plugins]\nown = own\n" if file.endswith("txt") else "")
+    (tmp_path / file).with_name("METADATA").write_text("Name: own\nVersion: 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_for_cpu_only({})
+
+
+@pytest.fixture
+def platforms():
+    before = jax.config.jax_platforms
+    yield lambda: jax.config.jax_platforms
+    jax.config.update("jax_platforms", before)
+
+
+def test_a_process_keeps_as_many_processors_as_it_lends():
+    script = (
+        "import os; from dipaco.launch.devices import lend_processors; lend_processors(1); "
+        "print(len(os.sched_getaffinity(0)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.stdout.strip() == "1", ended.stderr
+
+
+def test_one_gpu_of_several_is_chosen_by_its_number(monkeypatch, platforms):
+    monkeypatch.setattr(devices, "visible_devices", lambda: VisibleDevices("gpu", ("2", "5")))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    lend_device("gpu:1")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
+    assert platforms() == "cuda"
+    with pytest.raises(NoSuchDevice, match=r"`gpu:2` is asked for, and 2 GPUs are visible"):
+        lend_device("gpu:2")
+
+
+def test_without_a_gpu_none_is_lent_and_the_processor_is(monkeypatch, platforms):
+    monkeypatch.setattr(devices, "visible_devices", lambda: VisibleDevices("cpu", ()))
+    with pytest.raises(NoSuchDevice, match="0 GPUs"):
+        lend_device("gpu")
+    lend_device("cpu")
+    assert platforms() == "cpu"
+
+
+@pytest.mark.parametrize("text", ["", "cuda", "cpu:1", "gpu:", "gpu:-1", "gpu:x"])
+def test_another_word_is_no_device(text):
+    with pytest.raises(BadSetting, match="`--device`"):
+        lend_device(text)
