@@ -149,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.dashboard import server as dashboard
     from dipaco.dashboard.watcher import Watcher
-    from dipaco.observe.compiling import CompileProgress
+    from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving.garbage import keep_what_there_is

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from dipaco.observe.events import Event
-from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
+from dipaco.observe.writers import EventFileReader
 from dipaco.runs.reading.events import terminal_line, trackers_of
 from dipaco.runs.reading.progress import progress_of
 from dipaco.runs.run import Run

@@ -171,7 +171,7 @@ class OpenedRun:
 
         Raises:
           EmptyPrompt, HalfCharacter: a text has no token, or half of a surrogate pair.
-          ReleaseOfOtherRouter, NotAllPaths: the router does not fit this release.
+          ReleaseOfOtherRouter, NotAllPaths: no text can be routed to this release.
         """
         from dipaco.serving.continuation import paths_of_texts
 

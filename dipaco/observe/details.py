@@ -1,4 +1,4 @@
-"""The details of a run, as lines that `dipaco status` prints below its overview."""
+"""The details of a run, as lines. `dipaco status` prints them below its overview."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from dipaco.observe.terminal import head, tail
 from dipaco.plural import counted
 
-MOST_ROWS = 64  # limit of an arm's modules or paths; `--json` shows all
+MOST_ROWS = 64  # modules or paths of an arm that are listed; `--json` has all
 MOST_SAMPLES = MOST_EVALUATIONS = 8
 
 
 def details(status: Mapping[str, Any]) -> Iterator[str]:
     """Stages, text that was left out, modules and paths of every arm, bytes, quorums, swarms, and
-    open tasks.
+    unfinished tasks.
 
     Args:
       status: the JSON values that `dipaco status --json` prints.
@@ -42,7 +42,7 @@ def details(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def sizes(num_bytes: Mapping[str, int]) -> str:
-    """The amount of each kind: `57.3 MB: 40.1 MB modules, 17.2 MB text`."""
+    """Bytes of each kind in words: `57.3 MB: 40.1 MB modules, 17.2 MB text`."""
     from rich.filesize import decimal
 
     kinds = ", ".join(f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in num_bytes.items())

@@ -1,10 +1,10 @@
-"""Events: what can happen in a run, as frozen records that print as one readable line.
+"""Events of a run: frozen records that print as one readable line.
 
     str(Event("module_updated", {"phase": 12, "module": "early/0003", "arrived": 16, "fan_in": 16,
                                  "norm": 0.41, "seconds": 1.8}))
     -> phase 12 early/0003 updated: 16 of 16 paths, norm 0.41, 1.8 s
 
-A name in `SENTENCES` prints its sentence; any other prints its fields in the order given.
+A name in `SENTENCES` prints its sentence. Any other name prints its fields in the order given.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ class Event:
 
     @property
     def line(self) -> str:
-        """For a terminal: warnings and errors are marked."""
+        """The line for a terminal. Warnings and errors are marked."""
         return str(self) if self.level == "info" else f"{self.level}: {self}"
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Event:
 
 
 class _Sentence(string.Formatter):
-    """Fills a template as `str.format`; `{domains:domain}` is `1 domain`, `2 domains`."""
+    """`str.format` with one addition: `{domains:domain}` prints `1 domain`, `2 domains`."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if len(format_spec) > 1 and format_spec.isalpha():

@@ -1,4 +1,4 @@
-"""Recorded facts as events: the part of a finished task that people and the event file see."""
+"""The events of a finished task, made from its recorded facts, for people and the event file."""
 
 from collections.abc import Iterator
 
@@ -18,17 +18,17 @@ from dipaco.control.planning.tasks import (
 from dipaco.observe.events import Event, Value
 from dipaco.observe.terminal import head, tail
 
-PROMPT_WIDTH, TEXT_WIDTH = 24, 72  # characters of a sample in an event; the facts have all
+PROMPT_WIDTH, TEXT_WIDTH = 24, 72  # characters of a sample in an event; its fact has the whole
 
 
 def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> Iterator[Event]:
     """The events of one fact. A fact that only other tasks need has none.
 
     Args:
-      fact: the fact that the task recorded.
-      claim: the task's claim.
+      fact: a fact that the task recorded.
+      claim: the claim of the task.
       config: the run's config.
-      seconds: time since the task started.
+      seconds: seconds since the task started.
     """
     match fact:
         case StageDone(stage="prepare"):

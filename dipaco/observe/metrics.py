@@ -1,7 +1,7 @@
 """Metrics for Prometheus: the work of this process, and the state of its run.
 
-Names, units and labels follow the conventions of Prometheus and OpenTelemetry: base units in the
-name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state`).
+Names, units and labels follow the conventions of Prometheus and OpenTelemetry. Names have base
+units, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state`).
 
     dipaco_worker_tasks_total{kind,outcome}        finished, lost, saved_part_way, postponed, failed
     dipaco_worker_task_seconds_total{kind}         spent in tasks, of any outcome
@@ -9,15 +9,15 @@ name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state
     dipaco_worker_bytes_total{kind}                modules fetched, contributions sent, recorded
     dipaco_worker_leases_lost_total                tasks that another worker took over
     dipaco_run_tasks{kind,arm,state}               now in the ledger
-    dipaco_run_tokens{arm}                         recorded; a rollback subtracts what it sets aside
-    dipaco_run_bytes{kind}                         exchanged and written, likewise
+    dipaco_run_tokens{arm}                         recorded, less the tokens that were rolled back
+    dipaco_run_bytes{kind}                         exchanged and written, less the rolled back ones
     dipaco_run_refusals_total                      objects that were refused or found damaged
-    dipaco_run_phase{arm,module}                   of every module
+    dipaco_run_phase{arm,module}                   newest phase of every module
     dipaco_run_workers{state}                      here, silent, left, lost: as `status` says
     dipaco_run_participation_ratio                 share of all workers' time in recorded tasks
 
-`dipaco_run_*` is read from the ledger, at most every five seconds however many scrape, and is the
-same on every process of a run.
+`dipaco_run_*` is read from the ledger, at most every five seconds however many clients scrape. It
+is the same on every process of a run.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class WorkerMetrics:
     """Callbacks of a worker's loop that count events.
 
     Args:
-      registry: of prometheus_client.
+      registry: a registry of prometheus_client.
       now: monotonic seconds.
     """
 
@@ -90,15 +90,13 @@ class WorkerMetrics:
         self._ended(claim, "failed")
 
     def _ended(self, claim: Claim, outcome: str) -> None:
-        now = self._now()
         self._tasks.labels(claim.task.kind, outcome).inc()
-        self._seconds.labels(claim.task.kind).inc(now - self._began_seconds)
-        self._began_seconds = now  # counts the time once for paths that are trained together
+        self._seconds.labels(claim.task.kind).inc(self._now() - self._began_seconds)
 
 
 class RunMetrics:
-    """The state of a run, read from its ledger by one scrape at a time. Other scrapes get the last
-    reading.
+    """The state of a run. One scrape at a time reads it from the ledger. Other scrapes meanwhile
+    get the last reading.
 
     Args:
       open_ledger: opens a connection for the calling thread.
@@ -115,10 +113,10 @@ class RunMetrics:
         self._open_ledger, self._fresh_seconds, self._now = open_ledger, fresh_seconds, now
         self._reading = threading.Lock()
         self._families: list[Any] = []
-        self._stale_seconds = -math.inf  # when the values must be read again
+        self._stale_seconds = -math.inf  # when the ledger is read again
 
     def collect(self) -> Iterator[Any]:
-        # Waits for another's reading only if there is none before it: a database may be away.
+        # Waits for another scrape's reading only if there is no older one: a database may be away.
         if self._reading.acquire(blocking=not self._families):
             try:
                 if self._now() >= self._stale_seconds:
@@ -181,13 +179,13 @@ class CombinedCallbacks:
 
 
 def check_extra() -> None:
-    """Raises `ExtraMissing` if the Prometheus client is not installed."""
+    """Raises `ExtraMissing` if the client of Prometheus is not installed."""
     with needs_extra("metrics", package="prometheus-client", feature="`--metrics-port`"):
         import prometheus_client  # noqa: F401
 
 
 def check_port(port: int, host: str) -> None:
-    """Raises `CannotListen` if `serve_metrics` could not listen at this moment."""
+    """Raises `CannotListen` if `serve_metrics` could not listen there at this moment."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
@@ -203,10 +201,7 @@ def serve_metrics(
     fresh_seconds: float = FRESH_SECONDS,
 ) -> Generator[WorkerMetrics]:
     """Serves `GET /metrics` from a thread while the block runs. `open_ledger` and `fresh_seconds`
-    belong to `RunMetrics`.
-
-    Raises:
-      ExtraMissing, CannotListen.
+    are described in `RunMetrics`. Raises `ExtraMissing`, `CannotListen`.
     """
     check_extra()
     from prometheus_client import CollectorRegistry, start_http_server

@@ -1,4 +1,4 @@
-"""The overview of a run, as lines. `dipaco status` prints it first, and `--watch` alone.
+"""The overview of a run, as lines. `dipaco status` prints it first, and `--watch` nothing else.
 
     quickstart, seed 0: 62 %, about 3 min 10 s left; 2 workers are at work
     now: 2 tasks are held by 2 workers, 3 are ready
@@ -17,9 +17,9 @@ from typing import Any
 from dipaco.observe.progress import time_left
 from dipaco.plural import counted
 
-MOST_WORKERS = 8  # limit of the shown ones; the rest are counted
-MOST_FAILURES = 3  # limit of the shown ones
-GROUP = 8  # paths in a group of the grid, so that they can be counted
+MOST_WORKERS = 8  # listed workers; the rest are counted
+MOST_FAILURES = 3  # listed failures; the rest are counted
+GROUP = 8  # paths of a grid stand in groups, so that they can be counted
 KEY = "paths: . not begun, 1 to 9 tenths of the steps, # done, * at work"
 
 
@@ -29,8 +29,8 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
     Args:
       status: the JSON values that `dipaco status --json` prints.
       width: columns.
-      height: available lines; None = no limit. Lines about the whole run and every arm come first,
-        then paths and workers as far as they fit.
+      height: available lines. None = no limit. The lines about the whole run and about every arm
+        come first. Paths and workers are shown as far as they fit.
     """
     top = [headline(status), f"now: {status['why']['sentence']}", *_troubles(status)]
     if status["rules"]:
@@ -45,7 +45,7 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
     arms = {name: arm for name, arm in status["arms"].items() if arm["steps"]}
     grids = {name: _grid(arm, _at_work(status, name), width) for name, arm in arms.items()}
     if height is not None:
-        # Each arm takes a blank line and its own. The key stands below.
+        # Every arm takes a blank line and one about it. The key takes the last line.
         left = height - len(top) - len(who[:1]) - 2 * len(arms) - 1
         for name in sorted(arms, key=lambda name: -arms[name]["num_paths"]):
             if len(grids[name]) > left:
@@ -59,7 +59,7 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
 
 
 def _at_work(status: Mapping[str, Any], arm: str) -> set[str]:
-    """The paths of an arm that are being trained."""
+    """The paths of an arm that workers are training now."""
     return {
         task["subject"]
         for task in status["unfinished"]
@@ -75,7 +75,7 @@ def _troubles(status: Mapping[str, Any]) -> list[str]:
 
 
 def _first_workers(lines: list[str], room: int) -> list[str]:
-    """The counts, and as many workers below them as there is room for. The rest are counted."""
+    """The line of counts, and as many workers below it as fit. The rest are counted."""
     own = lines[1:]
     if len(own) <= room or not lines:
         return lines
@@ -87,7 +87,7 @@ def _first_workers(lines: list[str], room: int) -> list[str]:
 
 
 def headline(status: Mapping[str, Any]) -> str:
-    """The run's progress in per cent, the remaining time, and its active workers."""
+    """Progress of the run in per cent, time left, and number of active workers."""
     at = status["progress"]
     name = f"{status['name']}, seed {status['seed']}"
     if status["finished"]:
@@ -109,7 +109,7 @@ def headline(status: Mapping[str, Any]) -> str:
 
 
 def fit(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Cuts lines to a terminal. The last one counts the rest."""
+    """Cuts lines to the size of a terminal. The last one says how many are left out."""
     shown = list(lines)
     if len(lines) > height:
         hidden = len(lines) - height + 1
@@ -128,7 +128,8 @@ def _workers(status: Mapping[str, Any]) -> list[str]:
     silent = {name: at for name, at in workers.items() if at["state"] == "silent"}
     gone = len(workers) - len(here) - len(silent)
     counts = f"{len(here)} here, {len(silent)} silent, {gone} gone"
-    # Active workers come first, the longest task first. Silent ones follow, the last heard first.
+    # Workers at their tasks come first, the longest task first. Then come the silent ones, the
+    # most recently heard first.
     shown = sorted(here.items(), key=lambda item: -(item[1]["task_seconds"] or 0))
     shown += sorted(silent.items(), key=lambda item: item[1]["silent_seconds"])
     lines = [_worker(name, at) for name, at in shown[:MOST_WORKERS]]
@@ -159,7 +160,7 @@ def _arm(name: str, arm: Mapping[str, Any]) -> str:
 
 
 def _grid(arm: Mapping[str, Any], at_work: set[str], width: int) -> list[str]:
-    """A character for each path. Empty for a single one."""
+    """One character for each path. An arm with a single path has no grid."""
     if arm["num_paths"] == 1:
         return []
 

@@ -1,6 +1,6 @@
 """Progress: the position of a stage, its speed, and its remaining time.
 
-A bar on a terminal; otherwise a plain line every ten seconds:
+A terminal shows a bar. Other streams get a plain line every ten seconds:
 
     phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,310 tokens/s, 3.4 MB sent, 8 s left
 """
@@ -17,16 +17,16 @@ LEAST_BAR = 10  # columns of a terminal
 
 
 class Progress:
-    """The progress of a stage of `total_steps`. It is a context manager.
+    """The progress of a stage of `total_steps`. A context manager.
 
     Args:
-      title: the stage's title, such as "base model".
+      title: name of the stage, such as "base model".
       total_steps: steps of the whole stage.
       done_steps: steps done before an interruption. They do not count as speed.
-      unit: the counted unit.
-      times_first: true if the first steps predict the others' time. False if they include
+      unit: plural of the thing that is counted.
+      times_first: if True, the first steps count for the time left. False where they include
         compilation.
-      stream: the output stream. A terminal gets a bar.
+      stream: receives the lines, or the bar if it is a terminal. None = standard error.
       clock: monotonic seconds.
     """
 
@@ -43,8 +43,8 @@ class Progress:
     ):
         self._title, self._total_steps, self._unit = title, total_steps, unit
         self._first_step = self._done_steps = done_steps
-        self._busy_seconds = 0.0  # time between `begin` and the last `advance`
-        # Counts only steps whose time predicts the others'.
+        self._busy_seconds = 0.0  # between `begin` and the last `advance`
+        # Steps that count for the time left, and their time.
         self._timed_steps, self._timed_seconds, self._has_begun = 0, 0.0, times_first
         self._tokens = self._bytes_sent = 0
         self._loss: float | None = None
@@ -56,8 +56,8 @@ class Progress:
         self._bar = _Bar(title, total_steps, done_steps, self._stream) if is_terminal else None
 
     def begin(self, title: str, *, done_steps: int | None = None) -> None:
-        """Gives the next steps the title `title`. The time since the last step does not count as
-        speed, nor do steps by others meanwhile, if `done_steps` gives the new count.
+        """Begins the steps of `title`. The time since the last step does not count as speed. Nor do
+        steps that others did meanwhile, if `done_steps` gives the new count.
         """
         self._title = title
         if done_steps is not None:
@@ -70,7 +70,7 @@ class Progress:
     def advance(
         self, steps: int = 1, *, tokens: int = 0, bytes_sent: int = 0, loss: float | None = None
     ) -> None:
-        """Adds `steps`, the tokens trained and bytes sent in them, and shows the latest loss."""
+        """Adds `steps` with their trained tokens and sent bytes, and shows the latest loss."""
         now = self._clock()
         self._busy_seconds += now - self._mark_seconds
         if steps and self._has_begun:
@@ -89,7 +89,7 @@ class Progress:
             self._print()
 
     def expect(self, total_steps: int) -> None:
-        """Sets the stage's total to `total_steps`, or to the done steps if these are more."""
+        """Changes the number of steps of the stage to `total_steps`, at least the steps done."""
         if (total_steps := max(total_steps, self._done_steps)) == self._total_steps:
             return
         self._total_steps = total_steps
@@ -124,7 +124,7 @@ class Progress:
         self._printed_seconds, self._printed_step = self._clock(), self._done_steps
 
     def _facts(self) -> list[str]:
-        """Loss, speed, bytes and time left, each only if it is known."""
+        """Loss, speed, bytes and time left, as far as they are known."""
         elapsed = self._busy_seconds
         left = self._total_steps - self._done_steps
         facts = []
@@ -164,7 +164,7 @@ class _Bar:
         room = width - len(f"{task.description}  {done_steps}/{total_steps} ") - LEAST_BAR
         shown = list(facts)
         while shown and len(" · ".join(shown)) > room:
-            shown.pop(-2 if len(shown) > 1 else -1)  # the remaining time is left out last
+            shown.pop(-2 if len(shown) > 1 else -1)  # the time left is dropped last
         self._rich.update(
             self._task, completed=done_steps, total=total_steps, facts=" · ".join(shown)
         )
@@ -180,8 +180,55 @@ class _Bar:
 
 
 def time_left(seconds: float) -> str:
-    """A duration for people: 8 s, 3 min 05 s, 2 h 10 min."""
+    """A duration in words: 8 s, 3 min 05 s, 2 h 10 min."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+class CompileProgress:
+    """Progress of compiling at the start of a server: a bar on a terminal, plain lines in a log.
+
+        compiling prefill of 8 x 64 tokens: 3 of 26 programs (12%), 41 s left
+
+    A context manager. Inside it `show` is called before each program.
+
+    Args:
+      stream: receives the lines or the bar. None = standard error.
+      clock: monotonic seconds.
+    """
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+        self._stream, self._clock = stream, clock
+        self._progress: Progress | None = None
+        self._done = self._total = 0
+
+    def show(self, title: str, done: int, total: int) -> None:
+        """Shows the next program, such as `compiling prefill of 8 x 64 tokens`."""
+        self._count(done)
+        self._total = total
+        if self._progress is None:
+            self._progress = Progress(
+                title,
+                total,
+                unit="programs",
+                times_first=True,
+                stream=self._stream,
+                clock=self._clock,
+            )
+        self._progress.begin(title)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_) -> None:
+        if self._progress is not None:
+            if kind is None:
+                self._count(self._total)
+            self._progress.close()
+
+    def _count(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress.advance(done - self._done)
+        self._done = done

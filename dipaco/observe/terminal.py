@@ -1,4 +1,4 @@
-"""Prints for people: as wide as their terminal, broken between words."""
+"""Text for people to read in a terminal: folded to its width, without control characters."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ PLAIN_WIDTH = 100  # columns if the output is no terminal
 
 
 def terminal_width() -> int:
-    """The width in columns."""
+    """The terminal's width in columns."""
     return shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
 
 
@@ -34,7 +34,7 @@ def tail(text: str, width: int) -> str:
 
 
 def bullets(sentences: Sequence[str], width: int) -> str:
-    """A list, each sentence in lines of at most `width` columns."""
+    """A list of sentences, folded to lines of at most `width` columns."""
     return "\n".join(
         textwrap.fill(f"- {each}", width, subsequent_indent="  ", break_on_hyphens=False)
         for each in sentences
@@ -42,8 +42,8 @@ def bullets(sentences: Sequence[str], width: int) -> str:
 
 
 def folded(text: str, width: int) -> str:
-    """Lines of at most `width` columns, broken between words. Continuations are indented further
-    than their line begins. Blanks inside a line are columns, and stay.
+    """A text folded between words to lines of at most `width` columns. Continuation lines are
+    indented further than their first line. Blanks inside a line align columns, and stay.
     """
     lines = []
     for line in text.split("\n"):
@@ -55,5 +55,5 @@ def folded(text: str, width: int) -> str:
 
 
 def say(text: str) -> None:
-    """Prints, `folded` on a terminal. A pipe gets whole lines."""
+    """Prints a text, folded on a terminal. A pipe gets whole lines."""
     print(folded(text, terminal_width()) if sys.stdout.isatty() else text, flush=True)

@@ -1,14 +1,14 @@
-"""Trackers show a run where people already look: TensorBoard, trackio, Weights & Biases.
+"""Trackers, which send a run's numbers to TensorBoard, trackio or Weights & Biases.
 
-Each gets the same numbers by the same names, from every event that has a `step`: `event/field`.
+Each tracker gets the numbers of every event that has a `step`, by the same names: `event/field`.
 Text fields (an arm, a path) are part of the name, so that each has its own curve:
 `path_trained/modular/3/loss`, `evaluated/modular/perplexity`. Paths are at different steps at one
-time, so steps do not only rise. In Weights & Biases they are a metric, `step`, which is the x axis
-of the others.
+time, so steps do not only rise. In Weights & Biases `step` is therefore a metric, and the other
+numbers are drawn over it.
 
-No tracker stops a run: one that fails while it goes on is left out from then on. Its own variables
-name the server that a tracker writes to, or none: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR,
-TRACKIO_SPACE_ID.
+No tracker stops a run. A tracker that fails during the run is left out from then on. The server
+that a tracker writes to, if any, is set by the tracker's variables: WANDB_MODE, WANDB_PROJECT,
+TRACKIO_DIR, TRACKIO_SPACE_ID.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from dipaco.errors import needs_extra
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
 
-PACKAGES = {  # tracker -> its package, and the feature that needs it
+PACKAGES = {  # tracker -> its package, and the feature that an error names
     "tensorboard": ("tensorboardX", "Writing TensorBoard files"),
     "trackio": ("trackio", "`--trackio`"),
     "wandb": ("wandb", "`--wandb`"),
@@ -31,17 +31,17 @@ PACKAGES = {  # tracker -> its package, and the feature that needs it
 
 
 class TrackedRun(NamedTuple):
-    """A run's description for a tracker."""
+    """A run as a tracker sees it."""
 
-    name: str  # the config's name: the project
+    name: str  # the config's name, which is the project
     title: str  # tells runs of a project apart, for people
-    identity: str  # the same for programs; a continued run keeps it
+    identity: str  # tells runs apart, for programs; a continued run keeps it
     config: str  # JSON
-    folder: Path  # the run's folder, where a tracker may keep files
+    folder: Path  # the run's folder; a tracker may keep files there
 
 
 class Numbers(NamedTuple):
-    """The numbers of an event that a tracker draws."""
+    """The numbers that a tracker draws for an event."""
 
     step: int
     values: dict[str, float]
@@ -64,14 +64,14 @@ def numbers_of(event: Event) -> Numbers | None:
 
 
 def _library_of(tracker: str) -> Any:
-    """The package of a tracker. Raises `ExtraMissing` if it is not installed."""
+    """The package of a tracker, which its extra installs. Raises `ExtraMissing`."""
     package, feature = PACKAGES[tracker]
     with needs_extra(tracker, package=package, feature=feature):
         return importlib.import_module(package)
 
 
 class _Tracker:
-    """Hands the numbers of events on. A context manager."""
+    """Base class: passes the numbers of events to a library. A context manager."""
 
     def write(self, event: Event) -> None:
         numbers = numbers_of(event)
@@ -120,7 +120,7 @@ class Trackio(_Tracker):
     def __init__(self, run: TrackedRun):
         trackio = _library_of("trackio")
         advice = "Its variables TRACKIO_… say where a run is kept."
-        # Its messages are no result of the run.
+        # trackio prints to standard output, which is for the run's results.
         with _begins("trackio", "--trackio", advice), contextlib.redirect_stdout(sys.stderr):
             self._run = trackio.init(
                 project=run.name,
@@ -141,11 +141,11 @@ class Trackio(_Tracker):
 
 
 class WeightsAndBiases(_Tracker):
-    """A run of Weights & Biases. Its own files are in `RUN/wandb`.
+    """A run of Weights & Biases. Its files are in `RUN/wandb`.
 
     Raises:
       ExtraMissing: wandb is not installed.
-      TrackerRefused: it cannot begin. Most often nobody is logged in.
+      TrackerRefused: it cannot begin, most often because nobody is logged in.
     """
 
     def __init__(self, run: TrackedRun):
@@ -203,13 +203,12 @@ class Trackers:
     """Several trackers of one run. A context manager.
 
     Args:
-      names: names in `TRACKERS`.
-      run: the run.
+      names: names of `TRACKERS`.
       board: folder of TensorBoard's files.
       say: called with a sentence when a tracker is left out.
 
     Raises:
-      NoSuchTracker, ExtraMissing, TrackerRefused: none is open.
+      NoSuchTracker, ExtraMissing, TrackerRefused: all trackers are closed again.
     """
 
     def __init__(
@@ -222,12 +221,12 @@ class Trackers:
                 check_trackers([name])
                 self._open[name] = OPENED[name](run, board)
         except BaseException:
-            self._say = lambda _: None  # the error is reported instead
+            self._say = lambda _: None  # the error says enough
             self.close()
             raise
 
     def write(self, event: Event) -> None:
-        """Hands an event to each tracker."""
+        """Passes an event to every open tracker."""
         for name, tracker in list(self._open.items()):
             try:
                 tracker.write(event)
@@ -238,7 +237,7 @@ class Trackers:
                     tracker.close()
 
     def close(self) -> None:
-        """Writes the remaining numbers."""
+        """Writes the last numbers, and closes every tracker."""
         while self._open:
             name, tracker = self._open.popitem()
             try:

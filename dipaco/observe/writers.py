@@ -1,13 +1,15 @@
-"""Writers: destinations of events. Each has `write(event)` and `close()`, and is a context manager.
+"""Writers of events, and the reader of an event file.
 
-with Several(Lines(sys.stderr), JsonLines(run / "events.jsonl", clock=time.time)) as log:
-    log.write(Event("resumed", {"done": 3, "total": 17}))
+A writer has `write(event)` and `close()`, and is a context manager:
+
+    with Several(Lines(sys.stderr), JsonLines(run / "events.jsonl", clock=time.time)) as log:
+        log.write(Event("resumed", {"done": 3, "total": 17}))
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, Self, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 import msgspec
 
@@ -33,7 +35,7 @@ class _Closing:
 
 
 class Lines(_Closing):
-    """One readable line for each event. Warnings and errors are marked."""
+    """Writes one readable line for each event. Warnings and errors are marked."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -43,10 +45,10 @@ class Lines(_Closing):
 
 
 class JsonLines(_Closing):
-    """One JSON object a line, `{"time", "level", "event", ...fields}`, appended.
+    """Appends one JSON object a line: `{"time", "level", "event", ...fields}`.
 
-    Processes may share the file: each line is one `write` in append mode, which the system does not
-    interleave. A crash may leave half a line. The next writer starts a new one.
+    Processes may share the file. Each line is one `write` in append mode, which the system does not
+    interleave. A crash may leave half a line. The next writer then starts a new one.
     """
 
     def __init__(self, file: Path | str, clock: Callable[[], float]):
@@ -65,7 +67,7 @@ class JsonLines(_Closing):
 
 
 class Several(_Closing):
-    """Hands every event to each of its writers, in order."""
+    """Passes every event to each of its writers, in order."""
 
     def __init__(self, *writers: EventWriter):
         self._writers = writers
@@ -77,3 +79,35 @@ class Several(_Closing):
     def close(self) -> None:
         for writer in self._writers:
             writer.close()
+
+
+class EventFileReader:
+    """Reads a run's event file while other processes append to it. Starts at its present end."""
+
+    def __init__(self, file: Path):
+        self._file = file
+        self._position = file.stat().st_size if file.exists() else 0
+
+    def new(self) -> Iterator[Event]:
+        """The events appended since the last call. An incomplete line is left for the next call."""
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as stream:
+            stream.seek(self._position)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                record = _record(line)
+                if record is not None:
+                    yield Event(record.pop("event"), record, record.pop("level"))
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The fields of one line. None for a line that a crash cut off."""
+    try:
+        record = msgspec.json.decode(line)
+        del record["time"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+    return record

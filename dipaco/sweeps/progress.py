@@ -12,8 +12,8 @@ from typing import Self
 from dipaco.config import RunConfig
 from dipaco.model.config import flops_per_token
 from dipaco.observe.events import Event
-from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
+from dipaco.observe.writers import EventFileReader
 from dipaco.runs.opening import reading
 from dipaco.schedule.arm import Arm
 from dipaco.store.layout import Layout, SweepLayout

@@ -1,7 +1,15 @@
 import io
 import re
 
-from dipaco.observe.progress import Progress
+import pytest
+
+from dipaco.observe.progress import CompileProgress, Progress
+
+PROGRAMS = (
+    "compiling prefill of 8 x 64 tokens",
+    "compiling scoring a prompt",
+    "compiling decoding 1 row of 64 tokens",
+)
 
 
 class Clock:
@@ -145,3 +153,54 @@ def test_the_bar_begins_with_what_was_done_before():
     with Progress("sweep", 2066, done_steps=2066, stream=stream, clock=Clock()):
         pass
     assert "2066/2066" in stream.getvalue()
+
+
+def test_compiling_has_plain_lines_with_the_time_left_in_a_log():
+    clock, stream = Clock(), io.StringIO()
+    with CompileProgress(stream, clock) as progress:
+        for done, name in enumerate(PROGRAMS):
+            progress.show(name, done, 3)
+            clock.seconds += 12
+    assert stream.getvalue().splitlines() == [
+        "compiling prefill of 8 x 64 tokens: 1 of 3 programs (33%), 24 s left",
+        "compiling scoring a prompt: 2 of 3 programs (67%), 12 s left",
+        "compiling decoding 1 row of 64 tokens: 3 of 3 programs (100%)",
+    ]
+
+
+def test_programs_that_were_compiled_before_are_one_line():
+    stream = io.StringIO()
+    with CompileProgress(stream, Clock()) as progress:
+        for done, name in enumerate(PROGRAMS):
+            progress.show(name, done, 3)
+    assert stream.getvalue() == "compiling decoding 1 row of 64 tokens: 3 of 3 programs (100%)\n"
+
+
+def test_compiling_is_a_bar_on_a_terminal():
+    stream = Terminal()
+    with CompileProgress(stream, Clock()) as progress:
+        progress.show(PROGRAMS[0], 0, 3)
+        progress.show(PROGRAMS[1], 1, 3)
+    assert "\x1b" in stream.getvalue()
+    assert "3/3" in stream.getvalue()
+
+
+def test_an_error_is_not_counted_as_the_end():
+    clock, stream = Clock(), io.StringIO()
+
+    def fail():
+        with CompileProgress(stream, clock) as progress:
+            progress.show(PROGRAMS[0], 0, 3)
+            progress.show(PROGRAMS[1], 1, 3)
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        fail()
+    assert "(100%)" not in stream.getvalue()
+
+
+def test_nothing_to_compile_says_nothing():
+    stream = io.StringIO()
+    with CompileProgress(stream):
+        pass
+    assert stream.getvalue() == ""
