@@ -54,7 +54,7 @@ def test_what_happens_is_read_once_and_in_order(run):
     claim = run.ledger.queue.claim("w")
     change = reader.read()
     assert change.is_new
-    assert [row[:6] for row in reader.claims] == [["prepare", "", "", 0, 1, "w"]]
+    assert [row[:6] for row in reader.claims] == [["prepare", "read", "0", 0, 1, "w"]]
     run.ledger.failures.fail(claim, "BadText: what there is")
     change = reader.read()
     assert (change.first_event, change.outcomes) == (0, {"error"})
