@@ -2,13 +2,12 @@
 
   dipaco upgrade --run runs/quickstart
 
-Drains the run (workers save their phases part-way and leave), waits until all have left, brings the
-ledger's tables to this version, and pins the version: workers of other versions are then refused.
-Afterwards start workers of this version. A run that was told to pause or to drain still is, until
-`resume`. If it is interrupted or fails before the tables are of this version, it leaves the run as
-it was, and workers may go on; if later, they wait for the next upgrade, unless the version was
-pinned already, which it says. Killed, it leaves the run draining, until the next upgrade, or until
-`resume` under the version that the run is of.
+Drains the run (workers save their phases part-way and leave), waits until all have left, and pins
+the run to this version: workers of other versions are then refused. Afterwards start workers of
+this version. A run that was told to pause or to drain still is, until `resume`. An upgrade that is
+interrupted or fails before it pins the version leaves the run as it was, and workers may go on. An
+upgrade that is killed leaves the run draining, until the next upgrade or until `resume`. A ledger
+with tables of another version is refused.
 """
 
 import argparse
@@ -40,9 +39,6 @@ def run(options: argparse.Namespace) -> int:
     signals: list[bool] = []
     with on_sigterm(lambda: signals.append(True), on_ctrl_c=True):
         done = upgrade(options.run, options.wait_seconds, lambda: bool(signals))
-    tables = f"tables {done.tables_before} to {done.tables_now}"
-    if done.tables_before == done.tables_now:
-        tables = f"tables unchanged at version {done.tables_now}"
-    print(f"The run was of dipaco {done.before} and is of {described_version()} now; {tables}.")
+    print(f"The run was of dipaco {done.before} and is of {described_version()} now.")
     print_order(done.command, options.run)
     return 0

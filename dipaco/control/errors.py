@@ -9,14 +9,6 @@ class LedgerVersion(DipacoError):
     """
 
 
-class LedgerOlder(DipacoError):
-    """The ledger {file} has schema version {found}, and this program works with {expected}. Stop the run's workers and run `dipaco upgrade --run RUN`. Nothing was changed."""
-
-
-class UpgradeNotEnded(DipacoError):
-    """An upgrade of this run has not ended: its tables are new, and workers of the version before must not go on with them. Nothing was changed. Run `dipaco upgrade --run RUN` again first."""
-
-
 class LedgerOnOtherHost(DipacoError):
     """The ledger {file} is in use on another machine, {host}, and SQLite serves one machine only. Stop the processes there first; for workers on several machines, begin the run with its facts on a server: --database postgresql://HOST/NAME."""
 

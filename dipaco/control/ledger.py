@@ -38,12 +38,10 @@ class Ledger:
     Args:
       location: a file, or the URL of a database server.
       schema: the run's own, on a server.
-      allows_older: its tables may be of an older version of this program; see
-        `Meta.upgrade_tables` and `Meta.pin`.
     """
 
-    def __init__(self, location: Path | str, schema: str = "", *, allows_older: bool = False):
-        self._use(open_database(location, schema, allows_older=allows_older))
+    def __init__(self, location: Path | str, schema: str = ""):
+        self._use(open_database(location, schema))
 
     def _use(self, database: Database) -> None:
         self._database = database
@@ -134,28 +132,22 @@ BESIDE = ("-turn", "-host")  # files of the processes that use a ledger, no part
 LOG = ("-wal", "-shm")  # commits of the ledger of that name, and of no other
 
 
-def open_database(
-    location: Path | str, schema: str = "", *, allows_older: bool = False
-) -> Database:
+def open_database(location: Path | str, schema: str = "") -> Database:
     """The database at a location: a file, or `postgresql://...` with the schema of one run. Tables
     are created in an empty one.
 
-    Args:
-      allows_older: its tables may be those of an older version of this program.
-
     Raises:
       BadDatabase: neither a file nor such a URL.
-      LedgerOlder: its tables are older, and other processes may be using them.
       LedgerDamaged, LedgerVersion, NotWritable, DiskFull, RunBusy, DatabaseUnreachable.
     """
     if isinstance(location, Path):
         from dipaco.control.database.sqlite import SQLite
 
-        return SQLite(location, allows_older=allows_older)
+        return SQLite(location)
     if location.startswith(("postgresql://", "postgres://")):
         from dipaco.control.database.postgresql import PostgreSQL
 
-        return PostgreSQL(location, schema, allows_older=allows_older)
+        return PostgreSQL(location, schema)
     raise BadDatabase(given=location)
 
 

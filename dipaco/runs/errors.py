@@ -11,20 +11,12 @@ class NoSuchRun(DipacoError):
     """{folder} holds no run. {meant}Begin one: dipaco train CONFIG --run {folder}"""
 
 
-class RunTooOld(DipacoError):
-    """{folder} is a run of dipaco {found}. `dipaco upgrade` brings runs of {oldest} and later to {here}: before, the tables of the ledger had another layout. Nothing was changed. Go on with it under the version that it is of, or begin a run of this version from its model: `dipaco export` there, and `--init-from CHECKPOINT` here."""
-
-
 class NoSuchArm(DipacoError):
     """This run has no arm `{arm}`. It has: {known}."""
 
 
 class LeftDraining(MachineFault):
     """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on, under the version that the run is of ({before}): `dipaco resume --run {folder}`."""
-
-
-class UpgradeUnfinished(MachineFault):
-    """The upgrade of {folder} has ended half-way: its tables are of this version, and no worker may use them yet. {problem} Put that right and upgrade again."""
 
 
 class UpgradeCame(MachineFault):

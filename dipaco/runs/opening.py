@@ -228,7 +228,6 @@ def open_run(where: Where, database: str | None = None) -> Run:
       NoSuchRun: there is no run.
       RunOfOtherDatabase: its facts are in another database.
       RunOfOtherVersion: it is one of another version of the program.
-      LedgerOlder: an older version made its tables.
       LedgerDamaged: its ledger cannot be read.
     """
     address = Address.of(where)

@@ -1,7 +1,6 @@
-"""Upgrade: pins a run to this version of the program, and brings its tables up to date."""
+"""Upgrade: pins a run to this version of the program, if it reads the run's tables."""
 
 import json
-import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,99 +9,72 @@ from dipaco import overrides
 from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
 from dipaco.errors import DipacoError, LedgerDamaged, WorkersActive
-from dipaco.runs.errors import LeftDraining, RunTooOld, UpgradeCame, UpgradeUnfinished
+from dipaco.runs.errors import LeftDraining, UpgradeCame
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.stopping import STOPPING_SECONDS
 from dipaco.store.address import Address
 
 POLL_SECONDS = 0.5
-OLDEST = "0.4.0"  # The scripts of `control/schema` begin with its tables.
 
 
 class Upgraded(NamedTuple):
     """A run before and after."""
 
     before: str  # version of the program
-    tables_before: int
-    tables_now: int
     command: str  # given to its workers now
 
 
 def upgrade(
     where: Address, wait_seconds: float, should_stop: Callable[[], bool] = lambda: False
 ) -> Upgraded:
-    """Drains the run, waits until its workers have left or are seen to be dead, upgrades it, and
-    ends the claims that are left: a worker that wakes meanwhile is of the old program. Afterwards
-    the command holds that its workers followed before, or one that was given meanwhile.
+    """Drains the run, waits until its workers have left or are seen to be dead, pins it, and ends
+    the claims that are left: a worker that wakes meanwhile is of the old program. Afterwards the
+    command holds that its workers followed before, or one that was given meanwhile.
 
     Raises:
-      KeyboardInterrupt: `should_stop` while waiting, or an interrupt before the tables are of this
-        version. The run is left as it was.
+      KeyboardInterrupt: `should_stop` while waiting, or an interrupt before the run is pinned. The
+        run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
       DiskFull, NotWritable, DatabaseUnreachable, RunBusy: the workers may go on.
-      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`
-        under the version that the run is of: this one may not open its tables.
+      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`.
       UpgradeCame: it failed or was interrupted only after the run was of this version.
-      UpgradeUnfinished: this upgrade, or one before it that did not end, has brought the tables to
-        this version; it is to be called again.
-      RunTooOld: no script leads from its tables to these.
       BadSetting, SettingsDisagree: this version does not take its config.
-      NoSuchRun, LedgerVersion.
+      LedgerVersion: its tables are of another version. Nothing was changed.
+      NoSuchRun.
     """
     location = database_location_of(where)
-    ledger = Ledger(*location, allows_older=True)
+    ledger = Ledger(*location)
     try:
         before, config = ledger.meta.command(), ledger.meta.get("config")
         if before.version is None or config is None:
             raise LedgerDamaged(file=location.name, problem="it does not say which run it is of")
-        if _numbers(before.version) < _numbers(OLDEST):
-            here = described_version()
-            raise RunTooOld(folder=where, found=before.version, oldest=OLDEST, here=here)
         overrides.from_tree(json.loads(config))  # else no verb could open the run any more
         ledger.meta.begin_drain()
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
-            tables = ledger.meta.upgrade_tables()
-            # Only on the new tables: older ones have no history to record an end in.
             ledger.meta.pin(described_version(), ledger.reaper.end_all)
             ledger.reaper.reap()  # workers that held nothing
         except BaseException as error:  # It may come after the commit that made the version new.
             _end_drain(ledger, where, before.version, error)
             raise
-        return Upgraded(before.version, *tables, ledger.meta.command().name)
+        return Upgraded(before.version, ledger.meta.command().name)
     finally:
         ledger.close()
 
 
 def _end_drain(ledger: Ledger, where: Address, version: str, error: BaseException) -> None:
-    """After `error`, in a run that was of `version`. Raises `LeftDraining`, `UpgradeUnfinished`,
-    `UpgradeCame`.
-    """
+    """After `error`, in a run that was of `version`. Raises `LeftDraining`, `UpgradeCame`."""
     try:
         with patience(STOPPING_SECONDS):
-            is_ended = ledger.meta.end_drain()
+            ledger.meta.end_drain()
             now = ledger.meta.command().version
     except DipacoError as fault:  # a full disk, say, which was `error` too
         problem = error if isinstance(error, DipacoError) else fault
         raise LeftDraining(folder=where, problem=problem, before=version) from error
-    if not is_ended:
-        raise UpgradeUnfinished(folder=where, problem=_said(error)) from error
     if now == described_version() != version:
-        raise UpgradeCame(folder=where, problem=_said(error)) from error
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "It was interrupted."
-    if isinstance(error, WorkersActive):  # it drains already
-        return f"Not all workers have left: {error.values['who']}. Wait for them, or end them."
-    return str(error)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """(0, 4, 0) of `0.4.0+3f9a1c2b7d (commit 28b06a0)`."""
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])
+        said = "It was interrupted." if isinstance(error, KeyboardInterrupt) else str(error)
+        raise UpgradeCame(folder=where, problem=said) from error
 
 
 def _wait_until_all_have_left(

@@ -6,8 +6,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from support.servers import fresh_schemas
 
-from dipaco.control.database.contract import newest_version, queries
+from dipaco.control.database.contract import TABLES_VERSION, queries
 from dipaco.control.database.sqlite import SQLite
 from dipaco.control.errors import LedgerVersion
 from dipaco.control.ledger import Ledger, install_ledger, open_ledger
@@ -57,18 +58,27 @@ def test_a_damaged_file_is_found_when_it_is_read(tmp_path, damage):
         use(file)
 
 
-@pytest.mark.parametrize("version", [newest_version("sqlite") + 1, 99])
+@pytest.mark.parametrize("version", [1, TABLES_VERSION + 1])
 def test_a_ledger_of_another_schema_version_is_refused_and_left_alone(tmp_path, version):
     file = filled(tmp_path / "ledger.sqlite")
     with sqlite3.connect(file) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = file.read_bytes()
-    with pytest.raises(
-        LedgerVersion, match=f"version {version}, this program writes {newest_version('sqlite')}"
-    ):
+    said = f"version {version}, this program writes {TABLES_VERSION}"
+    with pytest.raises(LedgerVersion, match=said):
         Ledger(file)
     assert file.read_bytes() == before
+
+
+def test_a_schema_of_another_version_is_refused_and_left_alone(postgresql_server):
+    place = postgresql_server.url, next(fresh_schemas)
+    with contextlib.closing(Ledger(*place)) as ledger:
+        execute = ledger._database._connection.execute
+        execute("UPDATE schema_version SET version = 1")
+        with pytest.raises(LedgerVersion, match=f"version 1, this program writes {TABLES_VERSION}"):
+            Ledger(*place)
+        assert execute("SELECT version FROM schema_version").fetchall() == [(1,)]
 
 
 def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorded(ledger, plan):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-from importlib.resources import as_file
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,11 @@ import pytest
 import dipaco
 from dipaco.control import clock
 from dipaco.control.claims import silent_workers
-from dipaco.control.database import contract
-from dipaco.control.database.sqlite import SQLite
-from dipaco.control.ledger import Ledger
 from dipaco.control.members.meta import RunCommand
 from dipaco.control.process_id import Life
 from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
-from dipaco.runs.errors import RunTooOld
-from dipaco.runs.opening import create_or_open, database_location_of, open_run
+from dipaco.runs.opening import create_or_open, open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
 from dipaco.store.address import Address
@@ -132,88 +127,50 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
     run.ledger.close()
 
 
-@pytest.fixture
-def oldest(tmp_path, monkeypatch):
-    """A run whose tables are the first ones."""
-    with as_file(contract.SCHEMA) as schema:
-        shutil.copytree(schema, tmp_path / "first")
-    for file in (tmp_path / "first").glob("*/00[2-9]*.sql"):
-        file.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(contract, "SCHEMA", tmp_path / "first")
-        create_or_open(tmp_path / "run", CONFIG)[0].ledger.close()
-    return Address(tmp_path / "run")
-
-
-def test_a_run_whose_tables_are_the_oldest_is_upgraded(oldest):
-    done = upgrade(oldest, 10.0)
-    assert (done.tables_before, done.command) == (1, "run")
-    open_run(oldest).ledger.close()
-
-
 @pytest.mark.parametrize("holds", [True, False], ids=["in a task", "idle"])
-def test_a_worker_that_was_killed_does_not_hold_up_the_upgrade_of_the_oldest_tables(
-    oldest, monkeypatch, holds
-):
-    """Its end is told to the history, which these tables have not: after the upgrade."""
+def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(tmp_path, monkeypatch, holds):
     for seconds in ("LEASE_SECONDS", "ENDED_SECONDS"):
         monkeypatch.setattr(silent_workers, seconds, 0.2)
     monkeypatch.setattr("dipaco.runs.upgrade.POLL_SECONDS", 0.05)
-    gone = Life.here()._replace(began="0")  # of another process that had our number
-    with contextlib.closing(Ledger(*database_location_of(oldest), allows_older=True)) as ledger:
-        of = {"host": "h", "pid": gone.pid, "life": str(gone), "machine": "m"}
-        of |= {"kinds": "", "epoch": ledger._database.epoch, "version": "0.4.0", "after": None}
-        ledger._database.change("put_worker", name="killed", **of)
-        if holds:
-            insert = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
-            execute = ledger._database._connection.execute
-            execute("UPDATE tasks SET state = 'claimed', attempt = 1 WHERE id = 1")
-            execute(f"{insert} (1, 1, 'killed', 60.0)")
-    assert upgrade(oldest, 10.0).tables_before == 1
-    run = open_run(oldest)
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    gone = Life.here()._replace(began="0")  # Another process had our number.
+    of = {"host": "h", "pid": gone.pid, "life": str(gone), "machine": "m", "version": "0"}
+    run.ledger.members.join("killed", **of)
+    if holds:
+        run.ledger.queue.claim("killed")
+    assert upgrade(Address(tmp_path / "run"), 10.0).command == "run"
     told = {(event.worker, event.outcome) for event in run.ledger.history.after()}
-    assert told == {("killed", "silent"), *([("killed", "lost")] if holds else [])}
+    assert told >= {("killed", "silent"), *([("killed", "lost")] if holds else [])}
     assert run.ledger.members.here() == []
     assert run.ledger.queue.claim("next").attempt == 1 + holds
     run.ledger.close()
 
 
-@pytest.mark.parametrize("wakes", ["before the tables change", "before the run is pinned"])
-def test_a_worker_of_the_old_program_that_wakes_while_the_tables_change_has_lost_its_claim(
-    oldest, monkeypatch, wakes
+def test_a_worker_of_the_old_program_that_wakes_before_the_run_is_pinned_has_lost_its_claim(
+    tmp_path, monkeypatch
 ):
-    now_seconds, migrate = clock.now_seconds(), SQLite.upgrade
+    now_seconds, end_all = clock.now_seconds(), silent_workers.Reaper.end_all
     monkeypatch.setattr(clock, "now_seconds", lambda: now_seconds)
-    database_of = database_location_of(oldest)
-    old = Ledger(*database_of, allows_older=True)
-    execute = old._database._connection.execute
-    execute("UPDATE tasks SET state = 'claimed', attempt = 1 WHERE id = 1")
-    insert = "INSERT INTO claims (task_id, attempt, worker, lease_seconds) VALUES"
-    execute(f"{insert} (1, 1, 'old', 60.0)")
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    claim = run.ledger.queue.claim("old")
+    renew = "UPDATE claims SET renewals = renewals + 1"
 
     def passes(seconds):
         nonlocal now_seconds
         now_seconds += 20.0
 
-    def upgraded(tables):
-        renew = "UPDATE claims SET renewals = renewals + 1"
-        if wakes == "before the tables change":
-            assert execute(renew).rowcount == 1
-        done = migrate(tables)
-        if wakes == "before the run is pinned":
-            assert execute(renew).rowcount == 1
-        return done
+    def ended(reaper):
+        assert reaper._database._connection.execute(renew).rowcount == 1
+        end_all(reaper)
 
     monkeypatch.setattr("dipaco.runs.upgrade.time.sleep", passes)
-    monkeypatch.setattr(SQLite, "upgrade", upgraded)
-    assert upgrade(oldest, 10.0).tables_before == 1
-    assert old.queue.held() == []
-    run = open_run(oldest)
+    monkeypatch.setattr(silent_workers.Reaper, "end_all", ended)
+    upgrade(Address(tmp_path / "run"), 10.0)
+    assert not run.ledger.queue.is_held(claim)
     told = [(event.worker, event.outcome) for event in run.ledger.history.after()]
     assert told == [("old", "lost")]
     assert run.ledger.queue.claim("next").attempt == 2
     run.ledger.close()
-    old.close()
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["done", "stopped"])
@@ -233,17 +190,6 @@ def test_a_command_that_is_given_while_an_upgrade_waits_stays(tmp_path, ends):
         with pytest.raises(KeyboardInterrupt):
             upgrade(Address(tmp_path / "run"), 10.0, pause)
     assert run.ledger.meta.command().name == "pause"
-    run.ledger.close()
-
-
-@pytest.mark.parametrize("found", ["0.3.0+28b06a0aaa (commit 28b06a0)", "0.2.11"])
-def test_a_run_from_before_the_tables_had_this_layout_is_refused_as_it_is(tmp_path, found):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    with run.ledger._database.transaction():
-        run.ledger._database.change("change_meta", key="version", value=found)
-    with pytest.raises(RunTooOld, match=r"runs of 0\.4\.0 and later.*Nothing was changed"):
-        upgrade(Address(tmp_path / "run"), 10.0)
-    assert run.ledger.meta.command() == RunCommand("run", found)
     run.ledger.close()
 
 

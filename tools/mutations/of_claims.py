@@ -15,8 +15,8 @@ FAILURES = "dipaco/control/claims/failures.py"
 OF_FAILURES = "tests/control/test_failures.py"
 CLAIMING = "dipaco/workers/claiming.py"
 QUERIES = "dipaco/control/database/queries.sql"
-SQLITE_TABLES = "dipaco/control/database/schema/sqlite/001_begin.sql"
-SERVER_HISTORY = "dipaco/control/database/schema/postgresql/002_history.sql"
+TABLES = "dipaco/control/database/schema/tables.sql"
+SERVER = "dipaco/control/database/schema/postgresql.sql"
 
 MUTANTS = (
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no-locks-in-the-schema",
-        file=SERVER_HISTORY,
+        file=SERVER,
         old="    PERFORM pg_advisory_xact_lock(hashtextextended(lock_key, 0));\n",
         new="    NULL;\n",
         breaks="of two paths that finish at once one sees the other's contribution",
@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         name="fencing-token-ignored-on-the-server",
-        file=SERVER_HISTORY,
+        file=SERVER,
         old="FROM gone WHERE attempt = held_attempt AND worker = holder;\n",
         new="FROM gone WHERE worker = holder;\n",
         breaks="a claim that was lost records nothing (finishing a phase on PostgreSQL)",
@@ -184,9 +184,9 @@ MUTANTS = (
     ),
     Mutant(
         name="done-is-opened-again",
-        file=SQLITE_TABLES,
-        old="new.redo <= old.redo\n",
-        new="new.redo < old.redo\n",
+        file=TABLES,
+        old="new.redo <= old.redo BEGIN\n",
+        new="new.redo < old.redo BEGIN\n",
         breaks="a finished task is not opened again, unless what it made is lost",
         tests=(QUEUE,),
     ),

@@ -10,9 +10,8 @@ MEMBERS = "tests/control/test_members.py"
 QUEUE = "tests/control/test_queue.py"
 TOTALS = "tests/control/test_totals.py"
 QUERIES = "dipaco/control/database/queries.sql"
-SQLITE_TABLES = "dipaco/control/database/schema/sqlite/001_begin.sql"
-SERVER_TABLES = "dipaco/control/database/schema/postgresql/001_begin.sql"
-SERVER_HISTORY = "dipaco/control/database/schema/postgresql/002_history.sql"
+TABLES = "dipaco/control/database/schema/tables.sql"
+SERVER = "dipaco/control/database/schema/postgresql.sql"
 
 MUTANTS = (
     Mutant(
@@ -25,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         name="heartbeats-read-who-was-preempted",
-        file=SQLITE_TABLES,
+        file=TABLES,
         old="workers_heard ON workers (name) WHERE state = 'here' AND is_silent = 0;\n",
         new="workers_heard ON workers (name);\n",
         breaks="a heartbeat costs the same after thousands of preemptions",
@@ -49,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         name="commits-read-what-is-finished",
-        file=SQLITE_TABLES,
+        file=TABLES,
         old="  PRIMARY KEY (arm, phase, module)\n",
         new="  PRIMARY KEY (arm, module, phase)\n",
         breaks="a commit costs the same after a thousand phases",
@@ -81,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         name="backup-of-a-finished-task",
-        file=SERVER_HISTORY,
+        file=SERVER,
         old="meanwhile\n    DELETE FROM claims WHERE task_id = held_task RETURNING",
         new="meanwhile\n    DELETE FROM claims WHERE FALSE RETURNING",
         breaks="a task that is finished while it gets a backup leaves no claim",
@@ -89,7 +88,7 @@ MUTANTS = (
     ),
     Mutant(
         name="totals-keep-what-is-set-aside",
-        file=SQLITE_TABLES,
+        file=TABLES,
         old="    phases = phases - 1, tokens = tokens - old.tokens,",
         new="    phases = phases - 1,",
         breaks="what a run went back from counts no more",
@@ -97,9 +96,9 @@ MUTANTS = (
     ),
     Mutant(
         name="totals-keep-redone-tasks",
-        file=SERVER_TABLES,
-        old="  IF tg_op = 'UPDATE' AND old.state IN ('done', 'aside') THEN\n",
-        new="  IF FALSE THEN\n",
+        file=TABLES,
+        old="  UPDATE settled_tasks SET number = number - 1\n",
+        new="  UPDATE settled_tasks SET number = number - 0\n",
         breaks="a task that is opened again is not counted as done",
         tests=(TOTALS,),
     ),

@@ -12,9 +12,15 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from dipaco.control.errors import LedgerOlder, LedgerVersion
+from dipaco.control.errors import LedgerVersion
 
-SCHEMA = importlib.resources.files("dipaco.control.database") / "schema"
+TABLES_VERSION = 5  # To be raised with every change of the schema.
+NUMBERED = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"  # SQL's own word, in `tables.sql`
+TRIGGER = re.compile(
+    r"^CREATE TRIGGER (?P<name>\w+) (?P<event>(?:BEFORE|AFTER) [\w ]+ ON \w+)"
+    r"(?:\nWHEN (?P<condition>.*?))? BEGIN\n(?P<body>.*?)^END;",
+    re.MULTILINE | re.DOTALL,
+)
 FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
 PART = "part"  # in the place of a dialect: a condition that several queries share
 
@@ -94,14 +100,6 @@ class Database(Protocol):
         """Runs a named statement; how many rows it changed. Raises `KeyTaken`."""
         ...
 
-    def tables_version(self) -> int:
-        """The version that its tables are of."""
-        ...
-
-    def upgrade(self) -> tuple[int, int]:
-        """Brings tables of an older version to this program's; both versions."""
-        ...
-
     def for_thread(self) -> "Database":
         """The same database for another thread of this process. On a server it uses our connection
         in turn with us, and another for a moment while we are in a long statement; a process holds
@@ -157,28 +155,46 @@ def queries(dialect: str) -> dict[str, str]:
     }
 
 
-def check_version(found: int, place: object, dialect: str, *, allows_older: bool) -> None:
-    """Raises `LedgerVersion`, `LedgerOlder`; 0 is a database without tables."""
-    expected = newest_version(dialect)
-    if found > expected:
-        raise LedgerVersion(file=place, found=found, expected=expected)
-    if 0 < found < expected and not allows_older:
-        raise LedgerOlder(file=place, found=found, expected=expected)
+def check_version(found: int, place: object) -> None:
+    """Raises `LedgerVersion` for tables of another version; 0 is a database without tables."""
+    if found not in (0, TABLES_VERSION):
+        raise LedgerVersion(file=place, found=found, expected=TABLES_VERSION)
 
 
-def newest_version(dialect: str) -> int:
-    """The version of the tables that this program works with."""
-    return max(migrations(dialect))
+@functools.cache
+def schema_script(dialect: str) -> str:
+    """The script that makes the tables of an empty database.
 
-
-def migrations(dialect: str) -> dict[int, str]:
-    """Schema version -> the script that brings a database there from the version before.
-
-    The scripts are `schema/DIALECT/NNN_WHAT.sql`; 001 makes the tables of an empty database. A
-    later version of the tables is one more script for each dialect.
+    `tables.sql` serves both databases, and `DIALECT.sql` holds what one of them has alone. The two
+    differ in `tables.sql` by three things only. SQLite numbers rows by another phrase. Its tables
+    without such a number are kept in the order of their key. A trigger of PostgreSQL calls a
+    function.
     """
-    scripts = sorted((SCHEMA / dialect).iterdir(), key=lambda file: file.name)
-    return {int(file.name.partition("_")[0]): file.read_text() for file in scripts}
+    tables = _read("schema/tables.sql")
+    if dialect == "sqlite":
+        tables = re.sub(r"^CREATE TABLE .*?^\);", _as_sqlite, tables, flags=re.M | re.S)
+    else:
+        tables = TRIGGER.sub(_as_postgresql, tables)
+    return tables + _read(f"schema/{dialect}.sql")
+
+
+def _as_sqlite(found: re.Match[str]) -> str:
+    table = found[0]
+    if NUMBERED not in table:
+        return table.removesuffix(";") + " WITHOUT ROWID;"
+    return table.replace(NUMBERED, "INTEGER PRIMARY KEY AUTOINCREMENT")
+
+
+def _as_postgresql(found: re.Match[str]) -> str:
+    name, event, condition, body = found["name"], found["event"], found["condition"], found["body"]
+    refuse = r"RAISE integrity_constraint_violation USING MESSAGE = \1;"
+    body = re.sub(r"SELECT raise\(ABORT, (.*)\);", refuse, body)
+    when = f" WHEN ({condition})" if condition else ""
+    return (
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN\n"
+        f"{body}  RETURN new;\nEND $$;\n"
+        f"CREATE TRIGGER {name} {event} FOR EACH ROW{when} EXECUTE FUNCTION {name}();"
+    )
 
 
 def _read(name: str) -> str:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.control.database.contract import (
+    TABLES_VERSION,
     check_version,
-    migrations,
-    newest_version,
     queries,
+    schema_script,
     with_storable_text,
 )
 from dipaco.control.database.retry import with_retry
@@ -42,10 +42,9 @@ class PostgreSQL:
         url: str,
         schema: str,
         *,
-        allows_older: bool = False,
         beside: ServerConnection | None = None,
     ):
-        self._url, self._schema, self._allows_older = url, schema, allows_older
+        self._url, self._schema = url, schema
         if beside is not None:
             self._connection = ServerConnection(
                 url, schema, beside=beside, patience_seconds=PATIENCE_SECONDS
@@ -130,17 +129,6 @@ class PostgreSQL:
     def change(self, query: str, **values: Any) -> int:
         return self._execute(query, values).rowcount
 
-    def tables_version(self) -> int:
-        found = self.one("get_schema_version")
-        return 0 if found is None else found[0]
-
-    def upgrade(self) -> tuple[int, int]:
-        with self._connection.transaction():
-            self.lock("schema")
-            before = self.tables_version()
-            self._migrate(before)
-        return before, newest_version("postgresql")
-
     def fold(self) -> None:
         """A server keeps its own files."""
 
@@ -163,28 +151,20 @@ class PostgreSQL:
         return self._connection.execute(_named(query), with_storable_text(values))
 
     def _create_tables(self) -> None:
-        """Creates the tables in an empty schema."""
+        """Creates the tables in an empty schema. Functions of the schema get its search path: they
+        name tables without a schema, and no session has one.
+        """
         self.lock("schema")
         # The name is from database_location.py: letters, digits and underscores.
         self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
         self.change("create_schema_version")
-        version = self.tables_version()
-        check_version(
-            version, self._connection.place, "postgresql", allows_older=self._allows_older
-        )
-        if not version:
-            self._migrate(version)
-
-    def _migrate(self, version: int) -> None:
-        """Inside a transaction. Functions of the schema get its search path: they name tables
-        without a schema, and no session has one.
-        """
+        if found := self.one("get_schema_version"):
+            check_version(found[0], self._connection.place)
+            return
         execute, texts = self._connection.execute_as_written, queries("postgresql")
         execute(texts["search_here"].format(schema=self._schema))
-        for number, script in migrations("postgresql").items():
-            if number > version:
-                execute(script)
-                self.change("put_schema_version", version=number)
+        execute(schema_script("postgresql"))
+        self.change("put_schema_version", version=TABLES_VERSION)
         for (routine,) in self.rows("routines"):
             execute(texts["set_search_path"].format(routine=routine, schema=self._schema))
 

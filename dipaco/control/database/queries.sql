@@ -553,8 +553,7 @@ CREATE TABLE IF NOT EXISTS schema_version
 SELECT version FROM schema_version;
 
 -- put_schema_version@postgresql: which they are of now
-INSERT INTO schema_version (version) VALUES (:version)
-ON CONFLICT (is_only) DO UPDATE SET version = excluded.version;
+INSERT INTO schema_version (version) VALUES (:version);
 
 -- wait_for_lock@postgresql: until other transactions that count the same facts have ended
 SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
@@ -1000,8 +999,8 @@ ORDER BY b.place;
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside
 GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
 
--- work_summary@sqlite: that, and whether a task of some kinds is ready, one is delayed or has failed, and
--- one is not done: the first entry of a partial index each
+-- work_summary@sqlite: the run's command, its version, whether a task of some kinds is ready, one is
+-- delayed or has failed, and one is not done: the first entry of a partial index each
 SELECT (SELECT value FROM meta WHERE key = 'command'),
        (SELECT value FROM meta WHERE key = 'version'),
        (SELECT id FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from dipaco.control.database.contract import KeyTaken, migrations
+from dipaco.control.database.contract import KeyTaken, schema_script
 from dipaco.control.database.location import check_credentials, without_password
 from dipaco.control.database.retry import ConnectionLost
 from dipaco.control.errors import BadDatabaseURL, DatabaseRefuses
@@ -291,9 +291,8 @@ def qualified(text: str, schema: str) -> str:
 
 @functools.cache
 def _names(kind: str) -> str:
-    """Of what the schema's scripts create, as a pattern."""
-    scripts = "\n".join(migrations("postgresql").values())
-    found = re.findall(rf"^CREATE {kind} (\w+)", scripts, flags=re.MULTILINE)
+    """Names that the schema creates, as a pattern."""
+    found = re.findall(rf"^CREATE {kind} (\w+)", schema_script("postgresql"), flags=re.MULTILINE)
     return "|".join(["schema_version", *found])
 
 

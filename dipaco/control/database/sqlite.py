@@ -17,11 +17,11 @@ from typing import Any
 
 from dipaco.control import clock
 from dipaco.control.database.contract import (
+    TABLES_VERSION,
     KeyTaken,
     check_version,
-    migrations,
-    newest_version,
     queries,
+    schema_script,
     with_storable_text,
 )
 from dipaco.control.database.host_mark import HostMark
@@ -39,18 +39,14 @@ class SQLite:
 
     Args:
       file: its place.
-      allows_older: its tables may be of an older version.
       turn_seconds: for which a transaction waits while another process is in one; then it raises
         `TurnHeld`, which is retried as the loss of a server is.
     """
 
     is_remote = False
 
-    def __init__(
-        self, file: Path, *, allows_older: bool = False, turn_seconds: float | None = None
-    ):
+    def __init__(self, file: Path, *, turn_seconds: float | None = None):
         self._file = file
-        self._allows_older = allows_older
         self._turn: Turn | None = None
         self._turn_seconds = TURN_SECONDS if turn_seconds is None else turn_seconds
         self._inside: object | None = None  # the transaction that we are in
@@ -75,7 +71,7 @@ class SQLite:
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
                 if not self._version():
-                    self._migrate()
+                    self._create_tables()
         except BaseException:
             self.close()
             raise
@@ -162,16 +158,6 @@ class SQLite:
                 raise
             raise KeyTaken(str(error)) from error
 
-    def tables_version(self) -> int:
-        with self._translate_errors():
-            return self._connection.execute("PRAGMA user_version").fetchone()[0]
-
-    def upgrade(self) -> tuple[int, int]:
-        with self._translate_errors():
-            before = self._version()
-            self._migrate()
-        return before, newest_version("sqlite")
-
     def reconnect(self) -> None:
         """A file needs no connection."""
 
@@ -224,18 +210,17 @@ class SQLite:
             raise NotWritable(file=self._file, problem=error) from error
 
     def _version(self) -> int:
-        version = self.tables_version()
-        check_version(version, self._file, "sqlite", allows_older=self._allows_older)
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        check_version(version, self._file)
         return version
 
-    def _migrate(self) -> None:
+    def _create_tables(self) -> None:
         with self.transaction():
-            version = self.tables_version()
-            for number, script in migrations("sqlite").items():
-                if number > version:
-                    for statement in _statements(script):
-                        self._connection.execute(statement)
-                    self._connection.execute(f"PRAGMA user_version = {number}")
+            if self._version():  # Another process was first.
+                return
+            for statement in _statements(schema_script("sqlite")):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {TABLES_VERSION}")
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Generator[None]:

@@ -11,14 +11,11 @@ from typing import NamedTuple
 from dipaco.control.claims.history import note_event
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
-from dipaco.control.errors import UpgradeNotEnded
 from dipaco.control.planning.tasks import Kind
 
-# The command that held before an upgrade drained the run; empty where no upgrade has, or where
+# Key of the command before an upgrade drained the run. Its value is empty if none drains, or if
 # another command was given since.
 BEFORE_DRAIN = "command before the upgrade's drain"
-# The version of the tables then, until the drain is ended or the run is pinned; empty afterwards.
-TABLES_BEFORE_DRAIN = "tables before the upgrade's drain"
 
 
 class RunCommand(NamedTuple):
@@ -83,15 +80,8 @@ class Meta:
 
     @retried
     def set_command(self, name: str) -> None:
-        """What the workers of this run do from now on: `run`, `pause`, `drain`.
-
-        Raises:
-          UpgradeNotEnded: workers would stay or go on, on tables that are newer than their program.
-        """
+        """Tells the workers of this run what to do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
-            self._database.lock("command")
-            if name != "drain" and self.has_newer_tables():
-                raise UpgradeNotEnded
             self._put_command(name, before_drain="")
             note_event(self._database, "command", reason=name)
 
@@ -160,20 +150,12 @@ class Meta:
             return True
 
     @retried
-    def upgrade_tables(self) -> tuple[int, int]:
-        """Brings the tables to this program's version: all of it or nothing. Returns the versions
-        of the tables, before and now.
-        """
-        return self._database.upgrade()
-
-    @retried
     def pin(self, version: str, clear: Callable[[], None] = lambda: None) -> None:
-        """Pins the run to `version` of the program, on its own tables. If it was drained for that,
-        ends the drain as `end_drain`.
+        """Pins the run to `version` of the program. Ends the drain that it may have had for that.
 
         Args:
-          version: of the program, as it is described.
-          clear: what else is done in the transaction.
+          version: a `described_version`.
+          clear: done in the same transaction.
         """
         with self._database.transaction():
             clear()
@@ -182,50 +164,26 @@ class Meta:
 
     @retried
     def begin_drain(self) -> None:
-        """The workers leave, for an upgrade, until `end_drain`. Unlike `set_command`, for tables of
-        whatever version: those of before the history have none.
-        """
+        """Tells the workers to leave, for an upgrade, until `end_drain`."""
         with self._database.transaction():
             self._database.lock("command")
             before = self.get("command") or "run"
-            if before == "drain":  # perhaps of an upgrade that was killed
+            if before == "drain":  # It may be the drain of an upgrade that was killed.
                 before = self.get(BEFORE_DRAIN) or before
             self._put_command("drain", before_drain=before)
-            if not self.get(TABLES_BEFORE_DRAIN):  # else of an upgrade that was killed, or failed
-                self._note_tables(str(self._database.tables_version()))
 
     @retried
-    def end_drain(self) -> bool:
+    def end_drain(self) -> None:
         """The workers follow the command of before the drain, unless another was given meanwhile,
         be it to drain.
-
-        Returns:
-          False: the tables are newer than when the drain began, this one or the first of upgrades
-            that did not end, so no worker of before may go on. Nothing was changed.
         """
-        if self.has_newer_tables():  # asked first without writing: the disk may be full
-            return False
         with self._database.transaction():
-            self._database.lock("command")
-            if self.has_newer_tables():
-                return False
             self._end_drain()
-        return True
-
-    def has_newer_tables(self) -> bool:
-        """Whether an upgrade that has not ended has brought the tables to another version."""
-        before = self.get(TABLES_BEFORE_DRAIN)
-        return bool(before and self._database.tables_version() > int(before))
-
-    def _note_tables(self, version: str) -> None:
-        self._database.change("change_meta", key=TABLES_BEFORE_DRAIN, value=version)
 
     def _end_drain(self) -> None:
         self._database.lock("command")
         now, before = self.get("command") or "run", self.get(BEFORE_DRAIN)
-        # A program of before this note leaves it where it is.
         self._put_command(before if before and now == "drain" else now, before_drain="")
-        self._note_tables("")
 
     def _put_command(self, name: str, *, before_drain: str) -> None:
         """Inside a transaction; whether there is a drain to end is noted with every command."""

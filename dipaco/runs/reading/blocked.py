@@ -38,7 +38,6 @@ class Situation(NamedTuple):
     """The facts of one moment that the reason follows from."""
 
     command: str  # run, pause, drain
-    is_half_upgraded: bool  # its tables are new, and no worker may use them yet
     tasks: Sequence[UnfinishedTask]
     claims: Sequence[HeldClaim]
     members: Sequence[Member]  # all that ever took part
@@ -61,7 +60,6 @@ def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situa
     """Reads it. `folder` is the run's on this machine. Its disk is checked."""
     return Situation(
         command=ledger.meta.command().name,
-        is_half_upgraded=ledger.meta.has_newer_tables(),
         tasks=ledger.queue.unfinished(),
         claims=ledger.queue.held(),
         members=ledger.members.as_seen_here(),
@@ -81,8 +79,7 @@ def why(at: Situation) -> Reason:
     if at.command != "run":
         state = "draining" if at.command == "drain" else "paused"
         left = f", with {counted(len(at.alive), 'worker')} still here"
-        verb = "upgrade" if at.is_half_upgraded else "resume"
-        return Reason(state, f"{state}{left}; `dipaco {verb}` goes on")
+        return Reason(state, f"{state}{left}; `dipaco resume` goes on")
     if at.is_stuck:
         return Reason("failed", f"cannot go on: {_failed(at)}")
     if at.full_disk:

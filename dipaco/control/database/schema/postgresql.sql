@@ -1,27 +1,43 @@
--- What happened in a run, in order: attempts at tasks, and what became of workers. Rows are added, in
--- the transactions that they tell of, and never changed; the oldest of more than a
--- million are deleted. Times are the server's clock, to be shown: nothing is decided by them.
+-- What only PostgreSQL has, beside `tables.sql`.
 
-ALTER TABLE claims ADD COLUMN begun DOUBLE PRECISION;  -- seconds; NULL: not recorded
+-- What each name has computed of each group step. A session is `NAME/...`, without a slash after
+-- the last one.
+CREATE VIEW swarm_step_shares AS
+SELECT s.arm, s.path, s.step, n.name, n.blocks, n.out_of
+FROM swarm_steps s CROSS JOIN LATERAL (
+  SELECT coalesce(substring(e.key FROM '^(.*)/'), '') AS name,
+         sum(json_array_length(e.value)) AS blocks,
+         sum(sum(json_array_length(e.value))) OVER () AS out_of
+  FROM json_each(CASE json_typeof(s.blocks::json) WHEN 'array' THEN s.blocks::json -> 0
+                                                  ELSE s.blocks::json END) AS e
+  GROUP BY 1) AS n
+WHERE n.blocks > 0;
 
-CREATE TABLE history (
-  id       BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  task_id  BIGINT,  -- NULL: of a worker, or of the run
-  attempt  BIGINT,
-  worker   TEXT NOT NULL DEFAULT '',
-  machine  TEXT NOT NULL DEFAULT '',  -- what the bits of its results depend on
-  begun    DOUBLE PRECISION,
-  ended    DOUBLE PRECISION NOT NULL,
-  outcome  TEXT NOT NULL,  -- see history.py
-  reason   TEXT NOT NULL DEFAULT ''
-);
-CREATE TRIGGER history_is_never_changed BEFORE UPDATE ON history FOR EACH ROW
-EXECUTE FUNCTION refuse('what happened is never changed');
+-- An idle worker asks this every second or two (`Meta.work_summary`). It is a function because a
+-- server keeps its plan: planning takes four times as long as looking, and thousands ask. Each part
+-- is the first entry of a partial index. For EXISTS, the table might be read instead.
+CREATE FUNCTION work_summary(
+  kinds TEXT, OUT command TEXT, OUT version TEXT,
+  OUT has_ready BOOLEAN, OUT has_resting BOOLEAN, OUT has_unfinished BOOLEAN)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  SELECT
+    (SELECT value FROM meta WHERE key = 'command'),
+    (SELECT value FROM meta WHERE key = 'version'),
+    (SELECT id FROM tasks WHERE state = 'ready' AND kinds LIKE '%"' || kind || '"%'
+     ORDER BY priority, id LIMIT 1) IS NOT NULL,
+    coalesce((SELECT id FROM tasks WHERE state = 'delayed' ORDER BY id LIMIT 1),
+             (SELECT id FROM tasks WHERE state = 'failed' ORDER BY id LIMIT 1)) IS NOT NULL,
+    (SELECT id FROM tasks WHERE state NOT IN ('done', 'aside')
+       AND NOT (state = 'failed' AND kind = 'sample')
+     ORDER BY priority, id LIMIT 1) IS NOT NULL
+  INTO command, version, has_ready, has_resting, has_unfinished;
+END $$;
 
--- Finishing a path's phase, in one statement: what `Commit` does statement by statement on SQLite.
--- Returns 'again', and changes nothing, if the task was opened again. A claim that is lost raises a
--- violation of uniqueness, and nothing is changed.
-CREATE OR REPLACE FUNCTION finish_training(
+-- Finishes a path's phase in one statement. `Commit` does the same statement by statement on SQLite.
+-- Returns 'again', and changes nothing, if the task was opened again. A lost claim raises a violation
+-- of uniqueness, and nothing is changed.
+CREATE FUNCTION finish_training(
   held_task BIGINT, held_attempt BIGINT, holder TEXT, held_seconds DOUBLE PRECISION,
   trained_rows JSONB, contribution_rows JSONB, lock_keys TEXT[], outer_tasks JSONB
 ) RETURNS TEXT LANGUAGE plpgsql AS $$

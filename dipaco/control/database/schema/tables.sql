@@ -1,6 +1,6 @@
--- The ledger of one run, in a schema of its own. The rules are kept here, by constraints and indexes,
--- not by the programs that write. Receipts are three columns: the object's name in the store, its
--- digest, its size in bytes.
+-- The tables of one run's ledger, for both databases: `contract.schema_script` names the few
+-- differences. The rules are kept here, by constraints and triggers, not by the programs that write.
+-- Receipts are three columns: the object's name in the store, its digest, its size in bytes.
 
 CREATE TABLE meta (
   key   TEXT PRIMARY KEY,
@@ -30,11 +30,10 @@ CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
 CREATE INDEX tasks_unfinished ON tasks (priority, id) WHERE state NOT IN ('done', 'aside');
 
 -- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN RAISE integrity_constraint_violation USING MESSAGE = tg_argv[0]; END $$;
-CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks FOR EACH ROW
-WHEN (old.state = 'done' AND new.state NOT IN ('done', 'aside') AND new.redo <= old.redo)
-EXECUTE FUNCTION refuse('a finished task cannot be opened again');
+CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks
+WHEN old.state = 'done' AND new.state NOT IN ('done', 'aside') AND new.redo <= old.redo BEGIN
+  SELECT raise(ABORT, 'a finished task cannot be opened again');
+END;
 
 -- One row for each claim that lives. A late task may have two: the first to commit counts.
 CREATE TABLE claims (
@@ -44,6 +43,7 @@ CREATE TABLE claims (
   lease_seconds  DOUBLE PRECISION NOT NULL,  -- without a renewal, after which it may be ended
   renewals       BIGINT NOT NULL DEFAULT 0,  -- who ends leases looks whether this grows
   held_seconds   DOUBLE PRECISION NOT NULL DEFAULT 0,  -- at the last renewal, by the holder's clock
+  begun          DOUBLE PRECISION NOT NULL,  -- seconds of the wall clock, to be shown
   PRIMARY KEY (task_id, attempt)
 );
 CREATE INDEX claims_by_worker ON claims (worker);
@@ -234,8 +234,9 @@ CREATE TABLE releases (
   body    TEXT NOT NULL,  -- JSON: see release.py
   PRIMARY KEY (arm, phase)
 );
-CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases FOR EACH ROW
-EXECUTE FUNCTION refuse('a release is never changed');
+CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases BEGIN
+  SELECT raise(ABORT, 'a release is never changed');
+END;
 
 CREATE TABLE evaluations (
   arm                   TEXT NOT NULL,
@@ -324,85 +325,69 @@ CREATE TABLE settled_tasks (
   PRIMARY KEY (kind, arm, subject, state)
 );
 
-CREATE FUNCTION count_trained() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF tg_op = 'INSERT' THEN
-    INSERT INTO path_totals AS t (arm, path, phases, tokens, seconds, bytes_down, bytes_up,
-                                  snapshot_bytes)
-    VALUES (new.arm, new.path, 1, new.tokens, new.seconds, new.bytes_down, new.bytes_up,
-            new.num_bytes)
-    ON CONFLICT (arm, path) DO UPDATE SET
-      phases = t.phases + 1, tokens = t.tokens + new.tokens, seconds = t.seconds + new.seconds,
-      bytes_down = t.bytes_down + new.bytes_down, bytes_up = t.bytes_up + new.bytes_up,
-      snapshot_bytes = t.snapshot_bytes + new.num_bytes;
-    INSERT INTO path_machines AS t (arm, path, machine, phases)
-    VALUES (new.arm, new.path, new.machine, 1)
-    ON CONFLICT (arm, path, machine) DO UPDATE SET phases = t.phases + 1;
-  ELSE
-    UPDATE path_totals SET
-      phases = phases - 1, tokens = tokens - old.tokens, seconds = seconds - old.seconds,
-      bytes_down = bytes_down - old.bytes_down, bytes_up = bytes_up - old.bytes_up,
-      snapshot_bytes = snapshot_bytes - old.num_bytes
-    WHERE arm = old.arm AND path = old.path;
-    UPDATE path_machines SET phases = phases - 1
-    WHERE arm = old.arm AND path = old.path AND machine = old.machine;
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER trained_counts AFTER INSERT OR DELETE ON trained FOR EACH ROW
-EXECUTE FUNCTION count_trained();
-
-CREATE FUNCTION count_score() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF tg_op = 'INSERT' THEN
-    INSERT INTO path_totals AS t (arm, path, score_bytes) VALUES (new.arm, new.path, new.num_bytes)
-    ON CONFLICT (arm, path) DO UPDATE SET score_bytes = t.score_bytes + new.num_bytes;
-  ELSE
-    UPDATE path_totals SET score_bytes = score_bytes - old.num_bytes
-    WHERE arm = old.arm AND path = old.path;
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER score_counts AFTER INSERT OR DELETE ON scores FOR EACH ROW
-EXECUTE FUNCTION count_score();
-
-CREATE FUNCTION count_module() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF tg_op = 'INSERT' THEN
-    INSERT INTO module_totals AS t (arm, module, num_bytes, state_bytes)
-    VALUES (new.arm, new.module, new.num_bytes, coalesce(new.state_bytes, 0))
-    ON CONFLICT (arm, module) DO UPDATE SET
-      num_bytes = t.num_bytes + new.num_bytes,
-      state_bytes = t.state_bytes + coalesce(new.state_bytes, 0);
-  ELSE
-    UPDATE module_totals SET
-      num_bytes = num_bytes - old.num_bytes,
-      state_bytes = state_bytes - coalesce(old.state_bytes, 0)
-    WHERE arm = old.arm AND module = old.module;
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER module_counts AFTER INSERT OR DELETE ON modules FOR EACH ROW
-EXECUTE FUNCTION count_module();
-
-CREATE FUNCTION count_settled() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF tg_op = 'UPDATE' AND old.state IN ('done', 'aside') THEN
-    UPDATE settled_tasks SET number = number - 1
-    WHERE kind = old.kind AND arm = old.arm AND subject = old.subject AND state = old.state;
-  END IF;
-  IF new.state IN ('done', 'aside') THEN
-    INSERT INTO settled_tasks AS t (kind, arm, subject, state, number)
-    VALUES (new.kind, new.arm, new.subject, new.state, 1)
-    ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = t.number + 1;
-  END IF;
-  RETURN NULL;
-END $$;
-CREATE TRIGGER task_is_settled_at_once AFTER INSERT ON tasks FOR EACH ROW
-WHEN (new.state IN ('done', 'aside')) EXECUTE FUNCTION count_settled();
-CREATE TRIGGER task_is_settled AFTER UPDATE OF state ON tasks FOR EACH ROW
-WHEN (new.state <> old.state AND (new.state IN ('done', 'aside') OR old.state IN ('done', 'aside')))
-EXECUTE FUNCTION count_settled();
+CREATE TRIGGER trained_counts AFTER INSERT ON trained BEGIN
+  INSERT INTO path_totals
+    (arm, path, phases, tokens, seconds, bytes_down, bytes_up, snapshot_bytes)
+  VALUES (new.arm, new.path, 1, new.tokens, new.seconds, new.bytes_down, new.bytes_up,
+          new.num_bytes)
+  ON CONFLICT (arm, path) DO UPDATE SET
+    phases = path_totals.phases + 1,
+    tokens = path_totals.tokens + new.tokens,
+    seconds = path_totals.seconds + new.seconds,
+    bytes_down = path_totals.bytes_down + new.bytes_down,
+    bytes_up = path_totals.bytes_up + new.bytes_up,
+    snapshot_bytes = path_totals.snapshot_bytes + new.num_bytes;
+  INSERT INTO path_machines (arm, path, machine, phases)
+  VALUES (new.arm, new.path, new.machine, 1)
+  ON CONFLICT (arm, path, machine) DO UPDATE SET phases = path_machines.phases + 1;
+END;
+CREATE TRIGGER trained_counts_no_more AFTER DELETE ON trained BEGIN
+  UPDATE path_totals SET
+    phases = phases - 1, tokens = tokens - old.tokens, seconds = seconds - old.seconds,
+    bytes_down = bytes_down - old.bytes_down, bytes_up = bytes_up - old.bytes_up,
+    snapshot_bytes = snapshot_bytes - old.num_bytes
+  WHERE arm = old.arm AND path = old.path;
+  UPDATE path_machines SET phases = phases - 1
+  WHERE arm = old.arm AND path = old.path AND machine = old.machine;
+END;
+CREATE TRIGGER score_counts AFTER INSERT ON scores BEGIN
+  INSERT INTO path_totals (arm, path, score_bytes) VALUES (new.arm, new.path, new.num_bytes)
+  ON CONFLICT (arm, path) DO UPDATE SET score_bytes = path_totals.score_bytes + new.num_bytes;
+END;
+CREATE TRIGGER score_counts_no_more AFTER DELETE ON scores BEGIN
+  UPDATE path_totals SET score_bytes = score_bytes - old.num_bytes
+  WHERE arm = old.arm AND path = old.path;
+END;
+CREATE TRIGGER module_counts AFTER INSERT ON modules BEGIN
+  INSERT INTO module_totals (arm, module, num_bytes, state_bytes)
+  VALUES (new.arm, new.module, new.num_bytes, coalesce(new.state_bytes, 0))
+  ON CONFLICT (arm, module) DO UPDATE SET
+    num_bytes = module_totals.num_bytes + new.num_bytes,
+    state_bytes = module_totals.state_bytes + coalesce(new.state_bytes, 0);
+END;
+CREATE TRIGGER module_counts_no_more AFTER DELETE ON modules BEGIN
+  UPDATE module_totals SET
+    num_bytes = num_bytes - old.num_bytes,
+    state_bytes = state_bytes - coalesce(old.state_bytes, 0)
+  WHERE arm = old.arm AND module = old.module;
+END;
+CREATE TRIGGER task_is_settled_at_once AFTER INSERT ON tasks
+WHEN new.state IN ('done', 'aside') BEGIN
+  INSERT INTO settled_tasks (kind, arm, subject, state, number)
+  VALUES (new.kind, new.arm, new.subject, new.state, 1)
+  ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = settled_tasks.number + 1;
+END;
+CREATE TRIGGER task_is_settled AFTER UPDATE OF state ON tasks
+WHEN new.state IN ('done', 'aside') AND new.state <> old.state BEGIN
+  INSERT INTO settled_tasks (kind, arm, subject, state, number)
+  VALUES (new.kind, new.arm, new.subject, new.state, 1)
+  ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = settled_tasks.number + 1;
+END;
+CREATE TRIGGER task_is_settled_no_more AFTER UPDATE OF state ON tasks
+WHEN old.state IN ('done', 'aside') AND new.state <> old.state BEGIN
+  UPDATE settled_tasks SET number = number - 1
+  WHERE kind = old.kind AND arm = old.arm AND subject = old.subject AND state = old.state;
+END;
 
 -- Swarms of volunteers: credentials, which paths a swarm trains, and how far each swarm is.
 
@@ -444,49 +429,53 @@ CREATE TABLE swarm_status (
   PRIMARY KEY (arm, path)
 );
 
--- Finishing a path's phase, in one statement: what `Commit` does statement by statement on SQLite.
--- Returns 'again', and changes nothing, if the task was opened again. A claim that is lost raises a
--- violation of uniqueness, and nothing is changed.
-CREATE FUNCTION finish_training(
-  held_task BIGINT, held_attempt BIGINT, holder TEXT, held_seconds DOUBLE PRECISION,
-  trained_rows JSONB, contribution_rows JSONB, lock_keys TEXT[], outer_tasks JSONB
-) RETURNS TEXT LANGUAGE plpgsql AS $$
-DECLARE
-  is_holder BOOLEAN;
-  lock_key TEXT;
-BEGIN
-  PERFORM set_config('synchronous_commit', 'off', true);  -- a `flush` follows, without the locks
-  IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
-  WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker)
-  SELECT TRUE INTO is_holder FROM gone WHERE attempt = held_attempt AND worker = holder;
-  IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
-  UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
-  IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
-  DELETE FROM claims WHERE task_id = held_task;  -- a backup's that was made meanwhile
-  DELETE FROM failures WHERE task_id = held_task;
-  DELETE FROM recoveries WHERE task_id = held_task;
+-- What happened in a run, in order: attempts at tasks, and what became of workers. Rows are added in
+-- the transactions that they tell of, and never changed. The oldest of more than a million are
+-- deleted. Times are shown only: they are the wall clock's, or the server's.
+CREATE TABLE history (
+  id       BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  task_id  BIGINT,  -- NULL: a worker, or the run
+  attempt  BIGINT,
+  worker   TEXT NOT NULL DEFAULT '',
+  machine  TEXT NOT NULL DEFAULT '',  -- what the bits of its results depend on
+  begun    DOUBLE PRECISION,
+  ended    DOUBLE PRECISION NOT NULL,
+  outcome  TEXT NOT NULL,  -- see history.py
+  reason   TEXT NOT NULL DEFAULT ''
+);
+CREATE TRIGGER history_is_never_changed BEFORE UPDATE ON history BEGIN
+  SELECT raise(ABORT, 'what happened is never changed');
+END;
 
-  INSERT INTO trained SELECT * FROM jsonb_populate_recordset(NULL::trained, trained_rows);
-  DELETE FROM partial_snapshots p USING jsonb_populate_recordset(NULL::trained, trained_rows) t
-  WHERE (p.arm, p.path, p.phase) = (t.arm, t.path, t.phase);
-  INSERT INTO contributions
-  SELECT * FROM jsonb_populate_recordset(NULL::contributions, contribution_rows);
-
-  -- Transactions that count the same contributions run one after the other from here on.
-  FOREACH lock_key IN ARRAY lock_keys LOOP
-    PERFORM pg_advisory_xact_lock(hashtextextended(lock_key, 0));
-  END LOOP;
-  INSERT INTO tasks AS t (kind, arm, subject, phase, priority)
-  SELECT 'outer', o.arm, o.subject, o.phase, o.priority
-  FROM jsonb_to_recordset(outer_tasks)
-    AS o (arm TEXT, subject TEXT, phase BIGINT, priority BIGINT, awaited BIGINT)
-  WHERE (SELECT count(*) FROM contributions a
-         WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
-  ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
-  WHERE t.state IN ('waiting', 'aside');
-  UPDATE workers
-  SET committed_seconds = committed_seconds + held_seconds,
-      heartbeat = extract(epoch FROM clock_timestamp()), committed_tasks = committed_tasks + 1
-  WHERE name = holder;
-  RETURN 'done';
-END $$;
+-- What each name has computed of the group steps of a path, over all of its sessions, so that the
+-- leaderboard reads no steps. Kept by triggers, also for a step that is taken again.
+CREATE TABLE swarm_shares (
+  arm     TEXT NOT NULL,
+  path    BIGINT NOT NULL,
+  name    TEXT NOT NULL,    -- of a credential
+  blocks  BIGINT NOT NULL,  -- blocks of a step's batch that it computed
+  out_of  BIGINT NOT NULL,  -- blocks of the whole batch
+  steps   BIGINT NOT NULL,  -- number of such steps
+  PRIMARY KEY (arm, path, name, blocks, out_of)
+);
+CREATE TRIGGER swarm_step_counts AFTER INSERT ON swarm_steps BEGIN
+  INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  WHERE arm = new.arm AND path = new.path AND step = new.step ORDER BY name, blocks
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE
+  SET steps = swarm_shares.steps + 1;
+END;
+CREATE TRIGGER swarm_step_counts_no_more BEFORE UPDATE ON swarm_steps BEGIN
+  INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+  SELECT arm, path, name, blocks, out_of, -1 FROM swarm_step_shares
+  WHERE arm = old.arm AND path = old.path AND step = old.step ORDER BY name, blocks
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE
+  SET steps = swarm_shares.steps - 1;
+END;
+CREATE TRIGGER swarm_step_counts_again AFTER UPDATE ON swarm_steps BEGIN
+  INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
+  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  WHERE arm = new.arm AND path = new.path AND step = new.step ORDER BY name, blocks
+  ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE
+  SET steps = swarm_shares.steps + 1;
+END;

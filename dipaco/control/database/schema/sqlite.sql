@@ -1,0 +1,13 @@
+-- What only SQLite has, beside `tables.sql`.
+
+-- What each name has computed of each group step. A session is `NAME/...`, without a slash after
+-- the last one.
+CREATE VIEW swarm_step_shares AS
+SELECT s.arm AS arm, s.path AS path, s.step AS step,
+       substr(rtrim(e.key, replace(e.key, '/', '')), 1,
+              length(rtrim(e.key, replace(e.key, '/', ''))) - 1) AS name,
+       sum(json_array_length(e.value)) AS blocks,
+       sum(sum(json_array_length(e.value))) OVER (PARTITION BY s.arm, s.path, s.step) AS out_of
+FROM swarm_steps s, json_each(
+  s.blocks, CASE json_type(s.blocks) WHEN 'array' THEN '$[0]' ELSE '$' END) e
+GROUP BY s.arm, s.path, s.step, name HAVING sum(json_array_length(e.value)) > 0;

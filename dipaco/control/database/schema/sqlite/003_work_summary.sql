@@ -1,1 +1,0 @@
--- A function of PostgreSQL's: SQLite keeps the plan of a statement by itself.
