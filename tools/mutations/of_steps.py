@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         name="steps-before-all-are-in-on-server",
-        file="dipaco/control/database/schema/postgresql/002_history.sql",
+        file="dipaco/control/database/schema/postgresql.sql",
         old="a.phase = o.phase) = o.awaited\n",
         new="a.phase = o.phase) >= o.awaited - 1\n",
         breaks="a module steps when the contributions of all its paths are in (PostgreSQL)",
@@ -230,9 +230,9 @@ MUTANTS = (
     ),
     Mutant(
         name="release-changed",
-        file="dipaco/control/database/schema/sqlite/001_begin.sql",
-        old="CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases\n",
-        new="CREATE TRIGGER releases_are_immutable BEFORE UPDATE OF arm ON releases\n",
+        file="dipaco/control/database/schema/tables.sql",
+        old="CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases BEGIN\n",
+        new="CREATE TRIGGER releases_are_immutable BEFORE UPDATE OF arm ON releases BEGIN\n",
         breaks="a release never changes",
         tests=("tests/control/test_facts.py",),
     ),
