@@ -190,11 +190,8 @@ def _as_postgresql(found: re.Match[str]) -> str:
     refuse = r"RAISE integrity_constraint_violation USING MESSAGE = \1;"
     body = re.sub(r"SELECT raise\(ABORT, (.*)\);", refuse, body)
     when = f" WHEN ({condition})" if condition else ""
-    return (
-        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN\n"
-        f"{body}  RETURN new;\nEND $$;\n"
-        f"CREATE TRIGGER {name} {event} FOR EACH ROW{when} EXECUTE FUNCTION {name}();"
-    )
+    trigger = queries("postgresql")["trigger"]
+    return trigger.format(name=name, event=event, when=when, body=body.rstrip())
 
 
 def _read(name: str) -> str:

@@ -535,6 +535,13 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 -- drop_schema@postgresql: of a run that another process began first
 DROP SCHEMA {schema} CASCADE;
 
+-- trigger@postgresql: of `tables.sql`, as this database has it
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+{body}
+  RETURN new;
+END $$;
+CREATE TRIGGER {name} {event} FOR EACH ROW{when} EXECUTE FUNCTION {name}();
+
 -- search_here@postgresql: until the transaction ends, for the schema's scripts
 SET LOCAL search_path = {schema};
 
