@@ -21,6 +21,7 @@ TRIGGER = re.compile(
     r"(?:\nWHEN (?P<condition>.*?))? BEGIN\n(?P<body>.*?)^END;",
     re.MULTILINE | re.DOTALL,
 )
+REFUSAL = re.compile(r"\bSELECT raise\(ABORT, (.*)\);")  # SQLite's, in the body of a trigger
 FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
 PART = "part"  # in the place of a dialect: a condition that several queries share
 
@@ -188,7 +189,7 @@ def _as_sqlite(found: re.Match[str]) -> str:
 def _as_postgresql(found: re.Match[str]) -> str:
     name, event, condition, body = found["name"], found["event"], found["condition"], found["body"]
     refuse = r"RAISE integrity_constraint_violation USING MESSAGE = \1;"
-    body = re.sub(r"SELECT raise\(ABORT, (.*)\);", refuse, body)
+    body = REFUSAL.sub(refuse, body)
     when = f" WHEN ({condition})" if condition else ""
     trigger = queries("postgresql")["trigger"]
     return trigger.format(name=name, event=event, when=when, body=body.rstrip())
