@@ -1,15 +1,16 @@
-"""Error feedback: what a codec's message cannot hold is sent later.
+"""Error feedback: the error of a codec's message is sent later.
 
-What a message cannot hold of an outer gradient stays with the path as a *residual* and is added to
-its next contribution: over all phases, the decoded contributions add up to the measured ones, up to
-the last residual. A codec may let a residual decay (`sparse2`, whose residual is most of a
-gradient). Sums are float32 whatever the codec. With `turns2` the path trains on with its residual
-in its own parameters (`own_parameters`), and so finds it in its next outer gradient. A path that
-takes modules late and keeps a share of its own (`delay_merge`) has that share of its residual in
-both: refused with `sparse2`, and little with the others, whose residual is that of one message.
+The part of an outer gradient that a message cannot hold stays with the path as a *residual* and is
+added to its next contribution. Over all phases, the decoded contributions add up to the measured
+ones, up to the last residual. A codec may let a residual decay (`sparse2`, whose residual is most
+of a gradient). Sums are float32 whatever the codec. With `turns2` the path trains on with its
+residual in its own parameters (`own_parameters`), and so finds it in its next outer gradient. A
+path that takes modules late and keeps a share of its parameters (`delay_merge`) has that share of
+its residual in both. This is refused with `sparse2`, and little with the others, whose residual is
+the error of one message.
 
-Few bits have done no harm so far where nothing is dropped (Streaming DiLoCo, arXiv 2501.18512,
-section 3.3); error feedback is from Seide et al. 2014 and arXiv 1901.09847.
+Few bits have done no harm so far if nothing is dropped (Streaming DiLoCo, arXiv 2501.18512,
+section 3.3). Error feedback is from Seide et al. 2014 and arXiv 1901.09847.
 """
 
 from collections.abc import Callable
@@ -18,32 +19,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco import trees
-from dipaco.outer.codecs import bfloat16, int4, int8, plain
+from dipaco.outer.codecs import int4
 from dipaco.outer.codecs.contract import Codec, Tree
+from dipaco.outer.codecs.rounded import BFLOAT16, INT8, PLAIN
 from dipaco.outer.codecs.sparse2 import sparse2
 from dipaco.outer.codecs.turns2 import turns2
 from dipaco.outer.config import CodecName, OuterSettings
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.vocabulary import put_rows, take_rows
 
-PLAIN = plain.CODEC
-WITHOUT_SETTINGS = {codec.name: codec for codec in (PLAIN, bfloat16.CODEC, int8.CODEC, int4.CODEC)}
+WITHOUT_SETTINGS = {codec.name: codec for codec in (PLAIN, BFLOAT16, INT8, int4.CODEC)}
 
 
 class EncodedContribution(NamedTuple):
-    """A contribution as its path sends it, and what stays with the path."""
+    """A contribution as its path sends it, and the residual that stays with the path."""
 
     message: Tree
-    residual: Tree | None  # float32, shaped like the gradient; None where nothing is lost
+    residual: Tree | None  # float32, shaped like the gradient. None: nothing is lost
 
 
 def encode_contribution(codec: Codec, gradient: Tree, residual: Tree | None) -> EncodedContribution:
     """Encodes an outer gradient plus the residual of earlier phases.
 
     Args:
-      codec: how the contribution travels.
       gradient: float32 tree, of one path and module.
-      residual: from this path's contribution before; None at the first phase.
+      residual: from this path's contribution before. None at the first phase.
 
     Raises:
       NotFinite: their sum holds a NaN or an infinity.
@@ -64,9 +64,9 @@ def encode_contribution(codec: Codec, gradient: Tree, residual: Tree | None) -> 
 def encode_rows(
     codec: Codec, gradient: Tree, residual: Tree | None, sent_V: np.ndarray | None
 ) -> EncodedContribution:
-    """As `encode_contribution`, with only some rows of the vocabulary (`vocabulary.sent_rows`);
-    None: all. What an earlier message could not hold of a row waits until the row is sent again,
-    and does not decay meanwhile; a path that keeps its residual takes such rows from the module.
+    """`encode_contribution` with only some rows of the vocabulary (`vocabulary.sent_rows`, None =
+    all). The residual of another row waits until the row is sent again, and does not decay
+    meanwhile. A path that keeps its residual takes such rows from the module.
     """
     if sent_V is None:
         return encode_contribution(codec, gradient, residual)
@@ -82,7 +82,7 @@ def encode_rows(
 
 
 def own_parameters(parts: Tree, residual: Tree) -> dict[str, Any]:
-    """What a path begins a phase from that keeps its residual: modules less what it has not sent.
+    """Start of a phase for a path that keeps its residual: its modules less what it has not sent.
 
     Args:
       parts: part name -> parameters of its modules.
@@ -94,18 +94,18 @@ def own_parameters(parts: Tree, residual: Tree) -> dict[str, Any]:
 
 
 def codec_of(settings: OuterSettings, phase: int = 0, *, sends_all: bool = False) -> Codec:
-    """The codec of `outer.codec`, with its own settings; for the contributions of a phase."""
+    """The codec of `outer.codec` with its settings, for the contributions of a phase."""
     return codec_named(settings.codec, settings, phase, sends_all=sends_all)
 
 
 def codec_named(
     name: CodecName, settings: OuterSettings, phase: int = 0, *, sends_all: bool = False
 ) -> Codec:
-    """Another codec than that of `outer.codec`, with the settings that it would have.
+    """A codec by its name, whatever `outer.codec` says, with the settings that it would have.
 
     Args:
-      phase: which values are due with `turns2`.
-      sends_all: all of them are (`Arm.sends_all`).
+      phase: chooses the values that are due with `turns2`.
+      sends_all: True if all values are due (`Arm.sends_all`).
     """
     if name == "turns2":
         turns = 1 if sends_all else settings.turns

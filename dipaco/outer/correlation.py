@@ -1,13 +1,13 @@
-"""How a module's mean outer gradient agrees with that of the phase before.
+"""Cosine between the mean outer gradients of a module in two successive phases.
 
-Their cosine says what momentum would do. Near 1 the steps go on in one direction, and momentum
-makes each of them longer; near 0 the last step says nothing about the next, and momentum repeats
-its noise; below 0 steps take back what the last ones did, and momentum goes on with it.
+The cosine tells what momentum would do. Near 1 the steps go on in one direction, and momentum makes
+each of them longer. Near 0 the last step says nothing about the next, and momentum repeats its
+noise. Below 0 steps take back what the last ones did, and momentum works against them.
 
-The last mean is kept nowhere and is read off what a step leaves behind. From theta(t) =
-theta(t-1) - lr (g + mu u(t)) it follows that lr g = theta(t-1) - theta(t) - lr mu u(t): the
-parameters before and after it, and its momentum afterwards. Since a step records all three, the
-cosine has the same bits after a kill.
+The last mean is not stored but computed from the records of a step. From theta(t) = theta(t-1) -
+lr (g + mu u(t)) it follows that lr g = theta(t-1) - theta(t) - lr mu u(t): the parameters before
+and after the step, and its momentum afterwards. Since a step records all three, the cosine has the
+same bits after a kill.
 """
 
 import math
@@ -31,14 +31,13 @@ def lag_cosine(
     momentum: Mapping[str, Any],
     mean: Mapping[str, Any],
 ) -> float | None:
-    """The cosine between the means of two phases, of all values; None if one of them is zero.
+    """The cosine between the means of two phases over all values. None if either mean is zero.
 
     Args:
-      settings: rate and momentum.
       earlier: theta(t-1), before the last step. In pieces, since three modules are in memory.
-      before: theta(t), after it.
-      momentum: the outer state after it.
-      mean: of this phase.
+      before: theta(t), after the last step.
+      momentum: the outer state after the last step.
+      mean: the mean outer gradient of this phase.
     """
     now, new = dict(trees.flatten(before)), dict(trees.flatten(mean))
     traces = {name: trace for part in before for name, trace in _traces(part, before, momentum)}
@@ -61,7 +60,7 @@ def lag_cosine(
 def _traces(
     part: str, before: Mapping[str, Any], momentum: Mapping[str, Any]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """(name of a leaf, its momentum) of a part; nothing without momentum."""
+    """(name of a leaf, its momentum) for each leaf of a part. Empty without momentum."""
     leaves = jax.tree.leaves(momentum[part])
     names = [name for name, _ in trees.flatten({part: before[part]})]
     return zip(names, leaves, strict=True) if leaves else iter(())

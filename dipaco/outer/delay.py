@@ -1,4 +1,4 @@
-"""Late modules: what a path goes on from that has trained on while its modules stepped.
+"""Late modules: the start of a phase for a path that has trained on while its modules stepped.
 
 Streaming DiLoCo (arXiv 2501.18512, section 2.3 and Algorithm 2): a path sends its contributions at
 the end of a phase, takes `outer.delay` more inner steps from its own parameters, and then takes the
@@ -7,11 +7,11 @@ modules as they have stepped meanwhile:
     theta = alpha * own + (1 - alpha) * stepped
 
 `alpha` is `outer.delay_merge`. The contribution of the phase is measured from the stepped modules,
-as without a delay: stepped - (the path's parameters at the end of the phase). So it tells where the
-path is seen from the module, which is what an outer step moves by; the share alpha of the steps
-taken ahead is in it, and the rest of them moved only the path's AdamW state and its place in the
+as without a delay: stepped - (the path's parameters at the end of the phase). So it is the distance
+between path and module, and an outer step moves by such distances. The share alpha of the steps
+taken ahead is in it. The rest of these steps moved only the path's AdamW state and its place in the
 data. The paper writes theta(t - H) for the base and does not say whether the path's own parameters
-or the shared ones are meant; its open implementation (torchft) keeps the shared ones, as here.
+or the shared ones are meant. Its open implementation (torchft) keeps the shared ones, as here.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,12 @@ import numpy as np
 def merge(own: Mapping[str, Any], stepped: Mapping[str, Any], alpha: float) -> dict[str, Any]:
     """alpha * own + (1 - alpha) * stepped, leaf by leaf.
 
-    With alpha 0 it is `stepped` itself. On the host and in float32, one operation after the other:
-    the bits do not depend on a compiler.
+    With alpha 0 it is `stepped` itself. NumPy computes it in float32, one operation after the
+    other: the bits do not depend on a compiler.
 
     Args:
       own: part name -> parameters of the path, `outer.delay` steps into the phase.
       stepped: the same parts of the path's modules at the start of the phase.
-      alpha: `outer.delay_merge`, 0 to 1.
 
     Returns:
       The same parts, in the types of `stepped`.

@@ -4,14 +4,15 @@ Follows DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. Contr
 one by one, so a module with 256 paths needs the memory of one. Sums are float32 even for bfloat16
 parameters: 256 small differences vanish otherwise.
 
-NumPy, for bits that do not depend on the machine: XLA:CPU and BLAS (`saxpy`) add at 10 GB/s
-instead of 4, but whether they round product and sum once or twice depends on the processor, and in
-part on the number of threads. Every value is added by itself, so threads may share the values of a
-module and no bit depends on how.
+Sums are made by NumPy, so that no bit depends on the machine. XLA:CPU and BLAS (`saxpy`) add at 10
+GB/s instead of 4, but whether they round product and sum once or twice depends on the processor,
+and in part on the number of threads. Every value is added by itself, so threads may share the
+values of a module in any way.
 
-Tried, without a faster outer step, which is bound by the thread that reads and digests files: XLA
-kept from fusing product and sum (same bits, 9 GB/s without norms); larger pieces for a thread; two
-contributions in one pass (a third faster alone, but it leaves memory for reading only one ahead).
+The outer step is bound by the thread that reads and digests files. These did not make it faster:
+XLA kept from fusing product and sum (same bits, 9 GB/s without norms), larger pieces for a thread,
+and two contributions in one pass (a third faster alone, but it leaves memory for reading only one
+ahead).
 """
 
 import math
@@ -27,12 +28,12 @@ from dipaco.outer.errors import NotFinite, StructureMismatch
 from dipaco.outer.vocabulary import along_rows
 
 Tree = Mapping[str, Any]
-BLOCK_VALUES = 1 << 16  # 256 KB; two of them fit a core's L2 cache
-PIECE_VALUES = BLOCK_VALUES << 4  # of a large leaf, for one thread
+BLOCK_VALUES = 1 << 16  # 256 KB: two of them fit a core's L2 cache
+PIECE_VALUES = BLOCK_VALUES << 4  # the share of a large leaf that one thread takes
 
 
 def outer_gradient(before: Tree, after: Tree) -> dict[str, Any]:
-    """How far one path moved a module: `before - after`, theta_m(t-1) - theta_m,i(t).
+    """Distance by which one path moved a module: `before - after`, theta_m(t-1) - theta_m,i(t).
 
     Returns:
       A float32 tree shaped like `before`. It points from new to old, so an optimiser *descends* it.
@@ -60,7 +61,7 @@ def path_weights(documents: Sequence[int], *, by_documents: bool = True) -> np.n
 
     Args:
       documents: documents in each path's shard.
-      by_documents: in proportion to them (DiPaCo eq. 3, loss re-weighing); else all equal.
+      by_documents: in proportion to documents (DiPaCo eq. 3, loss re-weighing). False = all equal.
     """
     share = np.asarray(documents, np.float64) if by_documents else np.ones(len(documents))
     return share / share.sum()
@@ -72,17 +73,17 @@ def weight_in_step(
     """The weight of a contribution in a step that may be later than its own phase (quorum).
 
     It keeps the alpha_i and the fan-in of its own phase, over all paths through the module, late
-    ones included. So a step without some contributions is shorter and the next one longer, and over
-    the training every contribution moves its module as far as in time, a step later. Late ones are
-    not discounted, though they began from parameters a step old: a path that is often late, and the
-    text of its shard, would count for less. Weights over the paths that arrived in time, summing to
-    one, would count a late path twice: once by the share that the others get, once when it arrives.
+    ones included. So a step without some contributions is shorter and the next one longer. Over the
+    training a late contribution moves its module as far as one in time, but a step later. Late ones
+    are not discounted, though they began from parameters a step old: a path that is often late, and
+    the text of its shard, would count for less. Weights over the paths that arrived in time,
+    summing to one, would count a late path twice: once by the share that the others get, once when
+    it arrives.
 
     Args:
       weight: alpha_i from `path_weights`, over the paths of its phase.
-      fan_in: number of those paths.
+      fan_in: number of the paths in its phase.
       fan_in_of_step: the fan-in that rescales the mean of the step.
-      rescale_by_fan_in: whether it does.
     """
     return weight * math.sqrt(fan_in / fan_in_of_step) if rescale_by_fan_in else weight
 
@@ -97,11 +98,12 @@ class ContributionNorm(NamedTuple):
 class WeightedMean:
     """The running sum of `weight * outer_gradient`, one contribution at a time.
 
-    Floating-point sums depend on their order: add contributions in path order where bits must be
-    repeatable. Holds one module; each `add` needs the contribution and a block.
+    Floating-point sums depend on their order: add contributions in path order if bits must be
+    repeatable. The sum takes the memory of one module, and each `add` that of a contribution and a
+    block.
 
     Args:
-      threads: share the values of large leaves; None = the caller's thread alone.
+      threads: share the values of large leaves. None = the caller's thread alone.
     """
 
     def __init__(self, threads: ThreadPoolExecutor | None = None):
@@ -111,13 +113,12 @@ class WeightedMean:
     def add(
         self, gradient: Tree, weight: float, row_weight_V: np.ndarray | None = None
     ) -> ContributionNorm:
-        """Adds one contribution; `gradient` is not kept.
+        """Adds one contribution. `gradient` is float32 and is not kept.
 
         Args:
-          gradient: float32.
-          weight: of all its values.
-          row_weight_V: float32, of the rows of the vocabulary instead (`vocabulary.py`). None: as
-            all else.
+          weight: the weight of all its values.
+          row_weight_V: float32, the weights of the rows of the vocabulary (`vocabulary.py`). None:
+            `weight` holds for them too.
 
         Raises:
           StructureMismatch: its parts differ from those added before. The sum is unchanged.
@@ -153,18 +154,18 @@ class WeightedMean:
         return ContributionNorm(math.sqrt(by_weight**2 + rest) if of_rows else by_weight, by_weight)
 
     def _add_leaf(self, total: np.ndarray, leaf: np.ndarray, weight: float) -> float:
-        """Adds in place; returns the sum of the squares of the added products."""
+        """Adds in place. Returns the sum of the squares of the added products."""
         pieces = [slice(i, i + PIECE_VALUES) for i in range(0, total.size, PIECE_VALUES)]
         add = lambda piece: _add_scaled(total[piece], leaf[piece], np.float32(weight))  # noqa: E731
         alone = self._threads is None or len(pieces) == 1
         return sum((map if alone else self._threads.map)(add, pieces))
 
     def take(self) -> dict[str, Any]:
-        """The mean so far, if the weights sum to one; resets the running sum.
+        """The mean so far, if the weights sum to one. Resets the running sum.
 
         Raises:
-          NotFinite: it holds a NaN or an infinity. Contributions are checked here, once for all:
-            a sum that is not finite stays so.
+          NotFinite: it holds a NaN or an infinity. One check here serves all contributions: a sum
+            that is not finite stays so.
         """
         total, self._sum = self._sum, {}
         _check_finite("The mean of the outer gradients", total)
@@ -172,14 +173,14 @@ class WeightedMean:
 
 
 def mean_cosine(weights: Sequence[float], norms: Sequence[float], norm_of_mean: float) -> float:
-    """How much the paths of a module agree: the mean cosine between two of their outer gradients,
-    pairs weighted by their part in the mean; nan where there is no pair.
+    """Mean cosine between the outer gradients of two paths of a module. Pairs are weighted by their
+    part in the mean. nan if there is no pair.
 
-    From |sum a_i g_i|^2 = sum_i a_i^2 |g_i|^2 + sum_{i != j} a_i a_j |g_i| |g_j| cos_ij, so that no
+    |sum a_i g_i|^2 = sum_i a_i^2 |g_i|^2 + sum_{i != j} a_i a_j |g_i| |g_j| cos_ij gives it, and no
     two outer gradients are in memory at once.
 
     Args:
-      weights: [P] a_i, of each path's outer gradient in the mean.
+      weights: [P] a_i, the weight of each path's outer gradient in the mean.
       norms: [P] |g_i|.
       norm_of_mean: |sum a_i g_i|.
     """
@@ -192,11 +193,11 @@ def mean_cosine(weights: Sequence[float], norms: Sequence[float], norm_of_mean: 
 
 
 def _add_scaled(total: np.ndarray, leaf: np.ndarray, weight: np.float32) -> float:
-    """total += weight * leaf; returns the sum of the squares of the products.
+    """total += weight * leaf. Returns the sum of the squares of the products.
 
-    A block at a time, so that products stay in the processor's cache: 4.2 GB/s of `leaf` against
-    2.3 in one go, equal bit for bit. Squares of products cost a seventh more time; those of `leaf`
-    would cost a quarter.
+    One block is added at a time, so that products stay in the processor's cache: 4.2 GB/s of `leaf`
+    against 2.3 in one go, equal bit for bit. Squares of products cost a seventh more time, squares
+    of `leaf` would cost a quarter.
     """
     squares = 0.0
     products = np.empty(min(BLOCK_VALUES, total.size), np.float32)

@@ -1,9 +1,9 @@
-"""An outer step of one's own: any optimiser of a whole module, in the place of Nesterov.
+"""A user's outer step: any optimiser of a whole module, in the place of Nesterov.
 
 A rule is a function of the outer settings that returns the pair (init, update) of optax, two pure
 functions: `init(module) -> state`, `update(gradient, state, module) -> (updates, state)`. So any
-optimiser of optax is one. It sees a module whole, and not block by block as `step.py` works, since
-a norm or a count belongs to the module; memory holds what it makes of one.
+optimiser of optax is one. It gets the whole module, and not one block after another as `step.py`
+works, since a norm or a count belongs to the module. All that it computes is in memory at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,6 @@ def step_by(
     """`before + updates` with the types of `before`, and the new state.
 
     Args:
-      rule, settings: whose step.
       before: the module at the start of the phase.
       gradient: float32, the rescaled mean of its outer gradients.
       state: from `fresh_by`, or from the step before.

@@ -11,7 +11,7 @@ BLOCK = 256  # values that share a scale: 32 / 256 of a bit more per value
 
 
 def quantise(leaf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int8 values of the leaf's shape, float32 scales [blocks]); a value is int8 * scale."""
+    """(int8 values of the leaf's shape, float32 scales [blocks]). A value is int8 * scale."""
     blocks = in_blocks(leaf.astype(np.float32, copy=False))
     scales = np.abs(blocks).max(axis=1) / np.float32(127)
     # The scale is zero for a block of zeros, and of values too small for one.
@@ -27,12 +27,12 @@ def dequantise(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def num_blocks(size: int) -> int:
-    """Blocks of `size` values; the last one may be short."""
+    """Blocks of `size` values. The last one may be short."""
     return -(-size // BLOCK)
 
 
 def in_blocks(leaf: np.ndarray) -> np.ndarray:
-    """[blocks, BLOCK] of the leaf's type; zeros fill the last block."""
+    """[blocks, BLOCK] of the leaf's type. Zeros fill the last block."""
     blocks = np.zeros((num_blocks(leaf.size), BLOCK), leaf.dtype)
     blocks.reshape(-1)[: leaf.size] = leaf.reshape(-1)
     return blocks

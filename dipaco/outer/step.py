@@ -1,11 +1,11 @@
 """One outer step of one module: before + mean outer gradient -> after.
 
-Works in place, a block of values at a time: a step holds three module sizes (before, mean,
-momentum) and a block, even where one leaf is the whole module (the head of the paper's largest
-model). `optimizer.py` may hold any optimiser that treats every value by itself; one that does not
-is a rule of one's own (`own_step.py`). optax computes on NumPy arrays here: compiled by XLA:CPU it
-took three times as long (0.3 GB/s of a module against 0.9, mostly calls and copies), and its bits
-depended on the machine.
+A step works in place, on one block of values after another. It holds three module sizes (before,
+mean, momentum) and a block, even if one leaf is the whole module (the head of the paper's largest
+model). `nesterov` treats every value by itself, and any such optimiser could stand in its place. An
+optimiser that does not is a user's rule (`own_step.py`). optax computes on NumPy arrays here:
+compiled by XLA:CPU it took three times as long (0.3 GB/s of a module against 0.9, mostly calls and
+copies), and its bits depended on the machine.
 """
 
 import math
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from dipaco import trees
 from dipaco.outer.config import OuterSettings
-from dipaco.outer.optimizer import nesterov
 from dipaco.outer.own_step import OuterRule, fresh_by, step_by
 
 Module = dict[str, Any]  # part name -> tree of arrays
@@ -29,12 +29,20 @@ class OuterResult(NamedTuple):
 
     after: Module
     momentum: dict[str, Any]  # part name -> optax state
-    gradient_norm: float  # of the mean outer gradient, before the rescale
+    gradient_norm: float  # norm of the mean outer gradient, before the rescale
+
+
+def nesterov(settings: OuterSettings) -> optax.GradientTransformation:
+    """`u <- mu u + g` and `theta <- theta - lr (g + mu u)`. Without momentum, plain descent.
+
+    Source: DiLoCo (arXiv 2311.08105) section 2, DiPaCo Algorithm 1 line 15.
+    """
+    return optax.sgd(settings.learning_rate, momentum=settings.momentum or None, nesterov=True)
 
 
 def fresh(settings: OuterSettings, module: Module, rule: OuterRule | None = None) -> dict[str, Any]:
-    """The outer state before the first step: per part an optax state of float32 zeros; or what a
-    rule of one's own begins with.
+    """The outer state before the first step: per part an optax state of float32 zeros, or the first
+    state of a user's rule.
     """
     if rule is not None:
         return fresh_by(rule, settings, module)
@@ -58,18 +66,17 @@ def outer_step(
     """Steps one module.
 
     Args:
-      settings: rate, momentum, rescale.
       before: the module at the start of the phase. Emptied part by part, as the next two are.
-      mean: float32, from `WeightedMean`; its arrays are overwritten.
-      momentum: outer state of the module, from `fresh` or the step before; overwritten.
-      fan_in: paths through the module; the mean is multiplied by its square root if
+      mean: float32, from `WeightedMean`. Its arrays are overwritten.
+      momentum: outer state of the module, from `fresh` or the step before. Overwritten.
+      fan_in: paths through the module. The mean is multiplied by its square root if
         `settings.rescale_by_fan_in`.
-      rule: steps in the place of Nesterov, with the rescaled mean; `before` is not emptied then.
+      rule: steps in the place of Nesterov, with the rescaled mean. `before` is not emptied then.
 
     Raises:
       StructureMismatch: the rule returned other parts than it was given.
 
-    Source: DiPaCo Algorithm 1 lines 13-15; the rescale is section 2.7.
+    Source: DiPaCo Algorithm 1 lines 13-15, and section 2.7 for the rescale.
     """
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in trees.flatten(mean)))
     scale = np.float32(math.sqrt(fan_in) if settings.rescale_by_fan_in else 1.0)

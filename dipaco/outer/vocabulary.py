@@ -5,14 +5,14 @@ such token learns nothing of it, but the softmax pushes the column down at every
 makes full steps of that: in a plain mean such paths undo what the others learn. So a row is
 averaged by occurrences: the weight of path i for token v is n_i(v) / sum_j n_j(v), where n_i(v)
 counts the token in the shard of path i. That is exactly 0 for a path without the token, and the
-paper's alpha_i for a token that no path has. The sum is over the paths that take part in the phase;
-where those that have a token all sit it out, its row gets no weight from the others, and only the
-momentum of earlier steps moves it on.
+paper's alpha_i for a token that no path has. The sum is over the paths that take part in the phase.
+If no path with the token takes part, its row gets no weight from the others, and only the momentum
+of earlier steps moves it on.
 
 It generalises alpha_i = |D_i| / sum |D| (arXiv 2403.10616, eq. 3) from shards to rows: with counts
 in proportion to documents it is the paper's mean. The rescale by the root of the fan-in (section
-2.7) takes the row's effective fan-in, 1 / sum_i w_i^2: the number of paths where all have equal
-counts, one where only one has the token. Relatives: FedSubAvg (arXiv 2109.07704).
+2.7) takes the row's effective fan-in, 1 / sum_i w_i^2: the number of paths if all have equal
+counts, one if only one has the token. Related: FedSubAvg (arXiv 2109.07704).
 
 A path does not send rows that would have no weight (`sent_rows`).
 
@@ -29,24 +29,26 @@ from dipaco.model.config import VOCABULARY_AXIS
 
 
 def has_rows(tree: Mapping[str, Any]) -> bool:
-    """Whether a module owns a part of the vocabulary."""
+    """True if a module owns a part of the vocabulary."""
     return any(name in VOCABULARY_AXIS for name, _ in trees.flatten(tree))
 
 
 class RowCounts(NamedTuple):
-    """How often tokens occur in the shards of the paths through a module."""
+    """Occurrences of tokens in the shards of the paths through a module."""
 
-    counts_PV: np.ndarray  # int64: of those that take part in the phase
+    counts_PV: np.ndarray  # int64, for the paths that take part in the phase
     held_V: np.ndarray  # bool: whether any path through the module has the token, in it or not
 
 
 def counts_of(
     counts: np.ndarray, through: Sequence[int], taking_part: Sequence[int] | None = None
 ) -> RowCounts:
-    """Args:
-    counts: int64 [paths, V], of all paths there are.
-    through: the paths through the module.
-    taking_part: those of them that take part in the phase; None: all.
+    """The counts of a module in a phase.
+
+    Args:
+      counts: int64 [paths, V], over all paths of the topology.
+      through: the paths through the module.
+      taking_part: the paths of `through` that take part in the phase. None: all.
     """
     counts_of_through = counts[list(through)]
     here = counts_of_through if taking_part is None else counts[list(taking_part)]
@@ -58,7 +60,6 @@ def row_shares(counts: RowCounts, alpha_P: np.ndarray) -> np.ndarray:
     for a token that only paths have that take no part.
 
     Args:
-      counts: how often each token occurs in the shard of each path through the module.
       alpha_P: the paths' weights from `gradient.path_weights`, for tokens that no path has.
     """
     counts_PV, held_V = counts
@@ -68,7 +69,7 @@ def row_shares(counts: RowCounts, alpha_P: np.ndarray) -> np.ndarray:
 
 
 def effective_fan_in(share_PV: np.ndarray) -> np.ndarray:
-    """float64 [V]: how many equal paths each row's mean is as good as, 1 / sum of squares; 1 for a
+    """float64 [V]: number of equal paths that each row's mean is worth, 1 / sum of squares. 1 for a
     row without a weight.
     """
     squares_V = np.square(share_PV).sum(axis=0)
@@ -80,8 +81,8 @@ def row_weights_in_step(
 ) -> np.ndarray:
     """float32 [V]: the weights of one contribution in a step, as `gradient.weight_in_step`.
 
-    The step multiplies the mean by the root of its fan-in; these weights turn that into the root of
-    each row's effective fan-in, in the phase that the contribution is of.
+    The step multiplies the mean by the root of its fan-in. These weights turn that into the root of
+    each row's effective fan-in, in the contribution's phase.
     """
     if rescale_by_fan_in:
         share_V = share_V * np.sqrt(fan_in_V / fan_in_of_step)
@@ -93,8 +94,7 @@ def sent_rows(counts: RowCounts, path: int) -> np.ndarray:
     through the module has the token and this one has not.
 
     Args:
-      counts: of the paths through the module.
-      path: its place among those that take part.
+      path: its place among the paths of `counts`, which take part in the phase.
     """
     return (counts.counts_PV[path] > 0) | ~counts.held_V
 
@@ -114,7 +114,9 @@ def take_rows(tree: Mapping[str, Any], sent_V: np.ndarray) -> dict[str, Any]:
 def put_rows(
     tree: Mapping[str, Any], sent_V: np.ndarray, others: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The inverse: a tree with all rows, those that were not taken from `others`, or 0."""
+    """The inverse of `take_rows`: a tree with all rows. Rows that were not taken are the rows of
+    `others`, or 0.
+    """
     rest = {} if others is None else dict(trees.flatten(others))
 
     def put(name: str, leaf: np.ndarray) -> np.ndarray:

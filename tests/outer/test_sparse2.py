@@ -7,14 +7,21 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dipaco import trees
-from dipaco.outer.codecs import bits
-from dipaco.outer.codecs.magnitudes import ZERO, codes_of, magnitudes_of
+from dipaco.outer.codecs.packing import (
+    ZERO,
+    codes_of,
+    has_clean_end,
+    magnitudes_of,
+    num_bytes,
+    pack,
+    unpack,
+)
 from dipaco.outer.codecs.sealed import seal
 from dipaco.outer.codecs.sparse2 import largest_places, sparse2, two_means
 from dipaco.outer.compress import encode_contribution
 from dipaco.outer.errors import BadEncoding
 
-SPARSE = sparse2(64, 0.95)
+SPARSE = sparse2(64)
 
 
 def there_and_back(gradient, codec=SPARSE):
@@ -89,13 +96,13 @@ def test_a_magnitude_comes_back_within_half_a_step_and_zero_as_zero():
 @pytest.mark.parametrize("width", range(1, 17))
 def test_packed_numbers_take_their_bits_and_come_back(width):
     numbers = np.random.default_rng(width).integers(0, 1 << width, 77)
-    packed = bits.pack(numbers, width)
-    assert len(packed) == bits.num_bytes(77, width) == -(-77 * width // 8)
-    np.testing.assert_array_equal(bits.unpack(packed, 77, width), numbers)
-    assert bits.has_clean_end(packed, 77, width)
+    packed = pack(numbers, width)
+    assert len(packed) == num_bytes(77, width) == -(-77 * width // 8)
+    np.testing.assert_array_equal(unpack(packed, 77, width), numbers)
+    assert has_clean_end(packed, 77, width)
     if 77 * width % 8:
         packed[-1] |= 128
-        assert not bits.has_clean_end(packed, 77, width)
+        assert not has_clean_end(packed, 77, width)
 
 
 WIDTH, TOKENS, RARE = 128, 256, 7
@@ -132,7 +139,7 @@ def test_a_rare_token_is_sent_in_every_phase_where_blocks_alone_would_never_send
     def as_another_leaf(phase):
         return {"block_00": {"w": one_rare_token(phase)}}
 
-    for codec in (SPARSE, sparse2(128, 0.95)):
+    for codec in (SPARSE, sparse2(128)):
         assert phases_until_sent(as_embedding, codec) == 1
         assert phases_until_sent(as_head, codec) == 1
         assert phases_until_sent(as_another_leaf, codec) is None
@@ -179,9 +186,9 @@ def test_a_vocabulary_of_any_size_comes_back(tokens, width):
 
 
 LIKE = {"w": np.zeros(20, np.float32)}  # three places of five bits
-PLACES = bits.pack(np.array([1, 4, 9]), 5)
-LEVELS = bits.pack(np.array([3, 1, 2]), 2)
-THREE = sparse2(614, 0.95)
+PLACES = pack(np.array([1, 4, 9]), 5)
+LEVELS = pack(np.array([3, 1, 2]), 2)
+THREE = sparse2(614)
 
 
 def sealed(largest=4.0, like=LIKE, places=PLACES, levels=LEVELS, scales=(0, 8)):
@@ -218,14 +225,14 @@ def test_a_message_by_hand():
         (changed(places=PLACES[None]), r"`places` is uint8\[1, 2\], expected uint8\[2\]"),
         (changed(levels=LEVELS.astype(np.int8)), r"`levels` is int8\[1\], expected uint8"),
         (changed(largest=np.float32([])), r"`largest` is float32\[0\], expected float32\[1\]"),
-        (changed(levels=bits.pack(np.array([3, 1, 3]), 2)), "its checksum is not that of its val"),
+        (changed(levels=pack(np.array([3, 1, 3]), 2)), "its checksum is not that of its val"),
         (sealed(like={"v": LIKE["w"]}), "its checksum is not that of its values"),
         (sealed(like={"w": LIKE["w"].reshape(4, 5)}), "its checksum is not that of its values"),
         (sealed(largest=np.nan), "a largest value is negative, infinite or not a number"),
         (sealed(largest=-1), "a largest value is negative"),
-        (sealed(places=bits.pack(np.array([1, 1, 9]), 5)), "places of `w` do not rise"),
-        (sealed(places=bits.pack(np.array([4, 1, 9]), 5)), "places of `w` do not rise"),
-        (sealed(places=bits.pack(np.array([1, 4, 20]), 5)), "or lie outside their block"),
+        (sealed(places=pack(np.array([1, 1, 9]), 5)), "places of `w` do not rise"),
+        (sealed(places=pack(np.array([4, 1, 9]), 5)), "places of `w` do not rise"),
+        (sealed(places=pack(np.array([1, 4, 20]), 5)), "or lie outside their block"),
         (sealed(places=PLACES | np.uint8([0, 128])), "`w` is followed by bits that no value has"),
         (sealed(levels=LEVELS | np.uint8(128)), "`w` is followed by bits that no value has"),
         (sealed(scales=(8, 0)), "the larger magnitude of a block of `w` is the smaller"),
@@ -239,4 +246,4 @@ def test_a_message_that_encode_cannot_have_made_is_refused_with_a_reason(message
 def test_a_message_with_another_number_of_places_is_refused():
     gradient = {"w": random(64, 64)}
     with pytest.raises(BadEncoding, match=r"`places` is uint8\[96\], expected uint8\[192\]"):
-        sparse2(128, 0.95).decode(SPARSE.encode(gradient), gradient)
+        sparse2(128).decode(SPARSE.encode(gradient), gradient)

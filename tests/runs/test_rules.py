@@ -12,7 +12,7 @@ import pytest
 
 from dipaco.errors import SettingsDisagree
 from dipaco.model.loss import next_token_loss
-from dipaco.outer.optimizer import nesterov
+from dipaco.outer.step import nesterov
 from dipaco.runs.errors import (
     RuleDiffers,
     RuleNotImportable,
@@ -51,7 +51,7 @@ def test_a_rule_is_kept_by_its_name_and_comes_back_as_the_same_function():
     rules = Rules(outer_step=nesterov, router=own_router.nearest, path_loss=next_token_loss)
     recorded = record_of(rules)
     assert {kind: rule.name for kind, rule in recorded.items()} == {
-        "outer_step": "dipaco.outer.optimizer:nesterov",
+        "outer_step": "dipaco.outer.step:nesterov",
         "router": "own_router:nearest",
         "path_loss": "dipaco.model.loss:next_token_loss",
     }

@@ -1,4 +1,4 @@
-"""Leaves cut into blocks of up to 4,096 values; those of the vocabulary also token by token.
+"""Leaves cut into blocks of up to 4,096 values. Leaves of the vocabulary are also cut by token.
 
 A row of the embedding, or a column of the head, is a token's. Leaves of the vocabulary are cut with
 the values of a token side by side, other leaves as they lie in memory.
@@ -17,16 +17,16 @@ BLOCK = 4096  # so that a place takes 12 bits (arXiv 2508.15706)
 
 
 class Cuts(NamedTuple):
-    """How a leaf is cut: as rows, each into blocks of one length and a shorter one at its end."""
+    """A leaf as rows, each cut into blocks of one length and a shorter one at its end."""
 
     rows: int
-    length: int  # of a row
+    length: int  # values of a row
     block: int
     token_axis: int | None
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """(B, L): the number of blocks, and their length; the shorter ones last."""
+        """(B, L): the number of blocks, and their length. The shorter ones come last."""
         whole, rest = divmod(self.length, self.block)
         both = [(self.rows * whole, self.block), (self.rows, rest)]
         return [(count, length) for count, length in both if count and length]
@@ -38,8 +38,8 @@ def by_size(name: str, shape: tuple[int, ...]) -> Cuts:
 
 
 def by_token(name: str, shape: tuple[int, ...], least: int) -> Cuts | None:
-    """Blocks of one token; of a few where a token has less than `least` values, and several of a
-    token that has more than 4,096. None: no leaf of the vocabulary.
+    """Blocks of one token each. Tokens with less than `least` values share one, and a token with
+    more than 4,096 has several. None: the leaf is not of the vocabulary.
     """
     axis = VOCABULARY_AXIS.get(name)
     if axis is None or not math.prod(shape):

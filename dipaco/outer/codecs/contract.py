@@ -1,4 +1,4 @@
-"""What a codec is, and the tag that names its messages."""
+"""The contract of codecs, and the tag that names a codec's messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,28 +9,28 @@ from dipaco import trees
 from dipaco.outer.errors import BadEncoding
 
 Tree = Mapping[str, Any]
-VERSION = 1  # of every message format but "none"
+VERSION = 1  # version of every message format but "none"
 
 
 class Codec(NamedTuple):
-    """How contributions travel.
+    """A pair of functions between contributions and messages.
 
-    `encode` turns a float32 tree into a message. `decode` takes a message and a tree like the one
-    that was encoded, in names and shapes (`trees.outline`), and returns a float32 tree; it raises
-    `BadEncoding` for what `encode` cannot have made, before it takes memory for its values.
+    `encode` turns a float32 tree into a message. `decode` takes a message and a tree with the names
+    and shapes of the encoded one (`trees.outline`), and returns a float32 tree. It raises
+    `BadEncoding` for a message that `encode` cannot have made, before it takes memory for values.
     """
 
     name: str
     encode: Callable[[Tree], Tree]
     decode: Callable[[Tree, Tree], Tree]
-    leaf_bits: Callable[[str, tuple[int, ...]], int]  # (name, shape) -> bits of it in a message
+    leaf_bits: Callable[[str, tuple[int, ...]], int]  # (name, shape) -> bits in a message
     is_lossy: bool = True
     residual_decay: float = 1.0  # share of a residual that is added to the next contribution
     keeps_own: bool = False  # a residual stays in the parameters that the path trains on
 
     @property
     def bits_per_value(self) -> float:
-        """Of a large matrix."""
+        """Bits per value of a large matrix."""
         return self.leaf_bits("", (LARGE, LARGE)) / LARGE**2
 
 

@@ -1,8 +1,8 @@
 """Every value in 4 bits, E3M0: its sign and one of seven powers of two, or zero.
 
-A block of 256 values has a scale of one byte, the magnitude of its largest value; the powers below
-it are 1, 1/2, ... 1/64. A value becomes the nearest. Source: Streaming DiLoCo (arXiv 2501.18512,
-section 3.3), which finds no loss from it; the scale is ours.
+A block of 256 values has a scale of one byte, the magnitude of its largest value. The powers below
+it are 1, 1/2, ... 1/64, and a value becomes the nearest. Source: Streaming DiLoCo (arXiv
+2501.18512, section 3.3), which finds no loss from it. The scale is ours.
 """
 
 import math
@@ -11,13 +11,13 @@ import numpy as np
 
 from dipaco import trees
 from dipaco.outer.codecs.contract import Codec, Tree
-from dipaco.outer.codecs.magnitudes import codes_of, largest_of, magnitudes_of
+from dipaco.outer.codecs.packing import codes_of, largest_of, magnitudes_of
 from dipaco.outer.codecs.sealed import HEADER_BITS, LARGEST, StreamReader, seal, unseal
 from dipaco.outer.quantise import in_blocks, num_blocks
 
 NAME = "int4"
 VALUES, SCALES = "values", "scales"
-_MAGNITUDES = [0, *(2.0**e for e in range(-6, 1))]  # by the lower three bits
+_MAGNITUDES = [0, *(2.0**e for e in range(-6, 1))]  # indexed by the lower three bits
 _VALUES = np.array([*_MAGNITUDES, *(-each for each in _MAGNITUDES)], np.float32)
 _SIGN = np.uint8(8)
 _CHUNK = 1 << 12  # blocks that are looked at together: 4 MB
@@ -61,7 +61,7 @@ def decode(message: Tree, like: Tree) -> Tree:
 def _numbers(blocks: np.ndarray, scales_B: np.ndarray) -> np.ndarray:
     """uint8 of the blocks' shape: the nearest power, and the sign."""
     shares = np.abs(blocks) / np.where(scales_B > 0, scales_B, np.float32(1))[:, None]
-    # A float32 is its exponent and then 23 bits; half of them more rounds up from 1.5 on.
+    # A float32 is its exponent and then 23 bits. Half of their range more rounds up from 1.5 on.
     exponents = (shares.view(np.int32) + (1 << 22)) >> 23
     powers = np.clip(exponents - (127 - 7), 0, 7).astype(np.uint8)
     powers[(powers == 0) & (shares >= 2.0**-7)] = 1  # the lowest lies between 0 and its double

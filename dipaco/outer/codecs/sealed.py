@@ -1,10 +1,9 @@
 """Messages without names: the leaves of a module one after another, and a checksum.
 
-A message of a fifth of a bit a value is smaller than a header with a name for each leaf. So names
-and shapes are those of the module, which the receiver has, and a message holds the bytes of all
-leaves in a few arrays, the largest value of each leaf, and a checksum of all that, names and shapes
-included. Arrays of bytes have no form that could be wrong in them: without the checksum, a damaged
-byte would be another gradient.
+A message of a fifth of a bit a value is smaller than a header with a name for each leaf. So the
+receiver takes names and shapes from its module, and a message holds the bytes of all leaves in a
+few arrays, the largest value of each leaf, and a checksum of all of it, names and shapes included.
+Any array of bytes is well formed: without the checksum, a damaged byte would be another gradient.
 """
 
 import zlib
@@ -17,7 +16,7 @@ from dipaco.outer.codecs.contract import Tree, tagged, untagged
 from dipaco.outer.errors import BadEncoding
 
 LARGEST, CHECKSUM = "largest", "checksum"
-HEADER_BITS = 32  # of each leaf: its largest value
+HEADER_BITS = 32  # the largest value of each leaf
 
 
 def seal(
@@ -37,10 +36,9 @@ def unseal(name: str, message: Tree, like: Tree, sizes: Mapping[str, int]) -> di
     """The streams and the largest values of a message whose checksum is right.
 
     Args:
-      name: of the codec.
-      message: as it came.
-      like: names and shapes of the leaves.
-      sizes: of each stream, in bytes.
+      name: the codec's name.
+      like: a tree with the names and shapes of the leaves.
+      sizes: stream -> bytes.
 
     Raises:
       BadEncoding: it is not a sealed message of such leaves.

@@ -3,20 +3,20 @@
 A block sends where its largest values are (12 bits each, rising), the sign of each, and which of
 the block's two magnitudes it has. The two are the means of the larger and of the smaller ones,
 parted where the squared error is least (Lloyd's quantiser of two levels, which sorting finds
-exactly), and take a byte each (`magnitudes`). A block of one place has one magnitude. With 64
+exactly), and take a byte each (`packing`). A block of one place has one magnitude. With 64
 places of 4,096 that is 0.22 bits a value, with 128 0.44.
 
-In a block that several tokens share, the largest values are those of the frequent ones, and a rare
+In a block that several tokens share, the largest values belong to the frequent ones, and a rare
 token's would wait for ever. So the embedding and the head are sent in two passes with half of the
-places each: first the largest of every 4,096 values, then, of what that left, the largest of every
-token (of two where a token's share is less than a place, below a width of 128 with 64 places).
+places each: first the largest of every 4,096 values, then the largest of each token among the rest
+(of two tokens if a token's share is less than a place, below a width of 128 with 64 places).
 Contributions of a small run (2x2, width 64, ten phases of 25 steps), replayed through the codec:
 with all places in the first pass 51 % of the way of these leaves arrives, and 48 % of the tokens
-have nothing sent; with all in the second 29 % arrives; with half in each 42 %, and 13 % have
-nothing sent, none with 128 places (58 % arrives).
+have nothing sent. With all in the second 29 % arrives. With half in each 42 % arrives, and 13 %
+have nothing sent, none with 128 places (58 % arrives).
 
-What is not sent stays with the path, times `RESIDUAL_DECAY`: without momentum in the outer step,
-since the residual already sends every phase's gradient over many phases.
+The rest stays with the path, times `RESIDUAL_DECAY`. The outer step has no momentum then, since the
+residual already sends every phase's gradient over many phases.
 
 Source: SparseLoCo (arXiv 2508.15706), Covenant-72B (2603.08163): top k of blocks of 4,096, two
 bits, error feedback with decay 0.95, no momentum. The pass by token, the two magnitudes and the
@@ -31,10 +31,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dipaco import trees
-from dipaco.outer.codecs import bits
 from dipaco.outer.codecs.blocks import BLOCK, Cuts, by_size, by_token, cut, joined
 from dipaco.outer.codecs.contract import Codec, Tree
-from dipaco.outer.codecs.magnitudes import codes_of, largest_of, magnitudes_of
+from dipaco.outer.codecs.packing import (
+    codes_of,
+    has_clean_end,
+    largest_of,
+    magnitudes_of,
+    num_bytes,
+    pack,
+    unpack,
+)
 from dipaco.outer.codecs.sealed import HEADER_BITS, LARGEST, StreamReader, seal, unseal
 from dipaco.outer.errors import BadEncoding
 
@@ -59,15 +66,15 @@ def sparse2(places: int) -> Codec:
 
 
 class Blocks(NamedTuple):
-    """What is sent of some blocks of one length."""
+    """The sent values of some blocks of one length."""
 
     places_BQ: np.ndarray  # int64, rising
-    levels_BQ: np.ndarray  # uint8; bit 0: negative, bit 1: of the larger magnitude
+    levels_BQ: np.ndarray  # uint8. Bit 0: negative, bit 1: of the larger magnitude
     codes_BS: np.ndarray  # uint8: the larger magnitude and, of more than one place, the smaller
 
 
 def _passes(name: str, shape: tuple[int, ...], places: int) -> Iterator[tuple[Cuts, int]]:
-    """How a leaf is cut in each pass, and the places of every 4,096 values."""
+    """The cuts of a leaf in each pass, and the places of every 4,096 values."""
     half = -(-places // 2)
     tokens = by_token(name, shape, least=-(-BLOCK // half))
     yield by_size(name, shape), places if tokens is None else half
@@ -85,16 +92,16 @@ def _encode(gradient: Tree, places: int) -> Tree:
             parts = [_of_blocks(part, of_pass, most) for part in cut(left, cuts)]
             for part, (_, length) in zip(parts, cuts.shapes, strict=True):
                 kinds = part.codes_BS.shape[1]
-                streams[PLACES].append(bits.pack(part.places_BQ, _width(length)))
-                streams[LEVELS].append(bits.pack(part.levels_BQ, kinds))
+                streams[PLACES].append(pack(part.places_BQ, _width(length)))
+                streams[LEVELS].append(pack(part.levels_BQ, kinds))
                 streams[SCALES].append(part.codes_BS.reshape(-1))
-            if cuts.token_axis is not None:  # for the pass by token
+            if cuts.token_axis is not None:  # the pass by token follows
                 left = left - _dense(parts, cuts, left.shape, most)
     return seal(NAME, gradient, largest, streams)
 
 
 def _of_blocks(blocks_BL: np.ndarray, places: int, most: np.float32) -> Blocks:
-    """What is sent of blocks; `most` is the largest magnitude of their leaf."""
+    """The sent values of blocks. `most` is the largest magnitude of their leaf."""
     count = _quota(blocks_BL.shape[1], places)
     chunks = [
         _of_chunk(blocks_BL[start : start + _CHUNK], count, most)
@@ -116,8 +123,8 @@ def _of_chunk(blocks_BL: np.ndarray, count: int, most: np.float32) -> Blocks:
 
 
 def largest_places(magnitudes_BL: np.ndarray, count: int) -> np.ndarray:
-    """int64 [B, count], rising: where the largest values of each block are; of equal ones, the
-    first. A partition gives the same smallest of them on every machine, and not the same places.
+    """int64 [B, count], rising: the places of each block's largest values, the first of equal ones.
+    A partition finds the same smallest value on every machine, but not the same places.
     """
     length = magnitudes_BL.shape[1]
     smallest_B1 = np.partition(magnitudes_BL, length - count, axis=1)[:, length - count, None]
@@ -133,8 +140,11 @@ def largest_places(magnitudes_BL: np.ndarray, count: int) -> np.ndarray:
 
 
 def two_means(units_BQ: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which values are of the larger magnitude (bool [B, Q]), and the codes of the larger and the
-    smaller one (uint8 [B, 2]).
+    """The two magnitudes of each block.
+
+    Returns:
+      bool [B, Q], true for values of the larger magnitude. uint8 [B, 2], the codes of the larger
+      and the smaller magnitude.
 
     Args:
       units_BQ: int64, magnitudes as multiples of 2 ** -32 of the largest of the leaf.
@@ -176,18 +186,18 @@ def _read(name: str, reader: StreamReader, blocks: int, length: int, places: int
     """The next blocks of a message. Raises `BadEncoding`."""
     count, width = _quota(length, places), _width(length)
     total, kinds = blocks * count, _num_magnitudes(count)
-    packed = reader.take(PLACES, bits.num_bytes(total, width))
-    packed_levels = reader.take(LEVELS, bits.num_bytes(total, kinds))
+    packed = reader.take(PLACES, num_bytes(total, width))
+    packed_levels = reader.take(LEVELS, num_bytes(total, kinds))
     codes_BS = reader.take(SCALES, blocks * kinds).reshape(blocks, kinds)
-    places_BQ = bits.unpack(packed, total, width).astype(np.int64).reshape(blocks, count)
+    places_BQ = unpack(packed, total, width).astype(np.int64).reshape(blocks, count)
     if (places_BQ[:, -1] >= length).any() or (np.diff(places_BQ, axis=1) <= 0).any():
         raise BadEncoding(problem=f"places of `{name}` do not rise, or lie outside their block")
     if (np.diff(codes_BS.astype(np.int16), axis=1) < 0).any():
         raise BadEncoding(problem=f"the larger magnitude of a block of `{name}` is the smaller")
-    is_clean = bits.has_clean_end(packed, total, width)
-    if not (is_clean and bits.has_clean_end(packed_levels, total, kinds)):
+    is_clean = has_clean_end(packed, total, width)
+    if not (is_clean and has_clean_end(packed_levels, total, kinds)):
         raise BadEncoding(problem=f"`{name}` is followed by bits that no value has")
-    levels = bits.unpack(packed_levels, total, kinds).astype(np.uint8)
+    levels = unpack(packed_levels, total, kinds).astype(np.uint8)
     return Blocks(places_BQ, levels.reshape(blocks, count), codes_BS)
 
 
@@ -205,7 +215,7 @@ def _dense(parts: list[Blocks], cuts: Cuts, shape: tuple[int, ...], most: np.flo
 
 
 def _quota(length: int, places: int) -> int:
-    """Places of a block of this length, in proportion to it; one at least."""
+    """Places of a block of this length, in proportion to it and at least one."""
     return max(1, (places * length + BLOCK // 2) // BLOCK)
 
 
@@ -226,7 +236,7 @@ def _sizes(name: str, shape: tuple[int, ...], places: int) -> Iterator[tuple[int
             count = _quota(length, of_pass)
             total, kinds = blocks * count, _num_magnitudes(count)
             yield (
-                bits.num_bytes(total, _width(length)),
-                bits.num_bytes(total, kinds),
+                num_bytes(total, _width(length)),
+                num_bytes(total, kinds),
                 blocks * kinds,
             )

@@ -1,17 +1,17 @@
-"""Every value in its turn, in two bits: of `turns` phases each sends another share of the values.
+"""Every value once in `turns` phases, in two bits: each phase sends another share of the values.
 
-All paths send the same values in the same phase. So a value's mean is one of all its paths, where
-the largest values of each (`sparse2`) mostly lie apart and are means of one path and of zeros; and
-where they are need not be said. The others stay with the path: it begins a phase from its modules
-and what it has not sent yet (`own_parameters` of `compress`), as a path does of the fragments of
-Streaming DiLoCo (arXiv 2501.18512) that are not due; here a fragment is a stride through every
-leaf. In the last phase, and in the one before documents are routed again, all values are sent:
-only then do modules hold what their paths have learned.
+All paths send the same values in the same phase. So a value's mean is over all its paths, and the
+places need not be sent. With `sparse2` the largest values of two paths mostly lie apart, and a mean
+is over one path and zeros. Values that are not due stay with the path: it begins a phase from its
+modules and what it has not sent yet (`own_parameters` of `compress`), as with the fragments of
+Streaming DiLoCo (arXiv 2501.18512). Here a fragment is a stride through every leaf. In the last
+phase, and in the one before documents are routed again, all values are sent: only then do modules
+hold what their paths have learned.
 
 A block of 512 values has two magnitudes, the means of its larger and of its smaller ones, of a byte
-each (Lloyd's quantiser of two levels, as in `sparse2`); a value has its sign and which of them:
-2.03 bits, and with nine turns 0.226 a phase. Of the vocabulary, the same places of every token are
-sent, so that it does not matter which tokens a path has.
+each (Lloyd's quantiser of two levels, as in `sparse2`). A value is its sign and one bit for the
+magnitude: 2.03 bits, and with nine turns 0.226 a phase. Of the vocabulary, the same places of every
+token are sent, so that it does not matter which tokens a path has.
 
 Axes: B blocks of L values, S magnitudes of each.
 """
@@ -23,9 +23,15 @@ import numpy as np
 
 from dipaco import trees
 from dipaco.model.config import VOCABULARY_AXIS
-from dipaco.outer.codecs import bits
 from dipaco.outer.codecs.contract import Codec, Tree
-from dipaco.outer.codecs.magnitudes import largest_of, magnitudes_of
+from dipaco.outer.codecs.packing import (
+    has_clean_end,
+    largest_of,
+    magnitudes_of,
+    num_bytes,
+    pack,
+    unpack,
+)
 from dipaco.outer.codecs.sealed import HEADER_BITS, LARGEST, StreamReader, seal, unseal
 from dipaco.outer.codecs.sparse2 import two_means
 from dipaco.outer.errors import BadEncoding
@@ -41,8 +47,8 @@ def turns2(turns: int, turn: int) -> Codec:
     """The codec of one phase.
 
     Args:
-      turns: phases in which every value is sent once; 1 = all are sent.
-      turn: which share this phase sends, 0 to turns - 1.
+      turns: phases in which every value is sent once. 1 = all are sent.
+      turn: the share that this phase sends, 0 to turns - 1.
     """
     return Codec(
         NAME,
@@ -67,7 +73,7 @@ def _encode(gradient: Tree, turns: int, turn: int) -> Tree:
             signs_BL = (blocks_BL < 0).astype(np.uint8)
             levels.append((signs_BL | is_large_BL.astype(np.uint8) << 1).reshape(-1))
             scales.append(codes_BS.reshape(-1))
-        streams[LEVELS].append(bits.pack(np.concatenate([np.empty(0, np.uint8), *levels]), 2))
+        streams[LEVELS].append(pack(np.concatenate([np.empty(0, np.uint8), *levels]), 2))
         streams[SCALES] += scales
     return seal(NAME, gradient, largest, streams)
 
@@ -85,9 +91,9 @@ def _decode(message: Tree, like: Tree, turns: int, turn: int) -> Tree:
         codes_BS = reader.take(SCALES, size[SCALES]).reshape(-1, 2)
         if (np.diff(codes_BS.astype(np.int16), axis=1) < 0).any():
             raise BadEncoding(problem=f"the larger magnitude of a block of `{name}` is the smaller")
-        if not bits.has_clean_end(packed, due.size, 2):
+        if not has_clean_end(packed, due.size, 2):
             raise BadEncoding(problem=f"`{name}` is followed by bits that no value has")
-        levels = bits.unpack(packed, due.size, 2)
+        levels = unpack(packed, due.size, 2)
         magnitudes_BS = magnitudes_of(codes_BS, most)
         block = np.arange(due.size) // BLOCK
         values = magnitudes_BS[block, 1 - (levels >> 1)]
@@ -97,7 +103,7 @@ def _decode(message: Tree, like: Tree, turns: int, turn: int) -> Tree:
 
 
 def _due(name: str, leaf: np.ndarray, turns: int, turn: int) -> np.ndarray:
-    """A view of the values that a phase sends; of the vocabulary, the same of every token."""
+    """A view of the values that a phase sends. Every token of the vocabulary has the same ones."""
     axis = VOCABULARY_AXIS.get(name)
     if axis is None:
         return leaf.reshape(-1)[turn::turns]
@@ -121,4 +127,4 @@ def _sizes(name: str, shape: tuple[int, ...], turns: int, turn: int) -> dict[str
     rows = 1 if axis is None else shape[axis]
     width = size // rows if rows else 0
     count = rows * len(range(turn, width, turns))
-    return {LEVELS: bits.num_bytes(count, 2), SCALES: 2 * -(-count // BLOCK)}
+    return {LEVELS: num_bytes(count, 2), SCALES: 2 * -(-count // BLOCK)}

@@ -1,7 +1,12 @@
-"""Every value in 8 bits, blocks of values with a float32 scale each (`outer/quantise.py`)."""
+"""Codecs that send every value: as it is in float32, in 16 bits, or in 8.
+
+`bfloat16` keeps the exponent of float32. `int8` has a float32 scale for each block of values
+(`outer/quantise.py`).
+"""
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 
 from dipaco import trees
@@ -9,19 +14,44 @@ from dipaco.outer.codecs.contract import Codec, Tree, tagged, untagged
 from dipaco.outer.errors import BadEncoding
 from dipaco.outer.quantise import dequantise, num_blocks, quantise
 
-NAME = "int8"
 VALUES, SCALES = "values", "scales"
 
+PLAIN = Codec(
+    "none",
+    lambda gradient: gradient,
+    lambda message, like: message,
+    lambda name, shape: 32 * math.prod(shape),
+    is_lossy=False,
+)
 
-def encode(gradient: Tree) -> Tree:
+
+def _encode_bfloat16(gradient: Tree) -> Tree:
+    leaves = {name: np.asarray(leaf).astype(jnp.bfloat16) for name, leaf in trees.flatten(gradient)}
+    return tagged("bfloat16", leaves)
+
+
+def _decode_bfloat16(message: Tree, like: Tree) -> Tree:
+    leaves = dict(trees.flatten(untagged("bfloat16", message)))
+    for name, leaf in leaves.items():
+        if leaf.dtype != jnp.bfloat16:
+            raise BadEncoding(problem=f"`{name}` is {leaf.dtype}, expected bfloat16")
+    return trees.unflatten({name: leaf.astype(np.float32) for name, leaf in leaves.items()})
+
+
+BFLOAT16 = Codec(
+    "bfloat16", _encode_bfloat16, _decode_bfloat16, lambda name, shape: 16 * math.prod(shape)
+)
+
+
+def _encode_int8(gradient: Tree) -> Tree:
     leaves = {}
     for name, leaf in trees.flatten(gradient):
         leaves[f"{name}.{VALUES}"], leaves[f"{name}.{SCALES}"] = quantise(np.asarray(leaf))
-    return tagged(NAME, leaves)
+    return tagged("int8", leaves)
 
 
-def decode(message: Tree, like: Tree) -> Tree:
-    found = dict(trees.flatten(untagged(NAME, message)))
+def _decode_int8(message: Tree, like: Tree) -> Tree:
+    found = dict(trees.flatten(untagged("int8", message)))
     names = sorted({name.rpartition(trees.SEPARATOR)[0] for name in found})
     leaves = {}
     for name in names:
@@ -42,9 +72,9 @@ def decode(message: Tree, like: Tree) -> Tree:
     return trees.unflatten(leaves)
 
 
-def _leaf_bits(name: str, shape: tuple[int, ...]) -> int:
+def _int8_bits(name: str, shape: tuple[int, ...]) -> int:
     size = math.prod(shape)
     return 8 * size + 32 * num_blocks(size)
 
 
-CODEC = Codec(NAME, encode, decode, _leaf_bits)
+INT8 = Codec("int8", _encode_int8, _decode_int8, _int8_bits)
