@@ -1,4 +1,4 @@
-"""The user's cache folder, for files that can be made again; shared by all runs."""
+"""The user's cache folder, for files that can be made again. All runs share it."""
 
 import os
 from pathlib import Path

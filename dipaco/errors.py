@@ -1,12 +1,12 @@
-"""The base class of all errors that a person can correct, and the errors that several rooms raise;
-the others are in `errors.py` of their room. The docstring of a class is its message.
+"""The base class of all errors that a person can correct, and the errors that several rooms raise.
+Other errors are in `errors.py` of their room. The docstring of a class is its message.
 
 A message says what came, what was expected and what to do. Errors are raised with named values:
 
     raise PartUnowned(part="block_07", owned="early = block_01..04")
 
-The command line prints `NameOfTheError: message` and ends with the error's exit code. What only this code can
-break is an `assert`, not an error.
+The command line prints `NameOfTheError: message` and ends with the error's exit code. A rule that
+only this code can break is an `assert`, not an error.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ OF_TRAINING = NOT_FOR_SERVING | {"tensorstore", "tokenizers"}
 class DipacoError(Exception):
     """An error that a person can correct."""
 
-    exit_code = 2  # of a command that ends with it
+    exit_code = 2  # exit code of a command that ends with this error
     is_lasting = False  # raised by a task: trying it again, anywhere, would meet it again
 
     def __init__(self, **values: object):
@@ -56,15 +56,15 @@ def _rebuild(kind: type[DipacoError], values: dict[str, object]) -> DipacoError:
 
 
 class MachineFault(DipacoError):
-    """Something is wrong with this machine, or with what it reaches; another machine may do the same
-    work. Not raised itself.
+    """Something is wrong with this machine or its connections. Another machine may do the same work.
+    Not raised itself.
     """
 
     exit_code = 4  # a launcher starts another worker, after a wait
 
 
 class CheckpointExists(DipacoError):
-    """`{folder}` is there already; an export never overwrites. Give another, or remove this one."""
+    """`{folder}` is there already. An export never overwrites. Give another, or remove this one."""
 
 
 class BadSource(DipacoError):
@@ -109,8 +109,8 @@ class PackageMissing(MachineFault):
 
 
 def missing_package(error: BaseException) -> PackageMissing | None:
-    """The sentence for an import that fails on a machine that does without what trains and draws;
-    None for any other import.
+    """The error of an import that fails on a machine without the packages that train and draw. None
+    for any other import.
     """
     if not isinstance(error, ModuleNotFoundError):
         return None
@@ -168,11 +168,11 @@ class CannotListen(DipacoError):
 
 
 class NoSuchPath(DipacoError):
-    """There is no path {path}; paths are numbered 0 to {last}."""
+    """There is no path {path}. Paths are numbered 0 to {last}."""
 
 
 class RunBusy(DipacoError):
-    """Another process is working on {folder}. Wait for it or stop it; `dipaco status` shows how far it is."""
+    """Another process is working on {folder}. Wait for it or stop it. `dipaco status` shows how far it is."""
 
 
 class RunOfOtherVersion(DipacoError):
@@ -186,7 +186,7 @@ class WorkersActive(DipacoError):
 
 
 class Diverged(DipacoError):
-    """The loss became {loss} at step {step} of the phase; nothing was recorded. Lower `inner.learning_rate`."""
+    """The loss became {loss} at step {step} of the phase. Nothing was recorded. Lower `inner.learning_rate`."""
 
 
 class BadSweep(DipacoError):

@@ -1,7 +1,7 @@
-"""Files written whole or not at all, known by digest; a full disk as a sentence.
+"""Files written whole or not at all, known by digest. A full disk becomes a sentence.
 
 A file is written under another name in its folder, flushed to the disk, renamed, and the folder
-flushed: after a crash at any point it is there whole, or what was there before is.
+flushed. After a crash at any point the whole new file is there, or the one before it.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 1 << 18
-PRIVATE = 0o600  # of files that only their owner may read
+PRIVATE = 0o600  # mode of files that only their owner may read
 
 
 def write_whole(file: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -93,7 +93,7 @@ def write_new(file: Path, content: bytes) -> bool:
 
 
 def install_file(temporary: Path, final: Path, mode: int = 0o644) -> None:
-    """Puts a finished file at its name, durably, in place of what is there."""
+    """Puts a finished file at its name, durably, in place of any file there."""
     make_folder(final.parent)
     temporary.chmod(mode)  # some writers make files that their owner alone can read
     flush(temporary)
@@ -116,8 +116,8 @@ def rename_durably(partial: Path, file: Path) -> None:
 
 
 def rename(partial: Path, file: Path) -> None:
-    """Gives a file or folder its name; the folder for it may have been removed, since it was empty,
-    by another process after it was made.
+    """Gives a file or folder its name. Another process may have removed the folder for it, which
+    was empty, after it was made.
     """
     try:
         partial.replace(file)
@@ -135,7 +135,7 @@ def make_folder(folder: Path) -> None:
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Links all files into another folder; a corpus's manifest last, since it means "finished".
+    """Links all files into another folder. A corpus's manifest is last, since it means "finished".
 
     Files here are replaced, never written into, so a change under one name leaves the other as it
     was. On a file system without links they are copied.
@@ -176,8 +176,7 @@ def flush(place: Path) -> None:
 @contextlib.contextmanager
 def translate_os_errors(file: Path) -> Generator[None]:
     """Turns an error of the operating system while `file` is written into `DiskFull` or
-    `NotWritable`; also one that a library (safetensors, TensorStore) reports in an error of its
-    own.
+    `NotWritable`, also if a library (safetensors, TensorStore) reports it in its own error.
     """
     try:
         yield
@@ -192,7 +191,7 @@ def translate_os_errors(file: Path) -> Generator[None]:
 
 
 def _system_error_in(text: str) -> int | None:
-    """28 for a text with `os error 28` or `os_error_code='28'`; None without such a number."""
+    """28 for a text with `os error 28` or `os_error_code='28'`. None without such a number."""
     found = re.search(r"os[ _]error(?:_code=')? ?(\d+)", text)
     return int(found[1]) if found else None
 
@@ -204,7 +203,7 @@ def file_digest(file: Path) -> str:
 
 
 def stream_digest(stream: io.FileIO) -> str:
-    """That of the bytes of an open file from here on, read block by block."""
+    """The digest of an open file's bytes from here on, read block by block."""
     digest = xxhash.xxh3_128()
     # One buffer, which stays in the cache: 6.0 GB/s, against 5.0 with a new megabyte every time.
     block = memoryview(bytearray(BLOCK_BYTES))

@@ -31,7 +31,7 @@ from dipaco.settings import check_types, hint_for, kind_in_words, kinds_of, plai
 from dipaco.topology import Topology, grid
 from dipaco.topology.grids import MOST_PATHS, experts_of, num_blocks
 
-LARGEST = 2**63 - 1  # of whole numbers; a larger one is no float, and no number of a database
+LARGEST = 2**63 - 1  # the largest whole number that a float and a database can have
 GRID_EXPECTED = (
     "a grid of levels and their modules, as in topology=2x3 (two levels, of 2 and of 3 modules), "
     f"2x2x2 or 4, with at most {MOST_PATHS:,} paths"
@@ -41,7 +41,7 @@ GRID_HINT = (
     "`dipaco config copy quickstart my.py`."
 )
 
-# Where `none` may mean either of two things.
+# For these settings `none` may mean either of two things.
 _TOKENS = {
     "data.start_token": "a token's name, None (the tokenizer's own), or nothing (texts have none)",
     "data.end_token": "a token's name, or None (the tokenizer's own)",
@@ -53,7 +53,7 @@ def load_config(file: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
     Args:
       file: a file, or the name of a shipped config (`quickstart`).
-      overrides: settings to change, as `--set` has them; a single one may stand alone.
+      overrides: settings to change, as `--set` has them. A single one may stand alone.
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `run() -> RunConfig`.
@@ -75,8 +75,8 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `sweep()`.
-      BadSweep: it has no rows, one of them is no config, has a value that its setting does not take
-        or does not fit an override, a name cannot name a folder, or two are equal.
+      BadSweep: it has no rows, a row is no config, has a value that its setting does not take or
+        does not fit an override, a name cannot name a folder, or two are equal.
     """
     file = _found(file)
     rows = _call(file, "sweep", "dict[str, RunConfig]")
@@ -156,7 +156,7 @@ def _found(file: Path) -> Path:
 
 
 def _call(file: Path, function: str, kind: str) -> Any:
-    """Runs the config file; returns what `function()` returns."""
+    """Runs the config file and returns the value of `function()`."""
     try:
         with _importing_from(*_folders_of(file)):  # a variant imports the config that it edits
             called = runpy.run_path(str(file)).get(function)
@@ -175,8 +175,8 @@ def _call(file: Path, function: str, kind: str) -> Any:
 
 
 def _place_of(error: Exception, file: Path) -> str:
-    """Where a config file, or one beside it, failed: `my.py, line 4`. Empty where none of them ran,
-    and for what Python cannot read, since it says itself where.
+    """The place at which a config file, or one beside it, failed: `my.py, line 4`. Empty if none of
+    them ran, and for a syntax error, whose message has the place.
     """
     if isinstance(error, SyntaxError):
         return ""
@@ -190,7 +190,7 @@ def _place_of(error: Exception, file: Path) -> str:
 
 def _bad_setting_of(error: Exception, place: str) -> BadSetting | None:
     """The value of a wrong type that the checks of a config met, such as a text compared to a
-    number; None where they met none.
+    number. None if they met none.
     """
     names = dict(kinds_of(RunConfig))
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -205,8 +205,8 @@ def _bad_setting_of(error: Exception, place: str) -> BadSetting | None:
 
 
 def _folders_of(file: Path) -> tuple[Path, ...]:
-    """Where a config file imports others from: its folder, in `ablations` the one above, and what
-    is shipped.
+    """The folders from which a config file imports others: its folder, in `ablations` the one above
+    it, and the shipped ones.
     """
     folder = file.resolve().parent
     above = (folder.parent,) if folder.name == "ablations" else ()
@@ -215,7 +215,7 @@ def _folders_of(file: Path) -> tuple[Path, ...]:
 
 @contextlib.contextmanager
 def _importing_from(*folders: Path) -> Generator[None]:
-    """Puts `folders` on the import path inside the block; forgets their modules afterwards."""
+    """Puts `folders` on the import path inside the block. Forgets their modules afterwards."""
     before = set(sys.modules)
     sys.path[:0] = map(str, folders)
     try:
@@ -340,9 +340,9 @@ def _read(name: str, text: str, kind: Any) -> Any:
 
 
 def _number(text: str) -> int | float | str:
-    """Numbers that JSON does not know: `.5`, `1.`, `+3e-3`; anything else as it is."""
+    """Numbers that JSON does not know: `.5`, `1.`, `+3e-3`. Anything else is returned unchanged."""
     if re.fullmatch(r"[+-]?\d+", text):
-        with contextlib.suppress(ValueError):  # of more digits than Python reads; inf is said
+        with contextlib.suppress(ValueError):  # more digits than Python reads become inf
             return int(text)
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
         return float(text)

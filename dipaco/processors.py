@@ -8,14 +8,14 @@ _LINUX = Path("/proc/cpuinfo")
 
 
 def num_processors() -> int:
-    """How many this process may use."""
+    """Number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor_model() -> str:
-    """As its maker calls it, `AMD EPYC` for example; its kind where Linux does not say."""
+    """The maker's name for the processor, `AMD EPYC` for example. Its kind if Linux has none."""
     return _told("model name") or platform.processor() or platform.machine()
 
 
@@ -25,7 +25,7 @@ def is_from_amd() -> bool:
 
 
 def _told(name: str) -> str | None:
-    """What Linux says of the first processor under a name."""
+    """The entry of Linux for the first processor under a name."""
     try:
         lines = _LINUX.read_text().splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""What a person reads of a setting: its name, type, bounds, default and sentence.
+"""Settings as a person reads them: name, type, bounds, default and sentence.
 
-The sentence is the text right below the field of a config's dataclass. What may stand there is the
-field's type with its bounds, as in `Annotated[int, Ge(1)]`; a text among the bounds says more about
-them. A group's sentence is the docstring of its class. The page of settings, `dipaco config show
---explain` and the check of a value are made from these, and from nothing else.
+The sentence is the text right below the field of a config's dataclass. The values that a setting
+takes are given by the field's type with its bounds, as in `Annotated[int, Ge(1)]`. A text among the
+bounds says more about them. A group's sentence is the docstring of its class. The page of settings,
+`dipaco config show --explain` and the check of a value are made from these, and from nothing else.
 """
 
 import ast
@@ -48,18 +48,18 @@ class Setting(NamedTuple):
     name: str  # its whole name: `inner.steps`
     kind: Any  # the type of its field, with its bounds
     default: Any  # REQUIRED: it has none
-    sentence: str  # what it is, with its unit; on one line
+    sentence: str  # its meaning with its unit, on one line
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The values that may stand there; empty where there are more than can be listed."""
+        """The values that it takes. Empty if there are more than can be listed."""
         return choices_of(self.kind)
 
 
 class SettingsGroup(NamedTuple):
-    """The settings of one dataclass, without those of the groups in it."""
+    """The settings of one dataclass, without the groups in it."""
 
-    name: str  # `inner`; empty for what is in no group
+    name: str  # `inner`. Empty for settings in no group
     sentence: str
     settings: tuple[Setting, ...]
 
@@ -91,7 +91,7 @@ def groups_of(kind: type, name: str = "") -> Iterator[SettingsGroup]:
 
 @functools.cache
 def sentences_of(kind: type) -> dict[str, str]:
-    """Field -> the text right below it in the class, on one line; fields without one are absent."""
+    """Field -> the text right below it in the class, on one line. Fields without one are absent."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     found = {}
@@ -118,15 +118,14 @@ def kinds_of(kind: type, name: str = "") -> Iterator[tuple[type, str]]:
 
 
 def check_types(kind: type, values: Any, name: str = "") -> None:
-    """Checks that values are of the types of a dataclass's fields, and of those in it.
+    """Checks that values have the types of a dataclass's fields, nested dataclasses included.
 
     Args:
-      kind: the dataclass.
-      values: an instance of it, or the same as a dict.
-      name: of the group that it is.
+      values: an instance of the dataclass, or the same as a dict.
+      name: the group's name.
 
     Raises:
-      BadSetting: names the first that is not.
+      BadSetting: names the first value that has not.
     """
     given = values if isinstance(values, dict) else vars(values)
     prefix = f"{name}." if name else ""
@@ -166,7 +165,7 @@ def check_values(settings: Any, group: str = "") -> None:
 
 @functools.cache
 def _checks_of(kind: type) -> dict[str, tuple[Callable[[Any], bool], str]]:
-    """Field -> whether a value is allowed there, and what is; fields without bounds are absent."""
+    """Field -> (test of a value, the allowed values in words). Fields without bounds are absent."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {}
     for field, hint in get_type_hints(kind, include_extras=True).items():
         or_none = type(None) in get_args(hint)
@@ -217,8 +216,8 @@ def bounds_in_words(kind: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A tree of settings with Python's own values for those of NumPy, as `np.logspace` gives them:
-    what reads and records settings takes no others.
+    """A tree of settings with Python's values for NumPy's, as `np.logspace` gives them. The code
+    that reads and records settings takes no others.
     """
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
@@ -228,8 +227,8 @@ def plain(value: Any) -> Any:
 
 
 def find(kind: type, name: str) -> list[SettingsGroup]:
-    """What a name means: a group with the groups in it, or the settings of that name, with or
-    without their group's; all groups where the name is empty.
+    """The settings that a name means: a group with the groups in it, or the settings of that name,
+    with or without their group's. An empty name means all groups.
 
     Raises:
       UnknownSetting: no setting or group has that name.
@@ -248,7 +247,7 @@ def find(kind: type, name: str) -> list[SettingsGroup]:
 
 
 def hint_for(kind: type, name: str) -> str:
-    """What may have been meant by a name that no setting has, as the end of a message."""
+    """A guess at the meaning of a name that no setting has, as the end of a message."""
     known = [setting.name for group in groups_of(kind) for setting in group.settings]
     last = name.rpartition(".")[2]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
@@ -267,7 +266,7 @@ def choices_of(kind: Any) -> tuple[Any, ...]:
 
 
 def kind_in_words(kind: Any) -> str:
-    """What may stand there: `a whole number, or None`, `one of auto, plain`, `whole numbers`."""
+    """A type in words: `a whole number, or None`, `one of auto, plain`, `whole numbers`."""
     simple = {
         int: "a whole number",
         float: "a number",
@@ -292,14 +291,14 @@ def kind_in_words(kind: Any) -> str:
 
 
 def describe_kind(setting: Setting) -> str:
-    """What may stand there, and its default: `a whole number; default 150`."""
+    """The values that a setting takes and its default: `a whole number; default 150`."""
     has_default = setting.default is not REQUIRED
     default = f"default {value_in_words(setting.default)}" if has_default else "no default"
     return f"{kind_in_words(setting.kind)}; {default}"
 
 
 def value_in_words(value: Any) -> str:
-    """A value as `--set` takes it: `true`, `None`, `2,4`; `()` = an empty list."""
+    """A value as `--set` takes it: `true`, `None`, `2,4`. `()` = an empty list."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):

@@ -1,6 +1,6 @@
 """The configs that come with the program, by name: `quickstart`, `sharing`.
 
-In a checkout they are the folder `configs` beside this package; a wheel has them inside it.
+In a checkout they are the folder `configs` beside this package. A wheel has them inside it.
 """
 
 import difflib
@@ -10,7 +10,7 @@ _HOME = Path(__file__).parent
 
 
 def folders() -> tuple[Path, ...]:
-    """Where they lie: configs, and sweeps of configs. What a config imports is looked for there."""
+    """The folders of configs and of sweeps. Imports of a config are looked for there."""
     inside = _HOME / "configs"
     top = inside if inside.is_dir() else _HOME.parent / "configs"
     return (top, top / "ablations")
@@ -23,7 +23,7 @@ def shipped_files() -> dict[str, Path]:
 
 
 def find_file(given: Path) -> Path | None:
-    """A file if it is there, else what is shipped by that name, else None."""
+    """The given file if it exists, else the shipped config by that name, else None."""
     return given if given.is_file() else shipped_files().get(str(given))
 
 

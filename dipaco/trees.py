@@ -35,7 +35,7 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outline(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree with the same names, shapes and types; its leaves are zeros that take no memory."""
+    """A tree with the same names, shapes and types. Its leaves are zeros that take no memory."""
     return unflatten(
         {
             path: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
@@ -62,7 +62,7 @@ def digest(tree: Mapping[str, Any]) -> str:
 
 
 def difference(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str | None:
-    """A phrase for how `got` differs from `expected` in names, shapes or types; or None."""
+    """The difference of `got` from `expected` in names, shapes or types as a phrase, or None."""
     want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten(expected)}
     have = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten(got)}
     for path in sorted(want.keys() | have.keys()):

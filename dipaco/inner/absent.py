@@ -1,7 +1,7 @@
 """Tokens that the shard of a path does not have, whose rows may stay as they are. Not in the paper.
 
 The softmax pushes the logit of such a token down at every step, and AdamW makes full steps of that
-weak push. The mean of two paths then undoes what the one that has the token learned. With
+weak push. The mean of two paths then undoes the learning of the path that has the token. With
 `inner.freeze_absent_tokens` these tokens stay in the softmax, and their rows of embedding and head
 do not move: no gradient, no AdamW step, no decay.
 
@@ -20,21 +20,16 @@ import jax.numpy as jnp
 from dipaco import trees
 from dipaco.model.config import VOCABULARY_AXIS
 
-PRESENT = "present_V"  # in a batch: bool [V], whether the path's shard has the token
+PRESENT = "present_V"  # key in a batch: bool [V], true for tokens of the path's shard
 
 
 def rows_of(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a batch has a first axis of rows."""
+    """The arrays of a batch whose first axis is its rows."""
     return {name: leaf for name, leaf in batch.items() if name != PRESENT}
 
 
 def freeze_absent(tree: Any, batch: Mapping[str, Any]) -> Any:
-    """A gradient, or an update, that is 0 at the rows that do not move.
-
-    Args:
-      tree: part name -> leaves shaped like the parameters.
-      batch: of the step.
-    """
+    """A gradient or an update, shaped like the parameters, with 0 at the rows that do not move."""
     present_V = batch.get(PRESENT)
     if present_V is None:
         return tree

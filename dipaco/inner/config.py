@@ -11,7 +11,7 @@ from dipaco.settings import Count, Natural, NotNegative, Positive, check_values
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InnerSettings:
-    """How a path trains between two outer steps. Defaults: the paper's 150 M path."""
+    """Settings of a path's training between two outer steps. Defaults: the paper's 150 M path."""
 
     steps: Count = 150
     """Optimiser steps of a path in a phase (DiPaCo's tau, section 4)."""
@@ -20,34 +20,34 @@ class InnerSettings:
     accumulation_steps: Count = 1
     """Equal pieces that a batch is split into, one after another, to save memory."""
     rematerialise: bool = False
-    """Whether activations are computed again in the backward pass, to save memory."""
+    """True: activations are computed again in the backward pass, to save memory."""
     loss_chunks: Count = 1
     """Equal pieces that rows are cut into for the logits, to save memory."""
     learning_rate: Positive = 4e-4
     """Peak learning rate of AdamW (DiPaCo section 4)."""
     warmup_steps: Natural = 1000
-    """Steps in which the rate rises from zero to its peak, in a line (DiPaCo section 4)."""
+    """Steps in which the rate rises linearly from zero to its peak (DiPaCo section 4)."""
     end_fraction: NotNegative = 0.1
     """Share of the peak rate at which the cosine ends."""
     weight_decay: NotNegative = 0.1
-    """AdamW's decay, times the learning rate, of matrices and not of norms (DiPaCo section 4)."""
+    """AdamW's decay, times the learning rate. Matrices decay, norms do not (DiPaCo section 4)."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """Share of AdamW's mean of gradients that a step keeps; not stated in the paper."""
+    """Share of AdamW's mean of gradients that a step keeps. Not stated in the paper."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
-    """Share of AdamW's mean of squared gradients that a step keeps; not stated in the paper."""
+    """Share of AdamW's mean of squared gradients that a step keeps. Not stated in the paper."""
     clip_norm: Positive = 1.0
-    """Largest norm of the whole gradient of a step; longer ones are scaled down to it. Not stated
-    in the paper."""
+    """Largest norm of the whole gradient of a step. Longer gradients are scaled down to it. Not
+    stated in the paper."""
     hold_out: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Early stopping (DiPaCo section 2.7): share of the texts held out from training, with all of
-    their pieces; a path is released as it was at the phase with the lowest loss on those of its
-    shard. Base and dense models and small models that route do not train on them either, but a base
-    model of another run may have. A shard with none of these texts holds out one of its own, which
-    may train other paths and the base model; one of few long texts holds out pieces up to the share
-    and trains on the others, also of texts that other shards hold out. 0 = off."""
+    their pieces. A path is released as of the phase with the lowest loss on its shard's held-out
+    texts. Base and dense models and small models that route do not train on them either, but a base
+    model of another run may have. A shard with none of these texts holds out one of its texts,
+    which may train other paths and the base model. A shard of few long texts holds out pieces up to
+    the share and trains on the others, also of texts that other shards hold out. 0 = off."""
     freeze_absent_tokens: bool = False
-    """Whether the rows of embedding and head stay as they are for tokens that the path's shard does
-    not have (not in the paper)."""
+    """True: the rows of embedding and head do not move for tokens that the path's shard does not
+    have (not in the paper)."""
 
     def __post_init__(self):
         check_values(self, "inner")

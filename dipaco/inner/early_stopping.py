@@ -1,7 +1,7 @@
 """Early stopping per path: a path is released as of the phase with the lowest hold-out loss.
 
 DiPaCo (arXiv 2403.10616) section 2.7. A path that over-fits its shard goes on training, since
-others need the modules that it shares; only its *release* stays at the earlier phase. So a release
+others need the modules that it shares. Only its *release* stays at the earlier phase. So a release
 may hold modules of several phases. A new shard resets the choice: losses on other documents do not
 compare.
 """
@@ -18,11 +18,8 @@ class Best(NamedTuple):
 
 
 def best_so_far(before: Best | None, phase: int, loss: float) -> Best:
-    """The better of two; of equals the earlier one. NaN is never better.
-
-    Args:
-      before: the best so far under this shard, or None.
-      phase, loss: the candidate.
+    """The better of `before`, the best under this shard so far, and a new phase. The earlier of two
+    equal ones stays. NaN is never better.
     """
     now = Best(phase, loss)
     if before is None:

@@ -12,12 +12,12 @@ import optax
 from dipaco.errors import BadSetting
 from dipaco.inner.config import InnerSettings
 
-EPSILON = 1e-8  # in AdamW's denominator, against division by zero
+EPSILON = 1e-8  # added to AdamW's denominator, against division by zero
 BLOCK = 256  # learning rates computed in one call
 
 
 def adamw(settings: InnerSettings) -> optax.GradientTransformation:
-    """Turns gradients into *directions*; a step is `parameters - learning_rate * direction`."""
+    """Turns gradients into *directions*. A step is `parameters - learning_rate * direction`."""
     return optax.chain(optax.clip_by_global_norm(settings.clip_norm), *_after_clipping(settings))
 
 
@@ -40,11 +40,6 @@ def learning_rates(settings: InnerSettings, total_steps: int, start: int, count:
     """Rates of the inner steps `start`, ..., `start + count - 1` of a schedule of `total_steps`.
 
     Step s uses the schedule's value at s + 1, so that the first step is not taken at rate zero.
-
-    Args:
-      settings: peak, warm-up, end.
-      total_steps: of the schedule.
-      start, count: which steps.
 
     Returns:
       float32 [count].

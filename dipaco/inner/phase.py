@@ -1,7 +1,7 @@
-"""tau inner steps of one path; DiPaCo Algorithm 1, lines 5-10.
+"""A phase of one path: tau inner steps (DiPaCo Algorithm 1, lines 5-10).
 
 Step k+1 is dispatched before the metrics of step k are fetched, so the device never waits for the
-host; a diverged loss is noticed one step late.
+host. A diverged loss is noticed one step late.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ def run_phase(
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> PhaseResult:
-    """Runs one step per learning rate, or fewer if `should_stop` says so.
+    """Runs one step per learning rate, or fewer if `should_stop` returns true.
 
     Args:
       state: donated: use the returned state.
@@ -44,7 +44,7 @@ def run_phase(
       step: a compiled step, from `make_step`.
       taken: steps of this phase that were taken before, when it resumes after a stop.
       on_step: called with (steps taken, loss), one step late.
-      should_stop: called before each step; True ends the phase there. The rest can be run later
+      should_stop: called before each step. True ends the phase there, and the rest can be run later
         from the returned state.
 
     Raises:

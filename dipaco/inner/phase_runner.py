@@ -16,7 +16,7 @@ class PhaseWork(NamedTuple):
     origin: str  # names the phase and its first modules: equal origins are the same work
     state: PathState  # NumPy arrays: at the start of the phase, or of a partial snapshot
     first_step: int  # next inner step, counted over all phases
-    losses: tuple[float, ...]  # of the steps of this phase already in `state`
+    losses: tuple[float, ...]  # losses of the steps of this phase that are already in `state`
     rates: np.ndarray  # float32 [steps left], the learning rate of each
     batches: Iterator[Batch]  # one for each rate, read ahead
     batch_at: Callable[[int], Batch]  # inner step, counted over all phases -> its batch
@@ -26,6 +26,9 @@ class PhaseWork(NamedTuple):
 
 
 class PhaseRunner(Protocol):
-    """Takes the steps, or fewer if asked to stop; returns the losses of the whole phase so far."""
+    """Takes the steps, or fewer if asked to stop. Returns the losses of the whole phase so far.
+
+    This process, several hosts or volunteers may take them.
+    """
 
     def __call__(self, work: PhaseWork) -> PhaseResult: ...

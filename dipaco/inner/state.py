@@ -16,8 +16,8 @@ class PathState(NamedTuple):
     """Parameters of a path, its AdamW state, and the number of inner steps taken."""
 
     parts: Tree  # part name -> parameters
-    optimizer: Tree  # optax state; stays with the path from phase to phase (DiLoCo section 6.1)
-    step: Any  # int32 scalar: inner steps taken, over all phases; the data position as well
+    optimizer: Tree  # optax state. Stays with the path from phase to phase (DiLoCo section 6.1)
+    step: Any  # int32 scalar: inner steps taken over all phases, and so the data position
 
 
 def state_like(model: ModelConfig, optimizer: optax.GradientTransformation) -> PathState:

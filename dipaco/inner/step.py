@@ -20,7 +20,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.loss import LogitsLoss, next_token_loss
 
-# `tokens`, `segments`, `positions`, each int32 [B, T]; and `absent.PRESENT` where rows are frozen.
+# `tokens`, `segments`, `positions`, each int32 [B, T]. `absent.PRESENT` too if rows are frozen.
 Batch = Mapping[str, Any]
 LossFn = Callable[
     [Any, Batch], tuple[jax.Array, jax.Array]
@@ -28,7 +28,7 @@ LossFn = Callable[
 
 
 class StepMetrics(NamedTuple):
-    """What one step tells; scalars still on the device."""
+    """Metrics of one step: scalars that are still on the device."""
 
     loss: jax.Array  # mean negative log-likelihood per target, nats
     gradient_norm: jax.Array  # before clipping
@@ -41,8 +41,8 @@ def path_loss(
     rows_sharding: jax.sharding.NamedSharding | None = None,
     rule: LogitsLoss | None = None,
 ) -> LossFn:
-    """What every path is trained to make small; arguments as `training_loss`. A `rule` of one's own
-    takes the place of the negative log-likelihood.
+    """The training loss of every path, with arguments as in `training_loss`. A user's `rule` takes
+    the place of the negative log-likelihood.
     """
 
     def loss(parts: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -64,12 +64,12 @@ def path_loss(
 def make_step(
     loss_fn: LossFn, settings: InnerSettings, state_shardings: PathState | None = None
 ) -> Callable[[PathState, Batch, jax.Array], tuple[PathState, StepMetrics]]:
-    """Compiles `step(state, batch, learning_rate) -> (state, metrics)`; the state passed in is
-    given up (donated).
+    """Compiles `step(state, batch, learning_rate) -> (state, metrics)`. The state passed in is
+    donated.
 
     With `accumulation_steps` = A the batch is cut into A equal pieces whose summed losses and
-    gradients are added, so that the result is that of the whole batch up to rounding, at the memory
-    of one piece. `state_shardings` says where on a mesh the new state goes: where the old one was.
+    gradients are added. The result equals the whole batch's up to rounding, and takes the memory of
+    one piece. `state_shardings` are the places of the old state on a mesh, and of the new one.
     """
     optimizer, mean_gradient = adamw(settings), gradient_function(loss_fn, settings)
 
@@ -84,7 +84,7 @@ def make_step(
 def gradient_function(
     loss_fn: LossFn, settings: InnerSettings
 ) -> Callable[[Any, Batch], tuple[Any, StepMetrics]]:
-    """(parts, batch) -> (gradient of the mean loss per target, metrics); not compiled."""
+    """(parts, batch) -> (gradient of the mean loss per target, metrics). Not compiled."""
     pieces, summed_gradient = settings.accumulation_steps, _summed_gradient(loss_fn)
 
     def accumulated_gradient(parts, batch):
@@ -144,8 +144,9 @@ def make_update(
 def make_prediction(
     settings: InnerSettings,
 ) -> Callable[[PathState, jax.Array], Any]:
-    """Compiles `predict(state, learning_rate) -> parts`: where a step whose gradient is not known
-    yet is expected to lead, that of the running mean of gradients (SpecTrain, arXiv 1809.02839).
+    """Compiles `predict(state, learning_rate) -> parts`: the parameters expected after a step whose
+    gradient is not known yet. The running mean of gradients takes its place (SpecTrain, arXiv
+    1809.02839).
     """
     optimizer = adamw(settings)
 

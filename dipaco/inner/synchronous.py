@@ -1,9 +1,9 @@
 """Synchronous training: the gradients of a module's paths are averaged at every inner step.
 
-The loop that the runtime executes, DiPaCo section 4.5; `algorithm/synchronous.py` is the oracle
-that it is compared with. Its pieces (weighted sums, the norm that clipping needs, one AdamW step of
-one module) are compiled once for every set of parts that a level owns. Gradients are added as they
-are made, so that one path's gradient and one mean per module are in memory.
+The loop that the runtime executes, DiPaCo section 4.5. It is compared with the oracle
+`algorithm/synchronous.py`. Its pieces (weighted sums, the norm that clipping needs, one AdamW step
+of one module) are compiled once for every set of parts that a level owns. Each gradient is added
+once it is computed, so that one path's gradient and one mean per module are in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,25 +34,23 @@ def synchronous_steps(
 ) -> Iterator[tuple[Modules, Modules]]:
     """Yields modules and AdamW states after each step, which all paths take together.
 
-    A path's gradient, made of its modules' means, is clipped as that of one model is; a module
-    whose paths are clipped differently takes their weighted mean clip.
+    A path's gradient, made of its modules' means, is clipped as one model's is. A module whose
+    paths are clipped differently takes their weighted mean clip.
 
     Args:
-      topology: which paths go through which modules.
-      modules: parameters of every module; given up (donated).
-      states: one AdamW state per module, not per path; given up likewise.
+      modules: parameters of every module. Donated.
+      states: one AdamW state per module, not per path. Donated.
       gradient_of: (path, step, parts) -> gradient of the path's mean loss.
       update: (step, parameters, state, gradient, clip) -> (parameters, state), from
         `make_module_update`.
       weights: module -> path -> float32 alpha_i, summing to one over the module's paths.
       steps: numbers of the inner steps to take.
-      clip_norm: largest norm of a path's gradient.
 
     Source: DiPaCo section 4.5.
     """
     for step in steps:
         mean: Modules = {}
-        for path in range(topology.num_paths):  # in parallel on real machines, and all wait
+        for path in range(topology.num_paths):  # parallel on real machines, and all wait
             parts = assemble(modules, topology.modules_of(path))
             for module, gradient in dissect(gradient_of(path, step, parts), topology, path).items():
                 weight = weights[module][path]
@@ -86,7 +84,7 @@ def _add_weighted(total: Tree, gradient: Tree, weight: Any) -> Tree:
     return jax.tree.map(lambda sum_, leaf: sum_ + leaf * weight, total, gradient)
 
 
-# total + weight * gradient; `total` is given up.
+# total + weight * gradient. `total` is donated.
 add_weighted = jax.jit(_add_weighted, donate_argnums=0)
 
 

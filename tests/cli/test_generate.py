@@ -190,8 +190,8 @@ def test_an_unknown_option_is_answered_with_the_nearest(arguments, says, capsys)
         (["--prompt", "x", "--top-k", "-2"], "BadSetting: `top_k` is -2."),
         (["--prompt", "x", "--max-tokens", "0"], "`--max-tokens` is 0. Expected 1 or more."),
         (["--prompt", "x", "--seed", "-1"], "`--seed` is -1."),
-        (["--prompt", "x", "--path", "4"], "no path 4; paths are numbered 0 to 3."),
-        (["--prompt", "x", "--path", "-1"], "no path -1; paths are numbered 0 to 3."),
+        (["--prompt", "x", "--path", "4"], "no path 4. Paths are numbered 0 to 3."),
+        (["--prompt", "x", "--path", "-1"], "no path -1. Paths are numbered 0 to 3."),
         (
             ["--prompt", "x", "--phase", "9"],
             "no release of `modular` at phase 9. It has releases of phases: ",
