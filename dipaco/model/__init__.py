@@ -9,7 +9,7 @@ part name to a nested dict of arrays, so that a dict union joins the parts of se
     layers.py       norm, rotary positions, feed-forward, and a `dense` that is fast on CPU
     kernels.py      which form of a computation the device runs
     attention.py    causal attention within segments, with and without a cache
-    lm.py           parts -> logits; hidden states for the router
+    lm.py           parts -> logits, or hidden states for the router
     loss.py         next-token loss and log-likelihoods
     cache.py        keys and values of earlier tokens, for decoding
     inference.py    parts -> logits for serving: kernels and tokens as suits the machine
@@ -25,7 +25,7 @@ Letters at the end of a name are its axes:
     V  vocabulary                 G  key/value heads     R  query heads for each of them (H = G R)
                                   K  size of a head
 
-Imports `errors` and `trees`. The only room that imports Flax. Architecture: DiPaCo (arXiv
-2403.10616) section 4 gives sizes only; this is Llama (arXiv 2302.13971) with grouped queries
+The room imports `errors` and `trees`, and only this room imports Flax. Architecture: DiPaCo (arXiv
+2403.10616) section 4 gives sizes only. This is Llama (arXiv 2302.13971) with grouped queries
 (2305.13245) and optional QK-norm (2302.05442).
 """

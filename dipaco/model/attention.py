@@ -20,15 +20,15 @@ from dipaco.model.layers import declare, dense, rms_norm, rotate
 from dipaco.model.spec import ParamSpec
 
 # Blocks of 64 queries were slower than no blocks at all (CPU, 256 tokens).
-LEAST_BLOCK, MOST_BLOCKS = 128, 4  # queries in a block; blocks in a row
+LEAST_BLOCK, MOST_BLOCKS = 128, 4  # queries in a block, blocks in a row
 
 
 class Attention(nn.Module):
-    """Norm, queries, keys and values, rotary, softmax, output; a key head serves R query heads."""
+    """Norm, queries, keys and values, rotary, softmax, output. A key head serves R query heads."""
 
     specs: Mapping[str, ParamSpec]
     config: ModelConfig
-    layer: int = 0  # its place among those of a program; for `attend_fused`
+    layer: int = 0  # number of this layer in the program, for `attend_fused`
 
     @nn.compact
     def __call__(
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         allowed_BTS: jax.Array,
         cache: Mapping[str, jax.Array] | None = None,
     ) -> tuple[jax.Array, Any]:
-        """What attention adds to x, and the cache with these tokens in it (None without one)."""
+        """The output added to x, and the cache with these tokens in it (None without a cache)."""
         config, params = self.config, declare(self, self.specs)
         dtypes = config.compute_dtype, result_dtype(config)
         x_BTD = rms_norm(x_BTD, params["norm"], config.norm_epsilon)
@@ -71,11 +71,11 @@ def attend_causally(
     allowed_BTT: jax.Array,
     compute_dtype: str,
 ) -> jax.Array:
-    """As `attend`, if no token may see a later one: for each block of queries, only the keys up to
-    the block's end.
+    """`attend` for tokens that may not see later ones: each block of queries takes only the keys up
+    to the block's end.
 
     Half of the full products would be masked. Two blocks compute three quarters of them, four
-    five eighths; more blocks save little and take longer to compile.
+    five eighths. More blocks save little and take longer to compile.
     """
     length = q_BTHK.shape[1]
     block = max(LEAST_BLOCK, -(-length // MOST_BLOCKS))
@@ -96,8 +96,8 @@ def attend_fused(
     layer: int = 0,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
-    """As `attend_causally`, in one kernel that never writes scores to memory; the result is rounded
-    to `compute_dtype` on the way.
+    """`attend_causally` in one kernel that never writes scores to memory. The result is rounded to
+    `compute_dtype` on the way.
 
     Layers differ in the scale that the kernel is given, each by another power of two, which its
     queries take up: the bits are the same. Where equal bits are asked for, XLA loses the gradient's
@@ -136,7 +136,7 @@ def attend(
 ) -> jax.Array:
     """softmax(q k / sqrt(K)) v where allowed -> float32 [B, T, H K], the heads side by side.
 
-    `allowed_BTS` may have B = 1 for all rows; each query must be allowed at least one slot.
+    `allowed_BTS` may have B = 1 for all rows. Each query must be allowed at least one slot.
     """
     batch, length, num_heads, size = q_BTHK.shape
     kv_heads = k_BGSK.shape[1]
@@ -152,8 +152,8 @@ def attend(
 def _weighted_sum(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype):
     """softmax(q k) v, N = R T. The gradient is written by hand, as XLA:CPU runs it faster.
 
-    That of w = softmax(s) is w (dw - sum_S w dw). The sum equals that of y dy over K, which is
-    S / K times smaller (FlashAttention, arXiv 2205.14135, appendix B.2).
+    The gradient of w = softmax(s) is w (dw - sum_S w dw). The sum equals the sum of y dy over K,
+    which has S / K times fewer terms (FlashAttention, arXiv 2205.14135, appendix B.2).
     """
     return _weighted_sum_forward(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype)[0]
 

@@ -2,7 +2,7 @@
 
 A cache holds one document per row. Slot s of a row is the token at position s, so the number of
 tokens alone says which slots are valid: `{"length": int32 [B], "block_00": {"key": [B, G, S, K],
-"value": ...}, ...}`. Slots from `length` on may hold padding; no query sees them before they are
+"value": ...}, ...}`. Slots from `length` on may hold padding. No query sees them before they are
 written again. Heads come before slots: the other order makes each step on CPU two thirds slower.
 """
 
@@ -39,7 +39,7 @@ def empty_cache(config: ModelConfig, batch: int, slots: int) -> dict[str, Any]:
 
 
 def num_slots(cache: Cache) -> int:
-    """How many tokens a row of the cache can hold."""
+    """Number of tokens that a row of the cache can hold."""
     return cache["block_00"]["key"].shape[2]
 
 

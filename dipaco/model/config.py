@@ -35,19 +35,19 @@ class ModelConfig:
     max_length: Count
     """Tokens of context, at most."""
     num_kv_heads: Count | None = None
-    """Key/value heads of a block; None = as many as query heads."""
+    """Key/value heads of a block. None = as many as query heads."""
     head_dim: Count | None = None
-    """Values in a head, an even number; None = `model.d_model` / `model.num_heads`."""
+    """Values in a head, an even number. None = `model.d_model` / `model.num_heads`."""
     rope_theta: Positive = 10_000.0
-    """Base of the rotary wavelengths, a plain number; Llama's."""
+    """Base of the rotary wavelengths, a plain number. The default is Llama's."""
     norm_epsilon: Positive = 1e-6
     """Number added inside the square root of every RMSNorm."""
     qk_norm: bool = False
-    """Whether each query and key head has an RMSNorm, before rotary, as in Qwen3."""
+    """True: each query and key head has an RMSNorm, before rotary, as in Qwen3."""
     tied_head: bool = False
-    """Whether the head is the embedding's table; there is then no part `head`."""
+    """True: the head is the embedding's table, and there is no part `head`."""
     compute_dtype: ComputeDtype = "float32"
-    """Type of what products multiply: `float32`, or `bfloat16` with sums in float32. Parameters are
+    """Type of the inputs of products: `float32`, or `bfloat16` with sums in float32. Parameters are
     always float32."""
     result_dtype: ResultDtype = "auto"
     """Type in which the products of a block leave their float32 sums, and the gradients of their
@@ -56,8 +56,8 @@ class ModelConfig:
     `float32`. A `mesh.tensor` above 1 adds the parts of such a sum in this type as well. Residual
     stream, logits and gradients of parameters are always float32."""
     attention_kernel: AttentionKernel = "auto"
-    """In training: `cudnn` = cuDNN's, in bfloat16 on NVIDIA Ampere or later; `plain` = the one
-    written here; `auto` = cuDNN's where it runs, else the plain one."""
+    """Attention in training: `cudnn` = cuDNN's kernel, in bfloat16 on NVIDIA Ampere or later.
+    `plain` = JAX operations. `auto` = cuDNN's if it runs, else the plain one."""
 
     def __post_init__(self):
         check_values(self, "model")
@@ -94,7 +94,7 @@ class ModelConfig:
 
     @property
     def fits_cudnn(self) -> bool:
-        """Whether cuDNN's attention takes heads of this size, on some GPU."""
+        """True if cuDNN's attention takes heads of this size, on some GPU."""
         return self.head_size % 8 == 0 and self.head_size <= 256
 
 
@@ -119,7 +119,7 @@ def part_names(config: ModelConfig) -> tuple[str, ...]:
 
 
 def part_parameters(config: ModelConfig) -> dict[str, int]:
-    """How many parameters each part has."""
+    """Number of parameters of each part."""
     table = config.vocab_size * config.d_model
     counts = dict.fromkeys(block_names(config), _block_matrices(config) + _block_norms(config))
     counts = {"embed": table, **counts, "final_norm": config.d_model}
@@ -135,10 +135,10 @@ def flops_per_token(config: ModelConfig, length: int, *, training: bool = True) 
     """Floating point operations of the matrix products for one token, a multiply-add being two.
 
     Forward: 2 N + 4 L H K T, with N the parameters in products (the blocks' matrices and the head,
-    tied or not; the embedding is a look-up), L layers, H heads of size K, and T = `length`, the
-    tokens of a row. Training is three times that: the backward pass has two products for each of
-    the forward pass. As usual, the second term counts the whole T x T square of attention, although
-    half of it is masked; norms, softmax and rotary are left out.
+    tied or not, since the embedding is a look-up), L layers, H heads of size K, and T = `length`,
+    the tokens of a row. Training is three times that: the backward pass has two products for each
+    of the forward pass. As usual, the second term counts the whole T x T square of attention,
+    although half of it is masked. Norms, softmax and rotary are left out.
 
     Source: PaLM (arXiv 2204.02311) appendix B.
     """
@@ -164,7 +164,7 @@ BESIDE_EMBED = ("vocab", "heads", "kv_heads", "feed_forward")  # the other axes 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardingRules:
-    """The mesh axes along which each logical axis is divided; none = whole on every device."""
+    """The mesh axes along which each logical axis is divided. None = whole on every device."""
 
     batch: tuple[MeshAxis, ...] = ("data", "fsdp")
     """Mesh axes along which the rows of a batch are divided."""
@@ -198,7 +198,7 @@ class ShardingRules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; one axis may be -1, the remaining devices.
+    """Devices along each axis of the mesh. One axis may be -1, the remaining devices.
 
     Without a -1 the mesh uses the first data x fsdp x tensor devices only.
     """
@@ -233,7 +233,7 @@ class MeshConfig:
 
     @property
     def num_devices(self) -> int | None:
-        """Of the whole mesh; None = all that there are."""
+        """Number of devices of the mesh. None = all devices."""
         return None if -1 in self._sizes else math.prod(self._sizes)
 
     @property

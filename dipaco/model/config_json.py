@@ -13,12 +13,12 @@ from dipaco.errors import BadSetting
 from dipaco.model.config import ModelConfig
 from dipaco.model.errors import BadCheckpoint
 
-# What `transformers` assumes for keys that an architecture's config.json omits.
+# Values that `transformers` assumes for keys that an architecture's config.json omits.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {},
     "Qwen3ForCausalLM": {"head_dim": 128, "num_key_value_heads": 32},
 }
-_ROPE = ("rope_parameters", "rope_scaling")  # of `transformers` 5, and of earlier ones
+_ROPE = ("rope_parameters", "rope_scaling")  # keys of `transformers` 5, and of earlier versions
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -50,9 +50,9 @@ def read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mode
     """The model that a checkpoint's `config.json` describes.
 
     Args:
-      folder: of the checkpoint; for messages.
-      theirs: what the file holds.
-      has_head: whether the weights have a head; without `tie_word_embeddings` this decides.
+      folder: the checkpoint's folder, for messages.
+      theirs: the content of the file.
+      has_head: True if the weights have a head. This decides if `tie_word_embeddings` is missing.
 
     Raises:
       BadCheckpoint: the architecture or an option is not supported, or a value is missing, of
@@ -105,7 +105,7 @@ def _mistyped(theirs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_of(value: Any, kinds: tuple[type, ...]) -> bool:
-    """As `isinstance`, but that true and false are no numbers."""
+    """`isinstance`, except that true and false are no numbers."""
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 

@@ -1,6 +1,6 @@
 """Checkpoints of Hugging Face `transformers`, written and read.
 
-A model without QK-norm is a `LlamaForCausalLM`, one with it a `Qwen3ForCausalLM`; one table maps
+A model without QK-norm is a `LlamaForCausalLM`, one with it a `Qwen3ForCausalLM`. One table maps
 our parameter names to theirs. Theirs are stored [out, in], ours [in, out]. Every size and switch is
 written out: `transformers` silently fills in what `config.json` omits (a head of 128, a theta of
 10,000), and a wrong theta still loads.
@@ -54,7 +54,7 @@ _IN_BLOCK = {
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether an earlier export of this checkpoint is there.
+    """True if an earlier export of this checkpoint is there.
 
     Raises:
       CheckpointIncomplete: files of it are missing.
@@ -87,14 +87,13 @@ def export_checkpoint(
     The folder appears whole or not at all: it is written under another name, and renamed.
 
     Args:
-      config: sizes.
       parts: the parameters of one path.
-      tokenizer_file: a `tokenizer.json`; copied byte for byte.
+      tokenizer_file: a `tokenizer.json`, copied byte for byte.
       folder: must not exist yet.
-      start: what texts began with; `bos_token`.
-      end: what they ended with, where generation stops; `eos_token`. It is the tokenizer's
-        `pad_token` too: what fills a batch is masked. config.json names no padding, since training
-        would then leave that row of the embedding as it is.
+      start: the token that texts began with, the `bos_token`.
+      end: the token that texts ended with, the `eos_token`. Generation stops at it. It is the
+        tokenizer's `pad_token` too, since padding in a batch is masked. config.json names no
+        padding, since training would then leave that row of the embedding as it is.
 
     Raises:
       CheckpointExists: the folder is there already.
@@ -140,7 +139,7 @@ def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
 
     names = _names(config)
     expected = {their_name for their_name, _ in names.values()}
-    # A tied checkpoint may hold its head as well; older ones hold their rotary frequencies.
+    # A tied checkpoint may hold its head as well. Older ones hold their rotary frequencies.
     ignored = {name for name in where if name.endswith("rotary_emb.inv_freq")}
     ignored |= {"lm_head.weight"} if config.tied_head else set()
     missing, unknown = sorted(expected - where.keys()), sorted(where.keys() - expected - ignored)
@@ -187,7 +186,7 @@ def _model_json(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_size,
         "max_position_embeddings": config.max_length,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "rope_theta": config.rope_theta,  # where `transformers` 4 looks for it
+        "rope_theta": config.rope_theta,  # `transformers` 4 reads it here
         "rms_norm_eps": config.norm_epsilon,
         "hidden_act": "silu",
         "tie_word_embeddings": config.tied_head,

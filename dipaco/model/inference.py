@@ -1,10 +1,10 @@
 """The model for serving: kernels joined once, tokens between them as the products take them.
 
-Axis letters are in this room's `__init__`; N = B T is the tokens of all rows side by side. A step
-of decoding multiplies few tokens by a large kernel. How the two lie in that product is decided for
-the machine, when a kernel is prepared (`kernels.tokens_are_rows`), and so lie all values between
-the products: `x` below is [N, D] where tokens are rows, else [D, N]. Hidden states that go out have
-them as columns on any machine, and logits as rows.
+Axis letters are in this room's `__init__`, and N = B T is the tokens of all rows side by side. A
+step of decoding multiplies few tokens by a large kernel. The machine decides their layout in that
+product when a kernel is prepared (`kernels.tokens_are_rows`), and all values between the products
+have this layout: `x` below is [N, D] if tokens are rows, else [D, N]. Returned hidden states have
+tokens as columns on any machine, and logits have them as rows.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Kernel:
 
     @property
     def features_axis(self) -> int:
-        """Of the tokens that it is multiplied with, and of the product."""
+        """The features' axis in the tokens that it is multiplied with, and in the product."""
         return int(self.tokens_are_rows)
 
     @property
@@ -52,9 +52,8 @@ def prepare(
     Takes any subset of the parts, so that a module can be prepared apart from a path.
 
     Args:
-      config: sizes.
-      parts: as they are trained.
-      has_tokens_as_rows: how products are taken; None = as is sooner on this machine.
+      parts: parameters as trained.
+      has_tokens_as_rows: the layout of products. None = the faster one on this machine.
     """
     if has_tokens_as_rows is None:
         has_tokens_as_rows = tokens_are_rows()
@@ -69,11 +68,11 @@ def extend(
     """Runs T more tokens of each row through the blocks.
 
     Args:
-      config: sizes; static under `jax.jit`.
+      config: static under `jax.jit`.
       prepared: the parts of a path after `prepare`.
-      tokens_BT: int32 token ids; padding at the end of a row is seen by no token before it.
-      starts_B: int32, position of each row's first token: how many of its slots are valid.
-      blocks: the cache; there must be a slot for each of the T tokens.
+      tokens_BT: int32 token ids. Padding at the end of a row is seen by no token before it.
+      starts_B: int32, position of each row's first token: the number of its valid slots.
+      blocks: the cache, with a free slot for each of the T tokens.
 
     Returns:
       Hidden states float32 [D, B T], before the final norm, and the cache with the tokens in it.
@@ -101,11 +100,11 @@ def logits(config: ModelConfig, prepared: Parts, x_DN: jax.Array) -> jax.Array:
 
 
 # The pieces of the two above. Each takes one part or none, so that tokens may come from rows of
-# several paths (`model.mixed`). `axis` is the features'; `unit_x` is what `unit` made of x.
+# several paths (`model.mixed`). `axis` is the features' axis, and `unit_x` is the result of `unit`.
 
 
 def features_axis(prepared: Parts) -> int:
-    """Of x: 1 where tokens are rows, [N, D], else 0, [D, N]."""
+    """The features' axis of x: 1 if tokens are rows, [N, D], else 0, [D, N]."""
     return prepared["block_00"]["attention"]["output"].features_axis
 
 
@@ -118,13 +117,13 @@ def as_columns(x: jax.Array, axis: int) -> jax.Array:
 
 def as_rows(x: jax.Array, axis: int) -> jax.Array:
     """[N, D], however x lies."""
-    return x if axis else lax.optimization_barrier(x).T  # as in `as_columns`
+    return x if axis else lax.optimization_barrier(x).T  # see `as_columns`
 
 
 class SeenSlots(NamedTuple):
-    """Where new tokens stand, and which slots of the cache each of them may see."""
+    """Positions of new tokens, and the slots of the cache that each of them may see."""
 
-    rotary: Any  # from `layers.rotary_table`
+    rotary: Any  # rows of `layers.rotary_table`
     allowed_BTS: jax.Array
 
 
@@ -178,9 +177,10 @@ def attend_cached(
     seen: SeenSlots,
     cache: Mapping[str, jax.Array],
 ) -> tuple[jax.Array, Any]:
-    """What the heads of T new tokens of each row read [B T, H K], and the block's cache with them.
+    """The values that the heads of T new tokens of each row read, [B T, H K], and the block's cache
+    with these tokens.
 
-    No parameters: the rows may be of any paths.
+    The function takes no parameters of the model, so the rows may be of any paths.
     """
     batch, length = joined_BTMK.shape[:2]
     q_BTHK, k_BTGK, v_BTGK = _split_heads(config, joined_BTMK)
@@ -191,12 +191,12 @@ def attend_cached(
 
 
 def attention_output(config: ModelConfig, block: Tree, y: jax.Array) -> jax.Array:
-    """What attention adds to x; `y` is what the heads read, as x lies."""
+    """Attention's addition to x. `y` is the values that the heads read, in the layout of x."""
     return _product(config, block["attention"]["output"], y)
 
 
 def feed_forward(config: ModelConfig, block: Tree, unit_x: jax.Array) -> jax.Array:
-    """What the feed-forward layer adds to x."""
+    """The feed-forward layer's addition to x."""
     params = block["feed_forward"]
     axis = params["gate_up"].features_axis
     both = _product(config, params["gate_up"], scaled(params["norm"], unit_x, axis))
@@ -247,7 +247,7 @@ def _split_heads(config, joined):
 def _product(config: ModelConfig, kernel: Kernel, x: jax.Array) -> jax.Array:
     """float32 [N, out] of x [N, in] where tokens are rows, else [out, N] of [in, N]."""
     dtype, dimensions = config.compute_dtype, (((1,), (0,)), ((), ()))
-    # As in `as_columns`, for a transpose before the product.
+    # The barrier keeps the transpose before the product (see `as_columns`).
     values, x = kernel.values.astype(dtype), lax.optimization_barrier(x.astype(dtype))
     both = (x, values) if kernel.tokens_are_rows else (values, x)
     return lax.dot_general(*both, dimensions, preferred_element_type=jnp.float32)

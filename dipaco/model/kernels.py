@@ -1,4 +1,4 @@
-"""Which of several forms of a computation the device of this machine runs."""
+"""The choice between forms of a computation for the device of this machine."""
 
 import dataclasses
 import functools
@@ -14,11 +14,11 @@ AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
 
 
 def uses_cudnn(config: ModelConfig, length: int) -> bool:
-    """Whether rows of `length` tokens use cuDNN's kernel: as configured; on "auto", if it can.
+    """True if rows of `length` tokens use cuDNN's kernel, as configured. "auto" uses it if it can.
 
     It takes 16-bit types, head sizes that are multiples of 8, an even length with a mask, and
-    NVIDIA's Ampere or later; heads above 128, up to 256, Hopper or later, and where they are asked
-    for (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
+    NVIDIA's Ampere or later. Heads above 128, up to 256, need Hopper or later and are not chosen by
+    "auto" (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
 
     Raises:
       KernelUnavailable: as `check_kernel`.
@@ -57,8 +57,8 @@ def _runs_cudnn(device: jax.Device, head_size: int) -> bool:
 
 
 def result_dtype(config: ModelConfig) -> str:
-    """The type in which a dense product of a block leaves its result: as configured; on "auto",
-    that of its inputs, but float32 on CPU.
+    """The type of a dense product's result in a block, as configured. "auto" is the type of its
+    inputs, but float32 on CPU.
 
     A GPU is kept waiting by its memory: with results of bfloat16 a step of 176 M parameters took
     0.90 of the time on an H100, and 0.80 of the memory. On CPU a product with a bfloat16 result
@@ -71,13 +71,13 @@ def result_dtype(config: ModelConfig) -> str:
 
 @functools.cache
 def tokens_are_rows() -> bool:
-    """Whether products for serving have the tokens as rows, [N, in] times [in, out], or as columns,
-    [out, in] times [in, N].
+    """True if products for serving have the tokens as rows, [N, in] times [in, out]. False: as
+    columns, [out, in] times [in, N].
 
     XLA:CPU packs the right-hand side of a product. On Intel's processors it is better to pack the
     tokens (columns): two thirds to three quarters of the time from 4 to 32 of them (jax 0.10,
     float32, a kernel of 1 MB). On AMD's (EPYC, Zen 5) rows read a kernel faster that no cache
-    holds: 64 rows on 64 paths decode in 0.73 of the time; of one path, 0.8 of it for 2 tokens and
-    0.9 to 1.0 for more.
+    holds: 64 rows on 64 paths decode in 0.73 of the time. Rows of one path take 0.8 of it for 2
+    tokens and 0.9 to 1.0 for more.
     """
     return jax.default_backend() == "cpu" and is_from_amd()

@@ -23,7 +23,7 @@ def dense(
 
     Inputs are cast to `compute_dtype`, and sums are float32. The result, and the gradient of x, are
     rounded to `result_dtype` on their way through memory, where the model keeps them until the
-    backward pass (`config.result_dtype` says when); the gradient of the kernel is not. Where a mesh
+    backward pass (see `kernels.result_dtype`). The gradient of the kernel is not rounded. If a mesh
     divides the summed axis, each device rounds its part, and parts are added in that type.
     """
     return _dense_forward(x, kernel_NM, compute_dtype, result_dtype)[0]
@@ -53,8 +53,8 @@ def _dense_backward(compute_dtype, result_dtype, saved, gradient):
 
 
 def _contract(a, b, axes_a, axes_b, result_dtype="float32"):
-    """The product of a and b summed over the given axes, without transposed copies; float32, of
-    which `result_dtype` is kept.
+    """The product of a and b summed over the given axes, without transposed copies. Sums are
+    float32 and are rounded to `result_dtype`.
     """
     dimensions = ((axes_a, axes_b), ((), ()))
     product = lax.dot_general(a, b, dimensions, preferred_element_type=jnp.dtype(result_dtype))
@@ -94,7 +94,7 @@ def rotary_table(positions_BT: jax.Array, head_size: int, theta: float) -> jax.A
 def rotate(x_BTHK: jax.Array, rotary: jax.Array) -> jax.Array:
     """Rotates each pair (i, i + K/2) by its angle in the `rotary_table` (arXiv 2104.09864).
 
-    Half-split, as Llama in `transformers`; the paper pairs neighbours.
+    Half-split, as Llama in `transformers`. The paper pairs neighbours.
     """
     cosine, sine = rotary[:, :, :, None, :]
     first, second = jnp.split(x_BTHK, 2, axis=-1)

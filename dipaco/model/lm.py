@@ -1,4 +1,4 @@
-"""From parts to logits: one Flax module per part, applied in turn.
+"""The forward pass: one Flax module per part, applied in turn from parts to logits.
 
 Axis letters are in this room's `__init__`. Nothing outside this room sees Flax: the parts come in
 as a mapping of plain nested dicts.
@@ -39,10 +39,10 @@ def forward(
     """Logits of the next token at every position.
 
     Args:
-      config: sizes; static under `jax.jit`.
+      config: static under `jax.jit`.
       parts: the parameters of one path.
       tokens_BT: int32 token ids.
-      segments: int32 [B, T], the piece of the row that each token belongs to; a token attends
+      segments: int32 [B, T], the piece of the row that each token belongs to. A token attends
         within its piece only, and 0 is padding. None: each row is one piece.
       positions: int32 [B, T], position of each token in its piece. None: counted along the row,
         with the same logits up to rounding, since rotary attention sees distances only.
@@ -69,20 +69,20 @@ def training_loss(
     rows_sharding: jax.sharding.NamedSharding | None = None,
     rule: LogitsLoss = next_token_loss,
 ) -> tuple[jax.Array, jax.Array]:
-    """`loss.next_token_loss` of the logits, with ways to save memory in its gradient; or another
-    rule.
+    """`loss.next_token_loss` of the logits, or another rule, with ways to save memory in its
+    gradient. Arguments as `forward`, and:
 
     Args:
-      config, parts, tokens_BT, segments, positions: as `forward`.
       rematerialise: keep only the inputs of each block, and compute the rest again in the backward
         pass: a third more work.
-      loss_chunks: how many equal lengths rows are cut into for the logits; the same work.
-      rows_sharding: of the rows of hidden states on a mesh; None = XLA chooses.
-      rule: of whole rows of logits; another than `next_token_loss` has them in one chunk.
+      loss_chunks: equal lengths that rows are cut into for the logits, without more work.
+      rows_sharding: the sharding of the rows of hidden states on a mesh. None = XLA chooses.
+      rule: loss of whole rows of logits. A rule other than `next_token_loss` gets them in one
+        chunk.
 
     Returns:
-      Summed negative log-likelihood in nats (or what the rule says) and the number of targets;
-      float32 scalars.
+      Summed negative log-likelihood in nats (or the rule's loss) and the number of targets, float32
+      scalars.
     """
     x_BTD, _ = _through_blocks(
         config, parts, tokens_BT, segments, positions, None, rematerialise, rows_sharding
@@ -108,12 +108,12 @@ def hidden_states(
     segments: jax.Array | None = None,
     positions: jax.Array | None = None,
 ) -> jax.Array:
-    """The last block's output before the final norm, float32 [B, T, D]; routers read it."""
+    """The last block's output before the final norm, float32 [B, T, D], which routers read."""
     return _through_blocks(config, parts, tokens_BT, segments, positions, None)[0]
 
 
 def _constrained(rows_sharding, x_BTD):
-    """Divides hidden states by rows; XLA by itself would divide them along D, as the parameters."""
+    """Divides hidden states by rows. XLA by itself would divide them along D, as the parameters."""
     return x_BTD if rows_sharding is None else lax.with_sharding_constraint(x_BTD, rows_sharding)
 
 
@@ -157,7 +157,7 @@ def _through_blocks(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rematerialised(block, params, x_BTD, inputs):
-    """block(params, x, *inputs) without the cache; only its inputs are kept for the gradient."""
+    """block(params, x, *inputs) without the cache. Only its inputs are kept for the gradient."""
     return block(params, x_BTD, *inputs)[0]
 
 
@@ -195,11 +195,11 @@ def _logits(config, head, x_BTD):
 
 
 def _allowed(length, segments, positions_BT, cache):
-    """Which slots each token may attend to: [B or 1, T, S]."""
+    """Slots that each token may attend to: bool [B or 1, T, S]."""
     if cache is not None:
         slots_S = jnp.arange(num_slots(cache), dtype=jnp.int32)
         return slots_S[None, None, :] <= positions_BT[:, :, None]
-    # By index in the row rather than position: within a segment the order is the same.
+    # The index in the row replaces the position: within a segment the order is the same.
     index = jnp.arange(length, dtype=jnp.int32)
     causal_BTS = (index[None, :] <= index[:, None])[None]
     if segments is None:
@@ -212,7 +212,7 @@ def _apply(part: nn.Module, params: Tree, *inputs: Any, method: str | None = Non
 
 
 class Embed(nn.Module):
-    """Part `embed`: token id -> its row of the table; also the logits of a tied head."""
+    """Part `embed`: token id -> its row of the table. A tied head takes its logits from it too."""
 
     specs: Tree
     config: ModelConfig
@@ -235,7 +235,7 @@ class Block(nn.Module):
 
     specs: Tree
     config: ModelConfig
-    layer: int = 0  # its place among those of a program
+    layer: int = 0  # number of this layer in the program
 
     @nn.compact
     def __call__(self, x_BTD, rotary, positions_BT, allowed_BTS, cache):

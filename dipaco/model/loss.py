@@ -20,7 +20,7 @@ LogitsLoss = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Ar
 def next_token_loss(
     logits_BTV: jax.Array, tokens_BT: jax.Array, segments_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Summed negative log-likelihood in nats, and the number of targets; both float32 scalars."""
+    """Summed negative log-likelihood in nats, and the number of targets, both float32 scalars."""
     is_target_BT = next_is_target(segments_BT)
     total = summed_loss(logits_BTV, next_tokens(tokens_BT), is_target_BT)
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)
@@ -112,12 +112,12 @@ def _cut(leaves, num_chunks):
 
 
 def next_tokens(tokens_BT: jax.Array) -> jax.Array:
-    """Token t+1 at t; the last column is the row's first token, which is never a target."""
+    """Token t+1 at t. The last column is the row's first token, which is never a target."""
     return jnp.roll(tokens_BT, -1, axis=1)
 
 
 def next_is_target(segments_BT: jax.Array) -> jax.Array:
-    """Whether token t+1 is a target, at t; false in the last column."""
+    """True at t if token t+1 is a target. False in the last column."""
     continues_BT = segments_BT[:, 1:] == segments_BT[:, :-1]
     is_target_BT = continues_BT & (segments_BT[:, 1:] != 0)
     return jnp.pad(is_target_BT, ((0, 0), (0, 1)))
@@ -126,10 +126,10 @@ def next_is_target(segments_BT: jax.Array) -> jax.Array:
 def token_log_likelihoods(
     logits_BTV: jax.Array, tokens_BT: jax.Array, segments_BT: jax.Array
 ) -> jax.Array:
-    """float32 [B, T]: log p(token t | its segment before t) in nats; 0 if t is not a target."""
+    """float32 [B, T]: log p(token t | its segment before t) in nats. 0 if t is not a target."""
     next_BT1 = next_tokens(tokens_BT)[:, :, None]
     next_logit_BT = jnp.take_along_axis(logits_BTV, next_BT1, axis=-1)[:, :, 0]
     log_likelihood_BT = next_logit_BT - jax.nn.logsumexp(logits_BTV, axis=-1)
     kept_BT = jnp.where(next_is_target(segments_BT), log_likelihood_BT, 0.0)
-    # Entry t is about token t+1; the last column is no target, so a 0 comes to the front.
+    # Entry t is about token t+1. The last column is no target, so a 0 comes to the front.
     return jnp.roll(kept_BT, 1, axis=1)

@@ -2,9 +2,9 @@
 
 Rows of one path share every module, rows of two paths some of them or none. So each level has its
 own order of the rows: sorted by module and cut into *tiles*, each of which is C columns that pass
-one module. A step takes the columns of a tile through its module's kernels; attention, which has no
-kernel, is over all rows in their own order, and so is the cache. On the way from one level to the
-next, the columns change places.
+one module. A step takes the columns of a tile through its module's kernels. Attention, which has no
+kernel, is over all rows in their order in the batch, and so is the cache. Between two levels the
+columns change places.
 
 The modules of the tiles are separate arguments of the program, where nothing is copied and a module
 is held once, or lie in one stack, whose products are batched: one operation for all tiles, and a
@@ -31,7 +31,7 @@ from dipaco.model.spec import Parts
 class ModuleStack(NamedTuple):
     """The modules of T tiles, side by side."""
 
-    parts: Parts  # each array as that of a module, [T, ...]
+    parts: Parts  # a module's arrays, each with a first axis: [T, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -39,24 +39,24 @@ class ModuleStack(NamedTuple):
 class LevelTiles:
     """The rows of a step, by the modules of one level: T tiles of C columns."""
 
-    # Of each tile, prepared; a module may have several tiles.
+    # The prepared module of each tile. A module may have several tiles.
     modules: tuple[Parts, ...] | ModuleStack
-    rows_TC: Any  # int32: which row each column is; any row for a column without
+    rows_TC: Any  # int32: the row of each column, or any row if the column has none
     places_B: Any  # int32: the column of each row, t C + c
 
     @property
     def is_whole(self) -> bool:
-        """Whether one module has all rows, in their own order."""
+        """True if one module has all rows, in their order in the batch."""
         return self.rows_TC.shape == (1, len(self.places_B))
 
     @property
     def parts(self) -> Parts:
-        """Of the first module, or of all in their stack."""
+        """Parts of the first module, or of all modules in their stack."""
         return self.modules.parts if isinstance(self.modules, ModuleStack) else self.modules[0]
 
 
 class MixedParts(NamedTuple):
-    """The levels of a step; each part of the model is in the modules of one of them."""
+    """The levels of a step. Each part of the model is in the modules of one level."""
 
     levels: tuple[LevelTiles, ...]
 
@@ -65,7 +65,7 @@ class MixedParts(NamedTuple):
 
     @property
     def features_axis(self) -> int:
-        """As `inference.features_axis`."""
+        """The features' axis (`inference.features_axis`)."""
         return inference.features_axis(self.level_of("block_00").parts)
 
 
@@ -75,11 +75,11 @@ def extend(
     """Runs one more token of each row through the blocks, as `inference.extend` for each path.
 
     Args:
-      config: sizes; static under `jax.jit`.
+      config: static under `jax.jit`.
       mixed: the modules that each row passes.
       tokens_B: int32 token ids.
-      starts_B: int32, their positions.
-      blocks: the cache, in the order of the rows; there must be a slot for the token.
+      starts_B: int32, positions of the tokens.
+      blocks: the cache, in the order of the rows, with a free slot for the token.
 
     Returns:
       Hidden states for `logits`: float32, before the final norm, in the tiles of the last block.
@@ -170,16 +170,16 @@ def _to_rows(level: LevelTiles, tiles: Tiles) -> jax.Array:
     return jnp.concatenate(tiles)[level.places_B]
 
 
-# As in `inference`, x is [N, M] or [M, N]; `axis` is that of its M features.
+# x is [N, M] or [M, N], as in `inference`. `axis` is the axis of its M features.
 
 
 def _joined(axis: int, tiles: Tiles) -> jax.Array:
-    """Of each tile C tokens, as x lies -> x, with N = T C."""
+    """C tokens of each tile, in the layout of x -> x, with N = T C."""
     return tiles[0] if len(tiles) == 1 else jnp.concatenate(tiles, axis=1 - axis)
 
 
 def _tiles_of(axis: int, level: LevelTiles, x: jax.Array) -> Tiles:
-    """x -> of each tile C tokens, as x lies."""
+    """x -> C tokens of each tile, in the layout of x."""
     if not isinstance(level.modules, ModuleStack):
         return jnp.split(x, len(level.modules), axis=1 - axis)
     num_tiles = len(level.rows_TC)

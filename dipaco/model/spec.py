@@ -2,7 +2,7 @@
 
 One tree of descriptions is read in several ways: `initialise` makes the arrays, `sharding.py`
 places them, the layers declare them, a store checks what it loads. Describing takes well under a
-millisecond; tracing an `init` takes hundreds.
+millisecond, while tracing an `init` takes hundreds.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ class ParamSpec:
 
     shape: tuple[int, ...]
     dtype: jnp.dtype
-    axes: tuple[str | None, ...]  # logical name of each axis; `sharding.RULES` gives them mesh axes
+    axes: tuple[str | None, ...]  # logical names, which `sharding.RULES` gives mesh axes
     init: Initialiser
 
 
 def describe(config: ModelConfig) -> dict[str, Tree]:
     """Every part of the model, a `ParamSpec` at each leaf, in the order of `part_names`."""
     vocabulary, width = config.vocab_size, config.d_model
-    # 0.02 is Llama's; the first norm would take unit variance as well.
+    # 0.02 is Llama's. The first norm would take unit variance as well.
     parts = {
         "embed": {"table": _matrix(vocabulary, width, ("vocab", "embed"), standard_deviation=0.02)},
         **{name: _block(config) for name in block_names(config)},
@@ -95,7 +95,7 @@ def _matrix(
     gain: float = 1.0,
     standard_deviation: float | None = None,
 ) -> ParamSpec:
-    """Normal values; by default of variance gain^2 / num_rows, which keeps the input's scale."""
+    """Normal values. Their default variance, gain^2 / num_rows, keeps the input's scale."""
     deviation = gain * num_rows**-0.5 if standard_deviation is None else standard_deviation
     init = initializers.normal(deviation)
     return ParamSpec((num_rows, num_columns), jnp.dtype(jnp.float32), axes, init)
