@@ -1,13 +1,13 @@
-"""Run a sweep: named rows under several seeds, each a run of its own, and one table of them all.
+"""Run a sweep: named rows under several seeds, each a separate run, and one table of all runs.
 
   dipaco ablate configs/ablations/sharing.py --run runs/sharing
   dipaco ablate configs/ablations/sharing.py --run runs/sharing --seeds 0,1,2 --jobs 2
-  dipaco ablate SWEEP --run DIR --only 2x2 diloco         runs these; the table has all
+  dipaco ablate SWEEP --run DIR --only 2x2 diloco         runs these, and the table has all
   dipaco ablate SWEEP --run DIR --redo 2x2                runs a row again whose settings changed
 
 A sweep is a file with a function `sweep() -> dict[str, RunConfig]`. Text, tokens and base model are
 made once for all rows that agree on them. Interrupted at any point (Ctrl-C, kill -9, power loss),
-the same command continues; finished runs are never run again, and a new row or seed runs alone.
+the same command continues. Finished runs are never run again, and a new row or seed runs alone.
 Writes table.md, table.json and plot.png whenever a run is finished.
 """
 

@@ -1,10 +1,10 @@
-"""Show a config's settings, by the names that `--set` takes, and the sizes that follow; say what a
-setting is; copy a config that is shipped.
+"""Show a config's settings, by the names that `--set` takes, and the sizes that follow. Explain a
+setting. Copy a shipped config.
 
-  dipaco config list                             what is shipped
-  dipaco config copy quickstart my.py            a file of one's own, to be edited
+  dipaco config list                             the shipped configs
+  dipaco config copy quickstart my.py            your own file, to be edited
   dipaco config show my.py --set inner.steps=50
-  dipaco config show my.py --explain inner       what the settings of `inner` are; no name: all
+  dipaco config show my.py --explain inner       explains the settings of `inner` (no name: all)
   dipaco config show --explain inner.steps       the same without values
 """
 
@@ -73,7 +73,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _is_sweep(file: Path) -> bool:
-    """Whether it has rows (`sweep()`), where a config has `run()`."""
+    """True if the file has rows (`sweep()`). A config has `run()`."""
     tops = ast.parse(file.read_text()).body
     return any(isinstance(each, ast.FunctionDef) and each.name == "sweep" for each in tops)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HELP = "show a run on a page, and replay it"
 END_SECONDS = 10.0  # for it to end when the run does
-DRAIN_SECONDS = 2.0  # for what is sent to open pages to end
+DRAIN_SECONDS = 2.0  # time for open pages to get their last data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +90,8 @@ def _serve(watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...]
 
 @contextlib.contextmanager
 def beside(run: str, port: int | None) -> Generator[None]:
-    """The dashboard of a run in a process of its own, which prints its address and ends with this
-    one; no process if `port` is None. A port that is taken is said, and the run goes on without.
+    """The dashboard of a run in another process, which prints its address and ends with this one.
+    No process if `port` is None. If the port is taken, it prints so, and the run goes on without.
     """
     if port is None:
         yield

@@ -8,7 +8,7 @@ class FileRefused(DipacoError):
 
 
 class ConfigExists(DipacoError):
-    """{file} is there already; a copy never overwrites. Give another name, or remove it."""
+    """{file} is there already. A copy never overwrites. Give another name, or remove it."""
 
 
 class ConfigMissing(DipacoError):
@@ -36,7 +36,7 @@ class TransportMismatch(DipacoError):
 
 
 class PathNeeded(DipacoError):
-    """This run has {paths} paths, and a swarm trains one of them. Choose it with --path 0 to {last}."""
+    """This run has {paths} paths, and a swarm trains one path. Choose it with --path 0 to {last}."""
 
 
 class UnknownImageFormat(DipacoError):
@@ -52,7 +52,7 @@ class NotForSweeps(DipacoError):
 
 
 class SweepNeedsFolder(DipacoError):
-    """A sweep needs a folder on this machine, and {given} is in a bucket. Give a folder; a single row can be run in a bucket with `dipaco train`."""
+    """A sweep needs a folder on this machine, and {given} is in a bucket. Give a folder. A single row can be run in a bucket with `dipaco train`."""
 
 
 class OutputNotLocal(DipacoError):
@@ -60,4 +60,4 @@ class OutputNotLocal(DipacoError):
 
 
 class RowsFailed(DipacoError):
-    """{count} of the sweep's runs could not be finished: {problems} The others are finished; the same command continues with the rest."""
+    """{count} of the sweep's runs could not be finished: {problems} The others are finished. The same command continues with the rest."""

@@ -5,7 +5,7 @@
   dipaco evaluate --run runs/quickstart --documents 'jsonl:posts.jsonl?text=body' --path 2 --json
 
 PLACE is a file, a glob (in quotes), a folder with .txt, .jsonl and .parquet files in it, or one
-of `data.sources`. JSON lines and Parquet have their text in the column `text`; any other
+of `data.sources`. JSON lines and Parquet have their text in the column `text`. Any other
 file is a text. A text is cut into documents as for training (`data.max_document_bytes`), the router
 picks the path of each by its first tokens (`data.prefix_tokens`), which are not counted, and all
 others are predicted in windows of `data.length`. With `--path` all documents go to one path. With

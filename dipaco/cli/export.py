@@ -5,7 +5,7 @@
   python -c "from transformers import AutoModelForCausalLM as M; M.from_pretrained('exported')"
 
 Each checkpoint is complete, so all paths together take more space than the run's modules, which
-paths share; the table at the end shows how much. Interrupted, the same command continues with the
+paths share. The table at the end shows how much. Interrupted, the same command continues with the
 next path.
 """
 

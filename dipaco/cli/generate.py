@@ -4,9 +4,10 @@
   dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9
   cat letter.txt | dipaco generate --run runs/quickstart --prompt - --truncate
 
-Drawn at temperature 1, as by `dipaco serve`; greedy at 0. The text goes to standard output, the
-seed and everything else to standard error. It stops where the model ends the text. A prompt shorter
-than the routing prefix is routed by its own tokens; an empty one is the start of a text.
+Tokens are drawn at temperature 1, as by `dipaco serve`, or greedily at 0. The text goes to standard
+output, the seed and everything else to standard error. It stops where the model ends the text. A
+prompt shorter than the routing prefix is routed by all its tokens. An empty one is the start of a
+text.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Look into a run: what each path was given, and how its modules moved.
+"""Look into a run: the documents of each path, and the steps of the modules.
 
   dipaco inspect --run runs/quickstart
   dipaco inspect --run runs/quickstart --json
@@ -7,11 +7,11 @@
 Shows the documents and domains of every path and the sizes of the shards. For every alternation:
 how many of the router's documents each path gets without and with calibration, how often the router
 agrees with the scores of the paths, and how many documents it sends to the same path as the router
-before. For every module and phase: the norm of its mean outer gradient, that of each path through
-it, and the mean cosine between two of these: 1 if the paths agree, 0 if they are unrelated, below 0
-if they undo each other's work. And the lag, the cosine between the mean and that of the phase
-before: below or near 0, outer momentum has nothing to go on with. Where the run samples texts
-(`samples.prompts`): every prompt, and how each release continued it.
+before. For every module and phase: the norm of its mean outer gradient, the norm for each path
+through it, and the mean cosine between two paths: 1 if they agree, 0 if they are unrelated, below 0
+if they undo each other's work. Also the lag, the cosine between the means of this phase and the one
+before: below or near 0, outer momentum has nothing to go on with. If the run samples texts
+(`samples.prompts`): every prompt, and its continuation by each release.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Ctrl-C: what it says of each verb, and how it ends a process that is still loading libraries.
+"""Ctrl-C: its message for each verb, and the end of a process that is still loading libraries.
 
 Python raises `KeyboardInterrupt` wherever the program is. Inside the imports of NumPy and JAX, the
 first seconds of most verbs, that is swallowed, becomes another error, or ends in a segmentation
-fault. A process that imports has nothing to put in order but its children, so where it has none it
-ends there and then.
+fault. A process that imports has nothing to clean up except its children, so it ends at once if it
+has none.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 EXIT_INTERRUPTED = 130
-GO_ON = frozenset(  # those that, given again, continue where they were
+GO_ON = frozenset(  # commands that continue from the same place if given again
     {
         *("train", "launch", "ablate", "export", "swarm start"),
         *("worker", "executor", "evaluator", "pretrain"),
@@ -24,14 +24,14 @@ OF_IMPORTS = "<frozen importlib"  # the file that the frames of an import name
 
 
 def interrupted_message(words: Sequence[str]) -> str:
-    """What an interrupted command line says."""
+    """The message of an interrupted command line."""
     goes_on = not GO_ON.isdisjoint({words[0], " ".join(words[:2])})
     return f"\nInterrupted.{' The same command goes on from here.' if goes_on else ''}\n"
 
 
 def end_at_once_in_imports(words: Sequence[str]) -> None:
-    """From now on Ctrl-C ends the process if it is importing and has no children; else it raises as
-    before. Changes nothing where Ctrl-C is ignored, as in a script's background process.
+    """Lets Ctrl-C end the process if it is importing and has no children. Otherwise it raises as
+    before. Changes nothing if Ctrl-C is ignored, as in a script's background process.
     """
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -55,7 +55,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _has_children() -> bool:
-    """Whether this process has started any that it has not seen end."""
+    """True if this process has started others whose end it has not seen."""
     if not hasattr(os, "waitid"):  # macOS with an older Python
         return True
     try:

@@ -3,7 +3,7 @@
   dipaco launch CONFIG --run runs/big --workers 4
       processes of this machine, as `train --workers`
   dipaco launch CONFIG --run runs/big --workers 8 --devices-per-worker 1
-      each has its own device; with fewer devices, several workers share one and its memory
+      each has its own device, or several share one and its memory if there are fewer devices
   dipaco launch CONFIG --run s3://BUCKET/big --database env:DIPACO_DATABASE \\
       --engine ray --address HOST:6379 --workers 64 --devices-per-worker 8 --executors 4 --monitor
       actors on a Ray cluster (extra `ray`), each in a placement group with its GPUs, TPUs or CPUs
@@ -126,8 +126,8 @@ def _check_counts(options: argparse.Namespace) -> None:
 
 
 def _check_mesh(options: argparse.Namespace, config: "RunConfig") -> None:
-    """For a new run: raises `MeshUnfit` if the devices that each worker is given cannot train it.
-    How many these are is seen only there where none are given, on a TPU, of which a chip may be two
+    """Raises `MeshUnfit` if the devices that each worker is given cannot train a new run. Their
+    number is known only on the worker's machine if none are given, on a TPU, whose chip may be two
     devices, and on a cluster, which may have TPUs.
     """
     from dipaco.errors import SettingsDisagree

@@ -111,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a verb; returns the exit code: 0 done, 2 an error that a person can correct, 3 the
+    """Runs a verb and returns the exit code: 0 done, 2 an error that a person can correct, 3 the
     worker's name is taken, 4 a fault of this machine, 5 a task of the run has failed, 130
     interrupted.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 MAX_PROCESSES = 10_000  # a larger number is a typing error
 LAST_PORT = 65535
-TRACKERS = {  # as `observe.trackers` has them
+TRACKERS = {  # the trackers of `observe.trackers`
     "tensorboard": "write TensorBoard event files",
     "trackio": "send numbers to trackio",
     "wandb": "send numbers to Weights & Biases; WANDB_MODE=offline: to files",
@@ -44,8 +44,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def output_path(text: str) -> Path:
-    """The value of an option that names what a verb writes. Raises `OutputNotLocal`: a URL, also
-    one with a single slash; a drive (`C:/x`) is none.
+    """The value of an option that names an output of a verb. Raises `OutputNotLocal` for a URL,
+    even with a single slash. A drive (`C:/x`) is no URL.
     """
     if re.match(r"[A-Za-z][\w+.-]+:/", text):
         raise OutputNotLocal(given=text)
@@ -53,8 +53,8 @@ def output_path(text: str) -> Path:
 
 
 def add_run_start(parser: argparse.ArgumentParser) -> None:
-    """What `train` and `launch` share: CONFIG, `--run`, the model to start from, `--database`,
-    those of `TRACKERS`, `--set`.
+    """Adds the arguments that `train` and `launch` share: CONFIG, `--run`, the model to start from,
+    `--database`, the options of `TRACKERS`, `--set`.
     """
     parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     add_run(parser)
@@ -86,7 +86,7 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """`--set NAME=VALUE ...`, as often as wanted; `Parser` takes several after one `--set`."""
+    """`--set NAME=VALUE ...`, as often as wanted. `Parser` takes several after one `--set`."""
     parser.add_argument(
         "--set",
         action="append",
@@ -136,7 +136,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 def check_metrics(options: argparse.Namespace) -> None:
-    """Raises `BadSetting`: `--metrics-port` is no port; `ExtraMissing`; `CannotListen`."""
+    """Raises `BadSetting` if `--metrics-port` is no port, `ExtraMissing` or `CannotListen`."""
     if options.metrics_port is None:
         return
     check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
@@ -224,7 +224,7 @@ def check_memory_fraction(fraction: float | None) -> None:
 
 
 def read_keys(file: Path | None) -> tuple[str, ...]:
-    """The API keys of a file, one a line; none without a file. Raises `BadKeyFile`."""
+    """The API keys of a file, one a line. Empty without a file. Raises `BadKeyFile`."""
     from dipaco.cli.errors import BadKeyFile
 
     if file is None:

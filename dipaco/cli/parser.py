@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 MOST_MEANT = 2
-LIKE = 0.7  # how similar a name is that may have been meant, of 1
+LIKE = 0.7  # least similarity, of 1, of a name that may have been meant
 FEW_CHOICES = 6
 SETTING = re.compile(r"[a-z]\w*(\.\w+)*=")  # NAME=VALUE
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse's; of what it does not know, it names the nearest option that it has. Parsers of
-    verbs are of this kind too, so the options of the verb are compared.
+    """argparse's parser, which names the option nearest to an unknown one. Parsers of verbs are of
+    this kind too, so the options of the verb are compared.
     """
 
     def parse_known_args(self, args=None, namespace=None):
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
-        """As argparse's. Where a required option is missing, one that is not known may be meant."""
+        """argparse's error. If a required option is missing, an unknown one may be meant."""
         known = [option for action in self._actions for option in action.option_strings]
         for word in getattr(self, "_words", ()):
             name = word.partition("=")[0]
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """As argparse's, with the nearest choice rather than all of many."""
+        """argparse's check, whose error names the nearest choice rather than many."""
         choices = list(action.choices or ())
         if action.choices is None or value in choices:
             return

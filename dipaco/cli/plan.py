@@ -1,13 +1,13 @@
-"""Say what a run will need before anything starts: a worker's memory, bytes of every machine and of
-the bucket, operations, hours, and what other codecs or longer phases would bring.
+"""Predict the needs of a run before anything starts: a worker's memory, bytes of every machine and
+of the bucket, operations, hours, and the gain of other codecs or longer phases.
 
   dipaco plan configs/quickstart.py
   dipaco plan configs/quickstart.py --workers 4 --mbit 20 --set outer.codec=int8
   dipaco plan configs/paper_16x16.py --step-seconds 1.4       the step of your accelerator
 
-A few inner steps are taken on this machine to time one, unless `--step-seconds` says it or a step
-is too large to be tried. Bytes are those of a run in a bucket, where a path stays with its machine
-and any machine steps a module. Hours follow from them by the formula that is printed. Lock-step is
+A few inner steps are taken on this machine to time one, unless `--step-seconds` gives the time or a
+step is too large to be tried. Bytes are for a run in a bucket, with each path on one machine and
+modules stepped on any machine. Hours follow from bytes by the formula that is printed. Lock-step is
 as many machines that average gradients at every step.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HELP = "what a run will need: memory, bytes, hours"
 LEAST_MEGABITS, MOST_MEGABITS = 1e-3, 1e6
 LEAST_STEP_SECONDS = 1e-6
-WIDTH = 80  # of a terminal, in columns
+WIDTH = 80  # columns of a terminal
 HOUR_SECONDS, MANY_HOURS = 3600.0, 10
 
 

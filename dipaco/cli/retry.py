@@ -4,10 +4,10 @@
   dipaco retry --run runs/big train modular path 3 phase 7       as `dipaco status` writes it
 
 A task fails when it has ended with an error three times in a row, or its process has died ten times
-in a row; other tasks go on. Put the cause right first: `dipaco status` names it. Their failures are
-forgotten, and so are the waits of those that would be tried again by themselves.
+in a row. Other tasks go on. Put the cause right first: `dipaco status` names it. The failures of
+these tasks are forgotten. Tasks that wait to be tried again by themselves are tried at once.
 
-Workers that are at work take them; where all have ended, start them again.
+Running workers take the tasks. If all have ended, start them again.
 """
 
 import argparse

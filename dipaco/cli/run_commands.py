@@ -49,13 +49,13 @@ DRAIN = CommandVerb(
 
 
 def print_order(command: str, run: object) -> None:
-    """How to have workers of a run go on, where it was told something else."""
+    """Prints the command that lets workers of a run go on, if it was told something else."""
     if command != "run":
         print(f"It was told to {command}: `dipaco resume --run {run}` lets workers continue.")
 
 
 def stop_message(ledger: "Ledger") -> str:
-    """How to continue a run whose process ended before the run did."""
+    """Instructions to continue a run whose process ended before the run did."""
     command = ledger.meta.command().name
     if command == "run":
         return "Stopped. The same command goes on from here."

@@ -6,7 +6,7 @@ from dipaco.cli.interrupts import end_at_once_in_imports
 
 
 def main() -> int:
-    """As `main.main`, of the command line."""
+    """Runs `main.main` with the arguments of the command line."""
     if words := sys.argv[1:]:
         end_at_once_in_imports(words)
     from dipaco.cli.main import main as run

@@ -1,15 +1,16 @@
-"""Show the progress of a run: first how far it is, how long is left and who works on it; then what
-it does or why it does nothing, its workers, and each arm with a character for every path; then
-modules with phase and digest, paths with step, loss and tokens, evaluations, tasks to do.
+"""Show the progress of a run. First come its progress, the time that is left and its workers in
+short. Then come its activity or the reason for none, its workers, and each arm with a character for
+every path. At last come modules with phase and digest, paths with step, loss and tokens,
+evaluations, and tasks to do.
 
   dipaco status --run runs/quickstart
   dipaco status --run runs/quickstart --watch       its overview, again and again
   dipaco status --run runs/quickstart --json
 
-Also the workers: what each does, for how long, and its participation (the share of its time in
-tasks that were recorded); objects that were refused or damaged, and why; and whether all workers
-are of one kind, so that results do not depend on which worker did what. With a quorum, the
-contributions that each module's newest step took, and every late one.
+For each worker it shows the task, its duration, and the participation (the share of the worker's
+time in tasks that were recorded). It lists objects that were refused or damaged with the reason. It
+says if workers are of several kinds, since results then depend on the worker that did a task. With
+a quorum, it shows the contributions that each module's newest step took, and every late one.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from dipaco.cli.options import add_run
 
 HELP = "show the progress of a run"
 WATCH_SECONDS = 2.0
-PATIENCE_SECONDS = 10.0  # with a database that is away: that is the answer then
+PATIENCE_SECONDS = 10.0  # wait for a database that is away, before the status says so
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,9 @@
-"""Train one path by machines that come and go (DeDLOC, arXiv 2106.10207; extra `volunteer`).
+"""Train one path by machines that come and go (DeDLOC, arXiv 2106.10207, extra `volunteer`).
 
   dipaco swarm start CONFIG --run RUN [--path I]      a backbone: leads, holds state, saves
   dipaco swarm token --run RUN --name ANA --days 7    a credential for one name, a file to send
   dipaco swarm revoke ANA --run RUN                   revokes all credentials of that name
-  dipaco swarm join ADDRESS --token FILE              lend this machine; Ctrl-C leaves cleanly
+  dipaco swarm join ADDRESS --token FILE              lend this machine (Ctrl-C leaves cleanly)
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
   dipaco swarm watch ADDRESS --token FILE             how the run is, and who did how much
 
@@ -47,7 +47,7 @@ say = functools.partial(print, flush=True)
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch"
 LISTEN = "tls://0.0.0.0:0"
 BACKBONE_DAYS = 3650.0
-OWN_PREFIX = "backbone-"  # with the path: the names on the credentials of backbones
+OWN_PREFIX = "backbone-"  # and the path: the names on the credentials of backbones
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -226,7 +226,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _backbone_credential(opened: "Run", path: int, worker: str) -> "Credential":
-    """With the key that this worker had before: it is in its address."""
+    """A credential with the key that this worker had before, since the key is in its address."""
     credential = _authority(opened).issue(
         f"{OWN_PREFIX}{path}", "backbone", time.time(), BACKBONE_DAYS, holder=worker
     )
@@ -326,7 +326,7 @@ def _authority(opened: "Run") -> "Authority":
 
 
 def _allow(opened: "Run", credential: "Credential") -> None:
-    """Puts a credential on the list of those that are accepted."""
+    """Puts a credential on the list of accepted ones."""
     certificate = credential.certificate
     opened.ledger.swarms.issue(
         certificate.serial, certificate.name, certificate.role, certificate.not_after

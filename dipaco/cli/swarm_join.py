@@ -1,4 +1,4 @@
-"""`dipaco swarm join` and `aux`: what a volunteer types, and what of a machine it lends."""
+"""`dipaco swarm join` and `aux`: a volunteer's command line, and the share of a machine to lend."""
 
 import argparse
 import asyncio
@@ -106,8 +106,8 @@ def run(options: argparse.Namespace) -> int:
 async def _until_asked_to_leave(
     turn: Callable[[asyncio.Event], Awaitable[None]], *, computes: bool
 ) -> None:
-    """Ctrl-C and SIGTERM ask to leave in order; a second Ctrl-C ends the process: an exception
-    would wait for the threads in which a block is computed, or a program compiled.
+    """Ctrl-C and SIGTERM ask to leave in order. A second Ctrl-C ends the process: an exception
+    would wait for the threads that compute a block or compile a program.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 

@@ -59,7 +59,7 @@ async def _watch(address: str, token: Path, every_seconds: float | None) -> int:
 
 
 def lines_of(overview: "RunOverview", own_name: str) -> list[str]:
-    """What a person reads."""
+    """The overview in lines for a person."""
     from dipaco.swarm.network.credentials import printable
 
     of_all = f" of {overview.steps:,}" if overview.steps else ""

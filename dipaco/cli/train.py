@@ -4,12 +4,12 @@ baselines, evaluate, report.
   dipaco train configs/quickstart.py --run runs/quickstart
   dipaco train configs/quickstart.py --run runs/seed1 --set seed=1
   dipaco train CONFIG --run DIR2 --from DIR@12
-      start from the modules of another run after 12 phases; nothing is pre-trained
+      start from the modules of another run after 12 phases, without pre-training
   dipaco train CONFIG --run DIR2 --from DIR@base
       start from its text, tokenizer, base model and router, under any topology
   dipaco train CONFIG --run DIR3 --init-from CHECKPOINT --set base.steps=0
-      all modules start from a Hugging Face checkpoint; without `base.steps=0` the base model does,
-      and is trained further first
+      all modules start from a Hugging Face checkpoint (without `base.steps=0` the base model does,
+      and is trained further first)
   dipaco train CONFIG --run DIR --workers 4
       four processes on this machine, each of which may be killed
   dipaco train CONFIG --run DIR --dashboard
@@ -17,7 +17,7 @@ baselines, evaluate, report.
   dipaco train CONFIG --run DIR --database postgresql://HOST/NAME
       facts on a server, so that workers on other machines can take part
   dipaco train CONFIG --run s3://BUCKET/NAME --database postgresql://HOST/NAME
-      bytes in a bucket as well, for machines that share no folder; on each of them:
+      bytes in a bucket as well, for machines that share no folder. On each machine:
       dipaco worker --run s3://BUCKET/NAME
 
 Interrupted at any point (Ctrl-C, kill -9, power loss), the same command continues from there, to
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
-    """Works in this process; False if it was asked to stop."""
+    """Works in this process. False if it was asked to stop."""
     from dipaco.library.console import ConsoleReporter
     from dipaco.workers.process import work
 
@@ -132,7 +132,7 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
-    """Works in processes that this one starts and restarts; False if it was asked to stop."""
+    """Works in processes that this one starts and restarts. False if it was asked to stop."""
     from dipaco.launch.launcher_name import launcher_name
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
@@ -161,7 +161,7 @@ def _check_devices(workers: int, config: "RunConfig") -> None:
 
 
 def _devices_of(workers: int, config: "RunConfig") -> Callable[[int], dict[str, str]]:
-    """As `devices_of`, for workers that train this. Raises `TooFewDevices`."""
+    """`devices_of` for workers that train this config. Raises `TooFewDevices`."""
     from dipaco.launch.devices import devices_of, visible_devices
 
     visible = visible_devices()

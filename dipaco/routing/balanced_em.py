@@ -1,8 +1,9 @@
-"""Balanced expectation maximisation: small models share out documents, and learn what they get.
+"""Balanced expectation maximisation: small models share out documents, and learn from their share.
 
 SmallTalk LM (arXiv 2410.03529) section 2: P small language models score the first tokens of every
-document; documents are divided among them at the least total loss, as many to each within bounds;
-each model goes on learning from its own; and again. Bounds are kept by prices (`capacity`).
+document. Documents are divided among them at the least total loss, within bounds on the documents
+of each. Each model learns from its documents, and the next round begins. Prices keep the bounds
+(`capacity`).
 
 The room does not know the models: they come as two functions.
 """
@@ -42,13 +43,12 @@ def balanced_em(
     """Fits P models to N documents.
 
     Args:
-      models: before the first round.
-      learn: each model learns from the documents that are its own.
-      score: of every document under every model.
+      models: the models before the first round.
+      learn: trains each model on its documents.
+      score: scores every document under every model.
       first_N: the path of each document in the first round.
-      num_paths: P.
-      rounds: of learning and sharing out.
-      floor, capacity: bounds on a path's documents over the mean's, as in `RoutingConfig`.
+      rounds: rounds of learning and sharing out.
+      floor, capacity: bounds on a path's documents as a share of the mean, as in `RoutingConfig`.
 
     Raises:
       TooFewTrainingDocuments: fewer documents than paths.

@@ -15,11 +15,11 @@ def in_blocks(function: Callable[[np.ndarray], np.ndarray], x_ND: np.ndarray) ->
     """Applies `function` ([BLOCK_ROWS, D] -> [BLOCK_ROWS, E], row by row) to any number of rows.
 
     Args:
-      function: acts on each row apart; gets float64.
+      function: acts on each row apart, in float64.
       x_ND: [N, D], any float type. N may be 0.
 
     Returns:
-      [N, E], of the function's own type.
+      [N, E] in the function's type.
     """
     outputs = []
     for start in range(0, max(len(x_ND), 1), BLOCK_ROWS):

@@ -1,6 +1,6 @@
 """Calibration: a bias for every path, so that each gets its target share of the documents.
 
-The most accurate classifier gives rare paths fewer documents than their labels, and some none; a
+The most accurate classifier gives rare paths fewer documents than their labels, and some none. A
 path without documents never learns. DiPaCo (arXiv 2403.10616) section 2.4 trains a bias after the
 classifier. Here it is solved for: the biases are the prices of `capacity`, with bounds per path.
 """
@@ -27,9 +27,8 @@ def target_share(
 
     Args:
       label_N: [N] the best path of each document.
-      num_paths: P.
-      given: the shares (`routing.target_share`), or None: those of the labels, bounded by `floor`
-        and `capacity` times the mean share; no path is left empty.
+      given: the shares (`routing.target_share`). None: the labels' shares, bounded by `floor` and
+        `capacity` times the mean share, with no path left empty.
       floor, capacity: as in `RoutingConfig`.
 
     Raises:
@@ -65,12 +64,12 @@ def calibrate(
 
     Args:
       logit_NP: [N, P] scores of N documents, higher for better paths.
-      share_P: [P] target shares; they sum to one, each at least 1 / N.
-      within: the least and the most documents of a path, from `capacity.bounds`, which the targets
-        keep: a path may miss its target, but not these. None = the targets are all that is asked.
+      share_P: [P] target shares that sum to one, each at least 1 / N.
+      within: the least and the most documents of a path, from `capacity.bounds`. The targets keep
+        these bounds, and a path may miss its target but not a bound. None = no bounds.
 
     Returns:
-      float64 [P]; the highest is 0. Every path's share of these documents is within `TOLERANCE` of
+      float64 [P], the highest is 0. Every path's share of these documents is within `TOLERANCE` of
       its target, or the whole number of documents next to it, as far as documents of equal scores
       allow.
     """
@@ -88,7 +87,7 @@ def calibrate(
 
 
 def is_near(count_P: np.ndarray, share_P: np.ndarray) -> bool:
-    """Whether the shares of the documents meet their targets within `TOLERANCE`."""
+    """True if the shares of the documents meet their targets within `TOLERANCE`."""
     wanted_P = share_P * count_P.sum()
     return bool((abs(count_P - wanted_P) <= np.maximum(TOLERANCE * wanted_P, 1)).all())
 
@@ -96,7 +95,7 @@ def is_near(count_P: np.ndarray, share_P: np.ndarray) -> bool:
 def _bounded(share_P: np.ndarray, low: float, high: float) -> np.ndarray:
     """Shares proportional to these, each bounded by `low` and `high`, that sum to one."""
     smallest, largest = 0.0, 1.0 / max(share_P[share_P > 0].min(), 1e-12)
-    for _ in range(100):  # bisection; the sum rises with the factor
+    for _ in range(100):  # bisection: the sum rises with the factor
         factor = (smallest + largest) / 2
         if np.clip(factor * share_P, low, high).sum() < 1:
             smallest = factor

@@ -27,7 +27,7 @@ from jax import lax
 
 COOLING = tuple(0.5 * 0.6**k for k in range(14))  # temperatures as shares of the costs' spread
 ROUNDS_PER_TEMPERATURE = 6
-TRIES = 16  # of tighter bounds, where equal documents miss them
+TRIES = 16  # tries of tighter bounds if equal documents miss the bounds
 
 
 Bound = int | np.ndarray  # documents of a path: the same for all, or int64 [P]
@@ -37,9 +37,8 @@ def bounds(documents: int, num_paths: int, floor: float, capacity: float | None)
     """The least and the most documents of a path.
 
     Args:
-      documents: of all paths together.
-      num_paths: P.
-      floor, capacity: over the mean, as in `RoutingConfig`.
+      documents: documents of all paths together.
+      floor, capacity: shares of the mean, as in `RoutingConfig`.
     """
     mean_documents = documents / num_paths
     least = math.floor(floor * mean_documents + 1e-9)
@@ -51,15 +50,15 @@ def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarr
     """Prices under which every path is chosen by at least `least` and at most `most` documents.
 
     Args:
-      cost_NP: [N, P] float64 cost of each document on each path; memory is a few times this.
-      least, most: bounds on the documents of a path, one for all or [P]; over all paths, the least
+      cost_NP: [N, P] float64 cost of each document on each path. Memory is a few times this.
+      least, most: bounds on the documents of a path, one for all or [P]. Over all paths, the least
         sum to at most N and the most to at least N.
 
     Returns:
-      float64 [P], the lowest is 0; all are 0 where the nearest paths meet the bounds. Documents of
+      float64 [P], the lowest is 0. All are 0 if the nearest paths meet the bounds. Documents of
         equal costs choose the same path under any prices. More of them than `most` are not counted
-        on the path nearest to them; where fewer miss a bound, the prices are the best of `TRIES`
-        more tries, as a rule within all bounds.
+        on the path nearest to them. If fewer miss a bound, the prices are the best of `TRIES` more
+        tries, as a rule within all bounds.
     """
     num_documents, num_paths = cost_NP.shape
     least_P, most_P = (np.broadcast_to(bound, num_paths) for bound in (least, most))
@@ -98,10 +97,10 @@ def _in_large_blocks(cost_NP: np.ndarray, path_N: np.ndarray, most_P: np.ndarray
 def _exact_prices(
     cost_NP: np.ndarray, price_P: np.ndarray, least_P: np.ndarray, most_P: np.ndarray
 ) -> np.ndarray:
-    """Prices that meet the bounds, from approximate ones; of several tries, the best."""
+    """Prices that meet the bounds, from approximate ones. The best of several tries wins."""
     num_documents, num_paths = cost_NP.shape
     path_N = (cost_NP + price_P).argmin(axis=1)
-    low_P, high_P = least_P.copy(), most_P.copy()  # what a try aims at
+    low_P, high_P = least_P.copy(), most_P.copy()  # bounds that a try aims at
     fewest, best_P = (num_paths, 0, 0), price_P
     for _ in range(1 + TRIES):
         detour_PP = _move_along_chains(cost_NP, path_N, low_P, high_P)
@@ -126,8 +125,8 @@ def _exact_prices(
 
 
 def _missed(count_P: np.ndarray, least_P: np.ndarray, most_P: np.ndarray) -> tuple[int, int, int]:
-    """How bad counts are, the worst first: empty paths, documents missing below the floor,
-    documents too many.
+    """Violations of the bounds, the worst kind first: empty paths, documents missing below the
+    floor, documents too many.
     """
     under_P, over_P = np.maximum(least_P - count_P, 0), np.maximum(count_P - most_P, 0)
     return int((count_P == 0).sum()), int(under_P.sum()), int(over_P.sum())
@@ -135,12 +134,12 @@ def _missed(count_P: np.ndarray, least_P: np.ndarray, most_P: np.ndarray) -> tup
 
 @jax.jit
 def _soft_prices(cost_NP, least_P, most_P, temperatures):
-    """Documents are spread over paths by softmin; prices move by the log of the excess."""
+    """Documents are spread over paths by softmin. Prices move by the log of the excess."""
 
     def update(price_P, temperature):
         share_NP = jax.nn.softmax(-(cost_NP + price_P[None, :]) / temperature, axis=1)
         load_P = jnp.maximum(jnp.sum(share_NP, axis=0), 1e-30)
-        free_P = price_P + temperature * jnp.log(load_P)  # as if the path had no price
+        free_P = price_P + temperature * jnp.log(load_P)  # the price does not count here
         low_P, high_P = temperature * jnp.log(least_P), temperature * jnp.log(most_P)
         return free_P - jnp.clip(free_P, low_P, high_P), None
 
@@ -191,7 +190,7 @@ def _cheapest_chain(detour_PP: np.ndarray, givers: np.ndarray, takers: np.ndarra
     num_paths = len(detour_PP)
     distance_P, before_P = np.where(givers, 0.0, np.inf), np.full(num_paths, -1)
     # Rounding could make a cycle of zero cost look like a gain, and the chain would go round it.
-    # What is rounded is as large as the links, however near to zero their sum is.
+    # The rounding is in proportion to the links, however near to zero their sum is.
     rounding = 1e-12 * np.abs(detour_PP[np.isfinite(detour_PP)]).max()
     for _ in range(num_paths):
         through_PP = distance_P[:, None] + detour_PP
@@ -212,7 +211,7 @@ def _strict_prices(detour_PP: np.ndarray, price_P: np.ndarray) -> np.ndarray:
 
     A document of path a keeps to it when price_b >= price_a - detour_ab + margin for all b. Such
     prices exist up to the margin that is the least mean of `detour` round any cycle of paths (Karp
-    1978); it is zero where equal documents were separated.
+    1978). It is zero if equal documents were separated.
     """
     num_paths = len(detour_PP)
     finite = detour_PP[np.isfinite(detour_PP)]

@@ -21,49 +21,50 @@ class RoutingConfig:
     """The router that is fitted to the base model's features, and bounds on the size of shards."""
 
     kind: RouterKind = "kmeans"
-    """What makes the shards (DiPaCo section 2.4): `kmeans` = a centre for each path;
-    `product_kmeans` = a centre for each module; `random` = documents are dealt out, as many to each
-    path, whatever the bounds say; `small_models` = a small language model for each path (SmallTalk
+    """Maker of the shards (DiPaCo section 2.4): `kmeans` = a centre for each path, `product_kmeans`
+    = a centre for each module, `random` = each path gets as many documents, drawn at random,
+    whatever the bounds say, `small_models` = a small language model for each path (SmallTalk
     LM)."""
     normalise: Normalisation = "standardise"
-    """How features are put on a common footing: `standardise` = each to mean 0 and variance 1; `l2`
-    = each document's to length 1; `standardise_l2` = both; `none` sends 4 in 5 documents to one
-    path in small runs. Not stated in the paper."""
+    """Normalisation of features: `standardise` = each feature to mean 0 and variance 1, `l2` = each
+    document's vector to length 1, `standardise_l2` = both, `none` = neither, which sends 4 in 5
+    documents to one path in small runs. Not stated in the paper."""
     capacity: Annotated[float, Ge(1)] | None = 1.25
-    """Most documents of a path, over the mean's; None = no bound, as published. It bounds first
-    choices, not the further ones of `routing.overlap`: exactly for the router's own documents,
-    unless many have equal features, and about right for others."""
+    """Most documents of a path, as a multiple of the mean. None = no bound, as published. It bounds
+    first choices, not the further ones of `routing.overlap`: exactly for the documents that the
+    router is fitted on, unless many have equal features, and approximately for others."""
     floor: Annotated[float, Ge(0), Le(1)] = 0.5
-    """Least documents of a path, over the mean's; 0 = a path may get none, as published. As exact
-    as `routing.capacity`."""
+    """Least documents of a path, as a share of the mean. 0 = a path may get none, as published. It
+    is as exact as `routing.capacity`."""
     overlap: Count = 1
-    """Paths that a document trains, the best ones (DiPaCo section 2.4); it is evaluated by the
-    best."""
+    """Paths that a document trains, the best ones (DiPaCo section 2.4). The best path evaluates
+    it."""
     alternations: tuple[int, ...] = ()
     """Phases before which documents are routed again, discriminatively (DiPaCo section 2.4),
     whatever `kind` made the first shards: every path is scored on the router's documents, the
     router is fitted to the best path of each, and all documents are routed by it. With the `rule`
     likelihood no router is fitted: paths are scored on the first tokens of all. `()` = never."""
     target_share: tuple[float, ...] | None = None
-    """Share of the documents that the discriminative router gives each path (DiPaCo section 2.4);
-    they sum to one. None = what the labels say, within `routing.floor` and `routing.capacity`."""
+    """Share of the documents that the discriminative router gives each path (DiPaCo section 2.4).
+    The shares sum to one. None = the labels' shares, within `routing.floor` and
+    `routing.capacity`."""
     rule: RoutingRule = "features"
-    """Which path evaluates a document and continues a prompt: `features` = the best by the router
-    (DiPaCo section 2.4); `likelihood` = the one under which its first tokens are likeliest
+    """Path that evaluates a document and continues a prompt: `features` = the best by the router
+    (DiPaCo section 2.4), `likelihood` = the path under which its first tokens are likeliest
     (SmallTalk LM)."""
     shortlist: Count | None = None
-    """Paths that are compared by likelihood, the best by features; None = all, and so it is where
-    `kind` is random: features say nothing then."""
+    """Paths that are compared by likelihood, the best by features. None = all. With `kind` random
+    all are compared, since features say nothing then."""
     prior: NotNegative = 2.0
-    """Nats that the first of them starts ahead; none where `kind` is random."""
+    """Nats by which the first of these paths starts ahead. With `kind` random none does."""
 
     def num_compared(self, num_paths: int) -> int:
-        """How many of P paths are compared by likelihood."""
+        """Number of paths, of `num_paths`, that are compared by likelihood."""
         return num_paths if self.kind == RANDOM else self.shortlist or num_paths
 
     @property
     def prior_nats(self) -> float:
-        """That the first path by features starts ahead."""
+        """Nats by which the first path by features starts ahead."""
         return 0.0 if self.kind == RANDOM else self.prior
 
     def __post_init__(self):

@@ -1,13 +1,13 @@
 """Discriminative routing: a classifier from features to the path that predicts a document best.
 
-DiPaCo (arXiv 2403.10616) section 2.4. k-means groups documents that look alike to the base model;
-what matters is which *path* predicts them. So every path is scored on documents that train none;
-the best path is a document's label, and a multinomial logistic regression predicts it from the
-feature. A bias then gives every path its share (`calibration`).
+DiPaCo (arXiv 2403.10616) section 2.4. k-means groups documents that look alike to the base model,
+but routing needs the *path* that predicts them. So every path is scored on documents that train
+none. The best path is a document's label, and a multinomial logistic regression predicts it from
+the feature. A bias then gives every path its share (`calibration`).
 
 The regression is convex, so any solver will do: L-BFGS takes a few dozen passes over all documents
-and needs no learning rate. SciPy's, with the gradient on the device: optax's takes seven seconds to
-compile.
+and needs no learning rate. SciPy's solver gets the gradient from the device: optax's takes seven
+seconds to compile.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from dipaco.routing.normalise import fit_normaliser
 from dipaco.routing.router import Router, check_features
 
 KIND = "discriminative"
-STEPS = 200  # of L-BFGS, at most
+STEPS = 200  # most steps of L-BFGS
 # L2 on the weights, not stated in the paper. It only keeps them finite where classes part cleanly.
 REGULARISATION = 1e-2
 SETTLED = 1e-7  # stop when a pass lowers the loss by a smaller share
@@ -34,13 +34,11 @@ SETTLED = 1e-7  # stop when a pass lowers the loss by a smaller share
 def fit_classifier(
     config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
 ) -> Router:
-    """Fits a classifier to the best path of each of its documents; `calibrated` balances it.
+    """Fits a classifier to the best path of each of its documents. `calibrated` balances it.
 
     Args:
-      config: normalisation.
       features_ND: [N, D] raw features of the router's documents.
       label_N: int [N] the best path of each, from `labels.best_paths`.
-      num_paths: P.
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
@@ -81,7 +79,7 @@ def calibrated(
     within = None
     if config.target_share is None:
         within = bounds(len(label_N), classifier.num_paths, config.floor, config.capacity)
-    # From the router's own costs, so that its assignments meet the shares exactly.
+    # The router's costs are calibrated, so that its assignments meet the shares exactly.
     moved_P = calibrate(-classifier.costs(features_ND), share_P, within)
     return dataclasses.replace(classifier, price_P=classifier.price_P - moved_P)
 
@@ -92,7 +90,7 @@ def logistic_regression(
     """Minimises mean cross-entropy + regularisation / 2 * |weights|^2.
 
     Returns:
-      (float32 weights [D, classes], float32 biases [classes]); a class without labels has a low
+      (float32 weights [D, classes], float32 biases [classes]). A class without labels has a low
       bias and small weights.
     """
     from scipy.optimize import minimize

@@ -14,10 +14,8 @@ def deal(documents_N: np.ndarray, num_paths: int, num_choices: int, seed: int) -
     """Shuffles documents by a seed and deals them out, like cards.
 
     Args:
-      documents_N: numbers of documents, each once; their order does not matter.
-      num_paths: P.
-      num_choices: how many paths each document is given.
-      seed: of the shuffle.
+      documents_N: numbers of documents, each once, in any order.
+      num_choices: number of paths that each document is given.
 
     Returns:
       int32 [N, num_choices]. Every path is given each choice equally often, but for one document.

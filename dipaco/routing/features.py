@@ -27,8 +27,7 @@ def document_features(
         short documents are padded at the end with zeros. Always called with this one shape, so it
         compiles once.
       tokens_NT: [N, T] the first T tokens of each document, padded with 0.
-      lengths_N: [N] tokens each document has; longer ones count as T. None: all have T.
-      batch_size: documents at once.
+      lengths_N: [N] tokens each document has. Longer ones count as T. None: all have T.
 
     Returns:
       float32 [N, D]. A document of no tokens gets zeros.

@@ -23,7 +23,7 @@ class Clusters:
     """Centres, and the objective (sum of squared distances) of every iteration."""
 
     centres_KD: np.ndarray  # float32
-    objectives: tuple[float, ...]  # before each move and at the end; never rises
+    objectives: tuple[float, ...]  # before each move and at the end. Never rises
 
 
 def kmeans(x_ND: np.ndarray, num_clusters: int, *, seed: int, iterations: int = 50) -> Clusters:
@@ -31,9 +31,8 @@ def kmeans(x_ND: np.ndarray, num_clusters: int, *, seed: int, iterations: int = 
 
     Args:
       x_ND: [N, D] documents, N >= num_clusters.
-      num_clusters: K.
-      seed: of k-means++; the same seed gives the same centres on the same kind of device.
-      iterations: moves at most; fewer when the objective stops falling.
+      seed: seed of k-means++. The same seed gives the same centres on the same kind of device.
+      iterations: most moves. They end earlier if the objective stops falling.
 
     Returns:
       The centres after the last move. Clusters may be empty only where fewer than K documents are
@@ -59,7 +58,7 @@ def kmeans(x_ND: np.ndarray, num_clusters: int, *, seed: int, iterations: int = 
 
 
 def _blocks(x_ND: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """Rows in G blocks of B, padded; and the weight of a row: 1, or 0 for padding."""
+    """Rows in G blocks of B, padded, and the weight of each row: 1, or 0 for padding."""
     num_rows, num_dims = x_ND.shape
     block_rows = min(BLOCK_ROWS, num_rows)
     num_blocks = -(-num_rows // block_rows)

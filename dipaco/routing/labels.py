@@ -17,7 +17,7 @@ def best_paths(scores: Iterable[np.ndarray]) -> np.ndarray:
         or [N, T] of the rest of the document after each token.
 
     Returns:
-      int32 of that shape. Ties go to the first path.
+      int32 in the scores' shape. Ties go to the first path.
     """
     best, label = None, None
     for path, score in enumerate(scores):

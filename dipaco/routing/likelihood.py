@@ -2,10 +2,10 @@
 
 Features of the base model cannot tell what the paths have learned since. The paths can: each scores
 the first tokens of a document (`data.prefix_tokens`), and the likeliest wins. With many paths
-only a *shortlist* is asked, those that the router of features ranks first; its first choice starts
-ahead by `routing.prior` nats, which decides where a document is too short to tell.
+only a *shortlist* scores it, the paths that the router of features ranks first. Its first choice
+starts ahead by `routing.prior` nats, which decides if a document is too short to tell.
 
-SmallTalk LM (arXiv 2410.03529) routes by likelihood, under small models of their own and without a
+SmallTalk LM (arXiv 2410.03529) routes by likelihood, under separate small models and without a
 shortlist.
 
 Axes: N documents, n paths of a shortlist, P paths.
@@ -20,16 +20,16 @@ from dipaco.routing.shortlist_floors import reachable_floors
 def prefix_scores(
     prefix_NP: np.ndarray, shortlist_Nn: np.ndarray, prior: float = 0.0
 ) -> np.ndarray:
-    """The score of every path of a document: float64 [N, P], nats; the highest wins.
+    """The score of every path of a document: float64 [N, P], nats. The highest wins.
 
     Args:
-      prefix_NP: [N, P] log-likelihood of a document's first tokens under each path, given those
-        before them; entries outside the shortlist are not read.
+      prefix_NP: [N, P] log-likelihood of a document's first tokens under each path. Entries outside
+        the shortlist are not read.
       shortlist_Nn: int [N, n] the paths that are compared, by features, the best first.
-      prior: nats that the first of them starts ahead.
+      prior: nats by which the first path starts ahead.
 
     Returns:
-      log-likelihood plus prior, up to a constant the posterior's logarithm; minus infinity outside
+      Log-likelihood plus prior, up to a constant the posterior's logarithm. Minus infinity outside
       the shortlist.
     """
     rows_N1 = np.arange(len(shortlist_Nn))[:, None]
@@ -40,10 +40,10 @@ def prefix_scores(
 
 
 def likeliest(score_NP: np.ndarray, shortlist_Nn: np.ndarray) -> np.ndarray:
-    """The path of the highest score: int32 [N]; of equal ones, the first in the shortlist.
+    """The path of the highest score: int32 [N]. The first in the shortlist wins among equal ones.
 
-    A document of a single token has no likelihood, so all its scores are equal without a prior: it
-    goes where features send it.
+    A document of a single token has no likelihood, so all its scores are equal without a prior.
+    Features alone then choose its path.
     """
     in_order_Nn = np.take_along_axis(score_NP, shortlist_Nn, axis=1)
     best_N1 = in_order_Nn.argmax(axis=1)[:, None]
@@ -63,15 +63,15 @@ def balancing_nats(
     Args:
       score_Nn: log-likelihood plus prior of each document under the paths of its shortlist.
       shortlist_Nn: int [N, n].
-      num_paths: P.
-      floor, capacity: bounds on a path's documents, over the mean's; as in `RoutingConfig`.
+      floor, capacity: bounds on a path's documents as a share of the mean, as in `RoutingConfig`.
 
-    Exact for these documents. A path that stands in too few shortlists for its floor has one that
-    can be met; where shortlists leave other paths too many, bounds are met as nearly as possible.
+    Bounds are exact for these documents. A path that stands in too few shortlists for its floor has
+    a lower floor that can be met. If shortlists leave other paths too many, bounds are met as
+    nearly as possible.
     """
     worst_N1, best_N1 = (choose(score_Nn, axis=1, keepdims=True) for choose in (np.min, np.max))
-    # Outside its shortlist a document costs more than a chain of moves through all paths, each of
-    # which is within a shortlist.
+    # Outside its shortlist a document costs more than any chain of moves within shortlists, even
+    # through all paths.
     outside_N1 = -worst_N1 + num_paths * (float(np.max(best_N1 - worst_N1)) + 1.0)
     cost_NP = np.repeat(outside_N1, num_paths, axis=1)
     np.put_along_axis(cost_NP, shortlist_Nn, -score_Nn, axis=1)
@@ -87,7 +87,7 @@ def balanced(
     Args:
       score_Nn, shortlist_Nn: as in `balancing_nats`.
       price_P: nats that a path's score is lowered by.
-      num_choices: at most n. Of equal paths, the first in the shortlist is taken.
+      num_choices: at most n. The first in the shortlist wins among equal paths.
     """
     order_Nn = np.argsort(price_P[shortlist_Nn] - score_Nn, axis=1, kind="stable")
     return np.take_along_axis(shortlist_Nn, order_Nn[:, :num_choices], axis=1).astype(np.int32)

@@ -1,8 +1,8 @@
 """Normalised features: scale and offset are removed before k-means.
 
-Hidden states of a language model have a few dimensions a hundred times larger than the rest;
-k-means on raw features sees only those and sends most documents to one path. DiPaCo does not say
-what it did, so the choice is a setting.
+Hidden states of a language model have a few dimensions a hundred times larger than the rest.
+k-means on raw features sees only those and sends most documents to one path. DiPaCo does not state
+its choice, so it is a setting.
 
 Product k-means cuts the vector in parts. Parts of raw hidden states are redundant (each of them
 encodes the language), so features are rotated to principal axes, which the parts take in turn.
@@ -19,13 +19,13 @@ from dipaco.routing.blocks import in_blocks
 class Normaliser:
     """The fitted values: x -> l2((x - mean) / scale) @ rotation."""
 
-    mean_D: np.ndarray  # float32; zeros when features are not standardised
-    scale_D: np.ndarray  # float32, positive; ones when features are not standardised
-    has_unit_length: bool  # whether rows are scaled to length one
+    mean_D: np.ndarray  # float32. Zeros if features are not standardised
+    scale_D: np.ndarray  # float32, positive. Ones if features are not standardised
+    has_unit_length: bool  # True: rows are scaled to length one
     rotation_DE: np.ndarray | None = None  # float32, orthonormal columns
 
     def apply(self, features_ND: np.ndarray) -> np.ndarray:
-        """Raw features [N, D] -> float64 [N, D]; the bits of a row do not depend on its batch."""
+        """Raw features [N, D] -> float64 [N, D]. The bits of a row do not depend on its batch."""
         return in_blocks(self._apply_block, features_ND)
 
     def _apply_block(self, x_BD: np.ndarray) -> np.ndarray:
@@ -38,14 +38,14 @@ class Normaliser:
 def fit_normaliser(
     features_ND: np.ndarray, normalise: str, interleaved_parts: int = 1
 ) -> Normaliser:
-    """Fits what `RoutingConfig.normalise` names to the documents a router is fitted on.
+    """Fits the normalisation of `RoutingConfig.normalise` to the documents a router is fitted on.
 
     Args:
       features_ND: [N, D] raw features.
       normalise: "standardise" (each dimension to mean 0, deviation 1), "l2" (each row to length
         one), "standardise_l2" (one, then the other) or "none".
-      interleaved_parts: 1 leaves the axes as they are; n > 1 rotates to principal axes, ordered so
-        that of n contiguous parts the first holds axes 0, n, 2n ..., the second 1, n+1 ...
+      interleaved_parts: 1 leaves the axes unchanged. n > 1 rotates to principal axes, ordered so
+        that the first of n contiguous parts holds axes 0, n, 2n ..., the second 1, n+1 ...
     """
     x_ND = features_ND.astype(np.float64)
     num_dims = x_ND.shape[1]
@@ -69,7 +69,7 @@ def fit_normaliser(
 
 
 def _principal_axes(x_ND: np.ndarray) -> np.ndarray:
-    """Orthonormal columns, most variance first; the largest entry of each is positive."""
+    """Orthonormal columns, most variance first. The largest entry of each is positive."""
     centred_ND = x_ND - x_ND.mean(axis=0)
     _, axes_DD = np.linalg.eigh(centred_ND.T @ centred_ND)
     axes_DD = axes_DD[:, ::-1]

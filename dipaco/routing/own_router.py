@@ -1,8 +1,8 @@
-"""A router of one's own: a pair of pure functions, one that fits values, one that reads them.
+"""A user's router: a pair of pure functions, one that fits values and one that reads them.
 
-A rule is a function of the routing settings that returns the pair. What it fits is a few arrays,
-which a run keeps as it keeps those of the routers here, so that every worker and every server reads
-the same; `router.Router` makes choices of the costs, with the promises of every router.
+A rule is a function of the routing settings that returns the pair. The fitted values are a few
+arrays, which a run keeps like any router's, so that every worker and every server reads the same.
+`router.Router` makes choices of the costs, with the promises of every router.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,27 +15,27 @@ from dipaco.routing.config import RoutingConfig
 from dipaco.routing.errors import BadRouterRule
 
 NUMBERS = "fiub"  # kinds of NumPy's types: float, int, unsigned, bool
-MOST_BYTES = 8  # of one number; files of arrays know no wider ones
+MOST_BYTES = 8  # bytes of one number. Files of arrays know no wider ones
 
-Values = Mapping[str, np.ndarray]  # what was fitted, by names of its own
+Values = Mapping[str, np.ndarray]  # fitted arrays, by names that the rule chooses
 
 
 class RouterFunctions(NamedTuple):
-    """How a router is fitted, and what it says of documents.
+    """The two functions of a router: its fit, and the costs of documents.
 
     fit(features_ND, choices, seed, label_N) -> values
       features_ND: float32 [N, D], raw features of the router's documents.
-      choices: the number of experts of each choice level; paths are their product, row-major.
-      seed: of every random draw.
-      label_N: int [N], the path that predicts each document best, at an alternation; None before
+      choices: the number of experts of each choice level. Paths are their product, row-major.
+      seed: the seed of every random draw.
+      label_N: int [N], the path that predicts each document best, at an alternation. None before
         the paths have trained.
       It returns arrays of NumPy's own numbers of at most 64 bits, by names that are strings. They
         are kept in the byte order of the machine.
 
     costs(values, features_BD) -> [B, P]
-      what each document would cost on each path, the lowest is taken. It treats every row alone;
-      rows are float64 and always as many, zeros where there are fewer documents, so that a document
-      alone gets the bits that it has in a batch.
+      The cost of each document on each path, the lowest is taken. It treats every row alone. Rows
+      are float64 and always as many, padded with zeros, so that a document alone gets the bits that
+      it has in a batch.
     """
 
     fit: Callable[[np.ndarray, Sequence[int], int, np.ndarray | None], Values]
@@ -46,7 +46,7 @@ RouterRule = Callable[[RoutingConfig], RouterFunctions]
 
 
 class OwnCosts(NamedTuple):
-    """What a fitted router of one's own says."""
+    """The costs by a user's fitted router."""
 
     functions: RouterFunctions
     values: Values

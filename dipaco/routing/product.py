@@ -1,6 +1,6 @@
 """Product k-means: a k-means on each part of the vector, and a path for every combination.
 
-DiPaCo (arXiv 2403.10616) section 2.4: two levels of K modules make K x K paths; with k-means on
+DiPaCo (arXiv 2403.10616) section 2.4: two levels of K modules make K x K paths. With k-means on
 each half of the feature, path (i, j) takes the documents nearest to centre i of the first half and
 centre j of the second. K + K centres describe K * K paths, and paths that share a module
 share a half. Plain k-means is the product of one part, so both are this file.
@@ -19,7 +19,7 @@ from dipaco.routing.capacity import balancing_prices, bounds
 from dipaco.routing.kmeans import kmeans
 
 Centres = tuple[np.ndarray, ...]  # one float32 [K, D of the part] for each part of the vector
-RESTARTS = 4  # of k-means, whose result depends on the centres that it begins from
+RESTARTS = 4  # k-means depends on the centres that it begins from, so the best run is kept
 ITERATIONS = 50  # a fit is settled before
 SETTLED = 1e-4  # stop when a round lowers the objective by a smaller share
 
@@ -48,9 +48,9 @@ def path_costs(x_ND: np.ndarray, centres: Centres) -> np.ndarray:
 
 def nearest_paths(x_ND: np.ndarray, centres: Centres) -> np.ndarray:
     """The path of least cost of each document: int64 [N]. It is the nearest centre of each
-    part, so K + K distances are enough for K * K paths; ties go to the first.
+    part, so K + K distances are enough for K * K paths. Ties go to the first.
 
-    Only without prices: a price belongs to a path, not to a part.
+    This holds only without prices: a price belongs to a path, not to a part.
     """
     ends = np.cumsum([centre_KD.shape[1] for centre_KD in centres])[:-1]
 
@@ -78,14 +78,13 @@ def fit_centres(
 
     Args:
       x_ND: [N, D] normalised features.
-      choices: centres in each part; the vector is cut in as many parts, of nearly equal size.
+      choices: centres in each part. The vector is cut in as many parts, of nearly equal size.
       floor, capacity: as in `RoutingConfig`.
-      seed: of every random draw.
-      restarts: from other centres; the lowest objective is kept.
-      iterations: of each restart, at most.
+      restarts: fits from other centres. The lowest objective is kept.
+      iterations: most iterations of each restart.
 
     Returns:
-      (centres, float64 [P] prices); P is the product of the choices.
+      (centres, float64 [P] prices), P being the product of the choices.
     """
     parts = np.array_split(x_ND, len(choices), axis=1)
     least, most = bounds(len(x_ND), math.prod(choices), floor, capacity)
@@ -128,7 +127,7 @@ def _balance(
 
 
 def _means(x_ND: np.ndarray, nearest_N: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
-    """The mean of each centre's documents; a centre without any stays."""
+    """The mean of each centre's documents. A centre without any stays."""
     moved_KD = centres_KD.copy()
     for cluster in np.unique(nearest_N):
         moved_KD[cluster] = x_ND[nearest_N == cluster].mean(axis=0)

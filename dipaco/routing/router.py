@@ -1,12 +1,12 @@
 """The router: a value that ranks the paths of a document.
 
 Scores are negative distances to centres (k-means) or linear (a classifier, fitted in
-`discriminative`), minus a price per path; or drawn at random (`drawn`); or what a rule of one's own
-says (`own_router`).
+`discriminative`), minus a price per path. They may also be drawn at random (`drawn`), or come from
+a user's rule (`own_router`).
 
-The contract of every router (`tests/routing/test_router.py`): scores are higher for better paths; a
-document is assigned alone as it is among others; the version is a digest of the values, so equal
-versions mean equal answers; `load(save(router))` is that router, and changed bytes are refused.
+The contract of every router (`tests/routing/test_router.py`): Scores are higher for better paths. A
+document is assigned alone as it is among others. The version is a digest of the values, so equal
+versions mean equal answers. `load(save(router))` is that router, and changed bytes are refused.
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ class Router:
     seed: any path, drawn by the features' bytes. With `own`: as that says.
     """
 
-    kind: str  # how it was fitted: as in RoutingConfig, or "discriminative", or "own"
+    kind: str  # a kind of RoutingConfig, or "discriminative", or "own"
     normaliser: Normaliser
-    centres: Centres  # float32 [K, D of the part] for each part of the vector; () with weights
-    price_P: np.ndarray  # float64; zeros when there was no capacity bound
+    centres: Centres  # float32 [K, D of the part] for each part of the vector. () with weights
+    price_P: np.ndarray  # float64. Zeros if there was no capacity bound
     weight_DP: np.ndarray | None = None  # float32
     seed: int | None = None  # 64 bits
     own: OwnCosts | None = None
@@ -67,7 +67,7 @@ class Router:
 
     @property
     def score_meaning(self) -> str:
-        """What a score is, in words."""
+        """The meaning of a score, in words."""
         if self.seed is not None:
             return "drawn at random from the text"
         if self.own is not None:
@@ -97,7 +97,7 @@ class Router:
                 value=num_choices,
                 expected=f"1 to {self.num_paths} paths",
             )
-        # Float64; ties go to the first path.
+        # Costs are float64. Ties go to the first path.
         if num_choices == 1 and self.centres and not self.price_P.any():
             check_features(features_ND, self.num_dims)
             path_N = nearest_paths(self.normaliser.apply(features_ND), self.centres)
@@ -109,7 +109,7 @@ class Router:
         return order_NP[:, :num_choices].astype(np.int32)
 
     def costs(self, features_ND: np.ndarray) -> np.ndarray:
-        """Raw features [N, D] -> float64 [N, P], lower is better; prices included."""
+        """Raw features [N, D] -> float64 [N, P], prices included. Lower is better."""
         check_features(features_ND, self.num_dims)
         if self.seed is not None:
             return drawn_costs(features_ND, self.num_paths, self.seed)
@@ -133,13 +133,11 @@ def fit_router(
     """Fits a router to its documents.
 
     Args:
-      config: which kind, normalisation and capacity.
       features_ND: [N, D] raw features of the router's documents.
-      choices: the number of experts of each choice level; paths are their product, in row-major
+      choices: the number of experts of each choice level. Paths are their product, in row-major
         order. Empty: one path.
-      seed: of every random draw.
-      rule: fits in the place of the kinds here; it has its own use for `config`.
-      label_N: for the rule, the best path of each document, where that is known.
+      rule: fits in the place of the kinds here, and may use `config` otherwise.
+      label_N: for the rule, the best path of each document if known.
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
@@ -161,7 +159,7 @@ def fit_router(
             price_P=np.zeros(num_paths),
             own=fit_own(rule, features_ND, choices, seed, label_N),
         )
-        router.costs(features_ND)  # what it says is looked at before the run keeps it
+        router.costs(features_ND)  # checked before the run keeps the router
         return router
     parts = tuple(choices) if config.kind == "product_kmeans" and choices else (num_paths,)
     if len(parts) > features_ND.shape[1]:
@@ -187,7 +185,7 @@ def fit_router(
 
 
 def linear_router(kind: str, weight_DP: np.ndarray) -> Router:
-    """A router whose scores are features @ weights, float32 [D, P], as they are."""
+    """A router whose scores are features @ weights, float32 [D, P], without normalisation."""
     num_dims, num_paths = weight_DP.shape
     as_they_are = fit_normaliser(np.zeros((1, num_dims), np.float32), "none")
     return Router(
@@ -200,14 +198,14 @@ def linear_router(kind: str, weight_DP: np.ndarray) -> Router:
 
 
 def save(router: Router) -> bytes:
-    """The router as one safetensors object; equal routers give equal bytes."""
+    """The router as one safetensors object. Equal routers give equal bytes."""
     # One metadata key: safetensors writes several in an order that differs from process to process.
     metadata = {"kind": router.kind, "version": router.version}
     return safetensors.numpy.save(_tensors(router), {"router": json.dumps(metadata)})
 
 
 def load(data: bytes, rule: RouterFunctions | None = None) -> Router:
-    """The router that `save` made these bytes from; the rule reads the values of one's own.
+    """The router that `save` made these bytes from. `rule` reads the values of a user's router.
 
     Raises:
       DamagedRouter: the bytes are no router, or were changed.

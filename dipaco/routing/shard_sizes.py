@@ -1,8 +1,8 @@
-"""Which shards are outside their bounds, in a sentence.
+"""A sentence on the shards that are outside their bounds.
 
-Prices are fitted to the first choices of the router's documents, and hold exactly for those. Other
-documents pay the same prices, and of many more of them a path may get somewhat more, or less, than
-its bounds say. With overlap, documents have further choices, which nothing bounds.
+Prices are fitted to the first choices of the router's documents, and hold exactly for those. All
+documents pay the same prices. If there are many more of them, a path may get somewhat more, or
+less, than its bounds say. With overlap, documents have further choices, which nothing bounds.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,17 @@ from dipaco.routing.capacity import bounds
 from dipaco.routing.config import LIKELIHOOD, RANDOM, RoutingConfig
 
 MOST_NAMED = 8  # paths
-ROUTER_DOCUMENTS = 50  # of each path, with which its share is about right
+ROUTER_DOCUMENTS = 50  # router documents of a path that make its share about right
 WIDEST = 0.3  # a router fraction beyond leaves too little to train on
 
 
 def outside_bounds(config: RoutingConfig, documents: Sequence[int], phase: int = 0) -> list[int]:
     """The paths whose shards have fewer or more documents than `routing.floor` and
-    `routing.capacity` say; none where these do not bound anything.
+    `routing.capacity` say. None if these bound nothing.
 
     Args:
-      config: of the router.
-      documents: of each path's shard.
-      phase: before which they were routed.
+      documents: number of documents in each path's shard.
+      phase: documents were routed before this phase.
     """
     has_target = bool(phase) and config.target_share is not None
     if config.kind == RANDOM or has_target:
@@ -32,8 +31,8 @@ def outside_bounds(config: RoutingConfig, documents: Sequence[int], phase: int =
 
 
 def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: int = 0) -> str:
-    """Which paths are outside, by how much, why, and what would help; empty where none is. The
-    arguments are those of `outside_bounds`.
+    """A sentence that names the paths outside, with distance, reason and remedy. Empty if there are
+    none. Arguments as in `outside_bounds`.
     """
     outside = outside_bounds(config, documents, phase)
     if not outside:
@@ -73,13 +72,12 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
 
 
 def wider_router_fraction(fraction: float, num_train: int, num_paths: int) -> float | None:
-    """A larger `data.router_fraction` that brings shards closer to their bounds: twice what it is,
-    or more if that gives a path fewer than `ROUTER_DOCUMENTS`; None where it is wide enough.
+    """A larger `data.router_fraction` that brings shards closer to their bounds: twice the present
+    one, or more if that gives a path fewer than `ROUTER_DOCUMENTS`. None if it is wide enough.
 
     Args:
-      fraction: what it is.
-      num_train: training documents, nearly all that there are.
-      num_paths: that they are routed to.
+      fraction: the present fraction.
+      num_train: training documents, nearly all documents.
     """
     needed = ROUTER_DOCUMENTS * num_paths / max(num_train, 1)
     wider = round(min(max(2 * fraction, needed), WIDEST), 3)

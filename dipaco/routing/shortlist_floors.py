@@ -17,12 +17,11 @@ NOBODY = -1  # holds a document that is free
 
 
 def reachable_floors(shortlist_Nn: np.ndarray, num_paths: int, least: int) -> np.ndarray:
-    """What each path can have of its floor, whatever the others have of theirs: int64 [P].
+    """The floor that each path can reach while the others reach theirs: int64 [P].
 
     Args:
       shortlist_Nn: int [N, n], the paths that a document may go to.
-      num_paths: P.
-      least: documents of each path, the floor.
+      least: the floor, in documents of each path.
     """
     holders = _Holders(shortlist_Nn, num_paths)
     floor_P = np.zeros(num_paths, np.int64)
@@ -34,19 +33,19 @@ def reachable_floors(shortlist_Nn: np.ndarray, num_paths: int, least: int) -> np
 
 
 class _Holders:
-    """Which path holds each document; one that is held is never free again."""
+    """The path that holds each document. A held document is never free again."""
 
     def __init__(self, shortlist_Nn: np.ndarray, num_paths: int):
         named = np.bincount(shortlist_Nn.ravel(), minlength=num_paths)
         in_order = np.argsort(shortlist_Nn.ravel(), kind="stable") // max(shortlist_Nn.shape[1], 1)
-        self._documents = np.split(in_order, np.cumsum(named)[:-1])  # of each path, that name it
-        self._seen = [0] * num_paths  # of those, how many at the head are held
+        self._documents = np.split(in_order, np.cumsum(named)[:-1])  # path -> documents naming it
+        self._seen = [0] * num_paths  # number of held documents at the head of each
         self._holder_N = np.full(len(shortlist_Nn), NOBODY)
         self._num_paths = num_paths
 
     def give_one_more(self, path: int) -> bool:
-        """Whether the path can hold one document more, while every other holds as many as before;
-        then it does.
+        """Gives the path one document more if every other path can still hold as many as before.
+        True if it did.
         """
         taken_by: dict[int, tuple[int, int]] = {}  # giver -> (taker, document)
         asked = [path]

@@ -32,9 +32,9 @@ def continuation_sums(
     """Log-likelihood of what follows each token, under one path: float64 [N, T], nats.
 
     Args:
-      log_likelihood_NT: of token t given those before it.
+      log_likelihood_NT: log-likelihood of token t given the tokens before it.
       lengths_N: tokens of each document.
-      window: count only this many next tokens; None: all to the end.
+      window: number of next tokens that count. None: all to the end.
     """
     num_tokens = log_likelihood_NT.shape[1]
     is_token_NT = np.arange(num_tokens) < lengths_N[:, None]
@@ -53,7 +53,7 @@ def targets(
     """The likeliest path for what follows each token: int32 [N, T].
 
     Args:
-      log_likelihoods: [N, T] under each path in turn; two are in memory at a time.
+      log_likelihoods: [N, T] under each path, one after another. Two are in memory at a time.
       lengths_N, window: as in `continuation_sums`.
     """
     return best_paths(continuation_sums(path, lengths_N, window) for path in log_likelihoods)
@@ -65,13 +65,13 @@ def split(
     """Documents that train the router, and those held out: int64 [N], [M].
 
     Texts are held out whole, with all of their pieces. A share above 0 gives both at least one
-    text, if there are two, and holds out at most `MOST_HELD_OUT` documents, or a text, since they
-    are scored many times. 0 holds out nothing.
+    text, if there are two, and holds out at most `MOST_HELD_OUT` documents, or a text, since
+    held-out documents are scored many times. 0 holds out nothing.
 
     Args:
-      text_N: the text of each document, any number for each.
+      text_N: a number for the text of each document.
       hold_out: share of the documents.
-      random: draws the order in which texts are taken, as far as they fit into the share.
+      random: draws the order in which texts are taken, up to the share.
     """
     texts, index_N, pieces = np.unique(text_N, return_inverse=True, return_counts=True)
     if not hold_out or len(texts) < 2:
@@ -97,7 +97,7 @@ def fresh(model: Any, num_dims: int, num_paths: int) -> dict[str, Any]:
 
 
 def path_logits(hidden_of: HiddenOf, params: Params, tokens_BT: jax.Array) -> jax.Array:
-    """Scores of the paths after each token, float32 [B, T, P]; the highest wins.
+    """Scores of the paths after each token, float32 [B, T, P]. The highest wins.
 
     Hidden states are normalised to one length first: a few of their dimensions are far larger than
     the rest.
@@ -111,11 +111,11 @@ def path_logits(hidden_of: HiddenOf, params: Params, tokens_BT: jax.Array) -> ja
 def loss(
     hidden_of: HiddenOf, params: Params, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Summed cross-entropy with the targets, in nats, and their number; float32 scalars.
+    """Summed cross-entropy with the targets, in nats, and their number, both float32 scalars.
 
     Args:
-      hidden_of, params: the router.
-      batch: `tokens`, `targets`, and `is_target` where there is something left to predict; [B, T].
+      batch: `tokens`, `targets`, and `is_target`, which is true if tokens are left to predict. All
+        [B, T].
     """
     logits_BTP = path_logits(hidden_of, params, batch["tokens"])
     entropy_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTP, batch["targets"])

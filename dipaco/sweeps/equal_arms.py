@@ -2,7 +2,7 @@
 
 Two rows may be the same run under two names, or their runs may have the same dense baseline, which
 depends on the steps that it takes and not on what the paths share. An arm is known by the digest of
-all settings that it depends on. The first run that has it trains it; runs begun later leave it out,
+all settings that it depends on. The first run that has it trains it. Runs begun later leave it out,
 and the table shows its figures under every row.
 """
 
@@ -27,7 +27,7 @@ class SweepRun(NamedTuple):
 
     title: str
     folder: Path
-    config: RunConfig  # as it is begun, without the baselines that other runs train
+    config: RunConfig  # config that the run begins with, without baselines that other runs train
 
     @property
     def arms(self) -> dict[str, str]:
@@ -39,7 +39,7 @@ Sources = Mapping[str, SweepRun]  # arm of a row -> the run that trains it
 
 
 class SweepPlan(NamedTuple):
-    """What is to be run for some rows, and where the results of each row come from."""
+    """The runs that some rows need, and the run that each row takes its results from."""
 
     runs: list[SweepRun]
     sources: dict[Trial, Sources]
@@ -100,8 +100,8 @@ def arms_of(config: RunConfig) -> dict[str, str]:
 
 
 def is_of_row(run: RunConfig, row: RunConfig) -> bool:
-    """Whether a run is that of a row: it trains what the row has, but for baselines, which may be
-    left to other runs, or are more of them.
+    """True if a run belongs to a row: both train the same, except that the run may leave baselines
+    to other runs, or train more of them.
     """
     of_run = but_for_speed(dataclasses.replace(row, baselines=run.baselines))
     return of_run.has_results_of(but_for_speed(run))
@@ -116,13 +116,13 @@ def baselines_to_redo(
 ) -> dict[Trial, list[str]]:
     """The baselines that `redo` rows have and no run will train.
 
-    An unfinished run is left to go on, whatever it lacks. Of several rows that lack the same, the
-    first is to train it.
+    An unfinished run is left to go on, whatever it lacks. If several rows lack the same baseline,
+    the first is to train it.
 
     Args:
-      trials: that are asked for.
+      trials: the requested trials.
       redo: rows.
-      begun: trial -> its run, where it is begun and the row has not changed since.
+      begun: trial -> its run, if it is begun and the row has not changed since.
       finished: all finished runs.
       going_on: unfinished runs that have not failed.
 
@@ -162,12 +162,12 @@ def plan_runs(
     """The runs that give every trial its results, with no arm trained twice.
 
     Args:
-      trials: that are asked for, in the order in which to run them.
+      trials: the requested trials, in the order in which to run them.
       own: trial -> its folder.
-      existing: runs to take results from: finished ones, and those of the trials themselves.
+      existing: runs to take results from: finished runs, and the trials' runs.
       trains: trial -> digests of arms that its run trains, if it is begun, whatever others do.
-      others: unfinished runs of other trials. One that has all that a trial is to train goes on for
-        it; the rest go on when their own are asked for.
+      others: unfinished runs of other trials. One that has all arms of a trial goes on for it. The
+        rest go on when their trials are requested.
     """
     begun = {run.folder for run in existing}
     trained = {digest for run in existing for digest in run.arms.values()}
@@ -203,11 +203,11 @@ def _assigned(
     others: Sequence[SweepRun],
     going_on: Mapping[Trial, SweepRun],
 ) -> tuple[dict[Trial, SweepRun], dict[str, SweepRun]]:
-    """Arguments as `plan_runs`, and trials for which one of `others` is known to go on: no trial
-    before them begins a run with what it trains.
+    """Assigns runs to trials, with arguments as in `plan_runs`. `going_on` has the trials for which
+    a run of `others` goes on: no trial before them begins a run with its arms.
 
     Returns:
-      Trial -> its run, where it has one; digest of an arm -> the run that trains it.
+      Trial -> its run, if it has one. Digest of an arm -> the run that trains it.
     """
     by_folder = {run.folder: run for run in existing}
     trained_by: dict[str, SweepRun] = {}
@@ -242,8 +242,8 @@ def _assigned(
 def _equal_of(
     arms: Mapping[str, str], others: Sequence[SweepRun], elsewhere: Collection[str]
 ) -> SweepRun | None:
-    """Of unfinished runs of other trials, the one that trains a trial's modules, and all of its
-    arms (arm -> digest) that are not trained elsewhere.
+    """The unfinished run of another trial that trains a trial's modules, and all of its arms (arm
+    -> digest) that are not trained elsewhere.
     """
     for run in others:
         lacking = set(arms.values()) - set(run.arms.values())

@@ -4,7 +4,7 @@ from dipaco.errors import DipacoError
 
 
 class SweepBusy(DipacoError):
-    """Another `dipaco ablate` is working on {folder}. Wait for it or stop it; `dipaco status --run {folder}/rows/NAME/SEED` shows how far a run is."""
+    """Another `dipaco ablate` is working on {folder}. Wait for it or stop it. `dipaco status --run {folder}/rows/NAME/SEED` shows how far a run is."""
 
 
 class BadSeeds(DipacoError):
@@ -20,7 +20,7 @@ class SweepMismatch(DipacoError):
 
 
 class RowsChanged(DipacoError):
-    """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row again and keeps the old run under `replaced`; or give another folder, or undo the change."""
+    """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row again and keeps the old run under `replaced`. Or give another folder, or undo the change."""
 
 
 class RowRefused(DipacoError):
@@ -28,4 +28,4 @@ class RowRefused(DipacoError):
 
 
 class OtherBaseModel(DipacoError):
-    """{folder} holds another base model than {row} begins with, as one that another version of dipaco trained. Move it away, and the sweep trains that base model again; or give another folder."""
+    """{folder} holds another base model than {row} begins with, as one that another version of dipaco trained. Move it away, and the sweep trains that base model again. Or give another folder."""

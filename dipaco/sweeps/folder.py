@@ -31,7 +31,7 @@ from dipaco.workers.scoring import DocumentScores, document_scores
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the run in a folder is finished."""
+    """True if the run in a folder is finished."""
     if not Layout(folder).ledger.exists():
         return False
     with reading(folder) as run:
@@ -45,8 +45,8 @@ def rows_of(folder: Path, settings: ReportSettings | None = None) -> list[Report
 
 
 def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
-    """Arm -> scores of the validation documents, of a finished run; nothing where they cannot be
-    read: intervals over texts are then left out.
+    """Arm -> scores of the validation documents, of a finished run. Empty if they cannot be read:
+    intervals over texts are then left out.
     """
     with contextlib.suppress(DipacoError), reading(folder) as run:
         return {arm.name: document_scores(run, arm.name, arm.phases) for arm in run.plan.arms}
@@ -54,7 +54,7 @@ def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
 
 
 def origin_of(folder: Path) -> Origin:
-    """What a finished run was made of."""
+    """The text and program of a finished run."""
     with reading(folder) as run:
         prepared = run.stage("prepare")
         return Origin(
@@ -65,7 +65,7 @@ def origin_of(folder: Path) -> Origin:
 
 
 def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
-    """The runs in the folder of the sweep of that name, also those that were replaced; what cannot
+    """The runs in the folder of the sweep of that name, replaced runs included. A run that cannot
     be read is left out.
     """
     found = []
@@ -148,18 +148,16 @@ def move_changed(
     finished and lack a baseline that no run will train (`baselines_to_redo`).
 
     Args:
-      layout: the sweep's folder.
-      trials: that are asked for.
+      trials: the requested trials.
       folders: trial -> folder of its run.
-      redo: rows.
       finished: all finished runs.
-      unfinished: those that go on.
+      unfinished: the runs that go on.
 
     Returns:
       Trial -> digests of the baselines that its new run is to train, whatever others do.
 
     Raises:
-      RowsChanged: other rows have changed; nothing is moved.
+      RowsChanged: other rows have changed. Nothing is moved.
       RowRefused: a row that is to begin, again or for the first time, has settings that no run
         begins with.
       RunBusy: a process works on a run that is to be moved.

@@ -1,9 +1,9 @@
 """A pool of processes, each working on one run.
 
 A process that is killed is restarted. One that ends with an error message for a person, and a run
-that cannot begin, fail their run and the runs that wait for it; the others go on. A run that is
-known to fail does so while it waits. What only failed runs would begin with is left: its process is
-asked to end, so that a later command goes on from where it was, and killed if it does not. A run
+that cannot begin, fail their run and the runs that wait for it. The others go on. A run that is
+known to fail does so while it waits. A base model that only failed runs need is not finished: its
+process is asked to end, so that a later command can continue it, and killed if it does not. A run
 that another process works on already, as after a launcher that was killed, gets no second process.
 """
 
@@ -21,19 +21,19 @@ from dipaco.launch.supervisor import GRACE_SECONDS, POLL_SECONDS
 from dipaco.observe.events import Event
 from dipaco.workers.errors import TaskFailed
 
-# Of a process that needs a person to act: all processes of a sweep are on one machine.
+# Exit codes of a process that needs a person to act: all processes of a sweep are on one machine.
 FINAL_CODES = (DipacoError.exit_code, MachineFault.exit_code, TaskFailed.exit_code)
-MAX_RESTARTS = 3  # of the processes of one run, before it has failed
-ELSEWHERE = "another process goes on with it"  # which is not of this pool, and not its to end
+MAX_RESTARTS = 3  # restarts of the processes of one run, before it has failed
+ELSEWHERE = "another process goes on with it"  # this pool did not start it and does not end it
 
 
 class Job(NamedTuple):
     """One run, or the part of it up to its base model."""
 
     title: str
-    folder: Path  # of the run
-    verb: str  # of the command line that works on it
-    after: str | None  # title of the job that must be done first; it fails with that one
+    folder: Path  # the run's folder
+    verb: str  # verb of the command line that works on the run
+    after: str | None  # title of the job that must be done first. This job fails with it
     follows: str | None  # title of the job that must be done or have failed first
     begin: Callable[[], Event]  # makes or finds the run, just before its process starts
     is_done: Callable[[], bool]
@@ -44,14 +44,14 @@ class JobPool:
     """Does jobs.
 
     Args:
-      jobs: in the order in which to start them.
+      jobs: the jobs, in the order in which to start them.
       max_running: processes at once.
-      is_worked_on: whether another process works on the run in a folder.
+      is_worked_on: true of a folder if another process works on the run in it.
       on_event: is called with every event.
       log_of: job -> the log of its process.
       make_engine: makes the engine, given the log of a process by its name.
       poll_seconds: time between two polls of the engine.
-      grace_seconds: for a process that is asked to end, before it is killed.
+      grace_seconds: time between asking a process to end and killing it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class JobPool:
         self._on_event = on_event
         self._log_of = log_of
         self._waiting = list(jobs)
-        self._running: dict[str, Job] = {}  # by process name
+        self._running: dict[str, Job] = {}  # process name -> job
         self._adopted: list[Job] = []
         self._unwanted: set[str] = set()  # titles of jobs that no run waits for any more
         # Process that was asked to end -> when to kill it, in monotonic seconds.
@@ -89,7 +89,7 @@ class JobPool:
 
     @property
     def still_to_do(self) -> list[Path]:
-        """Folders of the runs that wait or are worked on, but for those that are left."""
+        """Folders of the runs that wait or are worked on, except the jobs that nobody needs."""
         jobs = [*self._waiting, *self.active]
         return [job.folder for job in jobs if job.title not in self._unwanted]
 
@@ -150,7 +150,7 @@ class JobPool:
         self._on_event(Event("base_left", {"base": job.title, "how": how}, "warning"))
 
     def _is_wanted(self, job: Job) -> bool:
-        """Whether it is a run, or one that begins with it has not failed."""
+        """True if the job is a run, or if a run that begins with it has not failed."""
         later = [title for title, other in self._jobs.items() if other.after == job.title]
         return not later or not all(title in self.failed for title in later)
 

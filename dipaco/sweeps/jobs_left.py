@@ -1,9 +1,9 @@
-"""The jobs that are left of a sweep: base models, and runs, each after the one that it begins with.
+"""The jobs that are left of a sweep: base models, and runs, each after its base model.
 
-Where several base models are of one text, the first reads it and the others take it from that run.
-They wait for it, and where it fails they train all the same: with its text if it has come so far.
-Once a text is there, in whichever folder it is taken from, a run whose paths are more than its
-router documents is refused.
+If several base models are of one text, the first reads it and the others take it from that run.
+They wait for it, and if it fails they train all the same, with its text if that is prepared.
+Once a text is there, in whichever folder, a run whose paths are more than its router documents is
+refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,10 +43,8 @@ def jobs_left(
     """The jobs, in the order in which to start them.
 
     Args:
-      runs: of the sweep.
-      layout: its folder.
-      is_left: whether a run is not finished.
-      first_row: of the sweep, whose text the others take.
+      is_left: true of a run that is not finished.
+      first_row: the sweep's first row, whose text the others take.
       tell: is called with an event for each text that is damaged.
     """
 

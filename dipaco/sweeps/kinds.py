@@ -1,4 +1,4 @@
-"""What kind of model a row trains, and in which settings two rows differ."""
+"""The kind of model that a row trains, and the settings in which two rows differ."""
 
 import dataclasses
 
@@ -20,11 +20,11 @@ ROW_SETTINGS = (
 
 
 def kind_of(name: str, config: RunConfig) -> str:
-    """`dense`, `data_parallel`, ...: what is trained, whatever a row is called.
+    """`dense`, `data_parallel`, ...: the kind of the trained model, whatever a row is called.
 
     Args:
-      name: in the table.
-      config: of its row.
+      name: the row's name in the table.
+      config: the row's config.
     """
     if "/" in name:  # a dense baseline of the row's run
         return name.rpartition("/")[2]
@@ -36,19 +36,19 @@ def kind_of(name: str, config: RunConfig) -> str:
 
 
 def is_diloco(config: RunConfig) -> bool:
-    """Whether several paths share every part, and are averaged at outer steps."""
+    """True if several paths share every part, and are averaged at outer steps."""
     return config.num_paths > 1 and shares_all(config) and not config.outer.synchronous
 
 
 def is_one_model(config: RunConfig) -> bool:
-    """Whether all paths have the same parameters. Where they stop early, each is released as it was
-    at its own best.
+    """True if all paths have the same parameters. With early stopping they have not: each is
+    released as of its best phase.
     """
     return config.num_paths == 1 or (shares_all(config) and not config.inner.hold_out)
 
 
 def shares_all(config: RunConfig) -> bool:
-    """Whether no path has a part of its own."""
+    """True if the paths share all parts."""
     owning = [level for level in config.topology.levels if level.parts]
     return all(level.experts == SHARED for level in owning)
 
@@ -61,7 +61,7 @@ def but_for_speed(config: RunConfig) -> RunConfig:
 
 
 def differing_groups(one: RunConfig, other: RunConfig) -> list[str]:
-    """Groups of settings in which two rows differ, apart from what is shared."""
+    """Groups of settings in which two rows differ, the topology apart."""
     one, other = but_for_speed(one), but_for_speed(other)
     return [
         field.name
@@ -71,7 +71,7 @@ def differing_groups(one: RunConfig, other: RunConfig) -> list[str]:
 
 
 def num_differing(one: RunConfig, other: RunConfig) -> int:
-    """In how many settings two rows differ, apart from what is shared."""
+    """Number of settings in which two rows differ, the topology apart."""
     one, other = but_for_speed(one), but_for_speed(other)
     return sum(
         getattr(getattr(one, group), field.name) != getattr(getattr(other, group), field.name)

@@ -1,8 +1,8 @@
 """The results of a sweep by their names in its table, and which of them may be compared.
 
-A perplexity is of some documents of some text. Two rows are compared under the seeds where those of
-both are of the same ones: settings say what the text is made of and how many documents are scored,
-and the ledger which text was read.
+A perplexity belongs to some documents of some text. Two rows are compared under the seeds for which
+both were scored on the same documents: settings give the source of the text and the number of
+scored documents, and the ledger has the digest of the text that was read.
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ from dipaco.sweeps.trials import Trial
 
 
 class Origin(NamedTuple):
-    """What a run was made of, as it has recorded it."""
+    """The recorded origin of a run: its text and program."""
 
     corpus: str = ""  # digest of its prepared text
     program: str = ""  # the version that it is pinned to
-    num_valid: int | None = None  # documents of its validation split; None = not known
+    num_valid: int | None = None  # documents of its validation split. None = not known
 
 
 class ScoredOn(NamedTuple):
-    """What a perplexity is of."""
+    """The documents that a perplexity was measured on."""
 
     text: str  # digest of what it is made of, of the length of a document, and of what was read
-    num_documents: int | None  # that are scored; None = all, however many
+    num_documents: int | None  # scored documents. None = all, however many
 
     @property
     def digest(self) -> str:
@@ -51,8 +51,8 @@ class NamedRow:
     """A row of the table: one of the sweep, a baseline of it, or its modules routed otherwise."""
 
     name: str
-    row: str  # of the sweep
-    config: RunConfig  # of that row
+    row: str  # the sweep's row
+    config: RunConfig  # the config of that row
     by_seed: dict[int, Measured]
 
     @property
@@ -62,17 +62,17 @@ class NamedRow:
 
     @property
     def is_main(self) -> bool:
-        """Whether its modules are routed as the row says."""
+        """True if its modules are routed as the row says."""
         return not self.first.variant
 
     @property
     def perplexities(self) -> dict[int, float]:
-        """By seed."""
+        """Seed -> perplexity."""
         return {seed: measured.result.perplexity for seed, measured in self.by_seed.items()}
 
     @property
     def drawn(self) -> dict[int, Drawn]:
-        """By seed, where there are drawings."""
+        """Seed -> drawings, for the seeds that have them."""
         return {seed: each.drawn for seed, each in self.by_seed.items() if each.drawn is not None}
 
     def of_seeds(self, seeds: Sequence[int]) -> "NamedRow":
@@ -137,8 +137,8 @@ def seeds_unlike(one: NamedRow, other: NamedRow) -> list[int]:
 
 
 def are_apart(one: NamedRow, other: NamedRow) -> bool:
-    """Whether no seed that both have may be compared; where they have none in common, whether
-    nothing of one was scored on what the other was.
+    """True if no seed that both have may be compared. Rows without a common seed are apart if they
+    were never scored on the same documents.
     """
     if one.by_seed.keys() & other.by_seed.keys():
         return not seeds_alike(one, other)

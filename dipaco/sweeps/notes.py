@@ -1,4 +1,4 @@
-"""What a reader of a sweep's table should know: sentences below it."""
+"""The notes below a sweep's table, in sentences."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ def table_notes(rows: Mapping[str, NamedRow], diloco_of: Mapping[str, str]) -> l
     """The notes.
 
     Args:
-      rows: name in the table -> row, the first of which others are compared with.
+      rows: name in the table -> row. Others are compared with the first.
       diloco_of: name -> the DiLoCo row that it is compared with.
     """
     main = {name: row for name, row in rows.items() if row.is_main}
@@ -79,7 +79,7 @@ def _is_finite(row: NamedRow) -> bool:
 
 
 def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:
-    """Which rows, and which of their seeds, are not compared with the first row."""
+    """Rows and seeds that are not compared with the first row."""
     if not rows:
         return
     first = rows[0]
@@ -106,8 +106,8 @@ def _of_other_text(rows: Sequence[NamedRow]) -> Iterable[str]:
 
 
 def _are_of_one_text(one: NamedRow, other: NamedRow) -> bool:
-    """Whether two rows are of the same text under a seed that both have; where they have none in
-    common, under any.
+    """True if two rows have the same text under a common seed, or under any seeds if they have none
+    in common.
     """
     ones, others = ({seed: it.on.text for seed, it in row.by_seed.items()} for row in (one, other))
     if seeds := ones.keys() & others.keys():
@@ -116,9 +116,9 @@ def _are_of_one_text(one: NamedRow, other: NamedRow) -> bool:
 
 
 def _of_programs(rows: Sequence[NamedRow]) -> Iterable[str]:
-    """Which results are of which program, where there are several."""
+    """The program of each result, if there are several."""
     found: dict[str, dict[str, list[int]]] = {}  # sources -> row -> seeds
-    versions: dict[str, str] = {}  # sources -> as they are described
+    versions: dict[str, str] = {}  # sources -> their description
     for row in rows:
         for seed, measured in sorted(row.by_seed.items()):
             if measured.program:

@@ -1,7 +1,7 @@
 """Paired differences: whether one row is better than another, beyond the noise of seeds.
 
 Runs of one seed share corpus, base model and order of rows, so a seed affects both rows alike. The
-difference is taken seed by seed, and its mean comes with Student's 95 % interval; an ordering is
+difference is taken seed by seed, and its mean comes with Student's 95 % interval. An ordering is
 *resolved* if the interval excludes zero. Few seeds give a wide interval: three give 2.5 standard
 deviations of the difference. Two would give 9, of one deviation: they have none.
 """
@@ -24,38 +24,34 @@ class Interval(NamedTuple):
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the interval excludes zero."""
+        """True if the interval excludes zero."""
         return self.half_width is not None and abs(self.mean) > self.half_width
 
 
 def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -> Interval | None:
-    """`after - before`, over the seeds that both have; None if they share none.
-
-    Args:
-      before, after: seed -> value.
-    """
+    """`after - before`, over the seeds that both have. None if they share no seed."""
     seeds = tuple(sorted(before.keys() & after.keys()))
     return mean_interval({seed: after[seed] - before[seed] for seed in seeds}) if seeds else None
 
 
 def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
-    """Whether the values are the same under every seed that both have."""
+    """True if the values are the same under every seed that both have."""
     seeds = before.keys() & after.keys()
     return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
 
 
 def ranked_by_differences(values: Mapping[str, Mapping[Any, float]]) -> list[str]:
-    """Rows, the best first: by how many of those that it is compared with each is above; then each
-    goes above those right above it that it is better than.
+    """Rows, the best first: ordered by the number of compared rows that each one beats. Then each
+    row moves above its upper neighbours for as long as it is better.
 
     Two rows are compared by their mean difference under the seeds that both have, so a seed that is
-    hard, or under which a third row diverged, turns no two neighbours round. Rows of other seeds
-    may go round in a circle: those that are further apart may be. Where all have the same seeds
-    this is the order of their means.
+    hard, or under which a third row diverged, never reverses two neighbours. With different seeds
+    the comparisons may be circular, and rows further apart may then be out of order. If all rows
+    have the same seeds this is the order of their means.
 
     Args:
-      values: row -> seed, or what else two values of must be equal to be compared -> value, the
-        lower the better; each row has one or more.
+      values: row -> key -> value, lower is better, one or more for each row. Values are compared if
+        their keys are equal, which are seeds or have a seed in them.
     """
 
     def difference(row: str, other: str) -> float | None:
@@ -93,7 +89,7 @@ def mean_interval(values: Mapping[int, float]) -> Interval:
     from scipy.special import stdtrit
 
     number, seeds = len(values), tuple(sorted(values))
-    if not all(map(math.isfinite, values.values())):  # of two infinities there is no mean
+    if not all(map(math.isfinite, values.values())):  # two infinities have no mean
         return Interval(math.nan, None, seeds)
     mean = statistics.fmean(values.values())
     if number < LEAST_SEEDS:

@@ -38,8 +38,8 @@ def draw_sweep(table: SweepTable, file: Path | str) -> None:
 
 
 def ranked(table: SweepTable) -> list[SweepRow]:
-    """The rows that are drawn: the best first, then those that are not compared, and those without
-    a number.
+    """The rows in the picture: the best first, then rows that are not compared, and rows without a
+    number.
 
     Rows with other seeds are ranked by their differences under the seeds that they have in common,
     if both are of the same text and documents.
@@ -67,7 +67,7 @@ def _by_seed_and_text(row: SweepRow) -> dict[tuple[int, str], float]:
 
 
 def _have_other_seeds(rows: Sequence[SweepRow]) -> bool:
-    """Whether some rows have other seeds than others."""
+    """True if some rows have other seeds than others."""
     return len({tuple(row.seeds) for row in rows}) > 1
 
 
@@ -209,7 +209,7 @@ def _to_reference(row: SweepRow, table: SweepTable) -> Interval | None:
 
 
 def _edge(intervals: Sequence[Interval]) -> float | None:
-    """The bound of the axis if intervals, as those of few seeds, would leave no room for means."""
+    """The bound of the axis if wide intervals, as from few seeds, would leave no room for means."""
     furthest = max(abs(each.mean) + (each.half_width or 0) for each in intervals)
     edge = WIDEST * max(abs(each.mean) for each in intervals)
     return edge if furthest > edge > 0 else None

@@ -57,7 +57,7 @@ class SweepProgress:
         self._bar.close()
 
     def look(self, still_to_do: Sequence[Path]) -> None:
-        """Shows what all runs have done since the last call; those in the folders `still_to_do`
+        """Shows the progress of all runs since the last call. Runs in the folders `still_to_do`
         will do more. The others are not followed any further.
         """
         tokens = 0

@@ -65,7 +65,7 @@ def base_digest(config: RunConfig) -> str:
 
 
 def damage_of(text: Path) -> CorpusDamaged | None:
-    """What is damaged of a prepared text, all of which is read; None = nothing."""
+    """The damage of a prepared text, all of which is read. None = no damage."""
     try:
         Corpus.open(text).check_tokens()
     except CorpusDamaged as damage:
@@ -79,18 +79,17 @@ def folder_with_text(
     first_row: str,
     damage_of: Callable[[Path], CorpusDamaged | None] = damage_of,
 ) -> Path | None:
-    """The folder of a run of a sweep that has the prepared text of a config; None if none has.
+    """The folder of a run of a sweep that has the prepared text of a config. None if no run has it.
 
-    Text that is read again may have become another one, and the rows of a sweep are of one text.
-    Where there are several, it is that of the first row, with which rows are compared, best under
-    the same seed; then the one that most runs have; at last that of a replaced run. A damaged one
-    is left out: every file of the text that is taken is read.
+    A source that is read again may have changed, and the rows of a sweep need one text. If there
+    are several, the first row's is taken, since rows are compared with it, if possible under the
+    same seed. Then comes the text that most runs have, and at last a replaced run's. A damaged text
+    is left out: every file of the text is read.
 
     Args:
-      layout: the sweep's folder.
-      config: whose text is wanted.
-      first_row: of the sweep.
-      damage_of: finds what is damaged of the text in a folder.
+      config: the config whose text is wanted.
+      first_row: the sweep's first row.
+      damage_of: finds the damage of the text in a folder.
     """
     text = corpus_settings(config.corpus)
     digests: dict[Path, str] = {}
@@ -112,7 +111,7 @@ def folder_with_text(
 
 
 def has_text(folder: Path) -> bool:
-    """Whether the run in a folder has its prepared text."""
+    """True if the run in a folder has its prepared text."""
     return (Layout(folder).corpus / "manifest.json").exists()
 
 
@@ -120,10 +119,10 @@ def begin_shared(folder: Path, config: RunConfig, find_text: Callable[[], Path |
     """Begins the run that trains a base model, or has one go on that was begun.
 
     Args:
-      folder: of the run.
-      config: of a row that begins with this model.
-      find_text: finds a folder of a run with the same text, whose tokens are linked; None = read
-        the text. Called only where this run lacks it.
+      folder: the run's folder.
+      config: the config of a row that begins with this model.
+      find_text: finds a folder of a run with the same text, whose tokens are linked. None = read
+        the text. Called only if this run lacks it.
     """
     ledger = Layout(folder).ledger
     is_there = ledger.exists()
@@ -180,7 +179,7 @@ def folder_digest(shared: Path) -> str:
 
 
 def has_base_model(shared: Path) -> bool:
-    """Whether the run in a folder has trained its base model."""
+    """True if the run in a folder has trained its base model."""
     if not Layout(shared).ledger.exists():
         return False
     with reading(shared) as run:

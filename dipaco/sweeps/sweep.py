@@ -42,10 +42,10 @@ from dipaco.sweeps.trials import Trial, named, trials_of
 
 
 class SweepOutcome(NamedTuple):
-    """What `run_sweep` returns."""
+    """The result of `run_sweep`."""
 
     table: SweepTable
-    is_stopped: bool  # by SIGTERM, before every run was finished or had failed
+    is_stopped: bool  # SIGTERM came before every run was finished or had failed
     failed: dict[str, str]  # title of a run -> why it could not be finished
 
 
@@ -62,13 +62,11 @@ def run_sweep(
     """Runs the rows of a sweep under every seed, and writes its table, text and picture.
 
     Args:
-      name: of the sweep.
+      name: the sweep's name.
       rows: row -> config.
-      layout: the sweep's folder.
       seeds: every row is run under each.
-      only: rows to run, none = all, by name (`named`); the table has all that are finished.
-      redo: rows, likewise, that have changed and are run again; their former runs are moved to
-        `replaced`.
+      only: names of the rows to run (`named`), none = all. The table has all finished rows.
+      redo: names of changed rows that are run again. Their former runs are moved to `replaced`.
       max_running: runs at once.
 
     Raises:
@@ -114,9 +112,9 @@ class _Sweep:
         self._in_table = sorted(self._sources, key=lambda trial: rows.index(trial.row))
         # One for all rows: a table has the same columns of links for each.
         self._report_settings = self._trials[0].config.report
-        self._reports: dict[Path, list[ReportRow]] = {}  # of finished runs
-        self._origins: dict[Path, Origin] = {}  # of finished runs
-        self._drawn: dict[Path, dict[str, Drawn]] = {}  # by arm
+        self._reports: dict[Path, list[ReportRow]] = {}  # folder of a finished run -> its report
+        self._origins: dict[Path, Origin] = {}  # folder of a finished run -> its origin
+        self._drawn: dict[Path, dict[str, Drawn]] = {}  # folder -> arm -> drawings
         self._told: set[Trial] = set()  # finished, and in the table
         for sources in self._sources.values():
             for run in sources.values():
@@ -150,7 +148,7 @@ class _Sweep:
         return SweepOutcome(self._write_table(), not is_over, pool.failed)
 
     def _read(self, run: SweepRun) -> bool:
-        """Whether a run is finished; its report is kept."""
+        """True if a run is finished. Its report is kept."""
         if run.folder not in self._reports and is_finished(run.folder):
             self._reports[run.folder] = rows_of(run.folder, self._report_settings)
             self._origins[run.folder] = origin_of(run.folder)

@@ -1,8 +1,8 @@
 """The table of a sweep, from the reports of its finished runs.
 
 Each row is compared with the first row, with every other row, and with the DiLoCo row of as many
-paths and tokens, from which it differs only in what is shared. Differences are paired by seed
-(`pairing.py`), where both rows were scored on the same documents (`measured.py`).
+paths and tokens, from which it differs only in the topology. Differences are paired by seed
+(`pairing.py`) if both rows were scored on the same documents (`measured.py`).
 """
 
 import dataclasses
@@ -53,14 +53,14 @@ class SweepRow(ReportRow):
     levels: list[LevelSummary]
     seeds: list[int]  # the finished ones
     spread: float | None  # half-width of the difference to the first row (95 %, paired)
-    held_equal: list[str]  # the COSTS that equal those of the first row
+    held_equal: list[str]  # the COSTS that are equal in the first row
     perplexities: list[float]  # one a seed
-    # Of the difference to the first row: ends of another 95 % interval, over validation texts.
+    # Ends of another 95 % interval of the difference to the first row, over validation texts.
     over_texts: Spread | None = None
-    kind: str = MODULAR  # of model: an arm of a run, or `DiLoCo`
+    kind: str = MODULAR  # kind of model: an arm of a run, or `DiLoCo`
     # Under which it is on other text than the first row, and not in the difference.
     unlike_seeds: list[int] = dataclasses.field(default_factory=list)
-    # What each perplexity is of; those of equal ones are compared. Older tables do not say.
+    # Identity of the documents of each perplexity. Perplexities with equal ones are compared.
     scored_on: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -71,9 +71,9 @@ class Ordering:
     better: str
     worse: str
     difference: float  # perplexity of `worse` - `better`, mean over paired seeds
-    spread: float | None  # half-width of its 95 % interval; None with fewer than three seeds
+    spread: float | None  # half-width of its 95 % interval. None with fewer than three seeds
     seeds: list[int]
-    resolved: bool  # whether the interval excludes zero
+    resolved: bool  # True: the interval excludes zero
     # The same perplexity under every seed that both have: one run, or two of equal settings.
     is_equal: bool
     held_equal: list[str]
@@ -82,16 +82,16 @@ class Ordering:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepTable:
-    """What `dipaco ablate` writes."""
+    """The table that `dipaco ablate` writes."""
 
     sweep: str
-    reference: str  # the first row; `spread` and `held_equal` of the others refer to it
+    reference: str  # the first row. `spread` and `held_equal` of the others refer to it
     rows: list[SweepRow]
     to_diloco: dict[str, Ordering]  # modular row -> against DiLoCo of as many paths and tokens
-    orderings: list[Ordering]  # of every pair of rows
+    orderings: list[Ordering]  # one for every pair of rows
     runs: list[ReportRow]  # the rows of every run's report
     missing: list[str]  # unfinished runs, and baselines of finished ones
-    apart: list[str]  # rows on other text or documents than the reference; not compared with it
+    apart: list[str]  # rows on other text or documents than the reference, not compared with it
     notes: list[str]
 
     def to_json(self) -> bytes:
@@ -99,7 +99,7 @@ class SweepTable:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     def to_reference(self, row: SweepRow) -> Interval | None:
-        """The difference of a row to the reference; None where the two are not compared."""
+        """The difference of a row to the reference. None if the two are not compared."""
         if row.name == self.reference or row.name in self.apart:
             return None
         first = next(each for each in self.rows if each.name == self.reference)
@@ -126,11 +126,11 @@ def make_table(
     Args:
       sweep: its name.
       trials: the runs in the table, finished or not.
-      results: trial -> the rows of its report; unfinished trials are absent.
+      results: trial -> the rows of its report. Unfinished trials are absent.
       drawn: trial -> arm -> its perplexities on drawings of texts, for the intervals over
-        texts; absent trials have none.
-      origins: trial -> arm -> what the run was made of that trained it; where absent, settings
-        alone say which text a perplexity is of.
+        texts. Absent trials have none.
+      origins: trial -> arm -> origin of the run that trained it. If absent, settings alone tell
+        the text of a perplexity.
     """
     rows = named_rows(trials, results, drawn or {}, origins or {})
     reference = next(iter(rows), "")
@@ -161,7 +161,7 @@ def make_table(
 
 
 def _missing(trial: Trial, results: Sequence[ReportRow] | None) -> list[str]:
-    """What is not finished of a trial: all of it, or a baseline that another run is to train."""
+    """The unfinished part of a trial: all of it, or a baseline that another run is to train."""
     if results is None:
         return [str(trial)]
     there = {result.arm for result in results}
@@ -169,8 +169,8 @@ def _missing(trial: Trial, results: Sequence[ReportRow] | None) -> list[str]:
 
 
 def _diloco_of(row: NamedRow, main: Sequence[NamedRow]) -> NamedRow | None:
-    """The DiLoCo row of as many paths and tokens on the same text, under a seed that both have; of
-    several, the one with most settings in common.
+    """The DiLoCo row of as many paths and tokens on the same text, under a seed that both have. The
+    row with most settings in common wins.
     """
     if row.name != row.row or row.config.num_paths == 1:
         return None
@@ -235,8 +235,8 @@ def _held_equal(one: ReportRow, other: ReportRow) -> list[str]:
 
 
 def _compare(one: NamedRow, other: NamedRow) -> Ordering | None:
-    """None where they have no seed in common, or none under which both are of the same text; or
-    where a result is not finite.
+    """The ordering of two rows. None if they have no common seed under which both are of the same
+    text, or if a result is not finite.
     """
     seeds = seeds_alike(one, other)
     ones, others = one.of_seeds(seeds).perplexities, other.of_seeds(seeds).perplexities

@@ -39,8 +39,8 @@ MOST_OF_FEW_SEEDS = 10  # differences without an interval that are listed
 
 
 def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
-    """For a terminal of `width` columns: without columns that most rows have in common, those that
-    are empty, and those that there is no room for; ? marks a difference that is not resolved.
+    """The table for a terminal of `width` columns. Columns that most rows have in common, that are
+    empty, or that have no room are left out. ? marks a difference that is not resolved.
     """
     headings, lines = _columns(table)
     cells = {
@@ -85,8 +85,8 @@ Orderings, by the paired difference over seeds:
 
 def ordering_lines(table: SweepTable) -> list[str]:
     """Pairs of rows, the better one first: resolved differences, then unresolved ones, then some
-    with too few common seeds for an interval; each group with the largest first. Then rows that are
-    equal, of which only the first is compared with others, and those that are so far.
+    with too few common seeds for an interval, each group with the largest first. Then rows that are
+    equal, of which only the first is compared with others, and rows that are equal so far.
     """
 
     def line(ordering: Ordering, sign: str) -> str:

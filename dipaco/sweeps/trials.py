@@ -23,7 +23,7 @@ class Trial(NamedTuple):
 def trials_of(
     sweep: str, rows: Mapping[str, RunConfig], seeds: Sequence[int], only: Sequence[str] = ()
 ) -> list[Trial]:
-    """The runs of a sweep, seed by seed, so that every row has a first result early; `only` are
+    """The runs of a sweep, seed by seed, so that every row has a first result early. `only` are
     names of rows, none = all.
     """
     return [
