@@ -21,7 +21,8 @@ class OuterSettings:
     learning_rate: Positive = 0.7
     """Rate that multiplies the mean outer gradient. Constant (DiPaCo section 4, as DiLoCo)."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """Nesterov momentum from phase to phase (DiPaCo section 4, as DiLoCo). 0 = none."""
+    """Nesterov momentum: share of its velocity that a module keeps from phase to phase (DiPaCo
+    section 4, as DiLoCo). 0 = none."""
     rescale_by_fan_in: bool = True
     """True: the mean is multiplied by the root of the module's fan-in, the number of paths through
     it (DiPaCo section 2.7)."""
