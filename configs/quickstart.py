@@ -2,9 +2,9 @@
 
 Reaches a perplexity over a quarter below a dense model of a path's size after the same number of
 steps, at the rate that is best for that model too. Not the published settings, which are
-`published.py`: modules become the plain mean of their paths, rows of the vocabulary the mean of
-those who hold the token, and a document goes to the path that finds its first tokens likeliest
-(`configs/ablations/first_table.py` has both)."""
+`published.py`: the outer step has rate 1 and no momentum, a row of the vocabulary is averaged over
+the paths whose shards have its token, and a document goes to the path that finds its first tokens
+likeliest (`configs/ablations/first_table.py` has both)."""
 
 from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig

@@ -11,8 +11,9 @@ path, on the demo corpus. In pieces of any length, into one folder:
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction
 
 The first is P = 4 with three seeds. The second compares the same with what was found to be better
-here: plain averaging, rows of the vocabulary by who holds the token, absent rows at rest where rows
-are shared, and a rate of 12e-3. The third is every row; what is finished is not run again, and its
+here: plain outer steps (rate 1, no momentum; the root of the fan-in stays, but for DiLoCo), rows of
+the vocabulary by who holds the token, absent rows at rest where rows are shared, and a rate of
+12e-3. The third is every row; what is finished is not run again, and its
 table has all rows under seed 0. Dense models are the size of a path with 1, 4 and 16 times the
 steps of one, and 2 and 4 times the size, each under three peak rates, which are lower for the
 larger ones.
@@ -83,8 +84,9 @@ def paper() -> dict[str, RunConfig]:
 
 
 def by_row() -> dict[str, RunConfig]:
-    """What the paper compares at P = 4, averaged plainly and by row of the vocabulary. Absent rows
-    rest where paths share rows: a path with rows of its own does better to move them.
+    """What the paper compares at P = 4, with plain outer steps and rows of the vocabulary by
+    holders. Absent rows rest where paths share rows: a path with rows of its own does better to
+    move them.
     """
     outer = dataclasses.replace(PLAIN, vocabulary_rows="holders")
     at_rest = dataclasses.replace(inner(12e-3), freeze_absent_tokens=True)

@@ -32,7 +32,8 @@ def train(
       train_path: lines 5-10, tau inner steps of one path on its shard D_i.
       documents: [P] |D_i|, documents in each path's shard.
       phases: T, outer steps.
-      outer: rate and momentum of Nesterov; the two factors of section 2.7.
+      outer: Nesterov's rate and momentum, and which of section 2.7's two factors are on: a path's
+        weight by its documents, and the root of a module's fan-in.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {module: fresh(outer, modules[module]) for module in topology.modules}

@@ -1,9 +1,11 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-A run may have path sampling, codecs with error feedback, late contributions (quorum), late modules,
-alternations, an outer step of its own, plain AdamW without an outer step, and early stopping. With
-everything off it gives the bits of `algorithm1.train`. Runs are compared with it bit for bit, since
-the order of its sums is theirs. It asks the same schedule as they do (`schedule/arm.py`).
+A run may have path sampling, codecs with error feedback, late contributions (`outer.quorum`), late
+modules (`outer.delay`), alternations (documents are routed again between phases), an outer step of
+its own, plain AdamW without an outer step, and early stopping. With everything off it gives the
+bits of `algorithm1.train`. This is the oracle of runs: it asks the same schedule as they do
+(`schedule/arm.py`) and adds in the same order, so tests compare the two bit for bit. Arms whose
+paths take every step together have an oracle of their own (`synchronous.py`).
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -65,8 +67,8 @@ class WaitingContribution(NamedTuple):
     gradient: Any  # decoded
     weight: float  # alpha_i among the paths of its phase
     fan_in: int  # number of those paths
-    row_share_V: np.ndarray | None = None  # the path's for each row of the vocabulary
-    row_fan_in_V: np.ndarray | None = None  # effective, of each row
+    row_share_V: np.ndarray | None = None  # the path's share of each row of the vocabulary
+    row_fan_in_V: np.ndarray | None = None  # the effective fan-in of each row
 
 
 def train(
@@ -83,14 +85,15 @@ def train(
     """Yields every module after each outer step of an arm, as `algorithm1.train` does.
 
     Args:
-      arm: who takes part when, what a contribution brings, when documents are routed. One that is
-        not averaged is plain AdamW: every module has one path and becomes what that path made of
-        it, as the base model and the dense baselines are trained.
+      arm: who takes part when, what a contribution brings, when documents are routed. An arm that
+        is not averaged is plain AdamW: every module has one path and becomes what that path made
+        of it. The base model and the dense baselines are trained in this way.
       modules, train_path: as in `algorithm1.train`.
       route: called before the first phase and before each of the arm's alternations
         (discriminative routing, section 2.4). `train_path` uses the new shards from then on.
-      outer: how modules step and how contributions travel. The path adds what a message cannot
-        hold to its next one, or keeps it in its own parameters (`Codec.keeps_own`).
+      outer: how modules step and how contributions travel. What a message cannot hold is the
+        path's residual: it is added to the path's next message, or stays in the path's own
+        parameters (`Codec.keeps_own`).
       outer_rule: steps modules in the place of Nesterov (`outer/own_step.py`).
       takes: the contributions that each outer step takes, where a path may be late (quorum). None:
         all of its own phase. Each contribution is taken once, after it is made, and a step takes

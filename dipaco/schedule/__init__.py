@@ -1,4 +1,5 @@
-"""The schedule says who does what in which phase of a run. Values without JAX, files or clocks.
+"""The schedule says who does what in which phase of a run. It holds values only: no
+JAX, no files, no clocks.
 
     arm.py            one model that the run trains; each question about its phases
     plan.py           the arms of a run

@@ -32,17 +32,19 @@ class Arm:
     topology: Topology
     phases: int
     total_steps: int  # inner steps of each path over all phases
-    is_averaged: bool  # False: one path, plain AdamW, and the module becomes what the path trained
+    # True: modules take outer steps. False: they become what AdamW made of them, in one path or,
+    # if `is_synchronous`, in all paths together.
+    is_averaged: bool
     evaluate_every: int  # phases; the last one is always evaluated
     alternations: tuple[int, ...] = ()  # phases before which documents are routed again
     path_share: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # seed of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
-    grace_seconds: float = 0.0  # a step waits as long for the other contributions after its quorum
+    grace_seconds: float = 0.0  # for which a step with its quorum waits for the other contributions
     delay: int = 0  # inner steps of a phase before a path takes its modules
     hold_out: float = 0.0  # above 0: each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
-    is_dealt: bool = False  # its paths, all alike, take batches of everything in turn
+    is_dealt: bool = False  # no shards: of all batches, each of the P paths takes every P-th
 
     @property
     def is_routed(self) -> bool:
@@ -50,7 +52,9 @@ class Arm:
         return (self.is_averaged or self.is_synchronous) and not self.is_dealt
 
     def is_evaluated(self, phase: int) -> bool:
-        """True if the modules of `phase` (1..phases) are released and scored."""
+        """True if the modules of `phase` are released and scored. The modules of phase p are those
+        after p outer steps: phase p starts from them, and those of `phases` are the last.
+        """
         return phase > 0 and (phase == self.phases or phase % self.evaluate_every == 0)
 
     def steps_before(self, phase: int) -> int:

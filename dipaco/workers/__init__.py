@@ -10,8 +10,8 @@ that up, `origin` is what a new run starts from.
 Nouns: a *worker* holds a *claim* on a task while its lease is renewed. Executing a task writes
 objects and returns *facts*. A worker that must stop inside a phase saves a *partial snapshot*.
 
-All work is deterministic: a task done twice gives the same bytes, and its facts count once. One
-process until the run is finished is the laptop, and the same tasks are the cluster. This room alone
-may know both `store` and `inner`/`outer`, and imports everything below it but `serving` and
-`swarm`. DiPaCo (arXiv 2403.10616) section 3.
+All work is deterministic: a task done twice gives the same bytes, and its facts count once. A
+laptop is one process until the run is finished, and a cluster does the same tasks. Tasks bring the
+store and the mathematics (`inner`, `outer`) together. The room imports neither `serving` nor
+`swarm`, which stand beside it. DiPaCo (arXiv 2403.10616) section 3.
 """

@@ -1,6 +1,6 @@
 """The loop of a worker: claim a task, execute it, record its facts, until the run is finished.
 
-One process does a whole run, and a thousand share it: there is no other runner. If a worker is
+One process can do a whole run, and a thousand can share it: nothing else does tasks. If a worker is
 killed, its lease expires and the task is done again, to the same bytes. A worker that is asked to
 stop saves a partial snapshot of its phase, which the next worker goes on from.
 """
@@ -143,7 +143,7 @@ class Worker:
     def _is_over(self, summary: WorkSummary) -> bool:
         if not self._is_for_base:
             return not summary.has_unfinished
-        # Later tasks never make one of these due.
+        # This worker makes a base model only. Later tasks never make one of its kinds due.
         return self._run.ledger.queue.unfinished_kinds().isdisjoint(FIRST_KINDS)
 
     def run_once(self, summary: WorkSummary | None = None) -> bool:
@@ -161,7 +161,8 @@ class Worker:
             return False
         self._renewer.hold(claim)
         try:
-            # An upgrade ends the claims that it finds. If it came before ours, we count as gone.
+            # An upgrade ends the claims that it finds. If it came before this one, this worker
+            # counts as gone.
             self._renewer.receive(self._run.ledger.meta.command())
             self._do(claim)
         except BaseException as error:
@@ -242,7 +243,7 @@ class Worker:
             raise error
 
     def _release(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
-        # A phase runner may have recorded this very snapshot already.
+        # The runner may have recorded this very snapshot already (`PhaseWork.save`).
         before = partial_snapshots_of(self._run, claim)
         try:
             needed = modules_needed(self._run, claim, partial_snapshot.step)

@@ -1,7 +1,8 @@
 """The end of a path's phase: its snapshot, and its contributions to its modules.
 
-A contribution is an encoded outer gradient. The codec's loss is added to the next one. A path that
-is stopped before the end leaves a partial snapshot. DiPaCo Algorithm 1, line 10.
+A contribution is an encoded outer gradient. What the message cannot hold is the residual, which the
+path carries to its next contribution. A path that is stopped before the end leaves a partial
+snapshot. DiPaCo Algorithm 1, line 10.
 """
 
 from collections.abc import Mapping, Sequence
@@ -110,8 +111,7 @@ def _contribute(
       after: module -> part -> parameters, as trained.
 
     Returns:
-      The path's contribution to each of its modules, and what the codec has lost of every part so
-      far.
+      The path's contribution to each of its modules, and the residual of every part.
     """
     arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
     contributions: list[Fact] = []

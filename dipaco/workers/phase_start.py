@@ -38,7 +38,7 @@ class PhaseStart(NamedTuple):
     position: int  # batches that the path had taken of this data at the start of the phase
     # Not placed yet. Its optimizer may be None, a fresh one. Its step counts in the arm's schedule.
     state: PathState
-    residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
+    residual: Mapping[str, Any] | None  # part name -> what messages could not hold yet
     losses: tuple[float, ...]  # one for each step of this phase that is taken already
     seconds: float  # the time of those steps
     merges_at: int | None = None  # the step after which it takes its modules, None: it has them
@@ -95,7 +95,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
 
 
 def has_residual(run: Run, arm: Arm) -> bool:
-    """True if the paths of an arm carry a residual: the codec's loss of their contributions."""
+    """True if the paths of an arm carry a residual: what the codec's messages could not hold."""
     return arm.is_averaged and codec_of(run.config.outer).is_lossy
 
 
@@ -139,7 +139,7 @@ class Carried(NamedTuple):
     """State that a path carries from phase to phase. It is the path's own, and is never reset."""
 
     optimizer: Any | None = None  # AdamW's state, None: a fresh one
-    residual: Any | None = None  # the codec's loss of earlier contributions
+    residual: Any | None = None  # what earlier messages could not hold
     own: Any | None = None  # its parameters after the phase before, if it may go ahead
 
     @property

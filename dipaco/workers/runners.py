@@ -29,7 +29,9 @@ class Runner(PhaseRunner, Protocol):
 
     @property
     def hosts(self) -> Hosts:
-        """All of them call it together. Each gets the whole state, and the first one saves it."""
+        """The processes that call the runner together. Each gets the whole state, and the first one
+        saves it.
+        """
         ...
 
     @property
@@ -39,7 +41,7 @@ class Runner(PhaseRunner, Protocol):
 
     @property
     def without_volunteers(self) -> "Runner":
-        """Takes the steps of the base model, in which volunteers have no part."""
+        """The runner of the base model's steps, in which volunteers have no part."""
         ...
 
 
@@ -122,7 +124,8 @@ class Volunteers:
     """
 
     hosts: Hosts = SINGLE_HOST
-    is_shared = True  # the other backbones of the path, on other machines, go on from it
+    # The path's other backbones (workers that lead volunteers), on other machines, go on from it.
+    is_shared = True
 
     def __init__(self, run: Run, lead: PhaseRunner):
         assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses such runs"

@@ -31,10 +31,11 @@ def train(
     Args:
       on_step: called with (loss, tokens) for each step.
       should_stop: called before each step.
-      should_leave: called while the path waits for late modules (`outer.delay`).
+      should_leave: called while the path waits for late modules (`outer.delay`). True ends the
+        waiting.
 
     Returns:
-      The facts to record. None on hosts other than the first, which do not save.
+      The facts to record. The list is empty on hosts other than the first, which do not save.
 
     Raises:
       Preempted: `should_stop` returned True, or `should_leave` did.
@@ -53,7 +54,8 @@ def train(
         started += time.monotonic() - since
         if have_all_come:
             start = merged(run, start, result)
-            # A partial snapshot of this very step is one from before the merge.
+            # The first question is not passed on, so that a step follows the merge: a partial
+            # snapshot of this very step would count as one from before the merge.
             asked = itertools.count()
             result = runner(
                 phase_work(run, start, end, on_step, lambda: next(asked) > 0 and should_stop())
