@@ -18,54 +18,55 @@ from dipaco.model.spec import describe
 from dipaco.overrides import from_tree, load_config, load_sweep, settings
 from dipaco.sweeps.shared_base import base_digest
 from dipaco.topology import assemble, dissect
+from tests.support.failures import failures
 
 FOLDER = Path(__file__).parents[1] / "configs"
 FILES = sorted(FOLDER.glob("*.py"))
 SWEEPS = sorted((FOLDER / "ablations").glob("*.py"))
 
 
-@pytest.fixture(scope="module", params=FILES, ids=lambda file: file.stem)
-def file(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def config(file):
-    return load_config(file)
+CONFIGS = {file: load_config(file) for file in FILES}
 
 
 def test_there_are_configs_and_the_quickstart_is_one_of_them():
     assert "quickstart" in {file.stem for file in FILES}
 
 
+def of_every_config(check):
+    """A test of one config -> the test of all."""
+
+    def test():
+        assert failures(lambda file: check(file, CONFIGS[file]), CONFIGS) == {}
+
+    return test
+
+
+@of_every_config
 def test_it_says_what_it_costs_and_is_called_as_its_file(file, config):
     doc = ast.get_docstring(ast.parse(file.read_text()))
     assert doc
     assert any(word in doc for word in ("minute", "hour", "day", "Cost"))
     assert config.name == file.stem
+    assert len(file.read_text().splitlines()) <= 75, "a config is a page"
 
 
-def test_it_is_a_page(file):
-    assert len(file.read_text().splitlines()) <= 75
-
-
-def test_it_comes_back_from_json(config):
+@of_every_config
+def test_it_comes_back_from_json(file, config):
     again = from_tree(json.loads(config.to_json()))
     assert again == config
     assert again.to_json() == config.to_json()
+    names = settings(config)
+    assert {"inner.steps", "model.d_model", "phases", "outer.learning_rate"} <= names.keys()
 
 
+@of_every_config
 def test_a_run_that_is_compared_with_others_makes_no_texts(file, config):
     """They take time, and nothing of them is compared."""
     assert (config.samples.prompts > 0) == (file.stem == "quickstart" or "paper" in file.stem)
 
 
-def test_its_settings_all_have_names(config):
-    names = settings(config)
-    assert {"inner.steps", "model.d_model", "phases", "outer.learning_rate"} <= names.keys()
-
-
-def test_its_topology_divides_the_model_that_it_describes(config):
+@of_every_config
+def test_its_topology_divides_the_model_that_it_describes(file, config):
     described = describe(config.model)
     assert tuple(sorted(described)) == tuple(sorted(part_names(config.model)))
     last = config.num_paths - 1
@@ -75,7 +76,8 @@ def test_its_topology_divides_the_model_that_it_describes(config):
     assert all(again[name] is described[name] for name in again)
 
 
-def test_its_model_has_as_many_parameters_as_it_says(config):
+@of_every_config
+def test_its_model_has_as_many_parameters_as_it_says(file, config):
     by_part = {
         name: sum(math.prod(spec.shape) for spec in jax.tree.leaves(part))
         for name, part in describe(config.model).items()
@@ -84,7 +86,8 @@ def test_its_model_has_as_many_parameters_as_it_says(config):
     assert sum(by_part.values()) == num_parameters(config.model)
 
 
-def test_every_arm_can_take_its_steps(config):
+@of_every_config
+def test_every_arm_can_take_its_steps(file, config):
     """Warm-ups end before the arms do, and each phase has a step."""
     for arm in (config.plan.base, *config.plan.arms):
         assert arm.steps_before(arm.phases) == arm.total_steps
@@ -105,14 +108,19 @@ SHAPES = {  # paths, modules: the paper's
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_grids_have_the_papers_paths_and_modules_and_baselines_are_their_limits(name):
-    topology = load_config(FOLDER / f"{name}.py").topology
-    assert (topology.num_paths, len(topology.modules)) == SHAPES[name]
+def test_grids_have_the_papers_paths_and_modules_and_baselines_are_their_limits():
+    topologies = {name: CONFIGS[FOLDER / f"{name}.py"].topology for name in SHAPES}
+    assert {
+        name: (each.num_paths, len(each.modules)) for name, each in topologies.items()
+    } == SHAPES
 
 
-@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
-def test_a_sweep_says_what_it_costs_and_its_rows_can_be_trained_and_compared(file):
+def test_a_sweep_says_what_it_costs_and_its_rows_can_be_trained_and_compared():
+    assert len(SWEEPS) > 10
+    assert failures(check_sweep, SWEEPS) == {}
+
+
+def check_sweep(file):
     doc = ast.get_docstring(ast.parse(file.read_text()))
     assert doc
     assert f"dipaco ablate configs/ablations/{file.name}" in doc

@@ -1,5 +1,6 @@
-"""Does a finished run once more by `algorithm/variants.py`: in one process and in memory, without
-tasks, ledger or store. Every module at every phase must come out the same, bit for bit.
+"""Does a finished run once more by `algorithm/variants.py`, or a synchronous one by
+`algorithm/synchronous.py`: in one process and in memory, without tasks, ledger or store. Every
+module at every phase must come out the same, bit for bit.
 
     python tools/replay.py --run runs/quickstart
 
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import jax
 
 from dipaco import trees
-from dipaco.algorithm import variants
+from dipaco.algorithm import synchronous, variants
 from dipaco.config import MODULAR
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
@@ -77,7 +78,38 @@ def first_modules(run: Run) -> variants.Modules:
 
 
 def replay(run: Run) -> Iterator[variants.Modules]:
-    """All modules after each outer step, as Algorithm 1 has them."""
+    """All modules at the end of each phase, as Algorithm 1 has them, or its synchronous
+    counterpart.
+    """
+    return _replay_synchronous(run) if run.config.outer.synchronous else _replay(run)
+
+
+def _replay_synchronous(run: Run) -> Iterator[variants.Modules]:
+    """By `algorithm/synchronous.py`."""
+    arm, inner, programs = run.plan.arm(MODULAR), run.config.inner, run.programs
+    batches = [batches_for(run, arm, path, 0) for path in range(arm.topology.num_paths)]
+    rates = learning_rates(inner, arm.total_steps, 0, arm.total_steps)
+    placed = {m: programs.place_module(parts, None) for m, parts in first_modules(run).items()}
+    by_step = synchronous.train(
+        arm.topology,
+        {module: parts for module, (parts, _) in placed.items()},
+        {module: state for module, (_, state) in placed.items()},
+        lambda path, step, parts: programs.gradient(
+            parts, programs.place_batch(batches[path].at(step))
+        )[0],
+        lambda step, *arguments: programs.update(*arguments, rates[step]),
+        run.stage("route").summary["documents"],
+        steps=range(arm.total_steps),
+        clip_norm=inner.clip_norm,
+        by_documents=run.config.outer.weigh_by_documents,
+    )
+    for step, modules in enumerate(by_step, start=1):
+        if step % inner.steps == 0:
+            yield jax.device_get(modules)
+
+
+def _replay(run: Run) -> Iterator[variants.Modules]:
+    """By `algorithm/variants.py`."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
     taken = run.ledger.quorums.taken(MODULAR)
 

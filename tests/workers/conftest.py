@@ -1,52 +1,18 @@
-"""A run of a second's work: its config, its corpus and its worker."""
+"""A run of a second's work: its programs, its corpus, and how it is worked on."""
 
 import dataclasses
 import shutil
 
 import pytest
+from support.smallest_run import CONFIG, SHARINGS, worker_of
 
-from dipaco.config import MODULAR, BaseSettings, EvaluationSettings
+from dipaco.config import MODULAR
 from dipaco.data.prepare import prepare
 from dipaco.evaluation import plots
-from dipaco.model.config import part_names
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
 from dipaco.runs.rules import record_of
-from dipaco.store.retention import RetentionSettings
-from dipaco.topology import PER_PATH, Level, Topology
-from dipaco.workers.callbacks import NullCallbacks
-from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.loop import Worker
-from tests.support.tiny_run import TOY
-
-MODEL = dataclasses.replace(TOY.model, d_model=16, num_layers=1, d_ff=24, max_length=48)
-EVERYTHING = part_names(MODEL)
-SHARINGS = {
-    "2x2": (
-        Level(name="early", parts=("embed",), experts=2),
-        Level(name="late", parts=("block_00", "final_norm", "head"), experts=2),
-    ),
-    "diloco": (Level(name="all", parts=EVERYTHING), Level(name="replica", experts=3)),
-    "flat_moe": (Level(name="all", parts=EVERYTHING, experts=3),),
-    "grid_with_private_parts": (
-        Level(name="early", parts=("embed",), experts=2),
-        Level(name="late", parts=("final_norm",), experts=2),
-        Level(name="own", parts=("block_00",), experts=PER_PATH),
-        Level(name="stem", parts=("head",)),
-    ),
-}
-CONFIG = dataclasses.replace(
-    TOY,
-    model=MODEL,
-    topology=Topology(levels=SHARINGS["2x2"]),
-    data=dataclasses.replace(TOY.data, sources=("toy:?documents=160&words=30",), length=48),
-    base=BaseSettings(steps=2, steps_per_phase=1),
-    phases=3,
-    inner=dataclasses.replace(TOY.inner, steps=2),
-    evaluation=EvaluationSettings(every_phases=3),
-    baselines=(),
-    retention=RetentionSettings(),
-)
+from dipaco.topology import Topology
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,13 +73,6 @@ def work_until(run, phase):
     worker = worker_of(run)
     while run.ledger.facts.modules_at(MODULAR, phase) != modules:
         assert worker.run_once()
-
-
-def worker_of(run, name="test", callbacks=None, **more):
-    """A worker whose heart is not started: its leases last as long as the test."""
-    return Worker(
-        run, name, callbacks or NullCallbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **more
-    )
 
 
 def never():

@@ -19,7 +19,7 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import map_tree
 
-CODEC = sparse2(64, 0.95)
+CODEC = sparse2(64)
 
 
 def module(seed):

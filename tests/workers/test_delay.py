@@ -68,10 +68,6 @@ def slow_path(task):
     "settings",
     [
         {},
-        {"sharing": "grid_with_private_parts", "codec": "int8", "delay": 2, "delay_merge": 0.25},
-        {"sharing": "diloco", "delay_merge": 0.0, "vocabulary_rows": "holders"},
-        {"early": 0.2, "alternations": (2,)},
-        pytest.param({"path_share": 0.75}, marks=pytest.mark.slow),
         {"quorum": 0.5, "grace_seconds": 0.0, "codec": "bfloat16"},
     ],
     ids=str,

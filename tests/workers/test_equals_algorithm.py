@@ -1,19 +1,19 @@
-"""A run through tasks, ledger and store equals Algorithm 1 in memory, bit for bit, for every way of
-sharing: each module, at each phase.
+"""A run through tasks, ledger and store equals Algorithm 1 in memory, bit for bit: each module, at
+each phase. Options: `test_options_together.py`.
 """
 
 import dataclasses
 
 import jax
 import pytest
+import replay
 
 from dipaco import trees
-from dipaco.algorithm import algorithm1, variants
+from dipaco.algorithm import algorithm1
 from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.planning.tasks import PathTrained
 from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
-from dipaco.outer.config import PARTLY
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
@@ -25,25 +25,12 @@ from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
 
 
-@pytest.mark.parametrize(
-    ("sharing", "codec_name"),
-    [
-        *((sharing, "none") for sharing in SHARINGS),
-        ("2x2", "int8"),
-        ("2x2", "sparse2"),
-        ("2x2", "turns2"),
-        pytest.param("2x2", "bfloat16", marks=pytest.mark.slow),
-        pytest.param("2x2", "int4", marks=pytest.mark.slow),
-    ],
-)
-def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, codec_name):
+@pytest.mark.parametrize("sharing", ["2x2", "diloco", "grid_with_private_parts"])
+def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing):
     topology = Topology(levels=SHARINGS[sharing])
-    momentum = 0.0 if codec_name in PARTLY else CONFIG.outer.momentum
-    outer = dataclasses.replace(CONFIG.outer, codec=codec_name, momentum=momentum, turns=2)
-    run = begin(dataclasses.replace(CONFIG, topology=topology, outer=outer))
+    run = begin(dataclasses.replace(CONFIG, topology=topology))
     work_until(run, CONFIG.phases)
 
-    base = run.base_parts()
     arm, inner = run.plan.arm(MODULAR), run.config.inner
 
     def train_path(path, phase, parts, optimizer_state):
@@ -55,13 +42,10 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, code
             state, _ = run.programs.step(state, run.programs.place_batch(batches.at(step)), rate)
         return jax.device_get((state.parts, state.optimizer))
 
-    modules = {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
     documents = run.stage("route").summary["documents"]
-    if codec_name == "none":
-        phases = algorithm1.train(topology, modules, train_path, documents, arm.phases, outer)
-    else:
-        shards = variants.Shards(documents)
-        phases = variants.train(arm, modules, train_path, lambda phase, _: shards, outer=outer)
+    phases = algorithm1.train(
+        topology, replay.first_modules(run), train_path, documents, arm.phases, CONFIG.outer
+    )
     seen = set()
     for phase, modules in enumerate(phases, start=1):
         for module in topology.modules:

@@ -56,10 +56,7 @@ def whole_bytes(run, path, phase):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
         {"vocabulary_rows": "holders"},
-        {"sharing": "grid_with_private_parts", "codec": "none"},
-        {"momentum": 0.0},
         {"path_share": 0.5, "phases": 4, "keep": None, "early": 0.2},
     ],
     ids=str,

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import replay
+from support.smallest_run import EVERYTHING
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.runs.opening import create_or_open, reading
@@ -17,7 +18,7 @@ from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
 from dipaco.workers.origin import _check_model, from_run
 from dipaco.workers.origin_router import notes_on_router
-from tests.workers.conftest import CONFIG, EVERYTHING, never
+from tests.workers.conftest import CONFIG, never
 from tests.workers.test_recovery import finish
 
 CONFIG = dataclasses.replace(CONFIG, evaluation=EvaluationSettings(every_phases=1))

@@ -111,17 +111,6 @@ def assert_status_and_report_name(run, kind):
     )
 
 
-def test_a_codec_sampling_and_late_momentum_go_on_with_an_own_outer_step(begin):
-    """What comes before the step stays as it is: half of the paths, in 8 bits, by holders."""
-    outer = dataclasses.replace(
-        EVALUATED.outer, codec="int8", path_share=0.5, vocabulary_rows="holders"
-    )
-    rules = Rules(outer_step=own_outer_step.isotropic)
-    run = begin(dataclasses.replace(EVALUATED, outer=outer, baselines=()), rules)
-    work_until(run, CONFIG.phases)
-    assert replay.differences(run) == []
-
-
 def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin, monkeypatch):
     routing = dataclasses.replace(CONFIG.routing, alternations=(1,))
     fitted_to = []

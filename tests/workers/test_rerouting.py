@@ -7,6 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from support.smallest_run import EVERYTHING
 
 from dipaco import trees
 from dipaco.config import MODULAR
@@ -21,7 +22,7 @@ from dipaco.topology import Level, Topology
 from dipaco.workers.errors import Preempted, RouterDiverged
 from dipaco.workers.tasks import token_router_training
 from dipaco.workers.tasks.reroute import reroute
-from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
+from tests.workers.conftest import CONFIG, worker_of
 
 REROUTED = dataclasses.replace(
     CONFIG,

@@ -55,11 +55,8 @@ def test_every_third_snapshot_and_the_last_are_sent_and_the_one_before_stays_for
     assert of_path.ledger.redos.refusals() == []
 
 
-@pytest.mark.parametrize("codec", ["none", "int8"])
-def test_a_path_whose_machine_is_lost_trains_its_phases_since_the_last_sent_one_again(
-    machines, codec
-):
-    on = machines(codec=codec)
+def test_a_path_whose_machine_is_lost_trains_its_phases_since_the_last_sent_one_again(machines):
+    on = machines(codec="int8")
     on.work_until(2)
     assert status_of(on.of_path[0].run, with_sizes=False)["unsent_snapshots"] == {
         str(path): 2 for path in range(4)

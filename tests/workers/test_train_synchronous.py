@@ -7,6 +7,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+import replay
+from support.smallest_run import EVERYTHING
 
 from dipaco import trees
 from dipaco.algorithm import synchronous
@@ -24,7 +26,6 @@ from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 from tests.workers.conftest import (
     CONFIG,
-    EVERYTHING,
     SHARINGS,
     never,
     work_until,
@@ -58,40 +59,18 @@ def quiet(loss, tokens): ...
 def test_every_module_at_every_phase_is_that_of_the_algorithm(begin):
     run = begin(TOGETHER)
     work_until(run, CONFIG.phases)
-    arm, programs, base = run.plan.arm(MODULAR), run.programs, run.base_parts()
-    topology, batches = arm.topology, [batches_for(run, arm, path, 0) for path in range(4)]
-    rates = learning_rates(CONFIG.inner, STEPS, 0, STEPS)
-    placed = {
-        module: programs.place_module({n: base[n] for n in topology.parts_of(module)}, None)
-        for module in topology.modules
+    assert replay.differences(run) == []
+    seen = {
+        digest for phase in range(1, 1 + CONFIG.phases) for digest in digests(run, phase).values()
     }
-    steps = synchronous.train(
-        topology,
-        {module: parts for module, (parts, _) in placed.items()},
-        {module: state for module, (_, state) in placed.items()},
-        lambda path, step, parts: programs.gradient(
-            parts, programs.place_batch(batches[path].at(step))
-        )[0],
-        lambda step, *arguments: programs.update(*arguments, rates[step]),
-        run.stage("route").summary["documents"],
-        steps=range(STEPS),
-        clip_norm=CONFIG.inner.clip_norm,
-    )
-    seen = set()
-    for step, modules in enumerate(steps, start=1):
-        if step % CONFIG.inner.steps:
-            continue
-        expected = {m: trees.digest(jax.device_get(modules[m])) for m in topology.modules}
-        assert digests(run, step // CONFIG.inner.steps) == expected
-        seen |= set(expected.values())
-    assert len(seen) == CONFIG.phases * len(topology.modules)
+    assert len(seen) == CONFIG.phases * len(run.config.topology.modules)
 
     # Facts of every path, one task a phase, and a gradient up and down at every step.
     assert run.ledger.queue.task_counts()["train", MODULAR] == {"done": CONFIG.phases}
     assert ("outer", MODULAR) not in run.ledger.queue.task_counts()
     totals = run.ledger.progress.training_totals(MODULAR)
     assert totals.tokens == 4 * STEPS * CONFIG.inner.batch_size * CONFIG.data.length
-    assert totals.bytes_sent == 2 * 4 * STEPS * trees.num_bytes(base)
+    assert totals.bytes_sent == 2 * 4 * STEPS * trees.num_bytes(run.base_parts())
     assert {
         path: len(losses) for path, losses in run.ledger.progress.losses(MODULAR).items()
     } == dict.fromkeys(range(4), STEPS)

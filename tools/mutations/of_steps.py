@@ -4,6 +4,8 @@ from mutations.mutant import Mutant
 
 EQUALS = "tests/workers/test_equals_algorithm.py::test_every_module_at_every_phase_is_that_of"
 EQUALS += "_algorithm_1"
+TOGETHER = "tests/workers/test_options_together.py::test_a_run_of_many_options_is_that_of"
+TOGETHER += "_algorithm_1"
 QUORUMS = "tests/control/test_quorums.py"
 RECOVERY = "tests/workers/test_recovery.py"
 ROLLBACK = "tests/control/test_rollback.py"
@@ -16,7 +18,7 @@ MUTANTS = (
         old="for path in arm.paths_through(task.module, task.phase)]",
         new="for path in reversed(arm.paths_through(task.module, task.phase))]",
         breaks="contributions are added in path order: the bits are those of Algorithm 1",
-        tests=(f"{EQUALS}[diloco-none]",),
+        tests=(f"{EQUALS}[diloco]",),
     ),
     Mutant(
         name="weights-all-equal",
@@ -24,7 +26,7 @@ MUTANTS = (
         old="            [documents[path] for path in through], by_documents",
         new="            [1 for path in through], by_documents",
         breaks="a path counts by the documents of its shard (DiPaCo eq. 3)",
-        tests=(f"{EQUALS}[2x2-none]",),
+        tests=(f"{EQUALS}[2x2]",),
     ),
     Mutant(
         name="momentum-forgotten",
@@ -32,7 +34,7 @@ MUTANTS = (
         old="    if stored.outer_state is not None:\n",
         new="    if False:\n",
         breaks="a module's momentum goes on from step to step",
-        tests=(f"{EQUALS}[2x2-none]",),
+        tests=(f"{EQUALS}[2x2]",),
     ),
     Mutant(
         name="fan-in-not-rescaled",
@@ -122,7 +124,7 @@ MUTANTS = (
         new="    if carried.as_saved is like.optimizer:\n        return Carried(saved)\n"
         "    return Carried(**saved)._replace(residual=None)\n",
         breaks="what a codec loses is kept with the path from phase to phase",
-        tests=(f"{EQUALS}[2x2-int8]",),
+        tests=(f"{TOGETHER}[0]",),
     ),
     Mutant(
         name="inner-state-reset",
@@ -130,7 +132,7 @@ MUTANTS = (
         old="        optimizer, residual, own = _carried_state(run, arm, before)\n",
         new="        optimizer, residual, own = _carried_state(run, arm, None)\n",
         breaks="AdamW's state belongs to the path and is never reset",
-        tests=(f"{EQUALS}[2x2-none]",),
+        tests=(f"{EQUALS}[2x2]",),
     ),
     Mutant(
         name="rows-from-the-beginning",
@@ -138,7 +140,7 @@ MUTANTS = (
         old="        position = before.position\n",
         new="        position = 0\n",
         breaks="a path goes on in its data where its last phase ended",
-        tests=(f"{EQUALS}[2x2-none]",),
+        tests=(f"{EQUALS}[2x2]",),
     ),
     Mutant(
         name="partial-snapshot-ignored",
