@@ -48,8 +48,8 @@ from dipaco.workers.execution import execute
 EXAMPLES = Path(__file__).parents[1] / "configs" / "examples"
 TIED = (SHARINGS["2x2"][0], Level(name="late", parts=("block_00", "final_norm"), experts=2))
 MODULES = {**SHARINGS, "tied_head": TIED, "one_path": SHARINGS["diloco"][:1]}
-RULES = {
-    "none": (),
+RULES: dict[str, tuple[str, str, str] | None] = {
+    "none": None,
     "outer step": ("outer_step", "own_outer_step", "adam"),
     "router": ("router", "own_router", "by_direction"),
     "path loss": ("path_loss", "own_path_loss", "with_z_loss"),
@@ -189,9 +189,9 @@ def config_of(draw: Draw) -> RunConfig:
 
 def rules_of(draw: Draw) -> Rules:
     """The rule that a draw has instead of a built-in one."""
-    if draw.rule == "none":
+    if (rule := RULES[draw.rule]) is None:
         return Rules()
-    kind, module, function = RULES[draw.rule]
+    kind, module, function = rule
     return Rules(**{kind: getattr(importlib.import_module(module), function)})
 
 
