@@ -15,81 +15,39 @@ from dipaco.config import MODULAR
 from dipaco.errors import DipacoError
 from dipaco.runs import small_models
 
+# Modules, own rule, and options with the number of their value: in pairs, every pair that fits.
+ROWS = """
+flat_moe; router; codec=2 delay=2 rescale_by_fan_in=1 weigh_by_documents=1 router=1 alternations=2
+    rule=2 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1
+2x2; path loss; path_share=1 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 overlap=1
+    absent_tokens=1 accumulation=1 base=1
+2x2; router; rescale_by_fan_in=1 weigh_by_documents=1 synchronous=1 router=1 overlap=1 base=1
+    slices=1 sent_snapshots=1
+2x2; none; codec=5 quorum=1 rescale_by_fan_in=1 rule=2 overlap=1 hold_out=1 absent_tokens=1 base=1
+    slices=1 sent_snapshots=1
+one_path; none; synchronous=1 rule=1 accumulation=1 rematerialise=1 loss_chunks=1
+2x2; none; quorum=1 delay=1 vocabulary_rows=1 router=3 alternations=1 overlap=1 hold_out=1
+    accumulation=1 rematerialise=1 loss_chunks=1 base=1
+tied_head; none; codec=4 quorum=1 delay=2 vocabulary_rows=1 rescale_by_fan_in=1 alternations=2
+    rule=1 overlap=1 hold_out=1 accumulation=1 rematerialise=1 base=1 slices=1
+grid_with_private_parts; outer step; codec=1 quorum=1 weigh_by_documents=1 alternations=1 overlap=1
+    hold_out=1 absent_tokens=1 accumulation=1 rematerialise=1 loss_chunks=1 slices=1
+    sent_snapshots=1
+2x2; none; codec=3 path_share=2 vocabulary_rows=1 weigh_by_documents=1 router=2 alternations=3
+    hold_out=1 rematerialise=1 slices=1
+diloco; router; codec=1 path_share=1 quorum=1 delay=2 vocabulary_rows=1 rescale_by_fan_in=1 rule=2
+    absent_tokens=1 loss_chunks=1 base=1 sent_snapshots=1
+"""
 
-def chosen(numbers):
-    """`codec=2 delay=1` -> option -> its value of that number, as a draw has it."""
+
+def drawn_in(row):
+    """`2x2; router; codec=2 delay=1` -> these modules, that own rule, options with their values."""
+    modules, rule, numbers = row.split("; ")
     pairs = (word.split("=") for word in numbers.split())
-    return {option: OPTIONS[option][int(number)] for option, number in pairs}
+    return Draw(modules, rule, {option: OPTIONS[option][int(n)] for option, n in pairs})
 
 
-# Modules and own rule, and options with the number of their value; in pairs, every pair that fits.
-DRAWS = tuple(
-    Draw(modules, rule, chosen(numbers))
-    for modules, rule, numbers in (
-        (
-            "flat_moe",
-            "router",
-            "codec=2 delay=2 rescale_by_fan_in=1 weigh_by_documents=1 router=1 "
-            "alternations=2 rule=2 absent_tokens=1 loss_chunks=1 slices=1 "
-            "sent_snapshots=1",
-        ),
-        (
-            "2x2",
-            "path loss",
-            "path_share=1 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 "
-            "overlap=1 absent_tokens=1 accumulation=1 base=1",
-        ),
-        (
-            "2x2",
-            "router",
-            "rescale_by_fan_in=1 weigh_by_documents=1 synchronous=1 router=1 overlap=1 "
-            "base=1 slices=1 sent_snapshots=1",
-        ),
-        (
-            "2x2",
-            "none",
-            "codec=5 quorum=1 rescale_by_fan_in=1 rule=2 overlap=1 hold_out=1 "
-            "absent_tokens=1 base=1 slices=1 sent_snapshots=1",
-        ),
-        (
-            "one_path",
-            "none",
-            "synchronous=1 rule=1 accumulation=1 rematerialise=1 loss_chunks=1",
-        ),
-        (
-            "2x2",
-            "none",
-            "quorum=1 delay=1 vocabulary_rows=1 router=3 alternations=1 overlap=1 "
-            "hold_out=1 accumulation=1 rematerialise=1 loss_chunks=1 base=1",
-        ),
-        (
-            "tied_head",
-            "none",
-            "codec=4 quorum=1 delay=2 vocabulary_rows=1 rescale_by_fan_in=1 "
-            "alternations=2 rule=1 overlap=1 hold_out=1 accumulation=1 rematerialise=1 "
-            "base=1 slices=1",
-        ),
-        (
-            "grid_with_private_parts",
-            "outer step",
-            "codec=1 quorum=1 weigh_by_documents=1 alternations=1 overlap=1 hold_out=1 "
-            "absent_tokens=1 accumulation=1 rematerialise=1 loss_chunks=1 slices=1 "
-            "sent_snapshots=1",
-        ),
-        (
-            "2x2",
-            "none",
-            "codec=3 path_share=2 vocabulary_rows=1 weigh_by_documents=1 router=2 "
-            "alternations=3 hold_out=1 rematerialise=1 slices=1",
-        ),
-        (
-            "diloco",
-            "router",
-            "codec=1 path_share=1 quorum=1 delay=2 vocabulary_rows=1 rescale_by_fan_in=1 "
-            "rule=2 absent_tokens=1 loss_chunks=1 base=1 sent_snapshots=1",
-        ),
-    )
-)
+DRAWS = [drawn_in(row) for row in ROWS.strip().replace("\n    ", " ").splitlines()]
 
 # Pairs of values that do not fit: option, values, other option, its values. `*` = all but default.
 REFUSED = (
