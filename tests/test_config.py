@@ -620,36 +620,9 @@ def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting
         load_config(PUBLISHED, [setting])
 
 
-def test_sparse_contributions_do_not_go_with_own_parameters_kept_at_a_late_merge():
-    """What a path keeps is in its next gradient, and what was not sent of it in the residual."""
-    late = ["outer.codec=sparse2", "outer.momentum=0", "outer.delay=1"]
-    assert load_config(PUBLISHED, late[:2]).outer.delay_merge > 0, "where it does not count"
-    assert load_config(PUBLISHED, [*late, "outer.delay_merge=0"]).outer.delay == 1
-    assert load_config(PUBLISHED, ["outer.codec=int4", "outer.delay=1"]).outer.delay_merge > 0
-    with pytest.raises(BadSetting, match=r"`outer.delay_merge` .* 0 beside `outer.codec=sparse2`"):
-        load_config(PUBLISHED, late)
-
-
 def test_a_target_share_is_of_as_many_paths_as_there_are():
     with pytest.raises(SettingsDisagree, match="has 2 shares, and there are 4 paths"):
         load_config(PUBLISHED, ["routing.alternations=1", "routing.target_share=0.5,0.5"])
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "outer.quorum=0.5",
-        "outer.path_share=0.5",
-        "outer.codec=int8",
-        "outer.vocabulary_rows=holders",
-        "inner.freeze_absent_tokens=true",
-        "outer.delay=1",
-    ],
-)
-def test_synchronous_training_refuses_settings_of_contributions(setting):
-    name = setting.partition("=")[0]
-    with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
-        load_config(PUBLISHED, [setting, "outer.synchronous=true"])
 
 
 def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them():
@@ -679,8 +652,3 @@ def test_settings_of_the_published_algorithm_are_set_by_name():
 
 def test_a_single_alternation_is_a_list_of_one():
     assert load_config(PUBLISHED, ["routing.alternations=2"]).routing.alternations == (2,)
-
-
-def test_one_path_has_nothing_to_alternate():
-    with pytest.raises(SettingsDisagree, match="one path"):
-        load_config(PUBLISHED.with_name("baseline_dense.py"), ["routing.alternations=1"])

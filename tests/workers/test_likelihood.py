@@ -156,11 +156,6 @@ def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_sta
         assert note.endswith("the row beside it at random.")
 
 
-def test_a_shortlist_of_more_paths_than_there_are_is_refused():
-    with pytest.raises(SettingsDisagree, match="is 5, and there are 4 paths"):
-        dataclasses.replace(CONFIG, routing=dataclasses.replace(CONFIG.routing, shortlist=5))
-
-
 @pytest.mark.parametrize("shortlist", [3, None])
 def test_a_prompt_goes_where_evaluation_sends_its_tokens(finished, monkeypatch, shortlist):
     routing = dataclasses.replace(RUN.routing, shortlist=shortlist)

@@ -104,7 +104,7 @@ def test_pairs_that_do_not_fit_are_refused_with_a_sentence_and_no_others():
                 fuzz_settings.check(draw)
             except DipacoError as error:
                 refused.add(frozenset({(option, value), (other, its)}))
-                if len(str(error).split()) < 8:
+                if "`" not in str(error) or len(str(error).split()) < 8:
                     wrong.append(f"{draw}: {error}")
     assert refused == refused_pairs()
     assert wrong == []
