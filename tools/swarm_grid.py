@@ -65,8 +65,8 @@ SLOW = Path(__file__).with_name("swarm_slow.py")
 PATHS = 4
 START_SECONDS, LEAVE_SECONDS = 600.0, 60.0
 LOOK_SECONDS = 0.25  # between two samples of what all do
-MOVES = "needs hands more than path"  # as a volunteer's terminal says it
-SENT_ON = "needs hands most, and is led at"
+MOVES = "needs volunteers more than path"  # as a volunteer's terminal says it
+SENT_ON = "needs volunteers most, and is led at"
 
 
 def main() -> None:

@@ -139,7 +139,7 @@ def _volunteers(volunteers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _swarm(swarm: Mapping[str, Any]) -> Iterator[str]:
     loss = "" if swarm["loss"] is None else f", loss {swarm['loss']:.3f}"
     state = "" if swarm["is_open"] else " (between two phases)"
-    if not swarm.get("is_manned", True):
+    if not swarm.get("is_staffed", True):
         state = " (no volunteers: left to plain workers)"
     yield (
         f"\nswarm of {swarm['arm']} path {swarm['path']}{state}: step {swarm['step']:,}, "

@@ -74,7 +74,7 @@ def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
     ledger.members.leave("ana", "later")
     ledger.members.join("ana", **HERE, life="at last", kinds=("outer", "train"))
     assert paths("ben") == [1, 2, 3]
-    ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_manned=False)
+    ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_staffed=False)
     assert paths("ana") == [], "a backbone without volunteers claims no path"
     assert paths("ben", is_patient=True) == [0, 1, 2, 3]
 

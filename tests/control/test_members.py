@@ -71,18 +71,18 @@ def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger)
             ledger.queue.give_back(found)
         return None if found is None else found.task.path
 
-    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_manned=False)
+    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_staffed=False)
     assert (claims("back"), claims("plain")) == (None, 0)
     assert not swarms.wants("modular", 0, "plain")
     assert swarms.backbones("modular", 0) == {"back": "tcp://here:1"}
-    assert swarms.backbones("modular", 0, is_manned=True) == {}
+    assert swarms.backbones("modular", 0, is_staffed=True) == {}
     assert swarms.addresses() == ["tcp://here:1"], "to join there"
-    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_manned=True)
+    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_staffed=True)
     assert (claims("back"), claims("plain")) == (0, 1)
     assert swarms.wants("modular", 0, "plain")
     assert not swarms.wants("modular", 1, "plain")
     assert not swarms.wants("modular", 0, "back")
-    assert swarms.backbones("modular", 0, is_manned=False) == {}
+    assert swarms.backbones("modular", 0, is_staffed=False) == {}
     ledger.members.leave("back", "0")
     assert not swarms.wants("modular", 0, "plain")
     assert swarms.addresses() == []

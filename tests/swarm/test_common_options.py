@@ -53,7 +53,7 @@ def test_options_change_when_all_have_left_and_not_after_a_crash(run):
     swarms = run.ledger.swarms
     other = dataclasses.replace(SETTINGS, codec="int8")
     common_options.agree(swarms, MODULAR, 0, SETTINGS)
-    swarms.put_backbone("dead", MODULAR, 0, "tcp://127.0.0.1:1", is_manned=False)
+    swarms.put_backbone("dead", MODULAR, 0, "tcp://127.0.0.1:1", is_staffed=False)
     with pytest.raises(OptionsDiffer, match="dead"):
         common_options.agree(swarms, MODULAR, 0, other)
     common_options.check(swarms, MODULAR, 0, SETTINGS)
@@ -67,12 +67,12 @@ def test_of_two_that_start_at_once_one_says_so_and_is_given_no_path(run, credent
     said = []
     first = backbone_of(run, 0, "first", credentials["first"], say=said.append)
     with contextlib.closing(_Closing(first)):
-        monkeypatch.setattr(type(first._leader), "num_hands", lambda self: 1)
-        until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_manned=True))
+        monkeypatch.setattr(type(first._leader), "num_volunteers", lambda self: 1)
+        until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
         run.ledger.swarms.drop_backbone("first")  # as if it was not registered yet
         other = dataclasses.replace(SETTINGS, block_rows=4)
         common_options.agree(run.ledger.swarms, MODULAR, 0, other)
-        until(lambda: not first._manning.is_manned)
+        until(lambda: not first._staffing.is_staffed)
     (sentence,) = [one for one in said if "`--block-rows` is 2 here and 4 there" in one]
     assert "does not lead" in sentence
 

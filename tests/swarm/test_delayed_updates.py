@@ -524,8 +524,8 @@ def test_the_ledger_says_which_steps_were_late_and_a_saved_phase_goes_on(tmp_pat
 
         ana = threading.Thread(target=lambda lends=lends: asyncio.run(lends()), daemon=True)
         ana.start()
-        manned = lambda: opened.ledger.swarms.backbones(MODULAR, 0, is_manned=True)  # noqa: E731
-        backbone_rig.until(manned)
+        staffed = lambda: opened.ledger.swarms.backbones(MODULAR, 0, is_staffed=True)  # noqa: E731
+        backbone_rig.until(staffed)
         result = backbone_rig.phase_of(backbone, steps, state, losses)
         state, losses = jax.device_get(result.state), tuple(result.losses.tolist())
         done.set()
@@ -579,7 +579,7 @@ def test_a_step_begins_again_where_all_are_sooner_done_than_those_that_can_go_on
     rows = ROWS.at("before", None)
     assert should_begin_again(rows, members_of(**members)) == begins_again
     rows.ledger.lease("x", 8, 10.0)
-    assert not should_begin_again(rows, members_of(**members)), "all rows are in hands"
+    assert not should_begin_again(rows, members_of(**members)), "all rows are leased or done"
 
 
 def test_a_member_gets_rows_of_this_step_then_of_the_next_and_only_then_is_a_backup():

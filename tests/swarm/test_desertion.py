@@ -14,7 +14,7 @@ from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
-from dipaco.swarm.planning import hands
+from dipaco.swarm.planning import volunteers_seen
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
@@ -36,7 +36,7 @@ def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
     swarms = run.ledger.swarms
     credential = issued(run, {"back": "backbone", "second": "backbone", "ana": "volunteer"})
     both = [backbone_of(run, 0, name, credential[name]) for name in ("back", "second")]
-    manned = lambda: set(swarms.backbones(MODULAR, 0, is_manned=True))  # noqa: E731
+    staffed = lambda: set(swarms.backbones(MODULAR, 0, is_staffed=True))  # noqa: E731
     taken = []
 
     async def session():
@@ -45,19 +45,19 @@ def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
         ending = asyncio.ensure_future(
             run_session(config, credential["ana"], leaving, lambda sentence: None)
         )
-        while len(taken) < 2 or not all(one._manning.is_manned for one in both):
+        while len(taken) < 2 or not all(one._staffing.is_staffed for one in both):
             await asyncio.sleep(0.02)
-        monkeypatch.setattr(hands, "DESERTED_SECONDS", 0.5)
+        monkeypatch.setattr(volunteers_seen, "DESERTED_SECONDS", 0.5)
         leaving.set()
         await ending
 
     ana = threading.Thread(target=lambda: asyncio.run(session()), daemon=True)
     try:
         ana.start()
-        until(manned)
+        until(staffed)
         phase = phase_of(both[0], 800, on_step=lambda number, loss: taken.append(number))
         assert len(phase.losses) < 800
-        assert not manned(), "only a plain worker may claim it now"
+        assert not staffed(), "only a plain worker may claim it now"
         ana.join(60)
     finally:
         for backbone in reversed(both):
@@ -74,8 +74,8 @@ def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, m
     def phase(state, losses):
         return phase_of(backbone, 8, state, losses, lambda number, loss: taken.append(number))
 
-    def is_manned():
-        return list(swarms.backbones(MODULAR, 0, is_manned=True)) == ["back"]
+    def is_staffed():
+        return list(swarms.backbones(MODULAR, 0, is_staffed=True)) == ["back"]
 
     async def session(leaves):
         leaving = asyncio.Event()
@@ -91,23 +91,23 @@ def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, m
     def volunteer(num_steps):
         def takes_part():
             asyncio.run(session(lambda: len(taken) >= num_steps))
-            monkeypatch.setattr(hands, "DESERTED_SECONDS", 0.3)
+            monkeypatch.setattr(volunteers_seen, "DESERTED_SECONDS", 0.3)
             monkeypatch.setattr(service, "WAITING_SECONDS", 0.3)
 
         ana = threading.Thread(target=takes_part, daemon=True)
         ana.start()
-        until(is_manned)  # by a volunteer that waits
+        until(is_staffed)  # by a volunteer that waits
         return ana
 
     try:
-        assert not is_manned(), "no volunteer has come yet"
+        assert not is_staffed(), "no volunteer has come yet"
         ana = volunteer(2)
         first = phase(first_state(), [])
         ana.join(60)
         assert 2 <= len(first.losses) < 8, "nobody computes the rest"
-        assert not is_manned()
+        assert not is_staffed()
         (status,) = swarms.statuses()
-        assert not status["is_manned"]
+        assert not status["is_staffed"]
         plain = plain_states(len(first.losses))[-1]
         assert largest_difference(first.state, plain) < 1e-5
         monkeypatch.undo()
@@ -133,18 +133,18 @@ def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(monkeypat
             stuck = await group.join("stuck", kind=Stuck)
             step = asyncio.ensure_future(group.step())
             await asyncio.sleep(0.05)
-            hands = group.leader.num_hands
-            assert hands() == 1
-            monkeypatch.setattr("dipaco.swarm.planning.hands.IDLE_SECONDS", 0.1)
+            volunteers = group.leader.num_volunteers
+            assert volunteers() == 1
+            monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 0.1)
             await asyncio.sleep(0.3)
-            assert hands() == 0
-            monkeypatch.setattr("dipaco.swarm.planning.hands.IDLE_SECONDS", 60.0)
-            assert hands() == 0, "for so long also where there are no rows"
+            assert volunteers() == 0
+            monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 60.0)
+            assert volunteers() == 0, "for so long also where there are no rows"
             group.leader._service._note_waiting(stuck.wire.name, True)
             await group.join("ana")
-            assert hands() == 1
+            assert volunteers() == 1
             await step
-            assert hands() == 1
+            assert volunteers() == 1
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
@@ -160,8 +160,8 @@ def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(m
             def num_hands_after(seconds):
                 for _ in range(100):
                     now[0] += seconds / 100
-                    num_hands = leader.num_hands()
-                return num_hands
+                    num_volunteers = leader.num_volunteers()
+                return num_volunteers
 
             async def hold(plan):
                 assert num_hands_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"

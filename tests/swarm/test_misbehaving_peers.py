@@ -361,20 +361,22 @@ def test_a_volunteer_that_rests_says_so_once_and_why():
             said = []
             ana = await group.join("ana")
             bo = await group.join("bo", say=said.append)
-            while not all(group.leader.group.at_work()[one.wire.name].counted for one in (ana, bo)):
+            while not all(
+                group.leader.group.active_members()[one.wire.name].counted for one in (ana, bo)
+            ):
                 await group.step()
             for _ in range(2):
-                group.leader.group._at_work.note_failed(bo.wire.name, 60.0)
+                group.leader.group._active.note_failed(bo.wire.name, 60.0)
             deadline = time.monotonic() + 40
-            while bo.does != "rests":
+            while bo.does != "is suspended":
                 assert time.monotonic() < deadline, said
                 await asyncio.wait_for(group.step(), 10.0)
             for _ in range(3):
                 await group.step()
-            assert sum("rests" in sentence for sentence in said) == 1
-            assert group.leader.group.status()["peers"][bo.wire.name]["does"] == "rests"
+            assert sum("suspended" in sentence for sentence in said) == 1
+            assert group.leader.group.status()["peers"][bo.wire.name]["does"] == "is suspended"
             group.leader.group.count({bo.wire.name: ()})
-            while bo.does == "rests":
+            while bo.does == "is suspended":
                 assert time.monotonic() < deadline, said
                 await asyncio.wait_for(group.step(), 10.0)
             assert_replayed(group)

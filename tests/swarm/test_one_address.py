@@ -97,14 +97,14 @@ def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, 
         daemon=True,
     )
     lends.start()
-    manned = lambda path: swarms.backbones(MODULAR, path, is_manned=True)  # noqa: E731
-    until(lambda: manned(1))
-    assert said[0].startswith("path 1 needs hands most")
+    staffed = lambda path: swarms.backbones(MODULAR, path, is_staffed=True)  # noqa: E731
+    until(lambda: staffed(1))
+    assert said[0].startswith("path 1 needs volunteers most")
     first = phase_of(both[1], STEPS)
     is_done(run, 1)
     is_due(run, 0)
-    until(lambda: manned(0))
-    assert any("needs hands more than path 1" in sentence for sentence in said), said
+    until(lambda: staffed(0))
+    assert any("needs volunteers more than path 1" in sentence for sentence in said), said
     second = phase_of(both[0], STEPS)
     loop.call_soon_threadsafe(leaving.set)
     lends.join(60)
@@ -170,7 +170,7 @@ def test_a_volunteer_says_that_the_run_is_over_and_not_so_when_it_leaves(run, bo
         over.set()
 
     threading.Thread(target=lend, daemon=True).start()
-    until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_manned=True))
+    until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
     phase_of(both[0], STEPS)
     assert "the run is over" not in said
     both[0]._loop.call_soon_threadsafe(both[0]._leader.end)
@@ -185,7 +185,7 @@ def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, cre
     async def lends(path):
         config = SessionConfig(both[0].address, True, True, None, path)
         lending = asyncio.ensure_future(run_session(config, ana, stop, said.append))
-        while not run.ledger.swarms.backbones(MODULAR, path, is_manned=True):
+        while not run.ledger.swarms.backbones(MODULAR, path, is_staffed=True):
             await asyncio.wait([lending], timeout=0.05)
             if lending.done():
                 break

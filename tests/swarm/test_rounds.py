@@ -113,7 +113,7 @@ def test_nobody_rests_by_the_word_of_one_holder_whose_sessions_add_up(held):
         outcome = held.hold()
         assert set(outcome.failed) == set(PEERS[:2])
         without(held, outcome)
-    assert set(held.group.at_work()) == set(PEERS)
+    assert set(held.group.active_members()) == set(PEERS)
     assert not held.group.banned
 
 
@@ -136,12 +136,12 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
         without(held, outcome)
     request = held.group.members["eve/1"].join_request
     held.group.add_member("eve/2", issue("eve").certificate, request)
-    assert {"eve/1", "eve/2"} <= held.group.at_work().keys()
+    assert {"eve/1", "eve/2"} <= held.group.active_members().keys()
     for _ in range(2):
         outcome = held.hold(within_seconds=0.2)
         assert not outcome.excused
         without(held, outcome)
-    assert "eve/1" not in held.group.at_work()
+    assert "eve/1" not in held.group.active_members()
 
 
 @pytest.mark.parametrize("is_excused", [True, False])
@@ -168,7 +168,7 @@ def test_a_step_counts_no_failure_of_one_that_its_round_excuses(monkeypatch, is_
             members.changed.set()
             await step
             assert not outcomes
-            assert ("bo/1" in members.at_work()) == is_excused
+            assert ("bo/1" in members.active_members()) == is_excused
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
@@ -275,7 +275,7 @@ def test_a_round_that_goes_well_takes_a_failure_off_each_of_its_reducers(held):
 def test_a_reducer_that_goes_before_it_gave_its_mean_gets_no_slice_for_a_while(
     held, has_given_its_mean
 ):
-    """One without rows never rests, and would keep each round from ending."""
+    """One without rows is never suspended, and would keep each round from ending."""
     rounds = planning(held, per_second=12.5e6)
     held.ends["bo/1"] = None
     if not has_given_its_mean:

@@ -57,7 +57,7 @@ def backbone_and_credential(run, monkeypatch):
 def test_who_waits_at_a_backbone_that_does_not_lead_hears_it(run, backbone_and_credential):
     backbone, ana = backbone_and_credential
     lent = Lent(backbone.address, ana)
-    until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_manned=True))
+    until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
     backbone.close(is_finished=True)
     assert lent.ended()[-1] == "the run is over"
 

@@ -95,7 +95,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
             run, "back", runner=Volunteers(run, backbone.run_phase), kinds=("train",)
         )
         deadline = time.monotonic() + 60  # until the backbone has volunteers, any worker trains it
-        while not run.ledger.swarms.backbones(MODULAR, PATH, is_manned=True):
+        while not run.ledger.swarms.backbones(MODULAR, PATH, is_staffed=True):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         finish(run, worker_of(run, "plain"), leading)

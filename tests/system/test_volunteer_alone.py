@@ -67,7 +67,7 @@ def test_a_step_is_taken_over_tls_without_any_other_package(run, bare, tmp_path,
 
     result, volunteer = [], started("join")
     try:
-        until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_manned=True))
+        until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
         leads = threading.Thread(
             target=lambda: result.append(phase_of(backbone, STEPS)), daemon=True
         )

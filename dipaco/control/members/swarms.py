@@ -9,7 +9,7 @@ from dipaco.control.database.retry import retried
 REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
 EVIDENCE = "swarm_evidence"  # likewise, of a session that was found to lie
 OPTIONS = "swarm_options"  # with arm and path: the value of the run that has them
-UNMANNED = "unmanned "
+UNSTAFFED = "unstaffed "
 MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
 PROVED = "proved"  # how the reason begins where one such session is enough
 
@@ -132,14 +132,14 @@ class Swarms:
 
     @retried
     def put_backbone(
-        self, worker: str, arm: str, path: int, address: str, *, is_manned: bool = True
+        self, worker: str, arm: str, path: int, address: str, *, is_staffed: bool = True
     ) -> None:
         """Where `worker` is the backbone of a path.
 
         Other workers leave the path to it from now on, as long as it lives and has volunteers
-        (`is_manned`). It claims no other path, and without volunteers none.
+        (`is_staffed`). It claims no other path, and without volunteers none.
         """
-        subject = str(path) if is_manned else _unmanned(path)
+        subject = str(path) if is_staffed else _unstaffed(path)
         with self._database.transaction():
             self._database.change(
                 "put_swarm_backbone", worker=worker, arm=arm, subject=subject, address=address
@@ -154,7 +154,7 @@ class Swarms:
         the backbones.
         """
         key = _options_of(arm, path)
-        subjects = {"subject": str(path), "other": _unmanned(path)}
+        subjects = {"subject": str(path), "other": _unstaffed(path)}
         with self._database.transaction():
             rows = self._database.rows("registered_backbones", arm=arm, **subjects)
             row = self._database.one("get_meta", key=key)
@@ -174,13 +174,13 @@ class Swarms:
             self._database.change("drop_swarm_backbone", worker=worker)
 
     @retried
-    def backbones(self, arm: str, path: int, *, is_manned: bool | None = None) -> dict[str, str]:
+    def backbones(self, arm: str, path: int, *, is_staffed: bool | None = None) -> dict[str, str]:
         """Worker -> address of the live backbones; the newest heartbeat first.
 
-        `is_manned`: only those with volunteers, or without; None = all.
+        `is_staffed`: only those with volunteers, or without; None = all.
         """
-        subjects = str(path), _unmanned(path)
-        first, second = subjects if is_manned is None else (subjects[not is_manned],) * 2
+        subjects = str(path), _unstaffed(path)
+        first, second = subjects if is_staffed is None else (subjects[not is_staffed],) * 2
         return dict(self._database.rows("swarm_backbones", arm=arm, subject=first, other=second))
 
     @retried
@@ -193,7 +193,7 @@ class Swarms:
         """Path -> the addresses of its live backbones, with volunteers or without."""
         found: dict[int, list[str]] = {}
         for subject, address in self._database.rows("swarm_places", arm=arm):
-            found.setdefault(int(subject.removeprefix(UNMANNED)), []).append(address)
+            found.setdefault(int(subject.removeprefix(UNSTAFFED)), []).append(address)
         return found
 
     @retried
@@ -246,6 +246,6 @@ def _options_of(arm: str, path: int) -> str:
     return f"{OPTIONS}/{arm}/{path}"
 
 
-def _unmanned(path: int) -> str:
+def _unstaffed(path: int) -> str:
     """The subject of a backbone without volunteers: that of no task."""
-    return f"{UNMANNED}{path}"
+    return f"{UNSTAFFED}{path}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from dipaco.control.members.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.leading.at_work import AtWork
+from dipaco.swarm.leading.active_members import ActiveMembers
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
 from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
 from dipaco.swarm.leading.members import GroupMember
@@ -69,7 +69,7 @@ class SwarmGroup:
         self._certificates: dict[str, Certificate] = {}  # includes members that left the step
         self.rows = StepRows(-1, ())  # rows of the present step
         self.next_rows: StepRows | None = None  # used by delayed updates
-        self._at_work = AtWork()
+        self._active = ActiveMembers()
         self.changed = asyncio.Event()  # set by the ledger or the members
         self._has_woken, self._adoption_ends = False, 0.0
         self._to_bring: set[str] = set()  # known peers that may still bring sums
@@ -132,7 +132,7 @@ class SwarmGroup:
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
         """A peer joins. Blocks that it had before under this name are free again."""
         self._drop(name)
-        self._at_work.note_joined(name, self.members)
+        self._active.note_joined(name, self.members)
         self.members[name] = GroupMember(name, certificate, join_request)
         self._certificates[name] = certificate
         self.departed.pop(name, None)
@@ -173,7 +173,7 @@ class SwarmGroup:
         `counts`: true if repeated failures suspend it.
         """
         self.rows.failed.add(name)
-        if counts and (rest := self._at_work.note_failed(name, self.rows.seconds)):
+        if counts and (rest := self._active.note_failed(name, self.rows.seconds)):
             self._say(f"{name} held up rounds: no rows for {rest:.0f} s where others compute")
         self.remove(name, reason)
 
@@ -197,7 +197,7 @@ class SwarmGroup:
         """Removes members that are silent for too long, and frees blocks whose leases ran out."""
         for name in self.silent_members():
             self.remove(name, "it fell silent")
-        self._at_work.look(self.members, self.ledger)
+        self._active.look(self.members, self.ledger)
         for rows in self.open_rows:
             for name, blocks in rows.ledger.expire(time.monotonic()).items():
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
@@ -236,9 +236,9 @@ class SwarmGroup:
         )
         return self._has_woken
 
-    def at_work(self) -> Mapping[str, GroupMember]:
+    def active_members(self) -> Mapping[str, GroupMember]:
         """The members that may have rows."""
-        return self._at_work.among(self.members)
+        return self._active.among(self.members)
 
     # --- rows ----------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class SwarmGroup:
         if self._settings.delayed_updates:
             # its last report
             among = tuple(one for one in among if one.lineage in member.bases)
-        lease = lease_rows(among, self.at_work(), member, self._say)
+        lease = lease_rows(among, self.active_members(), member, self._say)
         if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
             rows.leased |= {(member.name, block) for block in lease.blocks}
         could = self.rows in among  # otherwise it lacks the state, and others would wait for it
@@ -369,7 +369,7 @@ class SwarmGroup:
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed with these blocks of each peer."""
-        self._at_work.note_closed(blocks_by_peer, self.rows.seconds)
+        self._active.note_closed(blocks_by_peer, self.rows.seconds)
         for name, blocks in blocks_by_peer.items():
             if name in self.members:
                 self.members[name].counted += len(blocks)
@@ -391,13 +391,13 @@ class SwarmGroup:
 
     def status(self) -> dict[str, Any]:
         """The JSON values that `dipaco status` shows."""
-        rows, at_work = self._settings.block_rows, self.at_work()
+        rows, active = self._settings.block_rows, self.active_members()
         return {
             "samples": self.ledger.num_done * rows,
             "target": self._settings.inner.batch_size,
             "samples_per_second": self.progress().samples_per_second,
             "peers": {
-                name: status_of(member, rows, self.open_rows, rests=name not in at_work)
+                name: status_of(member, rows, self.open_rows, is_suspended=name not in active)
                 for name, member in sorted(self.members.items())
             },
             "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),

@@ -31,7 +31,7 @@ class WorkLease(NamedTuple):
     lineage: str = ""  # lineage of the state from which their gradients are computed
     # rate of the step after that state; None: the blocks belong to the state itself
     learning_rate: float | None = None
-    is_resting: bool = False  # it gets none for a while
+    is_suspended: bool = False  # it gets none for a while
 
     def of(self, rows: StepRows) -> "WorkLease":
         """The same blocks, as rows of that step."""
@@ -48,7 +48,7 @@ def lease_rows(
     Members that may not have rows get none.
     """
     if member.name not in members:
-        return WorkLease(is_resting=True)
+        return WorkLease(is_suspended=True)
     if len(among) > 1:
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}

@@ -11,12 +11,12 @@ from dipaco.swarm.network.messages import JoinRequest
 
 WHY = {  # a machine has no rows, by what it does
     "is parked": "parked: too slow for these steps",
-    "rests": "rests: two averagings in a row did not end with it",
+    "is suspended": "suspended: two averagings in a row did not end with it",
 }
 
 
 def status_of(
-    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows], *, rests: bool
+    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows], *, is_suspended: bool
 ) -> dict[str, Any]:
     """The member's status as JSON values.
 
@@ -24,10 +24,10 @@ def status_of(
       member: a member of the group.
       block_rows: rows in a block.
       open_rows: rows of this step, and of the next if they are open.
-      rests: true if it is suspended.
+      is_suspended: true if it is suspended.
     """
     kind = kind_of(member.join_request).strip(" ()") or "computes"
-    does = _what_it_does(member, open_rows, rests=rests)
+    does = _what_it_does(member, open_rows, is_suspended=is_suspended)
     return {
         "kind": f"{kind}, {WHY[does]}" if does in WHY else kind,
         "computes": member.join_request.computes,
@@ -41,13 +41,13 @@ def status_of(
     }
 
 
-def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, rests: bool) -> str:
+def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, is_suspended: bool) -> str:
     if not member.join_request.computes:
         return "adds up"
     if any(rows.ledger.held_by(member.name) for rows in open_rows):
         return "computes"
-    if rests:
-        return "rests"
+    if is_suspended:
+        return "is suspended"
     if member.parked_since is not None:
         return "is parked"
     this_step = open_rows[0].ledger

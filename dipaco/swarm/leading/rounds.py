@@ -31,9 +31,9 @@ from dipaco.swarm.planning.accusations import Accusations, Judgement
 from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.relays import reducers_of_no_help
-from dipaco.swarm.planning.rests import holder_of
 from dipaco.swarm.planning.round_seconds import round_seconds_of
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
+from dipaco.swarm.planning.suspensions import holder_of
 from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder

@@ -232,7 +232,9 @@ class WorkReply(PeerMessage):
     learning_rate: float | None = None
     # a block takes you longer than the others need for everything that is left
     is_parked: bool = False
-    is_resting: bool = False  # you get no rows for a while, because averagings did not end with you
+    is_suspended: bool = (
+        False  # you get no rows for a while, because averagings did not end with you
+    )
 
 
 # --- averaging -------------------------------------------------------------------------------

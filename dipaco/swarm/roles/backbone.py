@@ -34,8 +34,8 @@ from dipaco.swarm.roles.common_options import agree
 from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.leader_watch import LeaderWatch
-from dipaco.swarm.roles.manning import Manning
 from dipaco.swarm.roles.peer import Peer
+from dipaco.swarm.roles.staffing import Staffing
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
@@ -199,8 +199,8 @@ class Backbone:
             on_banned=self._ledger.refuse,
         )
         self._leader.answer_with(self._overview_of_now)
-        self._ledger.put_backbone(is_manned=False)
-        self._manning = Manning(self._leader, self._ledger, self._say)
+        self._ledger.put_backbone(is_staffed=False)
+        self._staffing = Staffing(self._leader, self._ledger, self._say)
         self._read_ledger()
         # Gradient checks need the program with which peers compute.
         self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
@@ -268,7 +268,7 @@ class Backbone:
             with contextlib.suppress(DipacoError):
                 self._read_ledger()
                 self._look_for_other_options()
-                has_changed = self._manning.look(may_lead=not self._is_out)
+                has_changed = self._staffing.look(may_lead=not self._is_out)
                 if self._is_busy or (has_changed and self._leader.is_leading):
                     self._put_status()
                 if not self._is_busy and self._is_another_s():
@@ -300,7 +300,7 @@ class Backbone:
         left = max(0, self._ends - self._holder.step) if self._is_busy else 0
         more = {
             "refused": self._refusals,
-            "is_manned": self._manning.is_manned,
+            "is_staffed": self._staffing.is_staffed,
             "steps_left": left,
         }
         status = self._leader.status() | more
@@ -362,7 +362,7 @@ class Backbone:
             ahead = 2 if self._settings.delayed_updates else 1
 
             def should_stop() -> bool:
-                return stop.is_set() or not self._manning.is_manned
+                return stop.is_set() or not self._staffing.is_staffed
 
             while holder.step < ends and not should_stop():
                 for step in range(holder.step, min(holder.step + ahead + 1, ends)):

@@ -13,7 +13,7 @@ from dipaco.swarm.leading.member_status import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
 from dipaco.swarm.network.run_overview import Helper, PathNeed, RunOverview
 from dipaco.swarm.planning.evidence import Evidence
-from dipaco.swarm.planning.speeds import Hand, expected_speeds
+from dipaco.swarm.planning.speeds import PathVolunteer, expected_speeds
 from dipaco.swarm.roles import common_options
 from dipaco.swarm.roles.leader import StepOutcome
 from dipaco.swarm.training.compute import GroupSettings
@@ -53,10 +53,10 @@ class BackboneLedger:
         """Raises `OptionsDiffer` if other backbones of the path have other options."""
         common_options.check(self._swarms, self._place.arm, self._place.path, self._settings)
 
-    def put_backbone(self, *, is_manned: bool) -> None:
-        """`is_manned`: it has volunteers. Otherwise other workers may take the path."""
+    def put_backbone(self, *, is_staffed: bool) -> None:
+        """`is_staffed`: it has volunteers. Otherwise other workers may take the path."""
         arm, path, worker = self._place
-        self._swarms.put_backbone(worker, arm, path, self._address, is_manned=is_manned)
+        self._swarms.put_backbone(worker, arm, path, self._address, is_staffed=is_staffed)
 
     def read_credentials(self, verifier: Verifier) -> dict[str, tuple[str, ...]]:
         """Gives the verifier the ledger's credentials. Returns for each credential why its sessions
@@ -89,15 +89,15 @@ class BackboneLedger:
         places = self._swarms.backbones(self._place.arm, self._place.path)
         for worker, at in places.items():
             if at == address and worker != self._place.worker:
-                life = self._ledger.reaper.life_of_holder(worker)
-                return None if life is None else (worker, life)
+                process = self._ledger.reaper.life_of_holder(worker)
+                return None if process is None else (worker, process)
         return None
 
     def end_claims_of(self, holder: tuple[str, str]) -> int:
         """Ends the claims of a backbone whose process has ended. Returns their number."""
         return self._ledger.reaper.end_claims_of(*holder)
 
-    def is_manned_by_leader(self) -> bool | None:
+    def is_staffed_by_leader(self) -> bool | None:
         """True if another live backbone, which led last, has volunteers. None if there is no such
         backbone.
         """
@@ -105,7 +105,7 @@ class BackboneLedger:
         leader = self.leader()
         if leader == worker or leader not in self._swarms.backbones(arm, path):
             return None
-        return leader in self._swarms.backbones(arm, path, is_manned=True)
+        return leader in self._swarms.backbones(arm, path, is_staffed=True)
 
     def refuse(
         self, certificate: Certificate, session: str, reason: str, evidence: Evidence | None
@@ -136,7 +136,7 @@ class BackboneLedger:
             if (task.task.kind, task.task.arm, task.state) == ("train", arm, "ready")
         }
         swarms = {one["path"]: one for one in self._swarms.statuses() if one["arm"] == arm}
-        expected = expected_speeds({path: _hands(swarms.get(path, {})) for path in places})
+        expected = expected_speeds({path: _volunteers(swarms.get(path, {})) for path in places})
         paths = []
         for path, addresses in sorted(places.items()):
             swarm = swarms.get(path, {})
@@ -185,10 +185,10 @@ class BackboneLedger:
             )
 
 
-def _hands(swarm: dict[str, Any]) -> list[Hand]:
+def _volunteers(swarm: dict[str, Any]) -> list[PathVolunteer]:
     """The volunteers of a path, by its status."""
     return [
-        Hand(
+        PathVolunteer(
             peer["samples_per_second"],
             peer.get("declared_samples_per_second", 0.0),
             peer["seconds"],

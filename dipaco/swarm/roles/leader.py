@@ -33,8 +33,8 @@ from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, dig
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.accusations import NOT_FINITE
-from dipaco.swarm.planning.hands import Idle, idle_limit_seconds
 from dipaco.swarm.planning.progress import RefreshSettings
+from dipaco.swarm.planning.volunteers_seen import IdleVolunteers, idle_limit_seconds
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
 
@@ -85,7 +85,7 @@ class Leader:
         self._service.accepts_departed = self._checks.accepts
         self._last_senders: Set[str] | None = None  # senders in the last leader's rounds
         self._has_gone_on = False
-        self._idle = Idle()
+        self._idle = IdleVolunteers()
         self._averaging_seconds = 0.0  # duration of the last averaging
         # since when too few members can do the rest of a step
         self._short_since: float | None = None
@@ -98,7 +98,7 @@ class Leader:
     def is_leading(self) -> bool:
         return self._service.is_leading
 
-    def num_hands(self) -> int:
+    def num_volunteers(self) -> int:
         """Number of volunteers that compute here, or wait until this backbone leads. Volunteers
         that finish no block do not count. Each call looks once more. Time in an averaging does not
         count against them, nor as long a time after it, in which they fetch the mean.
@@ -271,7 +271,7 @@ class Leader:
         """
         here, group = self._holder, self.group
         if group.rows.lineage == here.lineage or not should_begin_again(
-            group.rows, group.at_work()
+            group.rows, group.active_members()
         ):
             self._short_since = None
             return

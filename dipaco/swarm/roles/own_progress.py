@@ -9,8 +9,8 @@ from dipaco.swarm.training.compute import GroupSettings
 NO_ROWS = {  # reasons for having no rows, keyed as in `member_status`
     "is parked": "waits: the others need less for what is left of a step than this machine for one "
     "block. It is asked again at every step",
-    "rests": "rests: two averagings in a row did not end with this machine, mostly since its part "
-    "was late. It gets rows again after a while, or as soon as no other computes",
+    "is suspended": "suspended: two averagings in a row did not end with this machine, mostly since "
+    "its part was late. It gets rows again after a while, or as soon as no other computes",
 }
 
 
@@ -45,7 +45,7 @@ def why_no_rows(reply: WorkReply) -> str:
     """A key of `NO_ROWS`; empty if there simply are none."""
     if reply.blocks:
         return ""
-    return "rests" if reply.is_resting else "is parked" if reply.is_parked else ""
+    return "is suspended" if reply.is_suspended else "is parked" if reply.is_parked else ""
 
 
 def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:

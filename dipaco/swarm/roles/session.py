@@ -21,7 +21,7 @@ from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.roles.lost_paths import LOST, UnfitAddresses, goes_home
+from dipaco.swarm.roles.avoided_addresses import PATH_ERRORS, AvoidedAddresses, may_go_back
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -57,9 +57,9 @@ async def run_session(
     speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
-    unfit = UnfitAddresses()
+    avoided = AvoidedAddresses()
     while True:
-        visit = _Visit(config._replace(address=address), compute, speed, unfit, until, say)
+        visit = _Visit(config._replace(address=address), compute, speed, avoided, until, say)
         # True once only: two backbones may not agree yet on the path that needs it most.
         may_choose_next = False
         try:
@@ -69,14 +69,14 @@ async def run_session(
             finally:
                 assert wire.transport is not None
                 await wire.transport.close()
-        except LOST as error:
-            home, here = config.address, visit.has_joined
-            stays = address == home or config.path is not None
-            if stays or not goes_home(error, has_joined=here):
+        except PATH_ERRORS as error:
+            first_address, here = config.address, visit.has_joined
+            stays = address == first_address or config.path is not None
+            if stays or not may_go_back(error, has_joined=here):
                 raise
-            say(f"{str(error).rstrip('.')}. This machine goes back to {home}")
-            unfit.note_lost(error, address, home, has_joined=here)
-            moves_to, may_choose_next = home, True
+            say(f"{str(error).rstrip('.')}. This machine goes back to {first_address}")
+            avoided.note_error(error, address, first_address, has_joined=here)
+            moves_to, may_choose_next = first_address, True
         else:
             moves_to = visit.moves_to
         compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
@@ -159,7 +159,7 @@ class _Visit:
       compute: programs from another path of the run; None = they are made from the group's
         settings.
       speed: samples per second at other paths.
-      unfit: addresses that are not moved to.
+      avoided: addresses that are not moved to.
       until: the day on which its credential ends.
       say: called with sentences.
     """
@@ -169,12 +169,12 @@ class _Visit:
         config: SessionConfig,
         compute: Compute | None,
         speed: Rate,
-        unfit: UnfitAddresses,
+        avoided: AvoidedAddresses,
         until: str,
         say: Callable[[str], None],
     ):
         self._config, self._until, self._say = config, until, say
-        self.compute, self._speed, self._unfit = compute, speed, unfit
+        self.compute, self._speed, self._avoided = compute, speed, avoided
         self._said_unreached: set[int] = set()  # numbers of paths
         self._peer: Volunteer | Auxiliary | None = None
         self.has_joined = False
@@ -303,7 +303,7 @@ class _Visit:
             return True
         self.moves_to = await self._reached(path, addresses)
         if self.moves_to is not None:
-            why = "needs hands most, and is led" if config.path is None else "is led"
+            why = "needs volunteers most, and is led" if config.path is None else "is led"
             self._say(f"path {path} {why} at {printable(self.moves_to)}")
         return True
 
@@ -312,7 +312,7 @@ class _Visit:
         path was requested.
         """
         for address in addresses:
-            if address in self._unfit:
+            if address in self._avoided:
                 continue
             # Another kind of address is tried only by moving there.
             if kind_of(address) != kind_of(self._config.address):
@@ -324,7 +324,7 @@ class _Visit:
         if path not in self._said_unreached:
             self._said_unreached.add(path)
             where = printable(", ".join(addresses))
-            self._say(f"path {path} needs hands more, but is not reached from here ({where})")
+            self._say(f"path {path} needs volunteers more, but is not reached from here ({where})")
         return None
 
     async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
@@ -353,7 +353,7 @@ class _Visit:
                 if (address := await self._reached(target, led_at)) is None:
                     continue
                 self._say(
-                    f"path {target} needs hands more than path {here}: "
+                    f"path {target} needs volunteers more than path {here}: "
                     f"moves to {printable(address)}"
                 )
                 self.moves_to = address

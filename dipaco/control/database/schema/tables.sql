@@ -404,7 +404,7 @@ CREATE INDEX swarm_credentials_by_name ON swarm_credentials (name);
 CREATE TABLE swarm_backbones (
   worker   TEXT PRIMARY KEY,  -- of `workers`, which knows whether it lives
   arm      TEXT NOT NULL,
-  subject  TEXT NOT NULL,     -- of the path's tasks; without volunteers `unmanned PATH`, of none
+  subject  TEXT NOT NULL,     -- of the path's tasks; without volunteers `unstaffed PATH`, of none
   address  TEXT NOT NULL      -- where peers reach it
 );
 

@@ -1,4 +1,4 @@
-"""A volunteer that cannot serve the path that needs it most serves the one at home."""
+"""A volunteer that cannot serve the path that needs it most serves the one at its first address."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from dipaco.swarm.errors import (
 from dipaco.swarm.network import leader_connection
 from dipaco.swarm.network.run_overview import PathNeed
 from dipaco.swarm.roles import session
-from dipaco.swarm.roles.lost_paths import UNFIT_SECONDS, UnfitAddresses
+from dipaco.swarm.roles.avoided_addresses import AVOIDED_SECONDS, AvoidedAddresses
 from dipaco.swarm.roles.session import SessionConfig, run_session, wire_to
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import issue
@@ -28,23 +28,23 @@ LIBP2P = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNF
 
 
 def needy(*addresses):
-    """A path that needs hands more than that at home, with these backbones."""
+    """A path that needs volunteers more than that at its first address, with these backbones."""
     return PathNeed(1, addresses, 0, 1000, 0.0, 0, 0.0)
 
 
 @contextlib.asynccontextmanager
-async def home_and_needy(asked, there, *before):
-    """The addresses of two backbones: of the one at home, which notes what it is asked, and of a
-    path that needs hands more. `before`: other addresses that the latter is said to have.
+async def first_and_needy(asked, there, *before):
+    """The addresses of two backbones: the first, which notes its requests, and one of a path that
+    needs volunteers more. `before`: other addresses that the latter is said to have.
     """
     async with (
         stub_backbone(there, ()) as other,
-        stub_backbone(asked, (needy(*before, other),)) as home,
+        stub_backbone(asked, (needy(*before, other),)) as first_address,
     ):
-        yield home, other
+        yield first_address, other
 
 
-async def refused_at_home(address, said, match="enough was seen"):
+async def refused_at_first(address, said, match="enough was seen"):
     """Lends a machine to the backbone at an address, until it is refused."""
     config = SessionConfig(address, True, False, None)
     with pytest.raises(SwarmRefuses, match=match):
@@ -57,24 +57,24 @@ def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
 
     async def scenario():
         async with stub_backbone(asked, (far,)) as address:
-            await refused_at_home(address, said)
+            await refused_at_first(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert asked == ["run", "settings", "join"]
-    assert said[0].startswith("path 1 needs hands more, but is not reached from here (tcp://")
+    assert said[0].startswith("path 1 needs volunteers more, but is not reached from here (tcp://")
 
 
 def test_of_a_paths_addresses_one_that_answers_is_moved_to():
     asked, said, there = [], [], []
 
     async def scenario():
-        async with home_and_needy(asked, there, NOWHERE) as (address, good):
-            await refused_at_home(address, said)
-            assert said[0] == f"path 1 needs hands most, and is led at {good}"
+        async with first_and_needy(asked, there, NOWHERE) as (address, good):
+            await refused_at_first(address, said)
+            assert said[0] == f"path 1 needs volunteers most, and is led at {good}"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert "join" in there
-    assert asked == ["run", "run", "settings", "join"], "where it is not let in, it goes home"
+    assert asked == ["run", "run", "settings", "join"], "where it is not let in, it goes back"
 
 
 def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was_given(monkeypatch):
@@ -82,7 +82,7 @@ def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was
     asked, said, there = [], [], []
 
     async def scenario():
-        async with home_and_needy(asked, there) as (address, gone):
+        async with first_and_needy(asked, there) as (address, gone):
             serves = wire_to
 
             async def moves(to, *args, **more):
@@ -112,7 +112,7 @@ def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was
 @pytest.mark.parametrize(
     "error",
     [
-        # Whether one of another kind answers cannot be asked over the wire at home.
+        # Whether one of another kind answers cannot be asked over the wire at its first address.
         SwarmUnreachable(addresses=LIBP2P, problem="10 minutes without a reply"),
         # A machine without the extra cannot dial it.
         ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"),
@@ -130,23 +130,23 @@ def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(monk
 
     async def scenario():
         async with stub_backbone(asked, (needy(LIBP2P),)) as address:
-            await refused_at_home(address, said)
+            await refused_at_first(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert sum("goes back" in sentence for sentence in said) == 1
     assert asked == ["run", "run", "settings", "join"]
 
 
-def test_a_volunteer_that_another_path_does_not_let_in_serves_the_path_at_home():
+def test_a_volunteer_that_another_path_does_not_let_in_serves_its_first_path():
     asked, said, there = [], [], []
 
     async def scenario():
-        async with home_and_needy(asked, there) as (address, _):
-            await refused_at_home(address, said)
+        async with first_and_needy(asked, there) as (address, _):
+            await refused_at_first(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert there.count("join") == 1
-    assert asked.count("join") == 1, "at home it is refused as well, and that is the end"
+    assert asked.count("join") == 1, "its first address refuses it as well, and that is the end"
     assert any("enough was seen. This machine goes back to" in sentence for sentence in said)
 
 
@@ -157,7 +157,7 @@ def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatc
     asked, said, there = [], [], []
 
     async def scenario():
-        async with home_and_needy(asked, there) as (address, other):
+        async with first_and_needy(asked, there) as (address, other):
             joins = session._Visit._join
 
             async def fails(visit, **more):
@@ -166,7 +166,7 @@ def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatc
                 return await joins(visit, **more)
 
             monkeypatch.setattr(session._Visit, "_join", fails)
-            await refused_at_home(address, said)
+            await refused_at_first(address, said)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert asked.count("join") == 1
@@ -176,7 +176,7 @@ def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home
     asked, there = [], []
 
     async def scenario():
-        async with home_and_needy(asked, there) as (address, other):
+        async with first_and_needy(asked, there) as (address, other):
             joins = session._Visit._join
 
             async def banned(visit, **more):
@@ -186,7 +186,7 @@ def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home
                 return await joins(visit, **more)
 
             monkeypatch.setattr(session._Visit, "_join", banned)
-            await refused_at_home(address, [], match="its sum is another")
+            await refused_at_first(address, [], match="its sum is another")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert "join" not in asked
@@ -197,15 +197,15 @@ REFUSED = SwarmRefuses(reason="try again when others have ended")
 
 def test_an_address_that_refused_is_moved_to_again_after_a_while_and_then_after_twice_as_long():
     now = [0.0]
-    unfit = UnfitAddresses(lambda: now[0])
-    assert NOWHERE not in unfit
+    avoided = AvoidedAddresses(lambda: now[0])
+    assert NOWHERE not in avoided
     for times in (1, 2, 4, 8):
-        unfit.note_lost(REFUSED, NOWHERE, "tcp://home:1", has_joined=False)
-        now[0] += times * UNFIT_SECONDS - 1.0
-        assert NOWHERE in unfit
-        assert "tcp://home:1" not in unfit
+        avoided.note_error(REFUSED, NOWHERE, "tcp://first:1", has_joined=False)
+        now[0] += times * AVOIDED_SECONDS - 1.0
+        assert NOWHERE in avoided
+        assert "tcp://first:1" not in avoided
         now[0] += 1.0
-        assert NOWHERE not in unfit
+        assert NOWHERE not in avoided
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_what_does_not_pass_keeps_an_address_unfit_and_one_that_is_away_is_asked
     error, has_joined, is_unfit
 ):
     now = [0.0]
-    unfit = UnfitAddresses(lambda: now[0])
-    unfit.note_lost(error, NOWHERE, "tcp://home:1", has_joined=has_joined)
+    avoided = AvoidedAddresses(lambda: now[0])
+    avoided.note_error(error, NOWHERE, "tcp://first:1", has_joined=has_joined)
     now[0] += 1e9
-    assert (NOWHERE in unfit) == is_unfit
+    assert (NOWHERE in avoided) == is_unfit

@@ -1,23 +1,23 @@
 """When a swarm has its path: on a clock of the test's own."""
 
-from dipaco.swarm.planning.hands import (
+from dipaco.swarm.planning.volunteers_seen import (
     DESERTED_SECONDS,
     FORGET_SECONDS,
     IDLE_SECONDS,
-    Hands,
-    Idle,
+    IdleVolunteers,
+    VolunteersSeen,
     idle_limit_seconds,
 )
 
 
 def test_a_path_is_the_swarms_from_the_first_volunteer_until_a_minute_after_the_last():
-    hands = Hands()
-    assert not hands.look(0, 5.0), "none has come yet"
-    assert hands.look(2, 100.0)
-    assert hands.look(0, 100.0 + DESERTED_SECONDS)
-    assert not hands.look(0, 101.0 + DESERTED_SECONDS)
-    assert not hands.look(0, 1e6)
-    assert hands.look(1, 1e6 + 1)
+    seen = VolunteersSeen()
+    assert not seen.look(0, 5.0), "none has come yet"
+    assert seen.look(2, 100.0)
+    assert seen.look(0, 100.0 + DESERTED_SECONDS)
+    assert not seen.look(0, 101.0 + DESERTED_SECONDS)
+    assert not seen.look(0, 1e6)
+    assert seen.look(1, 1e6 + 1)
     assert DESERTED_SECONDS <= 90, "with a worker's heartbeat, within two minutes"
 
 
@@ -27,7 +27,7 @@ def seen(idle, now, has_rows=True, **useful):
 
 
 def test_a_volunteer_of_which_no_block_comes_counts_for_half_an_hour_and_then_not_until_one_does():
-    idle, never = Idle(), float("-inf")
+    idle, never = IdleVolunteers(), float("-inf")
     assert not seen(idle, 1e6, ana=1e6 - 9, bo=never)
     assert not seen(idle, 1e6 + IDLE_SECONDS, ana=1e6 + 5, bo=never)
     assert seen(idle, 1e6 + IDLE_SECONDS + 1, ana=1e6 + 5, bo=never) == {"bo"}
@@ -36,7 +36,7 @@ def test_a_volunteer_of_which_no_block_comes_counts_for_half_an_hour_and_then_no
 
 
 def test_time_without_rows_or_away_does_not_count():
-    idle, never = Idle(), float("-inf")
+    idle, never = IdleVolunteers(), float("-inf")
     seen(idle, 0.0, bo=never)
     assert not seen(idle, 10 * IDLE_SECONDS, has_rows=False, bo=never)
     assert not seen(idle, 20 * IDLE_SECONDS)
@@ -45,7 +45,7 @@ def test_time_without_rows_or_away_does_not_count():
 
 def test_one_that_was_found_idle_counts_again_after_a_while_and_then_after_twice_as_long():
     """The path was left to plain workers: it could not compute a block if it would."""
-    idle, never, now = Idle(), float("-inf"), 0.0
+    idle, never, now = IdleVolunteers(), float("-inf"), 0.0
     for times in (1, 2, 4):
         while not seen(idle, now, ana=never):
             now += 60.0
@@ -61,7 +61,7 @@ def test_one_that_was_found_idle_counts_again_after_a_while_and_then_after_twice
 
 
 def test_a_session_that_does_not_come_back_is_forgotten():
-    idle = Idle()
+    idle = IdleVolunteers()
     for number in range(100):
         seen(idle, 1000.0 * number, **{f"ana{number}": float("-inf")})
     seen(idle, 1e5 + FORGET_SECONDS)

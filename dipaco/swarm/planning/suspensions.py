@@ -13,8 +13,12 @@ from collections.abc import Mapping, Set
 from typing import NamedTuple, TypeVar
 
 FAILED_ROUNDS = 2  # failed rounds in a row before a session is suspended
-REST = 10.0  # Length in times of the delay it caused. Each further failed round doubles it.
-MAX_REST_SECONDS = 3600.0  # A suspension is longer only if a step was held up for a tenth of it.
+SUSPENSION_FACTOR = (
+    10.0  # Length in times of the delay it caused. Each further failed round doubles it.
+)
+MAX_SUSPENSION_SECONDS = (
+    3600.0  # A suspension is longer only if a step was held up for a tenth of it.
+)
 
 _Member = TypeVar("_Member")
 
@@ -25,10 +29,10 @@ class _Failures(NamedTuple):
     failed_rounds: int = 0  # A good round takes one off.
     # End of its suspension. If it is not suspended, when it was seen last.
     until_seconds: float = 0.0
-    rest_ends_seconds: float = -math.inf  # end of its last suspension, even if it is over
+    suspension_ends_seconds: float = -math.inf  # end of its last suspension, even if it is over
 
 
-class Rests:
+class Suspensions:
     """The leader's record of sessions ("name/number")."""
 
     def __init__(self) -> None:
@@ -36,12 +40,12 @@ class Rests:
 
     def note_joined(self, session: str, members: Set[str], now_seconds: float) -> None:
         """A session joins beside these members. It inherits the records of its holder's sessions
-        that are gone. Sessions that did not come back for `MAX_REST_SECONDS` are forgotten.
+        that are gone. Sessions that did not come back for `MAX_SUSPENSION_SECONDS` are forgotten.
         """
         seen, holder = self._of(session), holder_of(session)
         for one in self._seen.keys() - members - {session}:
             its = self._seen[one]
-            if now_seconds > its.until_seconds + MAX_REST_SECONDS:
+            if now_seconds > its.until_seconds + MAX_SUSPENSION_SECONDS:
                 del self._seen[one]
             elif holder_of(one) == holder:
                 seen = _worst(seen, its)
@@ -62,24 +66,24 @@ class Rests:
             self._seen[session] = before._replace(failed_rounds=times, until_seconds=now_seconds)
             return 0.0
         held_up = step_seconds
-        if now_seconds >= before.rest_ends_seconds:  # else it had rows all the same
-            held_up = min(held_up, now_seconds - before.rest_ends_seconds)
-        doubled = REST * held_up * 2.0 ** min(times - FAILED_ROUNDS, 16)
-        rest = min(doubled, max(MAX_REST_SECONDS, REST * held_up))
-        self._seen[session] = _Failures(times, now_seconds + rest, now_seconds + rest)
-        return rest
+        if now_seconds >= before.suspension_ends_seconds:  # else it had rows all the same
+            held_up = min(held_up, now_seconds - before.suspension_ends_seconds)
+        doubled = SUSPENSION_FACTOR * held_up * 2.0 ** min(times - FAILED_ROUNDS, 16)
+        seconds = min(doubled, max(MAX_SUSPENSION_SECONDS, SUSPENSION_FACTOR * held_up))
+        self._seen[session] = _Failures(times, now_seconds + seconds, now_seconds + seconds)
+        return seconds
 
     def note_good(self, session: str, now_seconds: float) -> None:
         """A step was closed with the session's rows, so its suspension ends."""
         before = self._of(session)
-        rest_ends = min(now_seconds, before.rest_ends_seconds)
-        self._seen[session] = _Failures(max(0, before.failed_rounds - 1), now_seconds, rest_ends)
+        ends = min(now_seconds, before.suspension_ends_seconds)
+        self._seen[session] = _Failures(max(0, before.failed_rounds - 1), now_seconds, ends)
 
-    def rests(self, session: str, now_seconds: float) -> bool:
+    def is_suspended(self, session: str, now_seconds: float) -> bool:
         """True if the session is to get no rows while others do."""
         return now_seconds < self._of(session).until_seconds
 
-    def at_work(
+    def active(
         self, sessions: Mapping[str, _Member], computing: Set[str], now_seconds: float
     ) -> Mapping[str, _Member]:
         """The members that are not suspended, or all of them if none of those computes.
@@ -89,8 +93,10 @@ class Rests:
           computing: the members that have finished blocks.
           now_seconds: time on the clock.
         """
-        at_work = {name: one for name, one in sessions.items() if not self.rests(name, now_seconds)}
-        return at_work if computing & at_work.keys() else sessions
+        active = {
+            name: one for name, one in sessions.items() if not self.is_suspended(name, now_seconds)
+        }
+        return active if computing & active.keys() else sessions
 
     def _of(self, session: str) -> _Failures:
         """The record of a session. A new session has the worst record of its holder's sessions."""
@@ -105,7 +111,7 @@ def _worst(one: _Failures, other: _Failures) -> _Failures:
     return _Failures(
         max(one.failed_rounds, other.failed_rounds),
         max(one.until_seconds, other.until_seconds),
-        max(one.rest_ends_seconds, other.rest_ends_seconds),
+        max(one.suspension_ends_seconds, other.suspension_ends_seconds),
     )
 
 

@@ -15,7 +15,7 @@ MAX_DOUBLINGS = 5  # After so many doublings, an idle volunteer soon counts agai
 FORGET_SECONDS = 86400.0  # A session that has not come back for so long is forgotten.
 
 
-class Hands:
+class VolunteersSeen:
     """When a backbone last saw volunteers. Time is any clock in seconds."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class _Seen(NamedTuple):
     until_seconds: float = -math.inf  # It does not count before this time, even while it waits.
 
 
-class Idle:
+class IdleVolunteers:
     """Volunteers that finish no block, by session. Time is any clock in seconds.
 
     An idle volunteer does not count until it finishes a block. If there are no rows for it, it gets
