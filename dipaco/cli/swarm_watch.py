@@ -66,9 +66,9 @@ def lines_of(overview: "RunOverview", own_name: str) -> list[str]:
     lines = []
     for one in overview.paths:
         loss = "" if one.loss is None else f", loss {one.loss:.3f}"
-        hands = f"{one.volunteers} volunteer{'' if one.volunteers == 1 else 's'}"
+        volunteers = f"{one.volunteers} volunteer{'' if one.volunteers == 1 else 's'}"
         lines.append(
-            f"path {one.path}: step {one.step:,}{of_all}{loss}; {hands}, "
+            f"path {one.path}: step {one.step:,}{of_all}{loss}; {volunteers}, "
             f"{one.samples_per_second:.1f} samples/s"
         )
     if not overview.helpers:

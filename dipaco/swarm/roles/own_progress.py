@@ -9,8 +9,8 @@ from dipaco.swarm.training.compute import GroupSettings
 NO_ROWS = {  # reasons for having no rows, keyed as in `member_status`
     "is parked": "waits: the others need less for what is left of a step than this machine for one "
     "block. It is asked again at every step",
-    "is suspended": "suspended: two averagings in a row did not end with this machine, mostly since "
-    "its part was late. It gets rows again after a while, or as soon as no other computes",
+    "is suspended": "suspended: two averagings in a row did not end with this machine, mostly "
+    "since its part was late. It gets rows again after a while, or as soon as no other computes",
 }
 
 
