@@ -157,14 +157,14 @@ def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(m
         async with Group() as group:
             leader, members = group.leader, group.leader.group
 
-            def num_hands_after(seconds):
+            def num_volunteers_after(seconds):
                 for _ in range(100):
                     now[0] += seconds / 100
                     num_volunteers = leader.num_volunteers()
                 return num_volunteers
 
             async def hold(plan):
-                assert num_hands_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
+                assert num_volunteers_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
                 return RoundOutcome([bytes(4 * group.compute.num_values)], {})
 
             group.add_timed("ana/1")
@@ -177,8 +177,10 @@ def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(m
             step = asyncio.ensure_future(group.step())
             while members.ledger.is_complete:
                 await asyncio.sleep(0.01)
-            assert num_hands_after(0.9 * 3600.0) == 1, "the mean takes as long as the averaging"
-            assert num_hands_after(0.9 * 3600.0) == 0
+            assert num_volunteers_after(0.9 * 3600.0) == 1, (
+                "the mean takes as long as the averaging"
+            )
+            assert num_volunteers_after(0.9 * 3600.0) == 0
             step.cancel()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
