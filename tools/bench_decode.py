@@ -44,7 +44,7 @@ class Ours:
 
     def __init__(self, config: ModelConfig, prepared: Any, rows: int):
         limits = LoopLimits(
-            rows=rows, rows_per_path=rows, prompt_tokens_per_turn=max(512, rows * PROMPT)
+            rows=rows, rows_per_path=rows, prompt_tokens_per_iteration=max(512, rows * PROMPT)
         )
         self.loop = Loop(config, lambda *_: contextlib.nullcontext(prepared), limits=limits)
 

@@ -152,13 +152,12 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
-    from dipaco.serving.garbage import keep_what_there_is
     from dipaco.serving.http.app import HttpSettings, make_app
     from dipaco.serving.http.chat_template import ChatTemplate, find_template
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import listen, serve
     from dipaco.serving.service import Service, ServiceSettings
-    from dipaco.serving.warm_up import WarmUp
+    from dipaco.serving.warm_up import WarmUp, keep_what_there_is
 
     template = options.chat_template or (find_template(Path(configured)) if configured else None)
     chat = ChatTemplate(template, tokenizer_file, edge_names) if template else None

@@ -6,22 +6,24 @@ for each request and never the whole model. Re-routing chooses the path again ev
     decoding/          from a request to its tokens: the loop, the cache, the compiled programs
     dispatch.py        which path takes a prompt, and why
     prefix_scores.py   how likely a path finds the first tokens of a prompt
-    prompt_router.py   both in an event loop: no thread waits for a path, and clients take turns
-    fair_threads.py    a few threads for work on requests, which clients take in turn
+    prompt_router.py   both in an event loop: no thread waits for a path
+    fairness.py        what clients share: one fair queue, and places
+    fair_threads.py    a few threads for work on requests, shared fairly by clients
     rerouting.py       which path continues after every W tokens, by the router trained for it
     micro_batcher.py   calls of several threads, computed in one batch
     models.py          the arms of the run as models of one server
     releases.py        the release that is served, and the switch to a newer one
     path_cache.py      paths on the device, least recently used out first
-    modules_in_use.py  the bytes of the modules of some paths, as paths come and go
+    path_reads.py      paths read in threads of their own, each once
     path_admission.py  waiting, in an event loop, until a path is in memory
-    event_bridge.py    tokens from the loop's thread into an event loop
     warm_up.py         compiling at the start, program by program
-    memory_maps.py     how many of those there is room for
-    engine.py          a path cache and a loop: of this process, or an interface to others
+    memory.py          one budget for rows, paths and their copies
+    engine.py          a path cache and a loop of this process
+    several_devices.py an engine over several devices
     service.py         one run with its tokenizer, router, releases and engine
+    continuation.py    a text continued without a server
     text.py            tokens to text: whole characters, stop strings, offsets
     http/              the service over HTTP
 
-May import everything below; not `workers`.
+May import everything below. It does not import `workers`.
 """

@@ -1,6 +1,7 @@
 """A text, routed and continued by one path of a release: for a notebook and for the command line.
 
-The text may be empty, where the run's texts begin with a start token; it is then all that is read.
+The text may be empty, where the run's texts begin with a start token. Then that token is all that
+is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,22 +13,21 @@ from dipaco.control.planning.release import Release
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.generate import generate
-from dipaco.serving.decoding.grammar import Grammars
+from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import PathChoice, dispatch, is_routed, without_start
-from dipaco.serving.vocabulary import vocabulary_of
 
 
 class Continuation(NamedTuple):
-    """What a path made of a prompt; `str` is the whole text."""
+    """A prompt and the text that a path made of it. `str` gives the whole text."""
 
     prompt: str
     text: str  # without the prompt
     path: int
-    num_tokens: int  # of the text
-    seed: int  # of the draws
-    has_ended: bool  # the text ended by itself; else it was cut there
+    num_tokens: int  # tokens in the text
+    seed: int  # seed of the draws
+    has_ended: bool  # False: it was cut there
 
     def __str__(self) -> str:
         return self.prompt + self.text
@@ -61,15 +61,14 @@ def begin_text(
     min_tokens: int = 0,
     ignore_eos: bool = False,
 ) -> tuple[PathChoice, Iterator[int]]:
-    """The path of a prompt, and the tokens that it makes, one after another as they are drawn; the
+    """The path of a prompt, and the tokens that it makes, one after another as they are drawn. The
     last one is the end of the text, if that came.
 
     Args:
-      prompt_ids: int32, the prompt; chooses the path.
+      prompt_ids: int32, the prompt, which chooses the path.
       read_ids: the tokens of it that the path reads.
       min_tokens: fewer are not made, even if the text would end.
       ignore_eos: the end of the text is a token like any other.
-      run, release, max_tokens, sampling, seed, path, rule: as `continue_text`.
 
     Raises:
       EmptyPrompt, ContextTooLong, ReleaseOfOtherRouter, NotAllPaths: as `continue_text`.
@@ -104,13 +103,8 @@ def continue_text(
     """Continues a prompt until the text ends, or by `max_tokens`.
 
     Args:
-      run, release: whose paths.
-      prompt: the text to continue.
-      max_tokens: the most tokens to make.
-      sampling: how they are drawn.
-      seed: of the draws.
-      path: uses this one; None = the router's choice.
-      rule: by which the path is chosen; None = `routing.rule`.
+      path: None = the router's choice.
+      rule: chooses the path. None = `routing.rule`.
 
     Raises:
       EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
@@ -151,3 +145,9 @@ def paths_of_texts(
     if not prompts:
         return np.zeros(0, np.int32)
     return paths_of_prefixes(run, release, routing, *prefixes_of(run, prompts))
+
+
+def vocabulary_of(run: Run) -> GrammarVocabulary:
+    """The vocabulary that the loops of a run draw from."""
+    corpus, size = run.corpus, run.config.model.vocab_size
+    return GrammarVocabulary(corpus.tokenizer().library.to_str(), size, corpus.edges.tokens.end)

@@ -1,4 +1,5 @@
-"""Which path takes a prompt, and why. DiPaCo section 2.4: a prompt is routed once, by its prefix.
+"""Routing: the path that takes a prompt, and the reason. DiPaCo section 2.4: a prompt is routed
+once, by its prefix.
 
 The router reads the base model's features of the first `data.prefix_tokens` (32) tokens. A
 shorter prompt is routed by the mean over the tokens it has. A start token before it is not read.
@@ -56,7 +57,7 @@ class PathChoice(NamedTuple):
     scores: (
         np.ndarray | None
     )  # [P] by features or, in nats, by likelihood: minus infinity = not read
-    rule: str = FEATURES  # by which they are scored
+    rule: str = FEATURES  # scores are made by it
 
     def ranking(self) -> list[int]:
         """The paths that were compared, the best first."""
@@ -78,11 +79,11 @@ class PathChoice(NamedTuple):
 
 
 class RoutingStats(NamedTuple):
-    """What routing has cost since the start; prompts whose prefix was cached cost nothing."""
+    """The cost of routing since the start. Prompts whose prefix was cached cost nothing."""
 
     prompts: int = 0  # routed, not from the cache
     base_tokens: int = 0  # read by the base model
-    prefills: int = 0  # of prefixes, under paths
+    prefills: int = 0  # prefixes read under paths
     path_tokens: int = 0  # read in them
     seconds: float = 0.0
 
@@ -91,17 +92,16 @@ class Dispatcher:
     """The routers of the releases that are served, and the base model that gives their features.
 
     Prompts that arrive together share a batch. It is smaller than the batch in which documents are
-    routed, so it answers far sooner; rounding may send a prompt on the border of two paths to the
+    routed, so it answers far sooner. Rounding may send a prompt on the border of two paths to the
     other one. Caches the prefixes it has routed. Any thread may call it.
 
     Args:
-      run: the run that is served.
-      release: the first that is.
+      release: the first that is served.
       rule: None = `routing.rule`.
-      cache: keeps the paths that read prefixes; None = a cache of its own.
+      cache: keeps the paths that read prefixes. None = a new cache.
 
     Attributes:
-      cache: the one that it reads paths from; None = no path reads a prefix.
+      cache: keeps the paths that read prefixes. None = no path reads a prefix.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
@@ -116,8 +116,9 @@ class Dispatcher:
         cache: PathStore | None = None,
     ):
         self._run, self._routing = run, routing_by(run, rule)
-        self._routers: dict[str, Router] = {}  # by digest: an alternation fits a new one
-        self._releases: dict[int, Release] = {}  # by phase, those whose paths are compared
+        self._routers: dict[str, Router] = {}  # keys are digests: an alternation fits a new one
+        # Keys are phases. Releases whose paths are compared.
+        self._releases: dict[int, Release] = {}
         self.add_release(run, release)
         self._scorer: PrefixScorer | None = None
         self.cache: PathStore | None = None
@@ -138,8 +139,8 @@ class Dispatcher:
         self._begin_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._begin_uncached)
 
     def programs(self) -> list[WarmUpProgram]:
-        """What is compiled: features for every batch size, and, for each device, the likelihood
-        under its paths.
+        """The compiled programs: features for every batch size, and, for each device, the
+        likelihood under its paths.
         """
         programs = [
             WarmUpProgram(
@@ -154,11 +155,11 @@ class Dispatcher:
         ]
 
     def stats(self) -> RoutingStats:
-        """What routing has cost so far."""
+        """The cost of routing so far."""
         return self._stats
 
     def add_release(self, run: Run, release: Release) -> None:
-        """Adds the router of another release; `run` must be opened by the calling thread."""
+        """Adds the router of another release. `run` must be opened by the calling thread."""
         if self._routing.rule == LIKELIHOOD:
             check_all_paths(run, release)
             self._releases[release.phase] = release
@@ -184,10 +185,12 @@ class Dispatcher:
     def begin(
         self, prompt: np.ndarray, release: Release
     ) -> tuple[int, np.ndarray] | PathComparison:
-        """As `route` up to where paths are read: the path, or those that must read the prompt."""
+        """Begins like `route`, up to reading paths. Returns the path, or the paths that must read
+        the prompt.
+        """
         text = without_start(prompt, self._run.corpus.edges.tokens.start)
         prefix = text[: self._run.config.data.prefix_tokens]
-        # By features, releases of one router send a prefix to the same path.
+        # Features alone send a prefix to the same path in all releases of one router.
         phase = release.phase if self._scorer is not None else None
         return self._begin_cached(prefix.tobytes(), release.companions["router"], phase)
 
@@ -199,11 +202,11 @@ class Dispatcher:
 
     @property
     def rule(self) -> str:
-        """By which prompts are routed."""
+        """The rule by which prompts are routed."""
         return self._routing.rule
 
     def score_meaning(self, release: Release) -> str:
-        """What the score of a path of a release is, in words."""
+        """The meaning of a path's score in words."""
         if self._routing.rule == LIKELIHOOD:
             return "the log-likelihood of the text under the path, in nats"
         return self._routers[release.companions["router"]].score_meaning
@@ -230,13 +233,13 @@ class Dispatcher:
                 router.num_paths,
                 lambda seconds: self._count(prefills=1, path_tokens=len(text), seconds=seconds),
             )
-            with self._lock:  # of several that begin at once, all get the first
+            with self._lock:  # several that begin at once all get the first
                 begun = self._comparing.setdefault((prefix, digest, phase), comparison)
         self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
         return begun
 
     def _paths_of_memories(self) -> list[list[Modules]]:
-        """The paths of the first release that read prefixes, those of a device together."""
+        """The paths of the first release that read prefixes, grouped by device."""
         if self.cache is None:
             return []
         (release, *_) = self._releases.values()
@@ -316,12 +319,10 @@ def dispatch(
     """Routes one prompt to a path of a release.
 
     Args:
-      run: the run that the release is of.
-      release: the release that is served.
       prompt: int32 [tokens].
       path: use this one and do not ask the router.
       dispatcher: None = one made for this prompt.
-      rule: of that one; None = `routing.rule`.
+      rule: its rule. None = `routing.rule`.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
@@ -334,18 +335,18 @@ def dispatch(
 
 
 def choice_of(release: Release, rule: str, path: int, scores_P: np.ndarray) -> PathChoice:
-    """What a rule chose of a release."""
+    """The choice that a rule made in a release."""
     return PathChoice(path, tuple(release.paths[path]), scores_P, rule)
 
 
 def choice_without_router(run: Run, release: Release, path: int | None) -> PathChoice | None:
-    """The path that is given, or the first where there is no choice; None = ask the router."""
+    """The path that is given, or the first if there is no choice. None = ask the router."""
     if path is None and not is_routed(run, release):
         path = 0
     return None if path is None else PathChoice(path, tuple(release.paths[path]), None)
 
 
 def is_routed(run: Run, release: Release) -> bool:
-    """Whether there is a choice: several paths, which are not all alike."""
+    """True if there is a choice: several paths, which are not all alike."""
     arm = run.plan.arm(release.arm)
     return arm.is_routed and arm.topology.num_paths > 1

@@ -1,8 +1,8 @@
 """A serving engine: a store of paths in memory, and a loop that turns requests into tokens.
 
-A service routes, follows releases and knows which modules are whole; an engine makes the tokens.
+A service routes, follows releases and knows which modules are whole. An engine makes the tokens.
 `InProcessEngine` is the engine of one process. `serving_cluster` has the engine that forwards
-requests to replicas, each of which is an `InProcessEngine` in a process of its own.
+requests to replicas. Each replica is an `InProcessEngine` in a separate process.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from dipaco.serving.decoding.mixing import Mixer
 from dipaco.serving.decoding.module_stacks import RELEASES
 from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
 from dipaco.serving.decoding.tiles import LevelShape
-from dipaco.serving.memory import free_bytes, plan_memory, zero_path
+from dipaco.serving.memory import free_bytes, memory_budget, zero_path
 from dipaco.serving.path_cache import Modules, Parts, PathCache, PathStore
 from dipaco.serving.releases import ReleaseHealth, ServedRelease
 from dipaco.serving.warm_up import WarmUp
@@ -34,23 +34,24 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_for_jax
 from dipaco.topology import Topology
 
-PARAMETER_BYTES = 4  # at most: prepared parameters are of float32 or, some of them, smaller
+PARAMETER_BYTES = 4  # an upper bound: prepared parameters are of float32 or, some of them, smaller
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineSpec:
     """The run that an engine serves, and its limits."""
 
-    address: Address  # of the run
-    objects: Objects  # of the run
+    address: Address  # address of the run
+    objects: Objects  # objects of the run
     model: ModelConfig
-    limits: LoopLimits = LoopLimits()  # of each loop
-    path_bytes: int | None = None  # of all paths in memory; None = what the rows leave free
-    topology: Topology | None = None  # of the paths; None = no two of them share a step
+    limits: LoopLimits = LoopLimits()  # limits of each loop
+    # Bytes of all paths in memory. None = the bytes that the rows leave free.
+    path_bytes: int | None = None
+    topology: Topology | None = None  # None = no two paths share a step
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
-    # For requests with a schema, and of the tokens that are drawn; None = there are no such
+    # For requests with a schema, and for the tokens that are drawn. None = there are no such
     # requests, and each id of the model is a token.
     grammars: Grammars | None = None
 
@@ -84,13 +85,7 @@ class TokenLoop(Protocol):
     @property
     def problem(self) -> str | None: ...
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        on_items: OnItems | None = None,
-        *,
-        is_admitted: bool = False,
-    ) -> Stream: ...
+    def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream: ...
 
     def stats(self) -> LoopStats: ...
 
@@ -108,15 +103,14 @@ class ServingEngine(Protocol):
 
     @property
     def num_programs(self) -> int:
-        """How many programs `start` runs in this process."""
+        """Number of programs that `start` runs in this process."""
         ...
 
     def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
         """Makes everything ready.
 
         Args:
-          served: the first release.
-          warm_up: runs what is compiled in this process.
+          warm_up: runs the programs that are compiled in this process.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.
@@ -128,10 +122,9 @@ class InProcessEngine:
     """A path cache and a loop in this process, on one device.
 
     Args:
-      spec: what it serves.
       device: None = the default device.
-      num_devices: those of the process that serve; on CPU they share its memory.
-      paths: of the run that it is asked for; None = any.
+      num_devices: devices of the process that serve. On CPU they share its memory.
+      paths: the paths of the run that it is asked for. None = any.
     """
 
     def __init__(
@@ -149,9 +142,9 @@ class InProcessEngine:
         # First: as many rows as were asked for may be more than fit.
         stacks = RELEASES * Mixer(spec.model, levels, spec.limits).stack_bytes
         free = free_bytes(device, num_devices)
-        plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free, stacks)
+        budget = memory_budget(spec.model, spec.limits, spec.path_bytes, free, stacks)
         self.cache = PathCache(
-            self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
+            self._load, budget.paths, spec.on_cold, trees.num_bytes, reading_bytes=budget.reading
         )
         self.loop = Loop(
             spec.model, self._parts_of, limits=spec.limits, levels=levels, grammars=spec.grammars
@@ -163,16 +156,16 @@ class InProcessEngine:
 
     @property
     def has_common_steps(self) -> bool:
-        """Whether rows of several paths may share a step."""
+        """True if rows of several paths may share a step."""
         return bool(self.loop.mixer.shapes)
 
     def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
         """Compiles everything, times the steps, then starts the loop.
 
         Args:
-          served: with a whole path of it, which is then cached; None: with parameters that are all
-            0, reading nothing.
-          warm_up: runs the programs; None = in silence.
+          served: a whole path of it is used, and then cached. None: parameters are all 0, and
+            nothing is read.
+          warm_up: runs the programs. None = in silence.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.

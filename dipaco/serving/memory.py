@@ -1,7 +1,7 @@
 """One budget for all that a serving process holds: the rows of the cache, the paths, their copies.
 
 Counted are the pool of rows, the rows gathered from it for the steps, the modules stacked for them,
-paths as they are read, and the base model that routes. Paths may take what is left of the budget.
+paths as they are read, and the base model that routes. Paths may take the rest of the budget.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from dipaco.serving.decoding.limits import LoopLimits
 
 READ_AT_ONCE = 4  # paths, where a part of the budget is enough for so many
 READING_PART = 8
-BUDGET = 0.8  # of the free bytes; programs, their scratch space and others take the rest
+BUDGET = 0.8  # share of the free bytes. Programs, their scratch space and others take the rest
 CGROUP = Path("/sys/fs/cgroup")  # version 2: the limits of a container
 
 
-class MemoryPlan(NamedTuple):
-    """What each may take, in bytes; all together are within the budget."""
+class MemoryBudget(NamedTuple):
+    """The bytes that each may take. All together are within the budget."""
 
     rows: int  # the cache of all rows, and the rows gathered from it
     paths: int  # all paths together
@@ -35,28 +35,25 @@ class MemoryPlan(NamedTuple):
     stacks: int  # copies of modules side by side
 
 
-def plan_memory(
+def memory_budget(
     model: ModelConfig,
     limits: LoopLimits,
     path_bytes: int | None,
     free_bytes: int,
     stack_bytes: int = 0,
-) -> MemoryPlan:
+) -> MemoryBudget:
     """Divides the budget.
 
     Args:
-      model: sizes of a path.
-      limits: of the loop.
-      path_bytes: that all paths may take; None = what is left.
-      free_bytes: of the device.
-      stack_bytes: that stacks of modules take at most.
+      path_bytes: bytes that all paths may take. None = the rest.
+      stack_bytes: the most that stacks of modules take.
 
     Raises:
       BadSetting: the rows, or the paths beside them, do not fit.
     """
     budget = int(BUDGET * free_bytes) - stack_bytes
     beside = f", beside {stack_bytes:,} for modules side by side" if stack_bytes else ""
-    row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # of the spare row
+    row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # the spare row
     one_path = _num_bytes(jax.eval_shape(lambda: zero_path(model)))
     reading = base = one_path
     rows = row_bytes * (limits.rows + 1 + limits.gathered_rows)
@@ -79,7 +76,7 @@ def plan_memory(
         expected = f"at most {left:,} bytes"
         raise BadSetting(name="--path-bytes", value=path_bytes, expected=expected, hint=hint)
     paths = left if path_bytes is None else path_bytes
-    return MemoryPlan(rows, paths, reading, base, stack_bytes)
+    return MemoryBudget(rows, paths, reading, base, stack_bytes)
 
 
 def zero_path(model: ModelConfig) -> Parts:
@@ -89,8 +86,8 @@ def zero_path(model: ModelConfig) -> Parts:
 
 
 def free_bytes(device: jax.Device | None = None, num_devices: int = 1) -> int:
-    """Free bytes of a device, None = the first; on CPU an equal share for each of `num_devices` of
-    those of the machine, or of the container if it has fewer.
+    """Free bytes of a device, None = the first. On CPU each of `num_devices` has an equal share of
+    the machine's free bytes, or of the container's if it has fewer.
     """
     stats = (device or jax.devices()[0]).memory_stats() or {}
     if "bytes_limit" in stats:

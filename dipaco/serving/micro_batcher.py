@@ -1,4 +1,4 @@
-"""Calls of several threads, computed in one batch: those that come during a batch make the next."""
+"""Calls of several threads, computed in one batch. Calls during a batch make the next."""
 
 import threading
 from collections import deque
@@ -11,7 +11,7 @@ Output = TypeVar("Output")
 
 
 class MicroBatcher(Generic[Input, Output]):
-    """Batches calls without a thread of its own: one of the callers computes for all that wait.
+    """Batches calls without a thread: one of the waiting callers computes for all.
 
     Args:
       function: 1 to `max_batch` inputs -> their outputs, in order.

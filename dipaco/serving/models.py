@@ -1,4 +1,4 @@
-"""The models of one server: the served arm of a run, and its other arms to compare it with.
+"""The models of one server: the served arm of a run, and its other arms for comparison.
 
 A run `quickstart` is served as the model `quickstart`; each other arm that has a release is a model
 beside it, `quickstart/dense`. All have the sizes of one path, so they share the loop, the compiled
@@ -25,7 +25,7 @@ from dipaco.topology import Topology
 
 
 class PathShard(NamedTuple):
-    """What a path was trained on."""
+    """The documents that a path was trained on."""
 
     documents: int
     domains: dict[str, int]  # documents of each, the most first
@@ -45,12 +45,14 @@ class ServedModel:
         self.topology: Topology = run.plan.arm(release.arm).topology
         self.is_routed = is_routed(run, release)
         self.releases = ServedReleases(release)
-        self._shards: dict[int, list[PathShard]] = {}  # by the phase of their routing
+        self._shards: dict[int, list[PathShard]] = {}  # keys are the phases of their routing
         self._routed_at = run.plan.arm(release.arm).routed_at
         self.read_shards(run, release)
 
     def read_shards(self, run: Run, release: Release) -> None:
-        """Reads what the paths of a release were trained on; `run` is opened by this thread."""
+        """Reads the documents that the paths of a release were trained on. `run` is opened by this
+        thread.
+        """
         phase = self._routed_at(release.phase)
         if not self.is_routed or phase in self._shards:
             return
@@ -62,7 +64,7 @@ class ServedModel:
         ]
 
     def shards_of(self, served: ServedRelease) -> list[PathShard] | None:
-        """What each path was trained on; None = its paths have no shards of their own."""
+        """The documents of each path. None = its paths have no shards."""
         return self._shards.get(self._routed_at(served.release.phase))
 
 
@@ -72,8 +74,7 @@ class ServedModels:
     Args:
       run: opened by the calling thread.
       release: of the served arm.
-      phase: serve other arms' releases of this phase where they have one; None = the newest.
-      health: of the modules.
+      phase: serve other arms' releases of this phase if they have one. None = the newest.
       say: called with a sentence for the operator.
     """
 
@@ -97,7 +98,7 @@ class ServedModels:
         return iter(list(self._models.values()))
 
     def named(self, name: str | None) -> ServedModel:
-        """The model of a name; None = the one that is named like the run. Raises `NoSuchModel`."""
+        """The model of a name. None = the one that is named like the run. Raises `NoSuchModel`."""
         if name is None:
             return self.main
         if model := self._models.get(name):
@@ -164,7 +165,7 @@ class ServedModels:
         self._refuse(model.releases.current.release, problem)
 
     def _release(self, run: Run, arm: str) -> Release | None:
-        """Of the phase that is served, if the arm has one of it, else the newest."""
+        """The release of the phase that is served, if the arm has one, else the newest."""
         phases = [phase for name, phase in run.ledger.facts.releases() if name == arm]
         if not phases:
             return None

@@ -1,32 +1,77 @@
 """Waiting, in an event loop, until a path is in memory.
 
-Modules are read here, in threads for that alone, so a path that is not in memory delays only the
-requests for it: when the loop pins the path, it is there. Clients get room in turn, before anything
-of theirs is read, and their paths are read several at once. Paths in memory are admitted at once;
-they wait only for one before them in turn that has found no room for long: not for one of a client
-that has more paths in use.
+Modules are read here, in separate threads, so a path that is not in memory delays only the requests
+for it: when the loop pins the path, it is there. Clients get room through a `FairQueue`, before
+anything of theirs is read: the client with the fewest paths in use is next, and its turn ends when
+it gives a path back. Each memory (one a device) counts separately. Paths are read several at once.
+
+Paths in memory are admitted at once. They wait only for a request before them in the order that has
+found no room for long, never for a client that has more paths in use.
 """
 
 import asyncio
+import collections
 import contextlib
+import dataclasses
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from dipaco.serving.errors import NoRoomForPath
-from dipaco.serving.path_cache import Modules, PathPin, PathStore
+from dipaco.serving.fairness import FairQueue
+from dipaco.serving.path_cache import Modules, PathDigests, PathPin, PathStore, digests_of
 from dipaco.serving.path_reads import PathReads
-from dipaco.serving.path_turns import PathTurns, RoomRequest
 
-STARVED_SECONDS = 1.0  # that a path may wait for memory while requests for cached paths come in
+# Time that a path may wait for memory while requests for cached paths come in.
+STARVED_SECONDS = 1.0
 RETRY_SECONDS = 0.05  # between tries to pin: the loop unpins a path a moment after its request
 
 
+@dataclasses.dataclass(eq=False)
+class _RoomRequest:
+    """A request that waits for room for a path."""
+
+    client: str
+    modules: Modules
+    memory: int  # The number of the memory that the path goes to.
+    pin: asyncio.Future[PathPin]
+    without_room_since: float | None = None  # When it was first refused.
+
+
+class _PathsInUse:
+    """The paths that each client has in use, for each memory (one a device)."""
+
+    def __init__(self):
+        # (client, memory) -> how often it has each path in use. None is empty.
+        self._in_use: dict[tuple[str, int], collections.Counter[PathDigests]] = {}
+
+    def take(self, client: str, memory: int, path: PathDigests) -> None:
+        """A client has a path in use, once more."""
+        self._in_use.setdefault((client, memory), collections.Counter())[path] += 1
+
+    def give_back(self, client: str, memory: int, path: PathDigests) -> None:
+        """A client has a path in use once less."""
+        paths = self._in_use[client, memory]
+        paths[path] -= 1
+        if not paths[path]:
+            del paths[path]
+        if not paths:
+            del self._in_use[client, memory]
+
+    def held(self, key: tuple[str, int], requests: Iterable[_RoomRequest]) -> Iterator[int]:
+        """The number of paths that a client has before each of its requests gets room."""
+        paths = set(self._in_use.get(key, ()))
+        for request in requests:
+            yield len(paths)
+            paths.add(digests_of(request.modules))
+
+
 class PathAdmission:
-    """One for all requests to a cache; used in one event loop only."""
+    """One for all requests to a cache, used in one event loop only."""
 
     def __init__(self, cache: PathStore):
         self._cache = cache
-        self._waiting = PathTurns()
+        self._waiting: FairQueue[tuple[str, int], _RoomRequest] = FairQueue()
+        self._in_use = _PathsInUse()
         self._retry: asyncio.TimerHandle | None = None
         self._reads = PathReads(cache, self._give_room)
 
@@ -34,12 +79,10 @@ class PathAdmission:
     async def pinned(
         self, modules: Modules, client: str, *, waits: bool = True
     ) -> AsyncGenerator[None]:
-        """Keeps a path in memory; waits until it fits.
+        """Keeps a path in memory. Waits until it fits.
 
         Args:
-          modules: of the path.
-          client: who asks.
-          waits: False: not for room.
+          waits: False: does not wait for room.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be served.
@@ -59,31 +102,32 @@ class PathAdmission:
             try:
                 if not self._cache.contains(modules):
                     await self._reads.read(modules, client)
-                pin.read()  # at once: it is there
+                pin.read()  # immediate: it is there
                 return pin
             except BaseException as error:
                 pin.close()
                 self._give_room()
                 if not waits or not isinstance(error, NoRoomForPath):
                     raise
-            await asyncio.sleep(RETRY_SECONDS)  # in memory it takes more than on disk
+            await asyncio.sleep(RETRY_SECONDS)  # a path takes more in memory than on disk
 
     def _reserve(self, modules: Modules, client: str) -> PathPin:
-        """As the cache's, and counted for the client until it is closed."""
-        memory, key = self._cache.memory_of(modules), tuple(r.digest for r in modules.values())
+        """Reserves room in the cache, and counts the path for the client until it is closed."""
+        memory, path = self._cache.memory_of(modules), digests_of(modules)
         pin = self._cache.reserve(modules)
-        self._waiting.take(client, memory, key)
+        self._in_use.take(client, memory, path)
 
         def close() -> None:
             pin.close()
-            self._waiting.give_back(client, memory, key)
+            self._in_use.give_back(client, memory, path)
+            self._waiting.end_turn((client, memory))
 
         return PathPin(pin.read, close)
 
     async def _room(self, modules: Modules, client: str) -> PathPin:
         pin = asyncio.get_running_loop().create_future()
-        request = RoomRequest(client, modules, self._cache.memory_of(modules), pin)
-        self._waiting.add(request)
+        request = _RoomRequest(client, modules, self._cache.memory_of(modules), pin)
+        self._waiting.put((client, request.memory), request)
         self._give_room()
         try:
             return await pin
@@ -92,16 +136,16 @@ class PathAdmission:
                 pin.result().close()
             raise
         finally:
-            self._waiting.remove(request)
+            self._waiting.remove((client, request.memory), request)
             self._set_timer()
 
     def _give_room(self) -> None:
-        """Pins paths for those that wait, as far as there is room."""
+        """Pins paths for waiting requests, while there is room."""
         now = time.monotonic()
         # Memories in which one that is before the next has no room, or has had none for long.
         without_room: set[int] = set()
         starved: set[int] = set()
-        for request in self._waiting.in_order():
+        for request in self._waiting.in_order(self._in_use.held):
             memory = request.memory
             if request.pin.done() or memory in starved:
                 continue
@@ -114,7 +158,7 @@ class PathAdmission:
                 except Exception as error:
                     request.pin.set_exception(error)
             if request.pin.done():
-                self._waiting.remove(request)
+                self._waiting.remove((request.client, memory), request)
             else:
                 without_room.add(memory)
                 if _is_starved(request, now):
@@ -134,6 +178,6 @@ class PathAdmission:
         self._give_room()
 
 
-def _is_starved(request: RoomRequest, now: float) -> bool:
+def _is_starved(request: _RoomRequest, now: float) -> bool:
     since = request.without_room_since
     return since is not None and now - since > STARVED_SECONDS

@@ -1,8 +1,8 @@
-"""Paths on the device, assembled on demand; the least recently used are evicted to make room.
+"""Paths on the device, assembled on demand. The least recently used are evicted to make room.
 
 The cache holds modules by digest: paths that share a module, and releases that did not change it,
 share one copy, and a path is a union of modules without copying. So a run that is larger than the
-device can be served. A *pinned* path is in use and is not evicted; when only pinned paths are left,
+device can be served. A *pinned* path is in use and is not evicted. When only pinned paths are left,
 `NoRoomForPath` asks the caller to try again after a pin is released. Several paths are read at
 once, and a module that two of them need is read once.
 """
@@ -18,21 +18,20 @@ from typing import Any, NamedTuple, Protocol
 
 from dipaco.receipt import Receipt
 from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
-from dipaco.serving.modules_in_use import ModulesInUse
 from dipaco.topology import ModuleId, assemble
 
 Parts = Mapping[str, Any]
-PathDigests = tuple[str, ...]  # of its modules; they tell a path from others
+PathDigests = tuple[str, ...]  # digests of its modules, which tell it from other paths
 Modules = Mapping[ModuleId, Receipt]  # the modules of a path, and where each is stored
 
 
 class CacheStats(NamedTuple):
-    """What a cache holds now, and its counts since it began."""
+    """The content of a cache now, and its counts since it began."""
 
     paths: int  # assembled
-    pinned: int  # of them, in use
+    pinned: int  # paths in use
     modules: int  # held
-    num_bytes: int  # of all modules held
+    num_bytes: int  # bytes of all modules held
     hits: int  # times a path was asked for that was in memory
     misses: int  # and that was not
     evictions: int  # paths evicted
@@ -41,7 +40,7 @@ class CacheStats(NamedTuple):
 class PathPin(NamedTuple):
     """Room for a path, kept until `close`. Both may be called from any thread, `close` once."""
 
-    read: Callable[[], Parts]  # its parts, read if they are not in memory; blocks; may raise
+    read: Callable[[], Parts]  # its parts, read if they are not in memory. It blocks, and may raise
     close: Callable[[], None]
 
 
@@ -76,18 +75,18 @@ class PathStore(Protocol):
 
 
 class _LeftUnread(Exception):
-    """A module was to be read for another path, whose read ended before its turn came."""
+    """A module was to be read for another path, whose read ended before that."""
 
 
 class PathCache:
     """Every method may be called from any thread.
 
     Args:
-      load: reads a module and puts it on the device; raises if it is missing or damaged.
-      max_bytes: of all modules held; never exceeded.
+      load: reads a module and puts it on the device. Raises if it is missing or damaged.
+      max_bytes: of all modules held, never exceeded.
       on_cold: called with the seconds it took to load a path that was not cached.
-      num_bytes_of: of a module as `load` gave it; None = as many as it takes on disk.
-      reading_bytes: of modules that are read at once, which take as much again meanwhile; one is
+      num_bytes_of: bytes of a module that `load` gave. None = its bytes on disk.
+      reading_bytes: of modules that are read at once, which take as much again meanwhile. One is
         read in any case. None = no limit.
     """
 
@@ -103,22 +102,23 @@ class PathCache:
         self._num_bytes_of = num_bytes_of
         self._reading_bytes = reading_bytes
         self._load, self._on_cold = load, on_cold
-        self._lock = threading.Condition()  # of the state below; never held while a file is read
+        # Guards the state below. It is never held while a file is read.
+        self._lock = threading.Condition()
         self._modules: dict[str, Parts] = {}  # digest -> its parts, on the device
         self._reading: dict[str, Future[None]] = {}  # digest -> done when it is in `_modules`
-        self._sizes: dict[str, int] = {}  # digest -> bytes; also of those still to be read
-        self._known_sizes: dict[str, int] = {}  # of every module that was ever held
-        # A path is keyed by the digests of its modules; the least recently used comes first.
+        self._sizes: dict[str, int] = {}  # digest -> bytes, also of modules still to be read
+        self._known_sizes: dict[str, int] = {}  # sizes of every module that was ever held
+        # A path is keyed by the digests of its modules. The least recently used comes first.
         self._paths: OrderedDict[PathDigests, Parts] = OrderedDict()
         self._pins: Counter[PathDigests] = Counter()  # none is 0
-        self._used = ModulesInUse(self._sizes)  # by paths that are in memory or pinned
-        self._pinned = ModulesInUse(self._sizes)  # by those that are pinned
+        self._used = ModulesInUse(self._sizes)  # modules of paths that are in memory or pinned
+        self._pinned = ModulesInUse(self._sizes)  # modules of pinned paths
         self._bytes_being_read = 0
         self._hits = self._misses = self._evictions = 0
 
     @property
     def holds_parts(self) -> bool:
-        """Whether `pin` gives parameters: True, since it is in this process."""
+        """True: `pin` gives parameters in this process."""
         return True
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ class PathCache:
         """The parts of a path, kept in memory while the context is open.
 
         Raises:
-          NoRoomForPath: every cached path is in use; try again when one is unpinned.
+          NoRoomForPath: every cached path is in use. Try again when one is unpinned.
           PathCacheTooSmall: the path alone is larger than the cache.
           ObjectMissing, ObjectDamaged: a module cannot be read.
         """
@@ -140,7 +140,6 @@ class PathCache:
         """Pins a path without reading it: at once there is room for it, and reading may follow.
 
         Args:
-          modules: of the path.
           kept: digests of modules. Paths of these alone are not evicted for it.
 
         Raises:
@@ -157,19 +156,19 @@ class PathCache:
         return PathPin(lambda: self._read(key, modules, kept), lambda: self._unpin(key))
 
     def contains(self, modules: Modules) -> bool:
-        """Whether pinning the path now would read nothing: its modules are in memory."""
+        """True if pinning the path now would read nothing: its modules are in memory."""
         with self._lock:
             return self._modules.keys() >= set(digests_of(modules))
 
     def has_room(self, modules: Modules) -> bool:
-        """Whether the path takes no room that others have not got already: its modules are in
-        memory, or are being read for others.
+        """True if the path needs no new room: its modules are in memory, or are being read for
+        others.
         """
         with self._lock:
             return self._sizes.keys() >= set(digests_of(modules))
 
     def count_lookup(self, modules: Modules) -> None:
-        """A path is asked for: a hit where it is in memory, else a miss."""
+        """Counts a request for a path: a hit if it is in memory, else a miss."""
         with self._lock:
             is_hit = self._modules.keys() >= set(digests_of(modules))
             self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)
@@ -204,13 +203,13 @@ class PathCache:
         with self._lock:
             is_hit = self._modules.keys() >= receipts.keys()
             others = [self._reading[digest] for digest in receipts if digest in self._reading]
-            own = [
+            unread = [
                 digest
                 for digest in receipts
                 if digest not in self._modules and digest not in self._reading
             ]
-            self._reading |= {digest: Future() for digest in own}
-        self._read_all(key, [receipts[digest] for digest in own], kept)
+            self._reading |= {digest: Future() for digest in unread}
+        self._read_all(key, [receipts[digest] for digest in unread], kept)
         for other in others:
             other.result()
         with self._lock:
@@ -238,14 +237,14 @@ class PathCache:
                 done.set_result(None)
             elif was_tried and not isinstance(problem, NoRoomForPath):
                 done.set_exception(problem)
-            else:  # of the other path, or of a module of it that others may not have
+            else:  # the problem belongs to this path alone, or to a module that others may not have
                 done.set_exception(_LeftUnread())
         if problem is not None:
             raise problem
 
     def _read_module(self, key: PathDigests, receipt: Receipt, kept: Set[str]) -> None:
         digest, num_bytes = receipt.digest, self._size_of(receipt)
-        with self._turn_to_read(num_bytes):
+        with self._bytes_to_read(num_bytes):
             module = self._load(receipt)
         if self._num_bytes_of is not None:
             num_bytes = self._num_bytes_of(module)
@@ -253,12 +252,12 @@ class PathCache:
             for modules in (self._used, self._pinned):
                 modules.resize(digest, num_bytes - self._sizes[digest])
             self._known_sizes[digest] = self._sizes[digest] = num_bytes
-            # In memory it may take more than on disk.
+            # A module may take more in memory than on disk.
             self._evict_for({each: self._sizes[each] for each in key}, kept)
             self._modules[digest] = module
 
     @contextlib.contextmanager
-    def _turn_to_read(self, num_bytes: int) -> Generator[None]:
+    def _bytes_to_read(self, num_bytes: int) -> Generator[None]:
         def may_read() -> bool:
             most, now = self._reading_bytes, self._bytes_being_read
             return most is None or not now or now + num_bytes <= most
@@ -297,8 +296,8 @@ class PathCache:
         return self._known_sizes.get(receipt.digest, receipt.num_bytes)
 
     def _evict_for(self, wanted: Mapping[str, int], kept: Set[str]) -> None:
-        """Evicts paths, the least recently used first, until `wanted` fits beside the others; none
-        if it would not fit without all that may go.
+        """Evicts paths, the least recently used first, until `wanted` fits beside the others.
+        Evicts none if it would not fit even without all that may go.
         """
         alone = sum(wanted.values())
         if alone > self.max_bytes:
@@ -326,5 +325,59 @@ class PathCache:
 
 
 def digests_of(modules: Modules) -> PathDigests:
-    """What tells a path from others: the digests of its modules."""
+    """The digests of a path's modules, which tell it from other paths."""
     return tuple(receipt.digest for receipt in modules.values())
+
+
+class ModulesInUse:
+    """The modules that some paths go through, and their bytes together, as paths come and go.
+
+    Paths share modules, so neither follows from the paths' sizes. Counting all of them each time
+    would take longer than reading a small path does. Not thread-safe.
+
+    Args:
+      sizes: digest -> bytes of a module. They may change between calls, but only through `resize`
+        for modules of the set.
+
+    Attributes:
+      num_bytes: of all modules together.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]):
+        self._sizes, self.num_bytes = sizes, 0
+        self._num_paths: Counter[str] = Counter()  # digest -> of the paths, those through it
+
+    def add(self, path: Iterable[str]) -> None:
+        """A path, by the digests of its modules, that is not in the set."""
+        for digest in set(path):
+            self._num_paths[digest] += 1
+            if self._num_paths[digest] == 1:
+                self.num_bytes += self._sizes[digest]
+
+    def remove(self, path: Iterable[str]) -> list[str]:
+        """Removes a path of the set. Returns the modules that no other path goes through."""
+        unused = []
+        for digest in set(path):
+            self._num_paths[digest] -= 1
+            if not self._num_paths[digest]:
+                del self._num_paths[digest]
+                self.num_bytes -= self._sizes[digest]
+                unused.append(digest)
+        return unused
+
+    def resize(self, digest: str, more_bytes: int) -> None:
+        """A module is to take so many more bytes from now on, or fewer."""
+        if digest in self._num_paths:
+            self.num_bytes += more_bytes
+
+    def bytes_with(self, path: Mapping[str, int]) -> int:
+        """The bytes with one path more: digest -> bytes of its modules."""
+        return self.num_bytes + sum(
+            size for digest, size in path.items() if digest not in self._num_paths
+        )
+
+    def copy(self) -> "ModulesInUse":
+        """A set of the same paths."""
+        other = ModulesInUse(self._sizes)
+        other.num_bytes, other._num_paths = self.num_bytes, self._num_paths.copy()
+        return other

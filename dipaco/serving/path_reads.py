@@ -1,4 +1,4 @@
-"""Paths read in a few threads, which clients take in turn; requests for the same one wait together.
+"""Paths read in a few threads, shared fairly by clients. Requests for the same path wait together.
 
 A path takes the turn of whichever client that waits for it is next, and is read once. Requests that
 are gone leave nothing behind that holds a thread of others: a path that nobody waits for is not
@@ -14,23 +14,23 @@ from collections.abc import Callable
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_cache import Modules, PathDigests, PathPin, PathStore, digests_of
 
-# Paths that are read at once, each in a thread that it holds while it waits for the disk or the
-# bucket; the cache may have memory for fewer.
+# Paths that are read at once. Each holds a thread while it waits for the disk or the bucket. The
+# cache may have memory for fewer.
 READERS = 4
 
 
 class PathReads:
-    """One for all requests to a cache; used in one event loop only.
+    """One for all requests to a cache, used in one event loop only.
 
     Args:
-      cache: that the paths are read into.
+      cache: receives the paths.
       on_end: called when a path has been read, or could not be.
     """
 
     def __init__(self, cache: PathStore, on_end: Callable[[], object]):
         self._cache, self._on_end = cache, on_end
         self._threads = FairThreads(READERS, "path-reader")
-        self._reading: dict[PathDigests, _Read] = {}  # by the digests of the modules
+        self._reading: dict[PathDigests, _Read] = {}  # keys are the digests of the modules
 
     async def read(self, modules: Modules, client: str) -> None:
         """Reads a path that its caller has pinned. Raises what reading raises."""
@@ -61,15 +61,16 @@ class _Read:
 
     Attributes:
       done: when it is read.
-      turns: of the clients that wait for it; the first that comes begins it, and the others are
+      turns: of the clients that wait for it. The first that comes begins it. The others are
         cancelled, so that their clients keep them for other paths.
-      num_requests: that wait for it.
+      num_requests: requests that wait for it.
     """
 
     def __init__(self, pin: PathPin):
         self._pin = pin
         self._job: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._taken = threading.Lock()  # by what begins it or calls it off; never released
+        # Taken by whoever begins it or calls it off, and never released.
+        self._taken = threading.Lock()
         self.done = asyncio.wrap_future(self._job)
         self.turns: dict[str, asyncio.Task[None]] = {}
         self.num_requests = 0
@@ -79,7 +80,7 @@ class _Read:
         return self._taken.locked()
 
     def run(self) -> None:
-        """In a thread."""
+        """Runs in a thread."""
         if not self._take():
             return
         with contextlib.suppress(RuntimeError):  # the event loop is closed
@@ -96,7 +97,7 @@ class _Read:
             self._job.set_exception(problem)
 
     def call_off(self) -> bool:
-        """Gives its room back, unless it is begun; returns whether it did."""
+        """Gives its room back, unless it is begun. Returns True if it did."""
         if not self._take():
             return False
         self._cancel_turns()

@@ -1,7 +1,8 @@
 """Log-likelihoods of a prompt's first tokens under paths, for `routing.rule` = "likelihood".
 
-Prefills of a few tokens, one path after the other. A path of the shortlist that is not in memory is
-read by the cache that keeps the paths; modules that it shares with others are not read again.
+These are prefills of a few tokens, one path after the other. A path of the shortlist that is not in
+memory is read by the cache that keeps the paths. Modules that it shares with others are not read
+again.
 """
 
 import functools
@@ -23,16 +24,14 @@ from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.runs.routing import reading_path
 from dipaco.serving.path_cache import Modules, Parts
 
-Pin = Callable[[Modules], AbstractContextManager[Parts]]  # as `PathCache.pin`
+Pin = Callable[[Modules], AbstractContextManager[Parts]]  # like `PathCache.pin`
 
 
 class PrefixScorer:
     """Scores prefixes under any path. Any thread may call it.
 
     Args:
-      config: sizes of a path.
-      prefix_tokens: the most tokens of a prefix; shorter ones are padded for the one program.
-      pin: keeps a path in memory.
+      prefix_tokens: the most tokens of a prefix. Shorter ones are padded for the one program.
     """
 
     def __init__(self, config: ModelConfig, prefix_tokens: int, pin: Pin):
@@ -43,7 +42,7 @@ class PrefixScorer:
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: the path cannot be read.
-          NoRoomForPath: every path in memory is in use; not if the caller has pinned this one.
+          NoRoomForPath: every path in memory is in use, unless the caller has pinned this one.
         """
         tokens_1T = np.zeros((1, self._prefix_tokens), np.int32)
         tokens_1T[0, : len(prefix)] = prefix
@@ -53,17 +52,14 @@ class PrefixScorer:
 
 
 class PathComparison:
-    """Paths of a shortlist, each of which is to read a prefix before one of them takes it.
+    """Paths of a shortlist. Each reads a prefix before the best takes it.
 
-    Any thread may call it; what is scored is not scored again.
+    Any thread may call it. No path is scored twice.
 
     Args:
-      scorer: scores the prefix.
       routing: the prior of the router before it.
-      release: whose paths.
       prefix: int32 [tokens].
       shortlist_n: the paths, the best by the router first: int [n].
-      num_paths: of the release.
       on_scored: called with the seconds of each score.
     """
 
@@ -89,7 +85,7 @@ class PathComparison:
         return [path for path in self._shortlist_n.tolist() if path not in self._nats]
 
     def modules_of(self, path: int) -> Modules:
-        """What `score` reads."""
+        """The modules that `score` reads."""
         return self._release.modules_of(path)
 
     def reading(self, path: int) -> AbstractContextManager[None]:
@@ -97,11 +93,11 @@ class PathComparison:
         return reading_path(self._release, path)
 
     def score(self, path: int) -> None:
-        """Scores the prefix under a path; reads the path if it is not in memory.
+        """Scores the prefix under a path. Reads the path if it is not in memory.
 
         Raises:
           NotAllPaths: it cannot be read.
-          PathCacheTooSmall, NoRoomForPath: as `PrefixScorer.score`.
+          PathCacheTooSmall, NoRoomForPath: as in `PrefixScorer.score`.
         """
         started = time.monotonic()
         with self._lock, self.reading(path):
@@ -121,7 +117,7 @@ class PathComparison:
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def _log_likelihoods(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> jax.Array:
-    """float32 [T - 1]: log p(token t + 1 | those before it); padding is seen by none before it."""
+    """float32 [T - 1]: log p(token t + 1 | tokens up to t). No real token sees the padding."""
     cache = empty_cache(config, *tokens_1T.shape)
     starts_1 = cache.pop("length")
     x_DT, _ = extend(config, prepared, tokens_1T, starts_1, cache)

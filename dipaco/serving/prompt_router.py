@@ -26,16 +26,15 @@ class NextPath(NamedTuple):
     """The path that continues a text."""
 
     path: int
-    tokens_read: int  # by the router
+    tokens_read: int  # tokens that the router read
 
 
 class PromptRouter:
-    """One for all requests of a service; used in one event loop only.
+    """One for all requests of a service, used in one event loop only.
 
     Args:
-      service: routes.
-      paths: admits to the service's own cache.
-      threads: for what takes processor time.
+      paths: admits to the service's main cache.
+      threads: for work that takes processor time.
     """
 
     def __init__(self, service: Service, paths: PathAdmission, threads: FairThreads):
@@ -53,14 +52,13 @@ class PromptRouter:
         *,
         waits: bool = True,
     ) -> PathChoice:
-        """The path of a prompt, int32 [tokens]; `path` overrides it.
+        """The path of a prompt. `path` overrides it.
 
         Args:
-          served: the release.
           prompt: int32 [tokens].
           path: None = the router chooses.
-          client: whose turn it takes.
-          waits: until paths that are to be compared fit into memory.
+          client: it takes this client's turn.
+          waits: True: waits until the paths to compare fit into memory.
 
         Raises:
           NoSuchPath: there is none of that number.
@@ -82,7 +80,7 @@ class PromptRouter:
         self, served: ServedRelease, text: np.ndarray, client: str
     ) -> NextPath | None:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens. None: paths
-        that are to be compared cannot be read, or not now; the text has one that is in memory.
+        that are to be compared cannot be read now, and the text keeps its path, which is in memory.
         """
         text = self._service.text_of(text)
         if rerouter := self._service.rerouter_of(served):

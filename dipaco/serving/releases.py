@@ -1,9 +1,9 @@
 """The release that new requests get, and the switch to newer releases while the run trains.
 
-A request finishes on the modules of the release it began in; the next request gets the newer one. A
+A request finishes on the modules of the release it began in. The next request gets the newer one. A
 newer release takes over only if it is one consistent set and every module of it is *whole*: its
 bytes can be read and match its digest. At the start there is no older release to fall back on, so
-whole paths are served and the others answer with what is wrong. A store that is out of reach for a
+whole paths are served and the others answer with their problem. A store that is out of reach for a
 while makes no module broken.
 """
 
@@ -50,10 +50,8 @@ class ServedRelease:
         None if this release has no such module.
 
         Args:
-          digest: of the module.
-          problem: with it.
-          knows_memory: paths that are in memory are served whatever has become of their bytes;
-            False where it is not known which are.
+          knows_memory: True: it is known which paths are in memory, and these are served whatever
+            has become of their bytes.
         """
         paths = [p for p, modules in enumerate(self.release.paths) if digest in modules.values()]
         if not paths:
@@ -105,7 +103,7 @@ def check_consistent(run: Run, release: Release) -> None:
     topology = run.plan.arm(release.arm).topology
     if len(release.paths) != topology.num_paths:
         refuse(f"it has {len(release.paths)} paths, and the run {topology.num_paths}")
-    digests: dict[str, str] = {}  # of each module: the same in all paths through it
+    digests: dict[str, str] = {}  # digest of each module: the same in all paths through it
     for path, modules in enumerate(release.paths):
         if set(modules) != {str(module) for module in topology.modules_of(path)}:
             refuse(f"path {path} is made of {', '.join(modules)}")
@@ -118,10 +116,10 @@ def check_consistent(run: Run, release: Release) -> None:
 
 
 class ReleaseHealth:
-    """Modules that could not be read, and why; each is tried again after `RETRY_SECONDS`.
+    """Modules that could not be read, and the reasons. Each is tried again after `RETRY_SECONDS`.
 
     Args:
-      on_change: called with a digest and its problem, once for each problem; None = whole again.
+      on_change: called with a digest and its problem, once for each problem. None = whole again.
       clock: seconds.
     """
 
@@ -173,14 +171,14 @@ def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[
 
 
 class ReleaseFollower:
-    """Polls a run that is still training for newer releases, in a thread of its own.
+    """Polls a run that is still training for newer releases, in a separate thread.
 
     Args:
-      folder: of the run, or its URL; opened at each poll, since a connection belongs to one thread.
+      folder: of the run, or its URL. It is opened at each poll, since a connection belongs to one
+        thread.
       releases: swapped when there is a newer release.
-      health: of the modules.
       prepare: called with the run, as this thread opened it, and a newer release before the swap,
-        to read what it needs first.
+        to read its modules first.
       say: called with a sentence for the operator.
       on_poll: called with the run at each poll, for changes that come without a newer release.
       others: the releases, of other arms, that are verified at the start as well.
@@ -204,7 +202,7 @@ class ReleaseFollower:
         self._thread: threading.Thread | None = None
 
     def poll(self) -> bool:
-        """Looks for a newer release once; True if one is served now."""
+        """Looks for a newer release once. Returns True if one is served now."""
         current = self._releases.current.release
         with reading(self._folder) as run:
             self._on_poll(run)
@@ -230,7 +228,7 @@ class ReleaseFollower:
 
     def start(self, every_seconds: float | None) -> None:
         """Verifies the current release, again until all of it could be looked at, and polls at this
-        interval; None = never polls.
+        interval. None = never polls.
         """
         self._thread = threading.Thread(
             target=self._run, args=(every_seconds,), name="release-follower", daemon=True
@@ -259,7 +257,7 @@ class ReleaseFollower:
                 self._try(self.poll)
 
     def _try(self, action: Callable[[], object]) -> bool:
-        """Whether it came to its end; else the operator is told why not."""
+        """True if the action came to its end. Otherwise the operator is told the reason."""
         try:
             action()
             return True

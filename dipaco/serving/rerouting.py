@@ -1,4 +1,4 @@
-"""Which path continues a text after every W new tokens, by the router that the run trained.
+"""Re-routing: the path that continues a text after every W new tokens, by a trained router.
 
 DiPaCo (arXiv 2403.10616) section 2.4. In a run with `reroute.every`, the last task but one trains a
 router for the paths of the last release: after any token it chooses the path that continues
@@ -26,7 +26,7 @@ from dipaco.serving.dispatch import hidden_states
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.tensors import load_tree
 
-SMALLEST_TEXT = 64  # tokens; the smallest bucket of texts
+SMALLEST_TEXT = 64  # tokens: the smallest bucket of texts
 
 
 class Rerouter:
@@ -44,7 +44,7 @@ class Rerouter:
         self._config = config
 
     def programs(self) -> list[WarmUpProgram]:
-        """What is compiled for texts of every length."""
+        """The programs for texts of every length."""
         return [
             WarmUpProgram(
                 f"re-routing of {size} tokens",
@@ -64,7 +64,7 @@ class Rerouter:
 def _next_path(
     config: ModelConfig, params: token_router.Params, tokens_1T: jax.Array, last: jax.Array
 ) -> jax.Array:
-    """The path that continues after token `last`; later tokens are padding."""
+    """The path that continues after token `last`. Tokens after it are padding."""
     hidden_of = functools.partial(hidden_states, config)
     return jnp.argmax(token_router.path_logits(hidden_of, params, tokens_1T)[0, last])
 

@@ -1,7 +1,7 @@
 """A served run: its tokenizer, router, releases and engine.
 
-It holds what a front end needs to turn text into a request of the loop. It is opened in one thread;
-afterwards every method may be called from any thread.
+It holds everything that turns text into a request of the loop. It is opened in one thread.
+Afterwards every method may be called from any thread.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from dipaco.errors import DipacoError
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
+from dipaco.serving.continuation import vocabulary_of
 from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.dispatch import (
@@ -42,7 +43,6 @@ from dipaco.serving.releases import (
 )
 from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import text_starts, token_bytes
-from dipaco.serving.vocabulary import vocabulary_of
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -50,14 +50,15 @@ from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """How a run is served."""
+    """Settings by which a run is served."""
 
     arm: str = MODULAR
-    phase: int | None = None  # serve the release of this phase; None = follow the newest
-    path_bytes: int | None = None  # of all paths in memory; None = what the rows leave free
+    phase: int | None = None  # serve the release of this phase. None = follow the newest
+    # Bytes of all paths in memory. None = the bytes that the rows leave free.
+    path_bytes: int | None = None
     poll_seconds: float = 5.0  # between polls for a newer release
-    rule: str | None = None  # by which prompts are routed; None = the run's `routing.rule`
-    reroute_every: int | None = None  # new tokens before the path is chosen again; None = never
+    rule: str | None = None  # rule by which prompts are routed. None = the run's `routing.rule`
+    reroute_every: int | None = None  # new tokens before the path is chosen again. None = never
     limits: LoopLimits = LoopLimits()
 
 
@@ -77,14 +78,12 @@ class Service:
         on_cold: Callable[[float], object] = lambda seconds: None,
         engine: Callable[[EngineSpec], ServingEngine] = InProcessEngine,
     ):
-        """Opens the run; nothing is compiled and no thread is started yet.
+        """Opens the run. Nothing is compiled and no thread is started yet.
 
         Args:
           folder: of the run, or its URL.
-          settings: how it is served.
           say: called with a sentence for the operator.
           on_cold: called with the seconds it took to load a path that was not in memory.
-          engine: makes the engine.
 
         Raises:
           NotAvailable: the run has no release yet.
@@ -119,12 +118,12 @@ class Service:
         self.stop_ids = self.edges.stop_ids
         vocabulary = vocabulary_of(run)
         self.grammars, self.token_ids = Grammars(vocabulary), vocabulary.token_ids()
-        # Of prompts; runs of older versions have none.
+        # Example prompts. Runs of older versions have none.
         self.examples = Prepared.of(run.stage("prepare")).examples
 
         self.health = ReleaseHealth(self._report_module)
         self.models = ServedModels(run, release, settings.phase, self.health, self.say)
-        # Of the arm that is served under the run's own name.
+        # Fields of the arm that is served under the run's name.
         self.releases, self.topology = self.models.main.releases, self.models.main.topology
         self.engine = engine(
             EngineSpec(
@@ -152,7 +151,8 @@ class Service:
                     raise
                 self.models.leave_out(routed, str(error))
         self.models.prepare = self._add_router
-        # By release digest; empty without re-routing, or when the document router does it.
+        # Keys are release digests. It is empty without re-routing, or when the document router does
+        # it.
         self._rerouters: dict[str, Rerouter] = {}
         self._without_rerouter: set[str] = set()  # releases whose own cannot be used
         self._load_new_rerouter(run)
@@ -177,7 +177,7 @@ class Service:
         """Makes the engine ready and starts the follower.
 
         Args:
-          warm_up: runs the programs that are compiled; None = in silence.
+          warm_up: runs the programs that are compiled. None = in silence.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path can be served.
@@ -206,25 +206,25 @@ class Service:
         self.loop.stop(drain_seconds)
 
     def routing_stats(self) -> RoutingStats:
-        """What routing prompts has cost so far."""
+        """The cost of routing prompts so far."""
         return RoutingStats() if self._dispatcher is None else self._dispatcher.stats()
 
     def score_meaning(self, served: ServedRelease) -> str | None:
-        """What the router's scores are, in words; None = nothing is routed."""
+        """The meaning of the router's scores in words. None = nothing is routed."""
         if self._dispatcher is None or not is_routed(self.run, served.release):
             return None
         return self._dispatcher.score_meaning(served.release)
 
     @property
     def loop_problem(self) -> str | None:
-        """Why the loop makes no tokens, in words; None = it can."""
+        """The reason why the loop makes no tokens, in words. None = it can."""
         return self.loop.problem
 
     def begin_routing(
         self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
     ) -> PathChoice | PathComparison:
-        """The path of a prompt, int32 [tokens]; `path` overrides it. Or the paths that must read
-        the prompt first: a `PromptRouter` has them do so. Raises `NoSuchPath`.
+        """The path of a prompt, int32 [tokens], or the paths that must read the prompt first: a
+        `PromptRouter` has them do so. `path` overrides the router. Raises `NoSuchPath`.
         """
         if path is not None:
             served.modules_of(path)
@@ -243,15 +243,17 @@ class Service:
 
     @property
     def routing_cache(self) -> PathStore | None:
-        """Keeps the paths that read prompts; None = prompts are routed by features."""
+        """Keeps the paths that read prompts. None = prompts are routed by features."""
         return None if self._dispatcher is None else self._dispatcher.cache
 
     def num_routed(self, prompt: np.ndarray) -> int:
-        """How many tokens of a prompt, int32 [tokens], the router reads."""
+        """Number of a prompt's tokens, int32 [tokens], that the router reads."""
         return min(len(self.text_of(prompt)), self.prefix_tokens)
 
     def text_of(self, prompt: np.ndarray) -> np.ndarray:
-        """What the router reads of a prompt, int32 [tokens]: without the start token before it."""
+        """The tokens of a prompt, int32 [tokens], that the router reads: without the start token
+        before it.
+        """
         return without_start(prompt, self.edges.start)
 
     def features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
@@ -262,7 +264,7 @@ class Service:
         return self._dispatcher.features(prefixes)
 
     def rerouter_of(self, served: ServedRelease) -> Rerouter | None:
-        """The router that was trained to re-route; None = the document router does it."""
+        """The router that was trained to re-route. None = the document router does it."""
         return self._rerouters.get(served.digest)
 
     def problem_of(self, served: ServedRelease, path: int) -> str | None:
@@ -276,7 +278,7 @@ class Service:
         return problem
 
     def not_whole(self, served: ServedRelease) -> dict[int, str]:
-        """path -> what is known to be wrong with its bytes, whether or not it is in memory."""
+        """path -> the known problem with its bytes, whether or not it is in memory."""
         return {
             path: problem
             for path in range(served.num_paths)
@@ -297,8 +299,8 @@ class Service:
         self.models.follow_others(run)
 
     def _load_new_rerouter(self, run: Run) -> None:
-        """A re-routing router appears after its release; where it cannot be used, the release goes
-        without. `run` is opened by this thread.
+        """Loads a re-routing router, which appears after its release. If it cannot be used, the
+        release goes without. `run` is opened by this thread.
         """
         served = self.releases.current
         has_looked = served.digest in self._rerouters or served.digest in self._without_rerouter
@@ -329,8 +331,8 @@ class Service:
         return self._dispatcher is not None
 
     def _preload(self, run: Run, newer: ServedRelease) -> None:
-        """Reads a newer release's router, and its versions of the cached paths as far as they fit
-        beside those that are served now.
+        """Reads a newer release's router, and its versions of the cached paths that fit beside the
+        paths that are served now.
         """
         current = self.releases.current
         self.models.main.read_shards(run, newer.release)
@@ -343,7 +345,7 @@ class Service:
                     self._read_beside(newer.modules_of(path), kept)
 
     def _read_beside(self, modules: Modules, kept: Set[str]) -> None:
-        """Reads a path if it fits into memory beside those of modules that are kept."""
+        """Reads a path if it fits into memory beside the paths of modules that are kept."""
         with contextlib.suppress(NoRoomForPath):
             pin = self.cache.reserve(modules, kept)
             try:

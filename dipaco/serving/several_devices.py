@@ -1,8 +1,8 @@
-"""An engine over several devices of one process: paths are spread over them.
+"""An engine over several devices of one process, which share the paths.
 
-A path has one device, on which all rows of it are decoded. Each device has a loop with rows and
-programs of its own, and memory for the paths that it has been given; nothing passes between
-devices. A module that paths of two devices share is held on both.
+A path has one device, on which all rows of it are decoded. Each device has a separate loop with
+rows and programs, and memory for the paths that it has been given. Nothing passes between devices.
+A module that paths of two devices share is held on both.
 """
 
 import itertools
@@ -32,15 +32,14 @@ MOST_OTHERS = 64  # models beside the paths of the run, whose devices are rememb
 
 
 class Placement:
-    """Which device a path has, in every release: paths with numbers beside each other have the same
-    one, since they go through the same modules of the first levels. Other models than the paths of
-    the run (`dense`, say) get one when they are first asked for, in turn; modules of one name are
-    the same model while their contents are, and those asked for last keep theirs. Any thread may
-    call it.
+    """Gives each path a device, the same in every release. Paths with numbers beside each other
+    have the same one, since they go through the same modules of the first levels. Other models than
+    the paths of the run (`dense`, say) get one when they are first asked for, one after the other.
+    Modules of one name are the same model while their contents are, and the models asked for last
+    keep their device. Any thread may call it.
 
     Args:
       paths: the modules of each path of the run, in any order.
-      num_devices: there are.
     """
 
     def __init__(self, paths: Sequence[Collection[ModuleId]], num_devices: int):
@@ -52,16 +51,16 @@ class Placement:
         self._others: OrderedDict[frozenset[tuple[ModuleId, Receipt]], int] = OrderedDict()
         self._in_turn = itertools.cycle(range(num_devices))
         self.paths = [
-            [number for number, own in enumerate(devices) if own == device]
+            [number for number, its_device in enumerate(devices) if its_device == device]
             for device in range(num_devices)
         ]
         """The paths of each device, by number."""
 
     def device_of(self, modules: Modules) -> int:
         """The number of the device that a path has."""
-        own = self._device_of.get(frozenset(modules))
-        if own is not None:
-            return own
+        device = self._device_of.get(frozenset(modules))
+        if device is not None:
+            return device
         with self._lock:
             key = frozenset(modules.items())
             if key not in self._others:
@@ -80,7 +79,7 @@ class PathsOfDevices:
 
     @property
     def max_bytes(self) -> int:
-        """Of all devices together."""
+        """Bytes of all devices together."""
         return sum(cache.max_bytes for cache in self._caches)
 
     @property
@@ -107,7 +106,7 @@ class PathsOfDevices:
         return self._of(modules).reserve(modules, kept)
 
     def stats(self) -> CacheStats:
-        """Sums; a module that two devices hold counts twice."""
+        """Sums. A module that two devices hold counts twice."""
         return CacheStats(*map(sum, zip(*(cache.stats() for cache in self._caches), strict=True)))
 
     def _of(self, modules: Modules) -> PathCache:
@@ -134,41 +133,35 @@ class LoopsOfDevices:
 
     @property
     def problem(self) -> str | None:
-        """Of the first that has one."""
+        """The problem of the first loop that has one."""
         return next((problem for loop in self._loops if (problem := loop.problem)), None)
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        on_items: OnItems | None = None,
-        *,
-        is_admitted: bool = False,
-    ) -> Stream:
-        """As `Loop.submit`."""
+    def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream:
+        """Submits to the loop of the path's device."""
         device = self._placement.device_of(self._modules_of(request.release, request.path))
-        return self._loops[device].submit(request, on_items, is_admitted=is_admitted)
+        return self._loops[device].submit(request, on_items)
 
     def stats(self) -> LoopStats:
-        """Sums; the time to the first token is the mean over the devices that have one."""
-        own = [loop.stats() for loop in self._loops]
-        firsts = [each.first_token_seconds for each in own if each.first_token_seconds]
+        """Sums. The time to the first token is the mean over the devices that have one."""
+        loops = [loop.stats() for loop in self._loops]
+        firsts = [each.first_token_seconds for each in loops if each.first_token_seconds]
         return LoopStats(
-            num_waiting=sum(each.num_waiting for each in own),
-            rows_per_path={key: rows for each in own for key, rows in each.rows_per_path.items()},
-            num_requests=dict(sum((Counter(each.num_requests) for each in own), Counter())),
-            num_tokens=sum(each.num_tokens for each in own),
-            num_prompt_tokens=sum(each.num_prompt_tokens for each in own),
-            num_prompts_reused=sum(each.num_prompts_reused for each in own),
-            tokens_per_second=sum(each.tokens_per_second for each in own),
-            prefill_seconds=sum(each.prefill_seconds for each in own),
-            decode_seconds=sum(each.decode_seconds for each in own),
+            num_waiting=sum(each.num_waiting for each in loops),
+            rows_per_path={key: rows for each in loops for key, rows in each.rows_per_path.items()},
+            num_requests=dict(sum((Counter(each.num_requests) for each in loops), Counter())),
+            num_tokens=sum(each.num_tokens for each in loops),
+            num_prompt_tokens=sum(each.num_prompt_tokens for each in loops),
+            num_prompts_reused=sum(each.num_prompts_reused for each in loops),
+            tokens_per_second=sum(each.tokens_per_second for each in loops),
+            prefill_seconds=sum(each.prefill_seconds for each in loops),
+            decode_seconds=sum(each.decode_seconds for each in loops),
             first_token_seconds=sum(firsts) / max(1, len(firsts)),
-            num_paused=sum(each.num_paused for each in own),
-            num_replicas=len(own),
+            num_paused=sum(each.num_paused for each in loops),
+            num_replicas=len(loops),
         )
 
     def stop(self, drain_seconds: float) -> None:
-        """As `Loop.stop`, all at once."""
+        """Stops all loops at once."""
         with ThreadPoolExecutor(len(self._loops)) as threads:
             list(threads.map(lambda loop: loop.stop(drain_seconds), self._loops))
 
@@ -178,7 +171,6 @@ class SeveralDevices:
 
     Args:
       spec: limits and `path_bytes` are of each device.
-      num_devices: of this process.
 
     Raises:
       BadSetting: there are fewer devices, or the rows do not fit.
@@ -192,8 +184,8 @@ class SeveralDevices:
         paths = spec.topology.modules_by_path if spec.topology is not None else ()
         placement = Placement(paths, num_devices)
         self.engines = [
-            InProcessEngine(spec, device, num_devices, own)
-            for device, own in zip(devices, placement.paths, strict=False)
+            InProcessEngine(spec, device, num_devices, its_paths)
+            for device, its_paths in zip(devices, placement.paths, strict=False)
         ]
         self.cache = PathsOfDevices([each.cache for each in self.engines], placement)
         self.loop = LoopsOfDevices([each.loop for each in self.engines], spec, placement)
@@ -204,8 +196,8 @@ class SeveralDevices:
         return compiled + len({each.loop.mixer.levels for each in self._with_common_steps})
 
     def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
-        """As `InProcessEngine.start`. The devices compile at the same time; then steps are timed,
-        while no other device works, once for devices with equal levels.
+        """Starts all engines. The devices compile at the same time. Then steps are timed, while no
+        other device works, once for devices with equal levels.
         """
         warm_up = warm_up or WarmUp()
         with ThreadPoolExecutor(len(self.engines)) as threads:

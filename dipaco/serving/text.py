@@ -3,8 +3,8 @@
 A token is bytes, not text: a character may span several tokens, and so may a stop string. Bytes are
 held until they make a character, and text is held while it may begin a stop string. The pieces,
 joined, equal decoding all tokens at once and cutting there. One thing differs: where byte tokens
-such as `<0xE2>` make no character, a tokenizer decodes each of those beside each other to U+FFFD,
-also those that make one; here such characters are kept.
+such as `<0xE2>` make no character, a tokenizer decodes each of several side by side to U+FFFD, also
+if some make a character. Here such characters are kept.
 """
 
 import codecs
@@ -28,16 +28,16 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
     """The bytes of every id below `size`, which may be more than the tokenizer has: a small text
     gives a small one, and checkpoints fill a vocabulary up. An id that is no token has none.
 
-    For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
-    U+2581 and lone bytes as `<0x0A>` (SentencePiece). Where the last token of a word has a suffix,
-    such as `</w>`, it is a `WordEnd`. Of others, as of words (WordPiece, WordLevel), what the
-    tokenizer writes for a token after another one.
+    These are exact for byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and for
+    vocabularies that write a space as U+2581 and lone bytes as `<0x0A>` (SentencePiece). Where the
+    last token of a word has a suffix, such as `</w>`, it is a `WordEnd`. In others, for example of
+    words (WordPiece, WordLevel), a token's bytes are the tokenizer's text for it after another one.
     """
     content = json.loads(tokenizer.library.to_str())
     special = {token["id"] for token in content["added_tokens"]}
     decoder = json.dumps(content["decoder"])
     is_byte_level, has_bytes = '"ByteLevel"' in decoder, '"ByteFallback"' in decoder
-    suffix = (content["decoder"] or {}).get("suffix")  # of a `BPEDecoder`
+    suffix = (content["decoder"] or {}).get("suffix")  # the decoder is a `BPEDecoder`
     from_letter = _bytes_of_letters()
 
     def spelled(token_id: int) -> bytes:
@@ -63,7 +63,7 @@ def token_bytes(tokenizer: Tokenizer, size: int) -> tuple[bytes, ...]:
 
 def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset[int]:
     """The tokens after which a text begins without the space of its first word: the special ones,
-    where the tokenizer leaves it out; else none.
+    if the tokenizer leaves it out. Otherwise none.
     """
     added = json.loads(tokenizer.library.to_str())["added_tokens"]
     specials = frozenset(token["id"] for token in added if token["special"])
@@ -75,7 +75,9 @@ def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset
 
 
 def _bytes_of_letters() -> dict[str, int]:
-    """How byte-level vocabularies spell bytes: printable Latin-1 as itself, others from U+0100."""
+    """The spelling of bytes in byte-level vocabularies: printable Latin-1 as itself, others from
+    U+0100.
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -83,13 +85,13 @@ def _bytes_of_letters() -> dict[str, int]:
 
 
 class Characters:
-    """Bytes in, whole characters out; bytes that cannot become a character come out as U+FFFD."""
+    """Bytes in, whole characters out. Bytes that cannot become a character come out as U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def is_broken_by(self, some: bytes) -> bool:
-        """Whether these bytes cannot continue the held ones, which then come out as one U+FFFD."""
+        """True if these bytes cannot continue the held ones, which then come out as one U+FFFD."""
         if not (held := self.held):
             return False
         try:
@@ -107,7 +109,7 @@ class Characters:
         return self._decoder.getstate()[0]
 
     def end(self) -> str:
-        """What was held: a character that was never completed."""
+        """The held bytes: a character that was never completed."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -133,7 +135,7 @@ class StopStrings:
         self._held += text
         for end, character in enumerate(text, num_before + 1):
             self._read(character)
-            # The one that completes first, as if characters came one by one; else the longest.
+            # The one that completes first wins, as if characters came one by one. Else the longest.
             met = [
                 number
                 for (stop, _), number in zip(self._stops, self._begun, strict=True)
@@ -155,15 +157,15 @@ class StopStrings:
             self._begun[index] = number + (stop[number] == character)
 
     def end(self) -> str:
-        """What was held, when no more text comes."""
+        """The held text, when no more comes."""
         held, self._held = self._held, ""
         return held
 
 
 @functools.lru_cache(256)  # the choices of a request have the same
 def _borders(stop: str) -> tuple[int, ...]:
-    """Of each beginning of a string, how many characters at its end also begin the string, fewer
-    than all.
+    """For each beginning of a string, the number of characters at its end that also begin the
+    string, fewer than all.
     """
     borders = [0] * len(stop)
     for index in range(1, len(stop)):
@@ -214,7 +216,7 @@ class WrittenToken(NamedTuple):
     text: bytes
     logprob: float | None
     top: tuple[tuple[bytes, float], ...]  # the likeliest, best first
-    offset: int  # of its first character in the text
+    offset: int  # position of its first character in the text
 
 
 class TextPiece(NamedTuple):
@@ -229,14 +231,13 @@ class TextWriter:
 
     A token is released with its text, never before: a stop string removes its tokens too.
 
-    A prompt of token ids may end within a character. Completed, it is of this text; else its U+FFFD
-    is of the prompt.
+    A prompt of token ids may end within a character. A completed character belongs to this text.
+    Otherwise its U+FFFD belongs to the prompt.
 
     Args:
-      token_bytes: the bytes of every token id.
-      stops: strings that end the text; they are left out.
+      stops: strings that end the text. They are left out.
       prompt_ids: the tokens before the first.
-      starts: tokens after which the first space is left out, as of `text_starts`; not after an
+      starts: tokens after which the first space is left out, from `text_starts`. It stays after an
         echo.
     """
 
@@ -259,11 +260,11 @@ class TextWriter:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop string was found."""
+        """True if a stop string was found."""
         return self._stops.is_met
 
     def echo(self, text: str, tokens: Iterable[Token]) -> TextPiece:
-        """The prompt, which no stop string ends; to be called first.
+        """Writes the prompt, which no stop string ends. It is called first.
 
         Args:
           text: as given, or decoded. Where ids end within a character, or have another number of
@@ -297,7 +298,7 @@ class TextWriter:
         return self._show(self._characters.add(some))
 
     def end(self) -> TextPiece:
-        """What was held, when no more tokens come."""
+        """The held text, when no more tokens come."""
         piece = self._show(self._characters.end())
         if self.is_stopped:
             return piece

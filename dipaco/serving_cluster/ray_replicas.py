@@ -25,10 +25,9 @@ from dipaco.launch.ray import WorkerResources, connect, kind_of_devices
 from dipaco.serving.decoding.stream import GenerationRequest
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import PathCacheTooSmall
-from dipaco.serving.garbage import keep_what_there_is
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ServedRelease
-from dipaco.serving.warm_up import WarmUp
+from dipaco.serving.warm_up import WarmUp, keep_what_there_is
 from dipaco.serving_cluster.errors import ReplicasFailed
 from dipaco.serving_cluster.remote_cache import RemoteCache
 from dipaco.serving_cluster.remote_loop import RemoteLoop, ReplicaUnavailable

@@ -17,13 +17,21 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Set
 
-from dipaco.serving.decoding.fairness import ClientPlaces, has_room
 from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.meter import RATE_SECONDS, LoopMeter, LoopStats
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnItems, Stream, Token
-from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
+from dipaco.serving.decoding.request_queue import LineKey, line_of, rows_held
+from dipaco.serving.decoding.stream import (
+    Finish,
+    GenerationRequest,
+    OnItems,
+    PathKey,
+    Stream,
+    Token,
+    key_of,
+)
 from dipaco.serving.engine import EngineSpec
-from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
+from dipaco.serving.errors import LoopStopping, NoReplica, ReplicaLost
+from dipaco.serving.fairness import FairQueue, has_room
 from dipaco.serving.path_cache import Modules
 from dipaco.serving_cluster.errors import ReplicaError
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
@@ -119,9 +127,9 @@ class RemoteLoop:
         self._replica_seconds = time.monotonic()  # when one was last heard of
         self._meter = LoopMeter()
         self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
-        self._waiting, self._sent = WaitingRequests(), _Sent(spec.limits.rows)  # the thread's own
+        self._waiting: FairQueue[LineKey, Stream] = FairQueue()  # the thread's own
+        self._sent = _Sent(spec.limits.rows)  # the thread's own
         self._lock = threading.Lock()
-        self._places = ClientPlaces()  # of requests
         self._is_stopping = False
         self._events = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -152,17 +160,11 @@ class RemoteLoop:
         with contextlib.suppress(RuntimeError):  # the thread has ended
             self._events.call_soon_threadsafe(self._send)
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        on_items: OnItems | None = None,
-        *,
-        is_admitted: bool = False,
-    ) -> Stream:
+    def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream:
         """As `Loop.submit`.
 
         Raises:
-          ContextTooLong, QueueFull, LoopStopping: as there.
+          ContextTooLong, LoopStopping: as there.
           NoReplica: there has been none for `NO_REPLICA_SECONDS`.
         """
         check_fits(self._spec.model, request.prompt_ids)
@@ -172,10 +174,6 @@ class RemoteLoop:
         with self._lock:
             if self._is_stopping:
                 raise LoopStopping()
-            if not self._places.take(request.client, 1, None if is_admitted else self.capacity):
-                inside = self._places.num_held
-                seconds = self._meter.seconds_until_served(inside)
-                raise QueueFull(waiting=inside, retry_after_seconds=seconds)
         stream = RemoteStream(request, on_items, self._on_cancel)
         self._events.call_soon_threadsafe(self._start, _RemoteRequest(stream, modules))
         return stream
@@ -249,12 +247,12 @@ class RemoteLoop:
 
     def _start(self, remote: _RemoteRequest) -> None:
         self._requests[remote.stream] = remote
-        self._waiting.put(remote.stream)
+        self._waiting.put(line_of(remote.stream), remote.stream)
         self._send()
 
     def _send(self) -> None:
         """Sends those that wait, in turn by client, as far as replicas may have more."""
-        while (stream := self._waiting.next(self._sent, frozenset())) is not None:
+        while (stream := self._waiting.next(rows_held(self._sent))) is not None:
             self._sent.count(stream, 1)
             remote = self._requests[stream]
             remote.task = self._events.create_task(self._answer(remote))
@@ -266,7 +264,7 @@ class RemoteLoop:
         remote.ended_with = remote.ended_with or finish
         if remote.task is not None:
             remote.task.cancel()
-        elif self._waiting.take(stream):
+        elif self._waiting.remove(line_of(stream), stream):
             self._finish(remote, finish)
 
     def _on_done(self, remote: _RemoteRequest, task: asyncio.Task[Finish]) -> None:
@@ -282,8 +280,6 @@ class RemoteLoop:
 
     def _finish(self, remote: _RemoteRequest, finish: Finish) -> None:
         del self._requests[remote.stream]
-        with self._lock:
-            self._places.give_back(remote.stream.request.client)
         self._meter.record_finish(finish.reason)
         remote.stream.put([finish])
 

@@ -17,10 +17,15 @@ from dipaco.model.config import ModelConfig
 from dipaco.serving.decoding.grammar import Grammar, Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.meter import LoopStats
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnItems, Token
-from dipaco.serving.decoding.waiting_requests import PathKey
+from dipaco.serving.decoding.stream import (
+    EventBridge,
+    Finish,
+    GenerationRequest,
+    OnItems,
+    PathKey,
+    Token,
+)
 from dipaco.serving.engine import EngineSpec, InProcessEngine
-from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import CacheStats, Modules
 from dipaco.serving.releases import ReleaseHealth
@@ -143,7 +148,7 @@ class Replica:
         async with self._admission.pinned(kept.modules, request.client):
             # The front end sends as many as it is to have.
             put = _keeping((kept, grammar), bridge.put)
-            stream = self._engine.loop.submit(request, put, is_admitted=True)
+            stream = self._engine.loop.submit(request, put)
             try:
                 is_first = True
                 while True:

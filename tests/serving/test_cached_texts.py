@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.serving.decoding import cache_pool
-from dipaco.serving.decoding.cached_texts import CachedTexts
+from dipaco.serving.decoding.cache_pool import CachedTexts
 from tests.support.serving_rig import ids, make_loop, read, request, run_until_idle
 
 KEY, OTHER = ("", 0), ("", 1)

@@ -13,7 +13,7 @@ from dipaco.model.lm import forward
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import describe
 from dipaco.serving.decoding import decode
-from dipaco.serving.decoding.block_plan import plan_block
+from dipaco.serving.decoding.block_inputs import plan_block
 from dipaco.serving.decoding.decode import (
     DRAWN,
     buckets,

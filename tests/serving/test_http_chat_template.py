@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.http.chat_template import ChatTemplate, find_template
-from dipaco.serving.http.conversation import routed_text
+from dipaco.serving.http.chat_template import ChatTemplate, find_template, routed_text
 from dipaco.serving.http.protocol import ChatMessage, ChatRequest
 from tests.support.serving_rig import error_of
 

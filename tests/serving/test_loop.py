@@ -7,23 +7,18 @@ import threading
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dipaco.model import lm
 from dipaco.serving.decoding import cache_pool, decode
 from dipaco.serving.decoding.batch_row import BatchRow
-from dipaco.serving.decoding.fairness import has_room
 from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Finish, Stream
-from dipaco.serving.decoding.waiting_requests import WaitingRequests
+from dipaco.serving.decoding.stream import Finish
 from dipaco.serving.errors import (
     ContextTooLong,
     EmptyPrompt,
     LoopStopping,
     NoRoomForPath,
-    QueueFull,
 )
 from dipaco.store.errors import ObjectMissing
 from tests.support.serving_rig import (
@@ -269,72 +264,6 @@ def test_an_empty_or_full_prompt_is_refused_at_once(loop, prompt, error, says):
         generate(CONFIG, random_parts(0), prompt, max_new_tokens=1, sampling=GREEDY, seed=0)
 
 
-def test_the_queue_is_bounded_and_tells_when_to_retry():
-    loop = make_loop(waiting=2)
-    for _ in range(loop.limits.rows + 2):
-        loop.submit(request())
-    with pytest.raises(QueueFull) as refused:
-        loop.submit(request())
-    assert refused.value.values["retry_after_seconds"] >= 1
-
-
-def test_a_request_with_a_place_is_taken_by_a_full_loop_and_then_gives_the_place_back():
-    loop = make_loop(waiting=2)
-    streams = [loop.submit(request(client="a")) for _ in range(loop.capacity)]
-    streams.append(loop.submit(request(client="a"), is_admitted=True))
-    with pytest.raises(QueueFull):
-        loop.submit(request(client="a"))
-    run_until_idle(loop)
-    assert [len(ids(stream)) for stream in streams] == [10] * len(streams)
-    for _ in range(loop.capacity):
-        loop.submit(request(client="a"))
-    with pytest.raises(QueueFull):
-        loop.submit(request(client="a"))
-
-
-class EndlessRows:
-    """Counts rows as they are given; a path gets at most three."""
-
-    def __init__(self, **by_path):
-        self.by_path, self.by_client = collections.Counter(by_path), collections.Counter()
-
-    def may_begin(self, client, key):
-        return self.by_path[key] < 3
-
-    def order_of(self, waiting):
-        order = []
-        while stream := waiting.next(self, blocked=set()):
-            order.append(stream)
-            self.by_path["", stream.request.path] += 1
-            self.by_client[stream.request.client] += 1
-        return order
-
-
-def test_a_flood_for_one_path_does_not_starve_another():
-    waiting = WaitingRequests()
-    flood = [Stream(request(path=0)) for _ in range(3)]
-    late = [Stream(request(path=1)) for _ in range(2)]
-    for stream in [*flood, *late]:
-        waiting.put(stream)
-    shares = EndlessRows()
-    shares.by_path["", 0] = 1
-    # And path 0 has its three.
-    assert shares.order_of(waiting) == [late[0], flood[0], late[1], flood[1]]
-    assert len(waiting) == 1
-
-
-def test_a_flood_by_one_client_does_not_starve_another():
-    waiting = WaitingRequests()
-    flood = [Stream(request(path=path, client="a")) for path in (0, 1, 2, 0)]
-    late = [Stream(request(path=0, client="b")) for _ in range(2)]
-    for stream in [*flood, *late]:
-        waiting.put(stream)
-    order = EndlessRows().order_of(waiting)
-    assert [stream.request.client for stream in order] == ["a", "b", "a", "b", "a"]
-    assert order[1:4:2] == late
-    assert len(waiting) == 1
-
-
 @pytest.mark.parametrize("rows_per_path", [6, 4])
 @pytest.mark.parametrize("path", [0, 1])
 def test_a_row_of_a_busy_client_is_paused_for_another_and_goes_on_with_the_same_text(
@@ -420,22 +349,6 @@ def test_a_client_has_at_most_its_rows_even_when_others_are_free():
     assert loop.stats()[:2] == (1, {("", 0): 3})
     run_until_idle(loop)
     assert [len(ids(stream)) for stream in streams] == [6] * 4
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=60),
-    st.integers(1, 40),
-)
-def test_no_client_is_kept_from_its_share_of_places_and_all_are_bounded(asked, places):
-    held = collections.Counter()
-    for client, number in asked:
-        share = places // len({*held, client})
-        if has_room(held, client, number, places):
-            held[client] += number
-        else:
-            assert held[client] + number > share
-            assert held.total() + number > places
-    assert held.total() <= places * (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)
 
 
 def test_a_path_is_pinned_exactly_while_it_has_active_rows():
@@ -562,7 +475,7 @@ def test_after_a_failure_each_row_is_read_once_though_others_end_meanwhile(monke
 
 
 def test_a_prompt_that_is_scored_takes_a_whole_context_of_a_turn():
-    loop = make_loop(prompt_tokens_per_turn=CONFIG.max_length)
+    loop = make_loop(prompt_tokens_per_iteration=CONFIG.max_length)
     asked = [request(range(9), max_new_tokens=2, prompt_logprobs=True) for _ in range(3)]
     streams = [loop.submit(each) for each in asked]
     loop.run_once()

@@ -12,7 +12,7 @@ from dipaco.serving.decoding.cache_pool import CachePool
 from dipaco.serving.decoding.decode import make_pool
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import Mixer
-from dipaco.serving.memory import BUDGET, plan_memory, zero_path
+from dipaco.serving.memory import BUDGET, memory_budget, zero_path
 from tests.support.serving_rig import CONFIG, ids, make_loop, request, run_until_idle
 
 PATH = trees.num_bytes(zero_path(CONFIG))
@@ -24,26 +24,26 @@ def test_rows_paths_and_copies_together_stay_within_the_budget(rows, rows_per_pa
     limits = LoopLimits(rows=rows, rows_per_path=rows_per_path)
     if int(BUDGET * free) < (rows + 1 + limits.gathered_rows) * ROW + 3 * PATH + stacks:
         with pytest.raises(BadSetting, match="--rows"):
-            plan_memory(CONFIG, limits, None, free, stacks)
+            memory_budget(CONFIG, limits, None, free, stacks)
         return
-    plan = plan_memory(CONFIG, limits, None, free, stacks)
+    plan = memory_budget(CONFIG, limits, None, free, stacks)
     assert plan.stacks == stacks
     assert sum(plan) <= BUDGET * free
     assert plan.paths >= PATH
     assert plan.rows == (rows + 1 + limits.gathered_rows) * ROW
-    assert plan_memory(CONFIG, limits, plan.paths, free, stacks) == plan
+    assert memory_budget(CONFIG, limits, plan.paths, free, stacks) == plan
     with pytest.raises(BadSetting, match=rf"--path-bytes.*at most {plan.paths:,} bytes"):
-        plan_memory(CONFIG, limits, plan.paths + 1, free, stacks)
+        memory_budget(CONFIG, limits, plan.paths + 1, free, stacks)
 
 
 @pytest.mark.parametrize("free", [600_000, 10**7])
 def test_the_number_of_rows_that_fits_is_named_and_fits(free):
     with pytest.raises(BadSetting) as refused:
-        plan_memory(CONFIG, LoopLimits(rows=10**6), None, free)
+        memory_budget(CONFIG, LoopLimits(rows=10**6), None, free)
     most = int(str(refused.value.values["expected"]).removeprefix("at most ").replace(",", ""))
-    plan_memory(CONFIG, LoopLimits(rows=most), None, free)
+    memory_budget(CONFIG, LoopLimits(rows=most), None, free)
     with pytest.raises(BadSetting):
-        plan_memory(CONFIG, LoopLimits(rows=most + 1), None, free)
+        memory_budget(CONFIG, LoopLimits(rows=most + 1), None, free)
 
 
 def test_rows_gathered_for_many_paths_take_no_more_than_planned_and_change_no_text():

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from dipaco.serving import memory_maps
+from dipaco.serving import warm_up
 from dipaco.serving.decoding import step_times
 from dipaco.serving.decoding.step_times import BlockShape, distinct_copies, measure
 from dipaco.serving.errors import TooManyMaps
@@ -52,8 +52,8 @@ def test_once_it_is_stopped_no_other_program_begins():
 def test_a_program_for_which_there_may_be_no_room_is_a_sentence(tmp_path, monkeypatch):
     """XLA would end the process."""
     maps, most = tmp_path / "maps", tmp_path / "max_map_count"
-    monkeypatch.setattr(memory_maps, "MAPS", maps)
-    monkeypatch.setattr(memory_maps, "MOST_MAPS", most)
+    monkeypatch.setattr(warm_up, "MAPS", maps)
+    monkeypatch.setattr(warm_up, "MOST_MAPS", most)
     ran = []
     programs = [WarmUpProgram(name, functools.partial(ran.append, name)) for name in "ab"]
     WarmUp().run(programs)  # where the machine does not say

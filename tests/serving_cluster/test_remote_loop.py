@@ -14,10 +14,9 @@ import pytest
 from dipaco.receipt import Receipt
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Finish, Token
+from dipaco.serving.decoding.stream import EventBridge, Finish, Token
 from dipaco.serving.engine import EngineSpec
-from dipaco.serving.errors import EmptyPrompt, LoopStopping, NoReplica, QueueFull, ReplicaLost
-from dipaco.serving.event_bridge import EventBridge
+from dipaco.serving.errors import EmptyPrompt, LoopStopping, NoReplica, ReplicaLost
 from dipaco.serving.path_cache import CacheStats
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster import remote_loop
@@ -279,12 +278,6 @@ def test_a_request_hangs_on_no_replica_that_says_nothing_for_a_minute(remote, mo
 def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
     loop = remote(never, replicas=2)
     assert loop.capacity == 2 * 2 + 3
-    streams = [loop.submit(request()) for _ in range(7)]
-    with pytest.raises(QueueFull):
-        loop.submit(request())
-    streams[0].cancel()
-    read(streams[0])
-    loop.submit(request())
     with pytest.raises(EmptyPrompt):
         loop.submit(request(prompt=()))
 
@@ -299,9 +292,9 @@ def test_clients_take_turns_and_a_new_one_does_not_wait_for_a_flood(remote):
         yield ReplicaUpdate([Finish("length")])
 
     loop = remote(generate)  # one replica of two rows, so four requests are sent
-    flood = [loop.submit(request(client="flood", seed=n), is_admitted=True) for n in range(7)]
+    flood = [loop.submit(request(client="flood", seed=n)) for n in range(7)]
     until(lambda: len(sent) == 4)
-    other = [loop.submit(request(client="other", seed=10 + n), is_admitted=True) for n in range(4)]
+    other = [loop.submit(request(client="other", seed=10 + n)) for n in range(4)]
     until(lambda: len(sent) == 6)  # its share: half of the places
     flood[6].cancel()  # it waits
     assert read(flood[6]) == ([], Finish("cancelled"))
@@ -329,7 +322,7 @@ def test_a_replica_more_is_sent_what_waits(remote):
 
     loop = remote(generate)
     for n in range(7):
-        loop.submit(request(seed=n), is_admitted=True)
+        loop.submit(request(seed=n))
     until(lambda: len(sent) == 4)
     loop.set_num_replicas(2)
     until(lambda: len(sent) == 7)

@@ -16,7 +16,7 @@ from support.many_paths import (
 )
 
 from dipaco.model.config import ModelConfig
-from dipaco.serving.garbage import keep_what_there_is
+from dipaco.serving.warm_up import keep_what_there_is
 
 NEW_TOKENS = 32  # of a request
 COLD_SECONDS = 10.0  # that a path takes to read

@@ -31,8 +31,8 @@ class GatheredRows:
         self._held = *shape, list(zip(rows, lengths, strict=True))
 
     def is_of(self, shape: tuple[int, int], rows: Sequence[BatchRow]) -> bool:
-        """Whether these very rows are in it, and all their tokens: some may have been made in
-        another step, with other rows.
+        """True if it holds exactly these rows with all their tokens. Some tokens may have been made
+        in another step, with other rows.
         """
         return self._held == (*shape, [(row, len(row.tokens)) for row in rows])
 
@@ -40,21 +40,21 @@ class GatheredRows:
         """Says that a row did not take all of its block's tokens: those are made again."""
         if self._held is not None:
             num_rows, slots, held = self._held
-            rows = [(own, len(own.tokens) if own is row else length) for own, length in held]
+            rows = [(each, len(each.tokens) if each is row else length) for each, length in held]
             self._held = num_rows, slots, rows
 
     def drop(self) -> None:
-        """Frees it; the pool has it all."""
+        """Frees it. The pool has all of its content."""
         self.cache = self._held = None
 
     @property
     def num_slots(self) -> int:
-        """Of all its rows together, padding included."""
+        """Slots of all its rows together, padding included."""
         return 0 if self._held is None else self._held[0] * self._held[1]
 
 
 class StepMemory:
-    """What the steps of some rows leave on the device for their next ones."""
+    """Arrays that the steps of some rows leave on the device for their next steps."""
 
     def __init__(self):
         self.gathered, self.inputs = GatheredRows(), RowInputs()
@@ -81,7 +81,7 @@ class Batch:
 
 
 def grammar_of(stream: Stream, grammars: Grammars | None) -> GrammarState | None:
-    """Where a request is in its grammar; None = it has none. Raises `GrammarFailed`."""
+    """The state of a request in its grammar. None = it has no grammar. Raises `GrammarFailed`."""
     request = stream.request
     if request.schema is None:
         return None

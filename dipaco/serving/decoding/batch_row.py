@@ -1,4 +1,4 @@
-"""One active request: its tokens so far, its row of the cache, where it is in its grammar."""
+"""One active request: its tokens so far, its row of the cache, its state in its grammar."""
 
 import dataclasses
 import itertools
@@ -18,19 +18,19 @@ class BatchRow:
     stream: Stream
     pool_row: int  # its row of the cache pool
     tokens: list[int]  # prompt and continuation
-    max_tokens: int  # both together, at most; then it ends
-    uniforms: np.ndarray  # float32 [more than max_tokens, 2]; for its draws, by position
-    grammar: GrammarState | None = None  # of what it makes
-    mask_number: int = 0  # of the mask with which its block draws
-    num_unread: int = 1  # of its last tokens, that are not in the cache
+    max_tokens: int  # at most, both together
+    uniforms: np.ndarray  # float32 [more than max_tokens, 2]: its draws, by position
+    grammar: GrammarState | None = None  # state of the text that it makes
+    mask_number: int = 0  # number of the mask with which its block draws
+    num_unread: int = 1  # last tokens that are not in the cache
     number: int = dataclasses.field(default_factory=itertools.count().__next__)  # no other has it
 
     def put(self, tokens: Sequence[Token]) -> tuple[int, Finish | None]:
-        """Puts tokens of its block into the stream, up to its end or to one that is drawn again;
-        and then the rest of the text, if its grammar knows it all.
+        """Puts tokens of its block into the stream, up to its end or to one that is drawn again.
+        Then it puts the rest of the text, if its grammar knows it all.
 
         Returns:
-          how many, and the end where the last of them was the last.
+          The number of tokens, and the end if the last of them ended the text.
         """
         taken, finish = [], None
         try:
@@ -38,14 +38,14 @@ class BatchRow:
                 taken.append(token)
                 if finish := self.add(token):
                     break
-        finally:  # those that it has, also where one after them failed
+        finally:  # the tokens so far, even if a later one failed
             if taken:
                 self.stream.put(taken)
         return len(taken), finish
 
     def takes(self, token: Token) -> bool:
-        """Whether a token of its block is as it is drawn one by one: else its grammar's mask has
-        changed since the block began, and it is drawn again.
+        """True if a token of its block equals the one that is drawn alone. Otherwise its grammar's
+        mask has changed since the block began, and the token is drawn again.
         """
         return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
 

@@ -2,7 +2,7 @@
 
 A request has a row of the pool. Rows are reused longest free first, because a free row keeps its
 content: of a prompt that begins as a text in the cache does, only the rest is read (`n`
-continuations of one prompt, a retry, the next turn of a chat).
+continuations of one prompt, a retry, the next message of a chat).
 """
 
 import functools
@@ -17,9 +17,7 @@ from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import GatheredRows, StepMemory, tokens_of
 from dipaco.serving.decoding.batch_row import BatchRow
-from dipaco.serving.decoding.block_inputs import block_inputs
-from dipaco.serving.decoding.block_plan import plan_block
-from dipaco.serving.decoding.cached_texts import CachedTexts
+from dipaco.serving.decoding.block_inputs import block_inputs, plan_block
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
     buckets,
@@ -37,21 +35,67 @@ from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import DecodeStep, Mixer, StepKind
 from dipaco.serving.decoding.module_stacks import ModuleStacks
 from dipaco.serving.decoding.step_times import BlockShape, Rows, distinct_copies, measure
-from dipaco.serving.decoding.stream import Token
+from dipaco.serving.decoding.stream import PathKey, Token
 from dipaco.serving.decoding.tiles import LevelShape, StepShape
-from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
 
+
+class Beginning(NamedTuple):
+    """The row whose text begins most like a prompt."""
+
+    pool_row: int
+    length: int  # tokens that are the same
+    is_all: bool  # True if that is the row's whole text
+
+
+class CachedTexts:
+    """The tokens that rows have in the cache, and the path of each row.
+
+    A row keeps its content when its request ends: prompt and answer. The next message of a chat
+    begins with both, so only its new tokens are read. The longest common beginning is found token
+    by token: there are as many texts as rows, and comparing a thousand tokens takes two
+    microseconds.
+    """
+
+    def __init__(self):
+        self._texts: dict[int, tuple[PathKey, np.ndarray]] = {}
+
+    def put(self, pool_row: int, path: PathKey, tokens: Sequence[int]) -> None:
+        """The row now has these tokens, from its first slot on."""
+        self._texts[pool_row] = path, np.array(tokens, np.int32)
+
+    def longest(
+        self, path: PathKey, tokens: Sequence[int], free: Collection[int]
+    ) -> Beginning | None:
+        """The row of a path with the most of a prompt. Of equals, a free one that has nothing else:
+        it can be taken as it is.
+        """
+        wanted = np.array(tokens, np.int32)
+        found = [
+            Beginning(row, length, length == len(text))
+            for row, (owner, text) in self._texts.items()
+            if owner == path and (length := _num_common(text, wanted))
+        ]
+        key = lambda each: (each.length, each.is_all and each.pool_row in free)  # noqa: E731
+        return max(found, key=key, default=None)
+
+
+def _num_common(a: np.ndarray, b: np.ndarray) -> int:
+    shortest = min(len(a), len(b))
+    differs = a[:shortest] != b[:shortest]
+    return int(np.argmax(differs)) if differs.any() else shortest
+
+
 PREFILL_BATCH_SIZES = (8, 1)  # prompts of one path that one program prefills
-SMALLEST_PROMPT = 16  # tokens; the smallest bucket of prompts
+SMALLEST_PROMPT = 16  # tokens: the smallest bucket of prompts
 
 
 class RowAssignment(NamedTuple):
-    """The row of a new request, and what of its text is in the cache."""
+    """The row of a new request, and the part of its text that is in the cache."""
 
     pool_row: int
-    source_row: int  # of another active request, from which the row is still to be copied
-    num_cached: int  # tokens that are then there; the first ones
+    source_row: int  # row of another active request, still to be copied into this one
+    num_cached: int  # number of its first tokens that are then there
 
 
 class CachePool:
@@ -74,12 +118,13 @@ class CachePool:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets what is cached; rows in use stay so. The cache is allocated when it is next
+        """Forgets what is cached. Rows in use stay in use. The cache is allocated when it is next
         needed.
         """
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
-        self._of_several: dict[tuple[StepKind, int], StepMemory] = {}  # of common steps, by slots
+        # Memory of common steps, by slots.
+        self._of_several: dict[tuple[StepKind, int], StepMemory] = {}
         self._stacks = ModuleStacks()
         self._texts = CachedTexts()
 
@@ -107,7 +152,7 @@ class CachePool:
         return RowAssignment(pool_row, source, num_cached)
 
     def free(self, pool_row: int, path: PathKey, tokens: Sequence[int]) -> None:
-        """The request in this row is done; the row has these tokens of it, and keeps them."""
+        """Ends the request in this row. The row has these tokens of it, and keeps them."""
         self._free.append(pool_row)
         self._texts.put(pool_row, path, tokens)
 
@@ -117,7 +162,7 @@ class CachePool:
         return smallest_fitting(self._prompt_sizes, rest) if rest > 0 else 0
 
     def _is_worth_it(self, num_cached: int, num_needed: int) -> bool:
-        """Whether reading the rest is less work than reading all."""
+        """True if reading the rest is less work than reading all."""
         if num_cached == num_needed:
             return True
         rest = smallest_fitting(self._prompt_sizes, num_needed - num_cached)
@@ -140,7 +185,7 @@ class CachePool:
                 self._prefill(prepared, tokens_BT, [row.pool_row for row in batch])
 
     def read_rest(self, prepared: Parts, tokens: Sequence[int], assignment: RowAssignment) -> None:
-        """Reads what of a text is not yet in its row."""
+        """Reads the tokens of a text that are not yet in its row."""
         pool_row, source, start = assignment
         if source != pool_row:
             self._copy(source, pool_row)
@@ -153,7 +198,7 @@ class CachePool:
             self._read_on(prepared, tokens_1T, pool_row, start)
 
     def score(self, prepared: Parts, prompt_ids: Sequence[int], num_logprobs: int) -> list[Token]:
-        """The prompt's tokens with their log-probabilities; the first has none."""
+        """The prompt's tokens with their log-probabilities. The first has none."""
         tokens_1T = self._whole_context()
         tokens_1T[0, : len(prompt_ids)] = prompt_ids
         block = jax.device_get(score_prompt(self.config, prepared, tokens_1T))
@@ -161,7 +206,7 @@ class CachePool:
         return [Token(prompt_ids[0]), *scored]
 
     def start_block(self, step: DecodeStep) -> DecodeBlock:
-        """Starts a block of tokens for the rows of a step; the result is still being computed."""
+        """Starts a block of tokens for the rows of a step. The result is still being computed."""
         rows = [row for batch in step.batches for row in batch.rows]
         if step.common is None:
             (batch,) = step.batches
@@ -189,7 +234,7 @@ class CachePool:
         return self._of_several.setdefault((kind, slots), StepMemory())
 
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
-        """Every program in every shape, on the spare row; to be run in this order."""
+        """Every program in every shape, on the spare row. They must run in this order."""
 
         def prefill_program(number: int, size: int) -> WarmUpProgram:
             tokens_BT, rows = np.zeros((number, size), np.int32), [self._spare] * number
@@ -242,7 +287,7 @@ class CachePool:
         ]
 
     def timing(self, prepared: Parts) -> WarmUpProgram:
-        """To be run when those were, and no other device works."""
+        """The program that times steps. It runs after all others, while no other device works."""
         run = functools.partial(self._time_steps, prepared)
         return WarmUpProgram("steps of several paths", run, verb="timing")
 
@@ -274,8 +319,8 @@ class CachePool:
         return np.zeros((1, self.config.max_length), np.int32)
 
     def _prefill_batch_sizes(self, size: int) -> Iterator[int]:
-        """How many prompts of a size one program may prefill, largest first."""
-        most = min(self.limits.rows_per_path, self.limits.prompt_tokens_per_turn // size)
+        """The numbers of prompts of a size that one program may prefill, largest first."""
+        most = min(self.limits.rows_per_path, self.limits.prompt_tokens_per_iteration // size)
         return (number for number in PREFILL_BATCH_SIZES if number <= max(1, most))
 
     def _prefill(self, prepared: Parts, tokens_BT: np.ndarray, pool_rows: Sequence[int]) -> None:
@@ -307,8 +352,8 @@ class CachePool:
         shape, gathered = (num_rows, slots), memory.gathered
         if not gathered.is_of(shape, rows):
             self._make_room(gathered, num_rows * slots)
-            own = gather_rows(self._cache, inputs["rows_B"], slots)
-            gathered.keep(own, shape, rows, [0] * len(rows))
+            fresh = gather_rows(self._cache, inputs["rows_B"], slots)
+            gathered.keep(fresh, shape, rows, [0] * len(rows))
         block, self._cache, after = decode_block(
             self.config, parts, self._cache, gathered.cache, **inputs
         )
@@ -316,8 +361,8 @@ class CachePool:
         return block
 
     def _make_room(self, gathered: GatheredRows, num_slots: int) -> None:
-        """Frees what was gathered for a step, and for others while all together would be too many;
-        a step without gathers again for its next block.
+        """Frees what was gathered for a step. Frees other steps' as well while all together would
+        be too many. A step without gathered rows gathers them again for its next block.
         """
         gathered.drop()
         most = self.limits.gathered_rows * self.config.max_length - num_slots
@@ -327,7 +372,7 @@ class CachePool:
         self._gathered.append(gathered)
 
     def _allocate_cache(self, prepared: Parts | MixedParts) -> jax.Device:
-        """Returns the device that it is on, which is that of the parameters."""
+        """Returns the device that it is on: the device of the parameters."""
         if self._cache is None:
             # Committed to it: an uncommitted array is another kind of argument to `jit`, and would
             # compile every program twice.

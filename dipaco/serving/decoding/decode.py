@@ -2,9 +2,10 @@
 
 All requests share one cache, the *pool*: a row of slots for each, whatever its path, and one spare
 row that takes what padding writes. A program runs on the parameters of one path and some rows of
-the pool; a block of steps also on those of several paths (`model.mixed`). Its other inputs are
-small: tokens and lengths come from the host each time, settings when rows change (`block_inputs`).
-Shapes are fixed: rows and slots come in *buckets*, so a few programs serve any load.
+the pool. A block of steps also runs on parameters of several paths (`model.mixed`). Its other
+inputs are small: tokens and lengths come from the host each time, settings when rows change
+(`block_inputs`). Shapes are fixed: rows and slots come in *buckets*, so a few programs serve any
+load.
 
 `prefill` fills the pool and computes no logits: it leaves out a prompt's last token. That token
 begins the first block of `decode_block`, like every token after it, so sampling is in one place.
@@ -29,9 +30,9 @@ from dipaco.serving.decoding.sampling import RowSettings, log_probabilities, sam
 MAX_LOGPROBS = 20  # likeliest tokens that may be asked for
 SCORE_BATCH_SIZE = 32  # tokens of a prompt
 DRAWN, RESTS = -1, -2  # instead of a token that is given
-# On a GPU the loop over the steps of a block is launched whole, as one graph. XLA's own choice
-# leaves `WHILE` out, so that the host launches each step, which takes longer than a small path's
-# kernels do (an H200; the figures are in tools/LOG.md).
+# On a GPU the loop over the steps of a block is launched whole, as one graph. XLA's default leaves
+# `WHILE` out, so that the host launches each step, which takes longer than a small path's kernels
+# do (an H200, figures in tools/LOG.md).
 WHOLE_LOOPS: dict[str, bool | int | str] = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,"
     "DYNAMIC_SLICE_FUSION"
@@ -41,8 +42,8 @@ WHOLE_LOOPS: dict[str, bool | int | str] = {
 class DecodeBlock(NamedTuple):
     """The tokens that n steps made in each of B rows."""
 
-    token: jax.Array | np.ndarray  # int32 [n, B]; of the host once it is fetched
-    logprob: jax.Array  # float32 [n, B], in nats; zeros where no row asked
+    token: jax.Array | np.ndarray  # int32 [n, B], on the host once it is fetched
+    logprob: jax.Array  # float32 [n, B], in nats, zeros if no row asked
     top_token: jax.Array  # int32 [n, B, MAX_LOGPROBS], the likeliest, best first
     top_logprob: jax.Array  # float32 [n, B, MAX_LOGPROBS]
 
@@ -74,12 +75,12 @@ def make_pool(config: ModelConfig, rows: int) -> dict[str, Any]:
 def prefill(
     config: ModelConfig, prepared: Parts, pool: Blocks, tokens_BT: jax.Array, rows_B: jax.Array
 ) -> Blocks:
-    """Writes tokens into the first T slots of some rows of the pool; right padding is harmless."""
-    own = empty_cache(config, *tokens_BT.shape)
-    own.pop("length")
-    _, own = extend(config, prepared, tokens_BT, jnp.zeros_like(rows_B), own)
+    """Writes tokens into the first T slots of some rows of the pool. Right padding is harmless."""
+    row_cache = empty_cache(config, *tokens_BT.shape)
+    row_cache.pop("length")
+    _, row_cache = extend(config, prepared, tokens_BT, jnp.zeros_like(rows_B), row_cache)
     length = tokens_BT.shape[1]
-    return jax.tree.map(lambda pooled, new: pooled.at[rows_B, :, :length].set(new), pool, own)
+    return jax.tree.map(lambda pooled, new: pooled.at[rows_B, :, :length].set(new), pool, row_cache)
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool",))
@@ -91,18 +92,18 @@ def read_on(
     row: jax.Array,
     start: jax.Array,
 ) -> Blocks:
-    """Writes T more tokens into the slots of one row from `start` on; those before it are in the
-    cache. There must be slots for all T: right padding is harmless within the context.
+    """Writes T more tokens into the slots of one row from `start` on. The tokens before it are in
+    the cache. There must be slots for all T: right padding is harmless within the context.
     """
-    own = jax.tree.map(lambda pooled: lax.dynamic_slice_in_dim(pooled, row, 1), pool)
-    _, own = extend(config, prepared, tokens_1T, start[None], own)
+    row_cache = jax.tree.map(lambda pooled: lax.dynamic_slice_in_dim(pooled, row, 1), pool)
+    _, row_cache = extend(config, prepared, tokens_1T, start[None], row_cache)
     length = tokens_1T.shape[1]
 
-    def put(pooled, own):
-        new = lax.dynamic_slice_in_dim(own, start, length, axis=2)
+    def put(pooled, row_cache):
+        new = lax.dynamic_slice_in_dim(row_cache, start, length, axis=2)
         return lax.dynamic_update_slice(pooled, new, (row, 0, start, 0))
 
-    return jax.tree.map(put, pool, own)
+    return jax.tree.map(put, pool, row_cache)
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
@@ -157,19 +158,16 @@ def decode_block(
     The steps attend to and write into `gathered`; the new entries go to the pool once, at the end.
 
     Args:
-      config: sizes.
       prepared: parameters of the path, from `inference.prepare`, or of the paths of the rows.
-      pool: the cache of all requests.
       gathered: what `gather_rows` returned for these rows, with enough slots: a row's last token is
         written at `lengths_B + n - 2`. A row that runs over its end changes no other row.
       rows_B: which rows of the pool they are.
-      history_BS: int32, each row's tokens so far, prompt included; the last one is not in the
-        cache yet.
+      history_BS: int32, each row's tokens so far, prompt included; the last one is not in the cache
+        yet.
       lengths_B: int32, the number of those tokens, at least 1.
-      settings: how each row samples.
-      uniforms_nBU: float32, the draws, from `sampling.uniforms`; n is the number of steps.
+      uniforms_nBU: float32, the draws, from `sampling.uniforms`. n is the number of steps.
       wants_logprobs: bool, whether any row wants log-probabilities.
-      num_steps: int32, the steps that are run, 1 to n; None = n.
+      num_steps: int32, the steps that are run, 1 to n. None = n.
       given_nB: int32, the token that a row gets in a step, `DRAWN`, or `RESTS`: it has none in this
         step and in those after it. None = all are drawn.
 
@@ -198,7 +196,7 @@ def decode_block(
         def keep():
             return given_B, *_zeros(jax.eval_shape(logits_of), given_B)
 
-        # Where every row's token is given, there is nothing to choose.
+        # Nothing is chosen if every row's token is given.
         token_B, *logprobs = lax.cond(jnp.any(given_B == DRAWN) | wants_logprobs, choose, keep)
         # A row that rests makes its last token's entry of the cache again.
         is_made_B = given_B != RESTS
@@ -225,7 +223,7 @@ def decode_block(
 
 
 def _first_steps(step, carry, inputs_n, num_steps):
-    """As `lax.scan`, but only so many steps; the outputs of the others are -1."""
+    """Like `lax.scan`, but runs only the first steps. The outputs of the others are -1."""
     first = jax.tree.map(lambda each_n: each_n[0], inputs_n)
     outputs = jax.eval_shape(lambda: step(carry, first)[1])
     most = len(jax.tree.leaves(inputs_n)[0])
@@ -257,13 +255,13 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
         logits_1V = logits(config, prepared, x_D[:, None])
         return _log_probabilities(logits_1V, token[None])
 
-    # In batches: the logits of all tokens would be the largest array of the process.
+    # Batches keep the logits small: those of all tokens would be the largest array of the process.
     logprobs = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORE_BATCH_SIZE)
     return DecodeBlock(tokens_1T.T, *logprobs)
 
 
 def _next_logits(config, prepared, token_B1, starts_B, blocks):
-    """What makes the logits float32 [B, V], and the cache with the tokens in it."""
+    """A function that makes the logits float32 [B, V], and the cache with the tokens in it."""
     if isinstance(prepared, mixed.MixedParts):
         x, blocks = mixed.extend(config, prepared, token_B1[:, 0], starts_B, blocks)
         return (lambda: mixed.logits(config, prepared, x)), blocks

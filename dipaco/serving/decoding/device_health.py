@@ -1,7 +1,7 @@
-"""Whether the device of a loop still makes tokens: after a failure it is asked for one.
+"""Health of a loop's device: after a failure the device is asked for one token.
 
-A request may fail by itself. A device may fail for ever, as after a CUDA error that stays: then
-every request fails at once, and a loop that only runs on would take them all.
+A request may fail by itself. A device may fail for ever, for example after a CUDA error that stays:
+then every request fails at once, and a loop that only runs on would take them all.
 """
 
 import time
@@ -12,8 +12,7 @@ from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.cache_pool import CachePool
 from dipaco.serving.decoding.mixing import DecodeStep
 from dipaco.serving.decoding.sampling import uniforms
-from dipaco.serving.decoding.stream import GenerationRequest, Stream
-from dipaco.serving.decoding.waiting_requests import key_of
+from dipaco.serving.decoding.stream import GenerationRequest, Stream, key_of
 
 FAILURES = 3  # trials in a row, without a token between them, that are a problem
 RETRY_SECONDS = 5.0  # between trials while there is a problem and nothing else to do
@@ -25,12 +24,12 @@ class DeviceHealth:
 
     def __init__(self, pool: CachePool):
         self._pool, self._num_failed = pool, 0
-        self._prepared: Parts = {}  # with which it is tried out again
+        self._prepared: Parts = {}  # parameters for the next trial
         self._tried_seconds = 0.0  # when it last was
 
     @property
     def problem(self) -> str | None:
-        """A sentence without its full stop; None = it makes tokens, as far as known."""
+        """A sentence without its full stop. None = it makes tokens, as far as is known."""
         if self._num_failed < FAILURES:
             return None
         return "the device makes no tokens: request after request has failed, and a trial with each"
@@ -41,7 +40,7 @@ class DeviceHealth:
 
     @property
     def idle_seconds(self) -> float | None:
-        """How long the loop may wait for work before `try_again`; None = without limit."""
+        """Longest time that the loop may wait for work before `try_again`. None = no limit."""
         return None if self.problem is None else RETRY_SECONDS
 
     def try_again(self) -> None:
@@ -52,8 +51,8 @@ class DeviceHealth:
             self.try_out(self._prepared)
 
     def try_out(self, prepared: Parts) -> None:
-        """Makes a token with a path's parameters, in a free row; if it fails, the cache is lost. To
-        be called once a turn at most: failures of one moment are one.
+        """Makes a token with a path's parameters, in a free row. If it fails, the cache is lost. It
+        is called at most once in an iteration of the loop: failures of one moment are one.
         """
         self._prepared, self._tried_seconds = prepared, time.monotonic()
         stream, tokens = Stream(TRIAL), list(TRIAL.prompt_ids)

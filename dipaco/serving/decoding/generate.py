@@ -1,4 +1,4 @@
-"""One prompt on one path, decoded by a loop of its own, without a server."""
+"""One prompt on one path, decoded without a server."""
 
 import contextlib
 import queue
@@ -33,15 +33,11 @@ def generate(
     context.
 
     Args:
-      config: sizes.
       parts: the parameters of one path, as trained.
       prompt_ids: at least one token.
-      max_new_tokens: the most tokens to make.
-      sampling: how they are drawn.
-      seed: of the draws.
-      stop_ids: tokens that end the text; the last token that is yielded.
+      stop_ids: tokens that end the text. The one that does is yielded last.
       min_new_tokens: tokens before which none of them is drawn.
-      grammars: of the tokens that are drawn; None = each id of the model is a token.
+      grammars: the vocabulary to draw from. None = each id of the model is a token.
 
     Raises:
       EmptyPrompt, ContextTooLong: the prompt is empty, or fills the context. Raised by the call
@@ -56,7 +52,7 @@ def generate(
         rows=1,
         rows_per_path=1,
         smallest_slots=smallest_fitting(buckets(32, config.max_length), needed),
-        prompt_tokens_per_turn=config.max_length,
+        prompt_tokens_per_iteration=config.max_length,
     )
     prepared = prepare(config, parts)
     loop = Loop(

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 ALL = np.uint32(0xFFFFFFFF)
-# Schemas kept for later requests, and what they have at most together. Compiled, most take 40 times
-# their bytes, and small ones 30 to 130 KB; some take more, up to 300 MB for a second of compiling.
+# Schemas kept for later requests, and their bytes together at most. Most take 40 times their bytes
+# when compiled, and small ones 30 to 130 KB. Some take up to 300 MB for a second of compiling.
 RECENT, RECENT_BYTES, RECENT_SECONDS = 64, 1 << 20, 0.2
-# What the masks of a grammar have needed stays with it, and is limited: a few states of 0.5 KB for
-# the mask of a string's pattern. After so many masks the next request has it compiled again.
+# The work of a grammar's masks stays in memory, and is limited: a few states of 0.5 KB for the
+# mask of a string's pattern. After this many masks the next request has it compiled again.
 MASKS = 10_000
 # A text that reaches the limit beside others tries alone, in the loop, where compiling took no more
 # processor time than this.
@@ -38,7 +38,7 @@ ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
 class GrammarVocabulary(NamedTuple):
-    """The ids of a model, and the tokens that its tokenizer has for them; can be pickled."""
+    """The ids of a model, and the tokens that its tokenizer has for them. It can be pickled."""
 
     tokenizer: str  # JSON, as `tokenizers` writes it
     size: int  # token ids of the model
@@ -72,10 +72,10 @@ class Compiled:
         return self.is_full or self.num_masks >= MASKS
 
     def matcher(self, made_ids: Sequence[int] = ()) -> "LLMatcher":
-        """After these tokens of a text. It may have an error.
+        """A matcher after these tokens of a text. It may have an error.
 
-        The masks between them are made again: each allows the work of one step, and what is read
-        without them may run out of it, for good and for all its texts.
+        The masks between them are made again: each allows the work of one step. Tokens read without
+        masks may use that up for good, for all texts of this grammar.
         """
         matcher = self._matcher.deep_copy()
         allowed_1W = all_allowed(1, self._vocab_size)
@@ -91,9 +91,9 @@ class Grammar:
     """A JSON schema, compiled.
 
     Attributes:
-      problem: why it cannot be used; None = it can.
+      problem: why it cannot be used, or None.
       compile_seconds: processor time that it took.
-      latest: as it was last compiled; only without a problem.
+      latest: the last compiled form. It is there only without a problem.
     """
 
     latest: Compiled
@@ -110,7 +110,7 @@ class Grammar:
         except (ValueError, RecursionError) as error:
             self.problem = str(error)
         if self.problem is not None:
-            self.__dict__.pop("latest", None)  # which may hold 60 MB
+            self.__dict__.pop("latest", None)  # may hold 60 MB
         self.compile_seconds = time.thread_time() - started_seconds
 
     def compiled(self) -> Compiled:
@@ -124,7 +124,7 @@ class Grammar:
         return Compiled(LLMatcher(self._tokenizer, written, log_level=0), self._tokenizer)
 
     def _problem_of_beginning(self) -> str | None:
-        """Where no text obeys it, as of `{"$ref": "#"}`, the first mask has an error."""
+        """The error of the first mask, for a schema that no text obeys, such as `{"$ref": "#"}`."""
         matcher = self.latest.matcher()
         if not matcher.is_error():
             _forced(matcher, frozenset(self._tokenizer.eos_tokens))
@@ -133,14 +133,14 @@ class Grammar:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `renew` returns at once."""
+        """True if `renew` returns at once."""
         if self.problem is not None or not self.latest.is_worn:
             return True
         return self._renewing.locked() and not self.latest.is_full
 
     def renew(self) -> None:
-        """Compiles it again if it is worn. Texts that have begun go on with what they have, and so
-        do those that begin meanwhile, unless it is full: they wait.
+        """Compiles it again if it is worn. Texts that have begun keep their form. Texts that begin
+        meanwhile keep it too, unless it is full: then they wait.
         """
         if self.is_ready or not self._renewing.acquire(blocking=self.latest.is_full):
             return
@@ -152,7 +152,9 @@ class Grammar:
 
 
 def _forced(matcher: "LLMatcher", ends: frozenset[int]) -> list[int]:
-    """The next tokens, while no other is allowed in the place of each; it has read them then."""
+    """The next tokens, while no other is allowed in the place of each. The matcher has then read
+    them.
+    """
     forced = []
     for token in matcher.compute_ff_tokens():
         if token in ends or not matcher.consume_token(token):
@@ -172,7 +174,7 @@ def _fill_mask(matcher: "LLMatcher", allowed_1W: np.ndarray) -> None:
 
 
 def _may_do_alone(matcher: "LLMatcher") -> bool:
-    """Whether it has an error that may come of what other texts have needed."""
+    """True if it has an error that other texts of this grammar may have caused."""
     return matcher.is_error() and not matcher.get_error().startswith(NO_TOKEN)
 
 
@@ -181,7 +183,8 @@ def _problem_of(matcher: "LLMatcher") -> str | None:
         return None
     problem, _, more = matcher.get_error().partition("\n")
     if (reason := more.rpartition("error: ")[2]) and problem.endswith(":"):
-        problem += f" {reason}"  # of a regular expression, which comes after it and a pointer
+        # The reason of a regular expression's problem comes after a pointer.
+        problem += f" {reason}"
     if problem == NO_TOKEN:
         return "no token may come next, as where a `$ref` leads back to itself"
     return problem
@@ -199,11 +202,11 @@ class Grammars:
         self._recent: collections.OrderedDict[str, Grammar] = collections.OrderedDict()
 
     def compiled(self, schema: str) -> Grammar:
-        """A JSON schema, which may have a problem; it takes a millisecond, a large one seconds.
+        """A JSON schema, which may have a problem. It takes a millisecond, a large one seconds.
 
         Raises:
           ImportError: `llguidance` is not installed.
-          NoGrammar: it cannot read the tokenizer, as one of words.
+          NoGrammar: it cannot read the tokenizer, for example one of words.
         """
         grammar = self._live_one(schema)
         grammar.renew()
@@ -211,7 +214,7 @@ class Grammars:
         return grammar
 
     def ready(self, schema: str) -> Grammar | None:
-        """The same, if that takes no time; None = it has to be compiled."""
+        """The same if that takes no time. None = it has to be compiled."""
         with self._lock:
             grammar = self._live.get(schema)
         if grammar is None or not grammar.is_ready:
@@ -238,7 +241,7 @@ class Grammars:
             grammar = self._live.get(schema)
         if grammar is None:
             grammar = Grammar(schema, self.tokenizer)
-            with self._lock:  # of two threads that bring the same, both get the first
+            with self._lock:  # two threads that bring the same schema both get the first
                 grammar = self._live.setdefault(schema, grammar)
         return grammar
 
@@ -248,12 +251,12 @@ class Grammars:
         """The state of a text that may have begun.
 
         Args:
-          schema: JSON; compiled already, or it takes as long as `compiled`.
+          schema: JSON. If it is not compiled yet, this takes as long as `compiled`.
           made_ids: its tokens so far.
           stop_ids: tokens that end it.
 
         Raises:
-          GrammarFailed: the schema has a problem, or as `GrammarState.add`.
+          GrammarFailed: the schema has a problem, or `GrammarState.add` raises it.
         """
         grammar = self._live_one(schema)
         if grammar.problem is not None:
@@ -283,7 +286,7 @@ class Grammars:
         if end is None:  # an end beside the model's tokens: else token 0 would be taken for it
             size, end = size + 1, size
         document = json.loads(text)
-        add_missing(document, size)  # it takes the number of tokens for that of ids
+        add_missing(document, size)  # `llguidance` takes the number of tokens for the number of ids
         slices = LLTokenizer.json_slices()
         try:
             return LLTokenizer(json.dumps(document), n_vocab=size, eos_token=end, slices=slices)
@@ -314,7 +317,7 @@ class GrammarState:
         self._compiled, self._is_alone = grammar.latest, False
         self._read_ids, self._matcher = [*made_ids], self._compiled.matcher(made_ids)
         self._all_ends = frozenset(grammars.tokenizer.eos_tokens)
-        # Where the text may end, the end token may come; if it ends nothing, the text ends there.
+        # The end token may come if the text may end. If it ends nothing, the text ends there.
         self._ends = self._all_ends - stop_ids
         self._allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
         self.allowed_W = self._allowed_1W[0, : -(-grammars.vocabulary.size // WORD_BITS)]
@@ -343,8 +346,8 @@ class GrammarState:
             self._look()
 
     def knows(self, token: int, mask_number: int) -> bool:
-        """Whether a token that was drawn from the mask of that number may be added: it is the one
-        that is forced, or the mask is still that one.
+        """True if a token that was drawn from the mask of that number may be added: it is forced,
+        or the mask has not changed.
         """
         if self.forced:
             return token == self.forced[0]
@@ -352,7 +355,7 @@ class GrammarState:
 
     @property
     def must_stop(self) -> bool:
-        """Whether only tokens that end the text may come after the forced ones."""
+        """True if only tokens that end the text may come after the forced ones."""
         allowed = np.flatnonzero(np.unpackbits(self.allowed_W.view(np.uint8), bitorder="little"))
         return self._stop_ids.issuperset(allowed.tolist())
 
@@ -375,7 +378,7 @@ class GrammarState:
         self.mask_number += not self.is_steady
 
     def _go_on_alone(self) -> None:
-        """With a grammar that no other text has."""
+        """Continues with a grammar that no other text has."""
         problem = _problem_of(self._matcher)
         self._compiled, self._is_alone = self._grammar.compiled(), True
         self._matcher = self._compiled.matcher(self._read_ids)

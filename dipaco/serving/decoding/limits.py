@@ -1,4 +1,4 @@
-"""How much one serving loop holds at once, and how it divides its work."""
+"""Limits of one serving loop: how much it holds at once, and how it divides its work."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ class LoopLimits:
     """Shapes follow from these, so each also decides how many programs are compiled."""
 
     rows: int = 64  # active requests over all paths: rows of the cache
-    rows_per_path: int = 64  # of one path, in one step
-    rows_per_client: int | None = None  # of one client; None = all, while no other wants them
-    waiting: int = 256  # requests that wait for a row; beyond it `QueueFull`
+    rows_per_path: int = 64  # rows of one path in one step
+    rows_per_client: int | None = None  # rows of one client. None = all, while no other wants them
+    waiting: int = 256  # requests that wait for a row
     steps_per_block: int = 8  # tokens a row makes before others may join and clients get them
-    prompt_tokens_per_turn: int = 512  # prefilled, padding included, before the next block
-    smallest_slots: int = 64  # of the cache that a step attends to; doubled as rows grow
+    prompt_tokens_per_iteration: int = 512  # prefilled, padding included, before the next block
+    smallest_slots: int = 64  # slots of the cache that a step attends to. Doubled as rows grow
     # Rows of a step, the rest being padding. On CPU 2 and 4 rows take as long as 8: the products
     # are then bound by reading the parameters.
     rows_per_step: tuple[int, ...] = (1, 8, 16, 32, 64, 128)

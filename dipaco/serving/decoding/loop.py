@@ -1,9 +1,9 @@
 """The serving loop: requests join and leave between blocks of steps, path by path.
 
-A turn admits waiting requests, prefills their prompts, and decodes a block of tokens for every
-active row. Rows of several paths share their steps where that is sooner (`mixing`). The device gets
-all blocks before the host reads the first, so it computes while tokens are handed out. Rows are
-independent and a row draws with its own seed, so a request gets the same tokens alone and in a
+An iteration admits waiting requests, prefills their prompts, and decodes a block of tokens for
+every active row. Rows of several paths share their steps if that is faster (`mixing`). The device
+gets all blocks before the host reads the first, so it computes while tokens are handed out. Rows
+are independent and a row draws with its own seed, so a request gets the same tokens alone and in a
 batch, except where rounding decides: products of other shapes differ in the last bits (2e-6 in a
 log-probability).
 """
@@ -22,16 +22,22 @@ from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.device_health import DeviceHealth
-from dipaco.serving.decoding.fairness import RowShares
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.mixing import DecodeStep, Mixer
 from dipaco.serving.decoding.request_queue import RequestQueue
+from dipaco.serving.decoding.row_shares import RowShares
 from dipaco.serving.decoding.sampling import uniforms
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnItems, Stream
+from dipaco.serving.decoding.stream import (
+    Finish,
+    GenerationRequest,
+    OnItems,
+    PathKey,
+    Stream,
+    key_of,
+)
 from dipaco.serving.decoding.tiles import LevelShape
-from dipaco.serving.decoding.waiting_requests import PathKey, key_of
 from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.warm_up import WarmUp
 
@@ -54,21 +60,20 @@ class Loop:
         Args:
           config: sizes, the same for every path.
           parts_of: (release, path) -> a context that gives the path's parameters, prepared
-            (`model.inference.prepare`), and keeps them on the device while it is open. If it
-            raises `NoRoomForPath`, the request waits until another path is done; any other error
-            ends the request.
-          limits: how much it holds at once.
-          levels: of the paths, which share modules as the same objects. None: each path has steps
-            of its own.
-          grammars: for requests with a schema, and of the tokens that are drawn; None = there are
-            no such requests, and each id of the model is a token.
+            (`model.inference.prepare`), and keeps them on the device while it is open. If it raises
+            `NoRoomForPath`, the request waits until another path is done. Any other error ends the
+            request.
+          levels: of the paths, which share modules as the same objects. None: no two paths share a
+            step.
+          grammars: the vocabulary to draw from, and the schemas of requests. None = there are no
+            schemas, and each id of the model is a token.
         """
         self._grammars = grammars
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
         self._queue = RequestQueue()
         self._thread: threading.Thread | None = None
-        # What follows belongs to the loop's thread.
+        # The fields below belong to the loop's thread.
         tokens_W = None if grammars is None else grammars.tokens_W
         self._pool = CachePool(config, self.limits, levels, tokens_W)
         self.device_health = DeviceHealth(self._pool)
@@ -77,55 +82,47 @@ class Loop:
 
     # --- any thread ---------------------------------------------------------------------------
 
-    def submit(
-        self,
-        request: GenerationRequest,
-        on_items: OnItems | None = None,
-        *,
-        is_admitted: bool = False,
-    ) -> Stream:
+    def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream:
         """Puts a request into the queue.
 
         Args:
-          request: what to generate.
           on_items: called with its tokens of each block, and then with the `Finish`, in the loop's
-            own thread: it must return at once. None: read `Stream.get`.
-          is_admitted: its sender, which takes no more than `capacity`, has given it a place.
+            thread: it must return at once. None: read `Stream.get`.
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt is empty, or leaves no room for a token.
-          QueueFull: too many wait; `values["retry_after_seconds"]` estimates when to retry.
           LoopStopping: it takes no more requests.
         """
         check_fits(self.config, request.prompt_ids)
         stream = Stream(request, on_items)
-        places = None if is_admitted else self.capacity
-        self._queue.put(stream, places, self._meter.seconds_until_served)
+        self._queue.put(stream)
         return stream
 
     @property
     def capacity(self) -> int:
-        """Requests that it takes at once, active and waiting."""
+        """Requests, active and waiting, that its senders may give it at once. The loop refuses
+        none: whoever lets requests in counts them.
+        """
         return self.limits.rows + self.limits.waiting
 
     def stats(self) -> LoopStats:
-        """A snapshot of the loop; its numbers may be a turn apart."""
+        """A snapshot of the loop. Its numbers may be an iteration apart."""
         rows_per_path = {key: len(batch.rows) for key, batch in list(self._batches.items())}
         return self._meter.stats(len(self._queue), rows_per_path)
 
     def run(self) -> None:
-        """Starts the loop's own thread."""
+        """Starts the loop's thread."""
         self._thread = threading.Thread(target=self._run, name="serving-loop", daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread runs."""
+        """True if its thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def problem(self) -> str | None:
-        """Why it makes no tokens, in words; None = it can."""
+        """The reason why it makes no tokens, in words. None = it can."""
         return self.device_health.problem if self.is_alive else "the serving loop has ended"
 
     def stop(self, drain_seconds: float) -> None:
@@ -144,7 +141,7 @@ class Loop:
     # --- the loop's thread, or a test that calls `run_once` -----------------------------------
 
     def warm_up(self, prepared: Parts, warm_up: WarmUp | None = None) -> None:
-        """Compiles every program that any load needs, with the parameters of any path; nothing is
+        """Compiles every program that any load needs, with the parameters of any path. Nothing is
         compiled afterwards. Without `warm_up` nothing is told.
         """
         (warm_up or WarmUp()).run(self._pool.programs(prepared))
@@ -152,7 +149,7 @@ class Loop:
 
     @property
     def num_programs(self) -> int:
-        """How many programs that are."""
+        """Number of those programs."""
         return len(self._pool.programs({}))
 
     @property
@@ -161,11 +158,11 @@ class Loop:
         return self._pool.mixer
 
     def time_steps(self, prepared: Parts, warm_up: WarmUp | None = None) -> None:
-        """Measures how long steps take, by which it decides from then on; one program more."""
+        """Measures how long steps take, to decide by that. It runs one program more."""
         (warm_up or WarmUp()).run([self._pool.timing(prepared)])
 
     def run_once(self) -> bool:
-        """One turn: admit, prefill, decode a block for every row. False = nothing to do."""
+        """One iteration: admit, prefill, decode a block for every row. False = nothing to do."""
         self._end_cancelled()
         try:
             did_admit = self._admit()
@@ -202,15 +199,15 @@ class Loop:
     def _admit(self) -> bool:
         """Gives free rows to waiting requests and prefills their prompts."""
         new: list[tuple[Batch, BatchRow, RowAssignment]] = []  # not in the cache yet
-        new_rows: list[BatchRow] = []  # of this turn, which are not paused in it
+        new_rows: list[BatchRow] = []  # rows of this iteration, which are not paused in it
         blocked: set[PathKey] = set()
-        token_budget = self.limits.prompt_tokens_per_turn
+        token_budget = self.limits.prompt_tokens_per_iteration
         while token_budget > 0:
             shares = RowShares(self._batches, self.limits, self._pool.num_free, new_rows)
             if (stream := self._queue.next(shares, blocked)) is None:
                 break
             if stream.is_cancelled:
-                self._end(stream, Finish("cancelled"))  # in this very turn
+                self._end(stream, Finish("cancelled"))  # in this very iteration
                 continue
             try:
                 batch = self._batch_of(key_of(stream))
@@ -228,14 +225,14 @@ class Loop:
                     new = []
                     self._pause(*paused)
             except Exception:
-                self._queue.put_back(stream)  # the whole step fails; it waits for the next
+                self._queue.put_back(stream)  # the whole step fails, and it waits for the next
                 raise
             try:
                 grammar, finish = grammar_of(stream, self._grammars), None
             except Exception as error:
                 grammar, finish = None, Finish("error", error)
             if grammar is not None and grammar.is_complete:
-                finish = Finish("stop")  # by tokens it made before, elsewhere
+                finish = Finish("stop")  # tokens that it made before ended it
             if finish is not None:
                 self._close_empty_batches()
                 self._end(stream, finish)
@@ -275,7 +272,7 @@ class Loop:
         return row, assignment
 
     def _pause(self, batch: Batch, row: BatchRow) -> None:
-        """Puts a row back into the queue. It goes on where it stopped, with the same text."""
+        """Puts a row back into the queue. It continues later with the same text."""
         batch.rows.remove(row)
         self._free(row)
         row.stream.made_ids = row.tokens[len(row.stream.request.prompt_ids) :]
@@ -286,8 +283,8 @@ class Loop:
         """Puts the prompts of new rows into the cache."""
         started, num_tokens = time.monotonic(), 0
         for batch in {id(batch): batch for batch, _, _ in new}.values():
-            own = [(row, assigned) for owner, row, assigned in new if owner is batch]
-            rows = [row for row, assigned in own if not assigned.num_cached]
+            its_rows = [(row, assigned) for owner, row, assigned in new if owner is batch]
+            rows = [row for row, assigned in its_rows if not assigned.num_cached]
             self._pool.prefill(batch.prepared, rows)
         for batch, row, assignment in new:
             # After the others and in this order: what it is copied from may be new as well.
@@ -310,7 +307,7 @@ class Loop:
     # --- tokens and ends ----------------------------------------------------------------------
 
     def _hand_out(self, step: DecodeStep, block: DecodeBlock) -> int:
-        """Gives each row its tokens of a block; returns how many were used."""
+        """Gives each row its tokens of a block. Returns how many were used."""
         rows = [(batch, row) for batch in step.batches for row in batch.rows]
         block = fetched(block, [row for _, row in rows])
         num_tokens = 0
@@ -381,7 +378,6 @@ class Loop:
         self._pool.free(row.pool_row, key_of(row.stream), read)
 
     def _end(self, stream: Stream, finish: Finish) -> None:
-        self._queue.end(stream)
         self._meter.record_finish(finish.reason)
         stream.put([finish])
 

@@ -1,14 +1,13 @@
 """Counts and rates of a loop: the numbers behind `Loop.stats`."""
 
 import collections
-import math
 import time
 from typing import NamedTuple
 
-from dipaco.serving.decoding.waiting_requests import PathKey
+from dipaco.serving.decoding.stream import PathKey
 
-RECENT = 100  # requests and turns that rates are taken over
-RATE_SECONDS = 60.0  # turns that ended before are in no speed
+RECENT = 100  # requests and blocks that rates are taken over
+RATE_SECONDS = 60.0  # older blocks are in no speed
 
 
 class LoopStats(NamedTuple):
@@ -19,15 +18,15 @@ class LoopStats(NamedTuple):
     num_requests: dict[str, int]  # finished, by reason
     num_tokens: int  # made
     num_prompt_tokens: int  # prefilled
-    num_prompts_reused: int  # of which some or all was already in the cache
-    # While it decodes: over the latest hundred turns that ended in the last `RATE_SECONDS`. 0.0 =
+    num_prompts_reused: int  # prompts with some or all tokens in the cache already
+    # While it decodes: over the latest hundred blocks that ended in the last `RATE_SECONDS`. 0.0 =
     # there were none.
     tokens_per_second: float
     prefill_seconds: float  # total
     decode_seconds: float  # total
     first_token_seconds: float  # mean time from submit to first token, of the latest hundred
     num_paused: int = 0  # times a row was paused for another client
-    num_replicas: int | None = None  # that answer; None = the loop is of this process
+    num_replicas: int | None = None  # replicas that answer. None = the loop is of this process
 
 
 class LoopMeter:
@@ -38,14 +37,12 @@ class LoopMeter:
         self.num_tokens = self.num_prompt_tokens = self.num_prompts_reused = 0
         self.num_paused = 0
         self.prefill_seconds = self.decode_seconds = 0.0
-        self._finish_times: collections.deque[float] = collections.deque(maxlen=RECENT)
         # (when it ended, its seconds, its tokens)
-        self._turns: collections.deque[tuple[float, float, int]] = collections.deque(maxlen=RECENT)
+        self._blocks: collections.deque[tuple[float, float, int]] = collections.deque(maxlen=RECENT)
         self._first_tokens: collections.deque[float] = collections.deque(maxlen=RECENT)
 
     def record_finish(self, reason: str) -> None:
         self.finished[reason] += 1
-        self._finish_times.append(time.monotonic())
 
     def record_prefill(self, num_tokens: int, seconds: float) -> None:
         self.num_prompt_tokens += num_tokens
@@ -54,24 +51,16 @@ class LoopMeter:
     def record_block(self, num_tokens: int, seconds: float) -> None:
         self.num_tokens += num_tokens
         self.decode_seconds += seconds
-        self._turns.append((time.monotonic(), seconds, num_tokens))
+        self._blocks.append((time.monotonic(), seconds, num_tokens))
 
     def record_first_token(self, submitted_seconds: float) -> None:
         """A stream got its first token."""
         self._first_tokens.append(time.monotonic() - submitted_seconds)
 
-    def seconds_until_served(self, num_waiting: int) -> int:
-        """Time to finish this many requests, at the latest rate: 1 to 60 whole seconds."""
-        times = list(self._finish_times)
-        if len(times) < 2:
-            return 1
-        per_request = (times[-1] - times[0]) / (len(times) - 1)
-        return max(1, min(60, math.ceil(per_request * num_waiting)))
-
     def stats(self, num_waiting: int, rows_per_path: dict[PathKey, int]) -> LoopStats:
         first_tokens, oldest = list(self._first_tokens), time.monotonic() - RATE_SECONDS
-        turns = [turn for turn in list(self._turns) if turn[0] > oldest]
-        seconds = sum(seconds for _, seconds, _ in turns)
+        blocks = [block for block in list(self._blocks) if block[0] > oldest]
+        seconds = sum(seconds for _, seconds, _ in blocks)
         return LoopStats(
             num_waiting=num_waiting,
             rows_per_path=rows_per_path,
@@ -80,7 +69,7 @@ class LoopMeter:
             num_prompt_tokens=self.num_prompt_tokens,
             num_prompts_reused=self.num_prompts_reused,
             num_paused=self.num_paused,
-            tokens_per_second=sum(tokens for *_, tokens in turns) / seconds if seconds else 0.0,
+            tokens_per_second=sum(tokens for *_, tokens in blocks) / seconds if seconds else 0.0,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
             first_token_seconds=sum(first_tokens) / max(1, len(first_tokens)),

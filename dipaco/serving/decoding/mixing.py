@@ -1,10 +1,10 @@
-"""Which paths share a step.
+"""The choice of paths that share a step.
 
-A step per path reads the modules of every path; a step for all reads every module once, in tiles
-of few columns. Which is sooner depends on the rows and on the machine: sixty-four rows of two paths
-are sooner in turn where the paths share nothing. And a step attends to as many slots of the cache
-as its longest row needs, in every row: one long text among short ones is sooner apart. So it is
-decided block by block by how long each takes (`step_times`).
+A step per path reads the modules of every path. A step for all reads every module once, in tiles of
+few columns. The faster one depends on the rows and on the machine: sixty-four rows of two paths are
+faster one path after the other if the paths share nothing. A step attends to as many slots of the
+cache as its longest row needs, in every row: one long text among short ones is faster apart. So the
+times of both are compared block by block (`step_times`).
 """
 
 import functools
@@ -19,6 +19,7 @@ from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.module_stacks import ModuleStacks
 from dipaco.serving.decoding.step_times import BlockShape, EstimatedTimes, StepTimes
+from dipaco.serving.decoding.stream import PathKey
 from dipaco.serving.decoding.tiles import (
     LevelShape,
     Spread,
@@ -29,33 +30,33 @@ from dipaco.serving.decoding.tiles import (
     module_of,
     tiles_of,
 )
-from dipaco.serving.decoding.waiting_requests import PathKey
 
 
 class StepKind(NamedTuple):
     """Batches of one kind may share a step."""
 
     release: str
-    has_grammar: bool  # of any row: blocks have fewer steps then, which others need not wait for
+    # Any row has a grammar: blocks have fewer steps then, which others need not wait for.
+    has_grammar: bool
 
 
 class CommonStep(NamedTuple):
-    """What a step for several paths has beside their rows."""
+    """Inputs of a step for several paths beside their rows."""
 
     kind: StepKind
     shape: StepShape
-    slots: int  # of the cache
+    slots: int  # slots of the cache
 
 
 class DecodeStep(NamedTuple):
     """Batches whose rows take their steps side by side."""
 
     batches: list[Batch]
-    common: CommonStep | None = None  # of several paths; None: there is one batch
+    common: CommonStep | None = None  # None: there is one batch, of one path
 
 
-class StepPlan(NamedTuple):
-    """Steps for some batches, and how long they take in turn."""
+class TimedSteps(NamedTuple):
+    """Steps for some batches, and how long they take one after the other."""
 
     steps: list[DecodeStep]
     time: float
@@ -65,9 +66,7 @@ class Mixer:
     """Divides the active paths into steps.
 
     Args:
-      config: sizes of a path.
-      levels: each part of the model is in one of them. None: every path has a step of its own.
-      limits: of the loop.
+      levels: each part of the model is in one of them. None: no two paths share a step.
     """
 
     def __init__(
@@ -79,8 +78,8 @@ class Mixer:
 
     @functools.cached_property
     def shapes(self) -> tuple[StepShape, ...]:
-        """Of steps for several paths; none where there are no such. Rows that do not fit the tiles
-        of one are padded to the next.
+        """The shapes of steps for several paths. None exist if there are no such steps. Rows that
+        do not fit the tiles of one shape are padded to the next.
         """
         sizes = self._limits.mixed_row_sizes
         if not sizes or all(level.num_modules == 1 for level in self.levels):
@@ -97,7 +96,7 @@ class Mixer:
 
     @property
     def stack_bytes(self) -> int:
-        """Of the stacks of a release."""
+        """Bytes of the stacks of a release."""
         return sum(
             level.stack_bytes
             for level in self.levels
@@ -111,7 +110,7 @@ class Mixer:
             if batch.rows:
                 has_grammar = any(row.grammar is not None for row in batch.rows)
                 by_kind.setdefault(StepKind(release, has_grammar), []).append(batch)
-        return [step for kind, own in by_kind.items() for step in self._soonest(kind, own)]
+        return [step for kind, alike in by_kind.items() for step in self._soonest(kind, alike)]
 
     def slots(self, batches: Sequence[Batch]) -> int:
         """Slots of the cache that a block for these needs."""
@@ -119,15 +118,15 @@ class Mixer:
         return smallest_fitting(self.slot_sizes, longest - 1 + self._limits.steps_per_block)
 
     def shape(self, batches: Sequence[Batch]) -> StepShape | None:
-        """Of a common step; None where there is none: a release has more modules than its levels
-        say if its run was stopped early.
+        """The shape of a common step. None if there is none: a release has more modules than its
+        levels say if its run was stopped early.
         """
         num_rows = sum(len(batch.rows) for batch in batches)
         counts = [_rows_by_module(level, batches).values() for level in self.levels]
 
         def holds_all(shape: StepShape) -> bool:
             return num_rows <= shape.num_rows and all(
-                holds(level, shape, own) for level, own in zip(self.levels, counts, strict=True)
+                holds(level, shape, rows) for level, rows in zip(self.levels, counts, strict=True)
             )
 
         return next(filter(holds_all, self.shapes), None)
@@ -153,31 +152,34 @@ class Mixer:
         return MixedParts(tuple(any_tiles(level, paths, shape) for level in self.levels))
 
     def _soonest(self, kind: StepKind, batches: Sequence[Batch]) -> list[DecodeStep]:
-        """Of all together, and those together that need as many slots."""
+        """The fastest way: all batches together, or those together that need as many slots."""
         slots = [self.slots([batch]) for batch in batches]
-        plan = self._plan(kind, batches, slots)
+        together = self._timed(kind, batches, slots)
         by_slots: dict[int, list[Batch]] = {}
         for batch, needed in zip(batches, slots, strict=True):
             by_slots.setdefault(needed, []).append(batch)
         if 1 < len(by_slots) < len(batches):
-            apart = [self._plan(kind, own, [needed] * len(own)) for needed, own in by_slots.items()]
-            if sum(each.time for each in apart) < plan.time:
+            apart = [
+                self._timed(kind, alike, [needed] * len(alike))
+                for needed, alike in by_slots.items()
+            ]
+            if sum(each.time for each in apart) < together.time:
                 return [step for each in apart for step in each.steps]
-        return plan.steps
+        return together.steps
 
-    def _plan(self, kind: StepKind, batches: Sequence[Batch], slots: Sequence[int]) -> StepPlan:
-        """One step for all, or one for each; `slots` are those that each batch needs."""
+    def _timed(self, kind: StepKind, batches: Sequence[Batch], slots: Sequence[int]) -> TimedSteps:
+        """One step for all, or one for each, given the slots that each batch needs."""
         sizes = [smallest_fitting(self._limits.row_sizes, len(batch.rows)) for batch in batches]
         blocks = zip(sizes, slots, strict=True)
-        in_turn = sum(self.times.of(BlockShape(*block)) for block in blocks)
+        one_by_one = sum(self.times.of(BlockShape(*block)) for block in blocks)
         shape = self.shape(batches) if len(batches) > 1 else None
         if shape is not None:
             most = max(slots)
             together = self.times.of(BlockShape(shape, most))
-            if together < in_turn:
+            if together < one_by_one:
                 step = DecodeStep(list(batches), CommonStep(kind, shape, most))
-                return StepPlan([step], together)
-        return StepPlan([DecodeStep([batch]) for batch in batches], in_turn)
+                return TimedSteps([step], together)
+        return TimedSteps([DecodeStep([batch]) for batch in batches], one_by_one)
 
 
 def _rows_by_module(level: LevelShape, batches: Sequence[Batch]) -> dict[int, int]:

@@ -1,6 +1,6 @@
-"""Modules of a level side by side on the device, as steps for many rows take them.
+"""Modules of a level side by side on the device, for steps of many rows.
 
-A stack is a copy: it has a place for each module that a release has, and keeps what is in it while
+A stack is a copy. It has a place for each module that a release has, and keeps its content while
 the modules stay the same, so that a step copies nothing. A module that is read again, or is newer,
 takes the place of one that the step does not need.
 """
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from dipaco.model.mixed import ModuleStack
 from dipaco.model.spec import Parts
 
-RELEASES = 2  # that have stacks: the newest, and the one that requests finish on
+RELEASES = 2  # releases with stacks: the newest, and the one that requests finish on
 
 
 class LevelStack:
@@ -29,23 +29,25 @@ class LevelStack:
 
     def __init__(self, num_places: int):
         self._parts: Any = None
-        # Of an array of each module: what is held here keeps no module in memory.
+        # Weak references to an array of each module keep no module in memory.
         self._held: list[weakref.ref[Any] | None] = [None] * num_places
 
     @property
     def modules(self) -> ModuleStack:
-        """By their places, after `put`; the other places hold what is of no use."""
+        """The modules by their places, after `put`. The other places hold nothing of use."""
         return ModuleStack(self._parts)
 
     def put(self, modules: Sequence[Parts]) -> list[int]:
-        """Places for different modules, no more than it has; copies those that are not in it."""
+        """Gives places to different modules, no more than it has. Copies the modules that are not
+        in it.
+        """
         marks = [jax.tree.leaves(module)[0] for module in modules]
         assert len({*map(id, marks)}) == len(marks), "no two of them are the same module"
         held = [None if each is None else each() for each in self._held]
         place_of = {id(mark): place for place, mark in enumerate(held) if mark is not None}
         places = [place_of.get(id(mark)) for mark in marks]
         free = [place for place in range(len(held)) if place not in places]
-        free.sort(key=lambda place: held[place] is not None)  # first those that hold no module
+        free.sort(key=lambda place: held[place] is not None)  # places without a module first
         return [
             self._copy(module, mark, free.pop(0)) if place is None else place
             for module, mark, place in zip(modules, marks, places, strict=True)
@@ -60,7 +62,7 @@ class LevelStack:
 
 
 class ModuleStacks:
-    """The stacks of all levels, of the latest releases; only the loop's thread uses them."""
+    """The stacks of all levels, of the latest releases. Only the loop's thread uses them."""
 
     def __init__(self):
         self._releases: collections.OrderedDict[str, dict[tuple[str, ...], LevelStack]] = (
@@ -68,7 +70,7 @@ class ModuleStacks:
         )
 
     def of(self, release: str, parts: tuple[str, ...], num_places: int) -> LevelStack:
-        """Of the level of a release that has these parts."""
+        """The stack of the level of a release that has these parts."""
         levels = self._releases.setdefault(release, {})
         self._releases.move_to_end(release)
         while len(self._releases) > RELEASES:

@@ -1,9 +1,9 @@
-"""How large the `multipleOf` of a JSON schema may be.
+"""Limits on the `multipleOf` of a JSON schema.
 
-To know which digits may come next in a number, the grammar keeps a state for each remainder that it
-may have. They are made while it compiles, without a limit: 10,000 take 40 ms and 5 MB, ten million
-more than 20 s and 400 MB. A number may have to obey several of them, by `allOf`, `$ref` and
-others, and then their least common multiple counts; those of different numbers are added.
+The grammar keeps a state for each remainder that a number may have, to know which digits may come
+next. They are made while it compiles, without a limit: 10,000 take 40 ms and 5 MB, ten million more
+than 20 s and 400 MB. A number may have to obey several of them, by `allOf`, `$ref` and others. Then
+their least common multiple counts. The states of different numbers are added.
 """
 
 import json
@@ -17,7 +17,8 @@ KEY = "multipleOf"
 # Any other is as it would be without these. (With more decimals, the compiler's products of two
 # multiples would no longer fit its 32 bits.)
 FREE = frozenset(Decimal(each) for each in ("1", "0.1", "0.01", "0.001", "0.0001"))
-DIGITS = 9  # before and after the point; with more it is too large or too fine in any case
+# Digits before and after the point. Beyond it, a number is too large or too fine in any case.
+DIGITS = 9
 REFERENCE = "$ref"
 # Their values are no schemas, unless a `$ref` says so.
 VALUES = frozenset(("const", "enum", "default", "examples", "$defs", "definitions"))
@@ -26,7 +27,7 @@ NAMED = frozenset(("properties", "patternProperties"))  # schemas by the names o
 # other keyword may be of the same ones, at any depth: of `allOf`, two may have the same property.
 APART = frozenset(("properties", "additionalProperties", "items", "prefixItems", "additionalItems"))
 
-Multiples = dict[Decimal, None]  # other than 0 and those that are free, each once, in their order
+Multiples = dict[Decimal, None]  # other than 0 and the free ones, each once, in their order
 
 
 class _Object(NamedTuple):
@@ -36,10 +37,11 @@ class _Object(NamedTuple):
 
 
 def problem_of_multiples(schema: str) -> str | None:
-    """What is wrong with the `multipleOf` of a schema (JSON); None = nothing.
+    """A sentence about what is wrong with the `multipleOf` of a schema (JSON), or None.
 
-    Those that may hold for one number are counted together, in units of the last decimal place that
-    one of them has; 1 and its decimals (0.01) cost nothing. In a schema with a `$ref`, all are.
+    Multiples that may hold for one number are counted together, in units of the smallest decimal
+    place among them. 1 and its decimals (0.01) cost nothing. In a schema with a `$ref`, all are
+    counted together.
 
     Raises:
       ValueError: it is not JSON, or has a number with an exponent that no decimal has.
@@ -78,7 +80,7 @@ def _own(pairs: list[tuple[str, object]]) -> Multiples:
 
 
 def _numbers(schema: object) -> list[Multiples]:
-    """Of each number that a schema without a `$ref` describes, those that may hold for it."""
+    """The multiples that may hold for each number that a schema without a `$ref` describes."""
     if not isinstance(schema, _Object):
         return []
     numbers, may_be_one = [_own(schema.pairs)], False
@@ -100,7 +102,7 @@ def _parts(key: str, value: object) -> list[object]:
 
 
 def _problem_of(numbers: Iterable[Multiples]) -> str | None:
-    """Of numbers with the same multiples, one counts: the grammar has their states once."""
+    """A sentence about the numbers. Equal multiples count once: so do the grammar's states."""
     states = 0
     for number in {frozenset(number): number for number in numbers}.values():
         for value in number:

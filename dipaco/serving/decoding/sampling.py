@@ -20,26 +20,26 @@ from dipaco.errors import BadSetting
 from dipaco.serving.decoding.grammar import ALL, all_allowed
 from dipaco.serving.decoding.token_ids import WORD_BITS
 
-MAX_STOP_IDS = 40  # of one row
-MAX_BIASES = 300  # of one row, as at OpenAI
-LEAST_PENALTY = 0.01  # of repetition: a logit over less may be none any more
+MAX_STOP_IDS = 40  # stop ids in one row
+MAX_BIASES = 300  # biases in one row, as at OpenAI
+LEAST_PENALTY = 0.01  # the least repetition penalty: a logit over less may be none any more
 NO_ID = 2**31 - 1  # no token has it
-GROUP = 64  # tokens that are searched as one group; see `likeliest` and `_draw`
+GROUP = 64  # tokens that are searched as one group (`likeliest`, `_draw`)
 NUM_UNIFORMS = 2  # random numbers of a draw: for the group, and for the token in it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """How tokens are drawn; the default is greedy."""
+    """Settings by which tokens are drawn. The default is greedy."""
 
-    temperature: float = 0.0  # logits are divided by it; 0 = greedy
-    top_k: int = 0  # draw from the k likeliest only; 0 = from all
+    temperature: float = 0.0  # logits are divided by it. 0 = greedy
+    top_k: int = 0  # draw from the k likeliest only. 0 = from all
     top_p: float = 1.0  # draw from the fewest that have this probability together (1904.09751)
-    min_p: float = 0.0  # leave out what is less likely than this share of the likeliest
-    repetition_penalty: float = 1.0  # makes tokens seen before less likely (1909.05858); 1 = off
+    min_p: float = 0.0  # leave out tokens less likely than this share of the likeliest
+    repetition_penalty: float = 1.0  # makes tokens seen before less likely (1909.05858). 1 = off
     presence_penalty: float = 0.0  # taken from the logits of tokens that were made before
     frequency_penalty: float = 0.0  # the same, times how often
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, bias added to its logit)
 
     def __post_init__(self):
         checks = {
@@ -69,7 +69,8 @@ class RowSettings(NamedTuple):
     min_p_B: np.ndarray
     penalty_B: np.ndarray
     stop_ids_BM: np.ndarray  # the tokens that end a row, filled up with `NO_ID`
-    shortest_B: np.ndarray  # tokens, prompt included, before which they are not drawn; 0 = none
+    # Tokens, prompt included, before which stop tokens are not drawn. 0 = none.
+    shortest_B: np.ndarray
     presence_B: np.ndarray
     frequency_B: np.ndarray
     prompt_B: np.ndarray  # tokens of the prompt, which these two penalties do not count
@@ -81,7 +82,7 @@ class RowSettings(NamedTuple):
 class EarliestStop(NamedTuple):
     """The tokens that end a row, and the tokens, prompt included, before which none is drawn."""
 
-    ids: frozenset[int] = frozenset()  # at most MAX_STOP_IDS
+    ids: frozenset[int] = frozenset()  # MAX_STOP_IDS at most
     shortest: int = 0
 
 
@@ -91,8 +92,8 @@ def stack_settings(
     prompt_lengths: Sequence[int] = (),
     allowed_BW: np.ndarray | None = None,
 ) -> RowSettings:
-    """The settings of several rows as arrays; `stops` and `prompt_lengths` are of the first.
-    `allowed_BW` None: every id may be drawn.
+    """The settings of several rows as arrays. `stops` and `prompt_lengths` belong to the first
+    rows. `allowed_BW` None: every id may be drawn.
     """
 
     def floats(field):
@@ -125,7 +126,7 @@ def stack_settings(
 
 
 def stack_stops(stops: Sequence[EarliestStop], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """`stop_ids_BM` and `shortest_B` of `RowSettings`; rows beyond `stops` have none."""
+    """`stop_ids_BM` and `shortest_B` of `RowSettings`. Rows beyond `stops` have none."""
     stop_ids_BM = np.full((num_rows, MAX_STOP_IDS), NO_ID, np.int32)
     shortest_B = np.zeros(num_rows, np.int32)
     for row, stop in enumerate(stops):
@@ -135,7 +136,7 @@ def stack_stops(stops: Sequence[EarliestStop], num_rows: int) -> tuple[np.ndarra
 
 
 def choice_seed(seed: int, prompt: int, choice: int) -> int:
-    """The seed of the nth choice of a request's nth prompt, both from 0; 63 bits.
+    """The seed of the nth choice of a request's nth prompt, both from 0. It has 63 bits.
 
     The first one's is `seed` itself, so that a request for one text draws as `dipaco generate` does
     with that seed. The others are hashes of all three: sums would let the second choice of one seed
@@ -167,12 +168,12 @@ def sample(
     """The next token of each row, int32 [B].
 
     As in `transformers`: bias and penalties first, then temperature, top-k, top-p of what top-k
-    left, min-p; before all that a row loses what is no token, what its grammar does not allow and,
-    if it is too short to end, its stop tokens. Ties with the last token kept are kept.
+    left, min-p. Before all of this a row loses ids that are no token, tokens that its grammar does
+    not allow and, if it is too short to end, its stop tokens. Ties with the last token kept are
+    kept.
 
     Args:
       logits_BV: float32.
-      rows: their settings.
       uniforms_BU: from `uniforms`, at the positions of these tokens.
       history_BS: int32, the tokens of each row so far, prompt included.
       lengths_B: int32, how many of them are tokens.
@@ -210,10 +211,11 @@ def sample(
 
 
 def likeliest(logits_BV: jax.Array) -> jax.Array:
-    """The token with the largest logit in each row, the first of equals; int32 [B].
+    """The token with the largest logit in each row, the first of equals: int32 [B].
 
-    By groups: the largest of each group, the best group, the best within it. XLA:CPU's own
-    `argmax` over 8192 x 32 takes 1.3 ms, a tenth of a step of 8 M parameters; this takes a fifth.
+    It searches by groups: the largest of each group, the best group, the best within it. XLA:CPU's
+    own `argmax` over 8192 x 32 takes 1.3 ms, a tenth of a step of 8 M parameters. This takes a
+    fifth of it.
     """
     spare = -logits_BV.shape[1] % GROUP
     logits_BV = jnp.pad(logits_BV, ((0, 0), (0, spare)), constant_values=-jnp.inf)
@@ -226,12 +228,12 @@ def likeliest(logits_BV: jax.Array) -> jax.Array:
 def log_probabilities(
     logits_BV: jax.Array, token_B: jax.Array, num_top: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """How likely a token of each row was, and the `num_top` likeliest, best first.
+    """The log-probability of a token of each row, and the `num_top` likeliest, best first.
 
-    Log-probabilities in nats of the logits as they are: before penalty, temperature and cuts.
+    Log-probabilities are in nats, of the logits before penalty, temperature and cuts.
 
     Returns:
-      float32 [B] of `token_B`; int32 [B, num_top] tokens; float32 [B, num_top] theirs.
+      float32 [B] for `token_B`, then int32 [B, num_top] tokens with float32 [B, num_top].
     """
     total_B = jax.nn.logsumexp(logits_BV, axis=1)
     chosen_B = jnp.take_along_axis(logits_BV, token_B[:, None], axis=1)[:, 0] - total_B
@@ -265,7 +267,9 @@ def _adjust(logits_BV, rows: RowSettings, history_BS, lengths_B):
 
 
 def _penalise(logits_BV, penalty_B, history_BS, lengths_B):
-    """CTRL (arXiv 1909.05858) section 4.1; negative logits are multiplied, as in `transformers`."""
+    """The repetition penalty of CTRL (arXiv 1909.05858), section 4.1. Negative logits are
+    multiplied, as in `transformers`.
+    """
     rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
     is_token_BS = jnp.arange(history_BS.shape[1])[None] < lengths_B[:, None]
     is_seen_BV = jnp.zeros(logits_BV.shape, bool).at[rows_B1, history_BS].max(is_token_BS)
@@ -275,18 +279,17 @@ def _penalise(logits_BV, penalty_B, history_BS, lengths_B):
 
 
 def _draw(logits_BV, rows: RowSettings, uniforms_BU):
-    """First a group of tokens, by the group's sum, then a token of it, by a random number of its
-    own.
+    """Draws a group of tokens by the group's sum, then a token of it by a second random number.
 
-    Where the last bits of the logits are others (other products, beside other rows), another token
-    is drawn if the random number lies between a boundary and where it has moved to. Along one sum
-    over all tokens there are as many boundaries as tokens, and rounding in the sum moves each of
-    them; here there are as many as groups, and `GROUP`, each moved by its own short sum.
+    If the last bits of the logits differ (other products, beside other rows), another token is
+    drawn when the random number lies between a boundary and its moved place. Along one sum over all
+    tokens there are as many boundaries as tokens, and rounding in the sum moves each of them. Here
+    there are as many as groups, and `GROUP`, each moved by its own short sum.
     """
-    # Greedy rows are computed too and ignored; their temperature must not divide by zero.
+    # Greedy rows are computed too and ignored. Their temperature must not divide by zero.
     temperature_B = jnp.where(rows.temperature_B > 0, rows.temperature_B, 1.0)
-    # The best is subtracted before the division: afterwards, at temperatures near zero, rounding
-    # (or infinity) would decide what is left of it.
+    # The best is subtracted before the division. Afterwards, at temperatures near zero, rounding
+    # (or infinity) would decide the difference.
     below_BV = logits_BV - jnp.max(logits_BV, axis=1, keepdims=True)
     weights_BV = _cut(jnp.exp(below_BV / temperature_B[:, None]), rows)
     spare = -weights_BV.shape[1] % GROUP
@@ -304,13 +307,15 @@ def _pick(weights_BN, uniforms_B):
     sums_BN = jnp.cumsum(weights_BN, axis=1)
     target_B1 = (uniforms_B * sums_BN[:, -1])[:, None]
     has_passed_BN = (sums_BN > target_B1) & (weights_BN > 0)
-    # By rounding it may pass nowhere: then the last with a weight is drawn.
+    # Rounding may leave no token. Then the last one with a weight is drawn.
     last_B = weights_BN.shape[1] - 1 - jnp.argmax(weights_BN[:, ::-1] > 0, axis=1)
     return jnp.where(jnp.any(has_passed_BN, axis=1), jnp.argmax(has_passed_BN, axis=1), last_B)
 
 
 def _cut(weights_BV, rows: RowSettings):
-    """Weights relative to the likeliest token's; 0 for what top-k, top-p or min-p leaves out."""
+    """Weights relative to the likeliest token's. 0 for tokens that top-k, top-p or min-p leaves
+    out.
+    """
 
     def top_k(weights_BV):
         k_B = jnp.where(rows.top_k_B > 0, rows.top_k_B, weights_BV.shape[1])
@@ -334,7 +339,7 @@ def _cut(weights_BV, rows: RowSettings):
 
 
 def _largest_threshold(weights_BV, is_enough: Callable[[jax.Array], jax.Array]):
-    """The largest threshold [B] with `is_enough(weights >= threshold)`; 0 where there is none.
+    """The largest threshold [B] with `is_enough(weights >= threshold)`, or 0.
 
     The bits of a non-negative float are ordered like the float itself, so the answer is built from
     its highest bit down: 31 passes over the weights, exact even for ties.

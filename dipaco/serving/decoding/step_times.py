@@ -1,10 +1,11 @@
-"""How long a block of steps takes, by its shape: measured at the start of a server.
+"""Times of a block of steps by its shape, measured at the start of a server.
 
-Whether rows of several paths are sooner together or in turn depends on the machine: 64 rows of a
-2x2 of the quickstart's size take 0.75 of the time together on one CPU (Intel), and 1.25 on another
-(AMD). A block of one shape takes the same time whatever is in it, so each is run a few times.
+Rows of several paths are faster together on one machine and one path after the other on another: 64
+rows of a 2x2 of the quickstart's size take 0.75 of the time together on one CPU (Intel), and 1.25
+on another (AMD). A block of one shape takes the same time for any content, so each is run a few
+times.
 
-Every tile has a module of its own then, as it has in use: one module in all of them would be read
+Every tile gets a different module then, as it has in use: one module in all of them would be read
 from the processor's cache. Modules larger than that cache are not copied, since they are read from
 memory anyway.
 """
@@ -31,31 +32,31 @@ MOST_SECONDS = 3.0  # after which no other round begins
 # ms, of 8 each with eight 4.7 ms, of 4 each with sixteen 7.5 ms, of one each with sixty-four 19 to
 # 23 ms.
 COLUMNS_LIKE_READING = 16
-BESIDES_PRODUCTS = 0.5  # what a step takes besides them
-# A tile's products against those of a program of its own. 64 rows of four paths, a 2x2, 32 tokens
-# each, take 0.208 s of CPU time in turn and 0.156 s together (0.84 M parameters a path), and 1.338
-# and 1.021 s (8.4 M).
+BESIDES_PRODUCTS = 0.5  # time of a step besides its products
+# A tile's products against those of a separate program. 64 rows of four paths, a 2x2, 32 tokens
+# each, take 0.208 s of CPU time one after the other and 0.156 s together (0.84 M parameters a
+# path), and 1.338 and 1.021 s (8.4 M).
 TILE_OVERHEAD = 1.2
 
-Rows = int | StepShape  # rows of one path, padding included, or those of several
+Rows = int | StepShape  # rows of one path, padding included, or of several
 
 
 class BlockShape(NamedTuple):
-    """What the time of a block depends on."""
+    """The properties of a block that decide its time."""
 
     rows: Rows
-    slots: int  # of the cache that each row attends to
+    slots: int  # slots of the cache that each row attends to
 
 
 class StepTimes(Protocol):
-    """Compares blocks; in any unit."""
+    """Compares blocks, in any unit."""
 
     def of(self, block: BlockShape) -> float: ...
 
 
 class EstimatedTimes:
-    """In units of reading the parameters of a path; the cache is left out. For a loop that was not
-    warmed up.
+    """Estimates in units of reading the parameters of a path. The cache is left out. It serves a
+    loop that was not warmed up.
     """
 
     def __init__(self, config: ModelConfig, levels: Sequence[LevelShape]):
@@ -75,7 +76,9 @@ class EstimatedTimes:
 
 
 class MeasuredTimes:
-    """In seconds, of blocks with the fewest and with the most slots; between them along a line."""
+    """Times in seconds of blocks with the fewest and with the most slots. Times between them follow
+    a line.
+    """
 
     def __init__(self, seconds: Mapping[BlockShape, float]):
         self.seconds = seconds
@@ -107,7 +110,7 @@ def measure(
     """
     seconds: dict[BlockShape, float] = {}
     for starts in blocks.values():
-        starts[0]()  # compiles what is not compiled yet
+        starts[0]()  # compiles programs that are not compiled yet
         wait()
     began = time.perf_counter()
     for each in range(ROUNDS):
@@ -120,11 +123,11 @@ def measure(
             for start in starts:
                 start()
             wait()
-            own = (time.perf_counter() - started) / len(starts)
-            seconds[block] = min(own, seconds.get(block, own))
+            taken = (time.perf_counter() - started) / len(starts)
+            seconds[block] = min(taken, seconds.get(block, taken))
     return MeasuredTimes(seconds)
 
 
 def _products(columns: int) -> float:
-    """How long they take with the parameters of a path, in units of reading these."""
+    """Time of the products with the parameters of a path, in units of reading these."""
     return 1 + columns / COLUMNS_LIKE_READING

@@ -12,24 +12,24 @@ from dipaco.model.mixed import LevelTiles
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.module_stacks import LevelStack
 
-# Columns of a tile. Fewer than eight are no sooner: 64 rows of a 16x16 take 0.335 s of CPU time in
-# tiles of four and 0.317 s in tiles of eight. Where every row has a module of its own, two: XLA:CPU
+# Columns of a tile. Fewer than eight are no faster: 64 rows of a 16x16 take 0.335 s of CPU time in
+# tiles of four and 0.317 s in tiles of eight. Two if every row has a different module: XLA:CPU
 # compiles products of one column ten times as long.
 LEAST_COLUMNS, LEAST_COLUMNS_ALONE = 8, 2
-# Where tokens are rows, fewer are sooner: in tiles of four a step of 8 rows of a 4x4 takes 0.66 of
-# the time, of 32 of a 16x16 0.84, of 64 in the tiles that hold any of its rows 0.91 (AMD). But rows
-# are seldom even, and what does not fit is padded to the next size: eight tiles of four never held
-# 32 rows drawn at random from an 8x8, eight of eight did five times in six. So four must be twice
-# the even share, which holds such rows nine times in ten.
+# Fewer columns are faster if tokens are rows: in tiles of four a step of 8 rows of a 4x4 takes
+# 0.66 of the time, a step of 32 of a 16x16 0.84, a step of 64 in the tiles that hold any of its
+# rows 0.91 (AMD). But rows are seldom even, and rows that do not fit are padded to the next size:
+# eight tiles of four never held 32 rows drawn at random from an 8x8, eight of eight did five
+# times in six. So four must be twice the even share, which holds such rows nine times in ten.
 LEAST_COLUMNS_AS_ROWS, ROOM_AS_ROWS = 4, 2
 
-# Where tokens are rows, the modules of a level are stacked for many rows: a block of 64 rows of an
-# 8x8 takes 0.84 of the time that it takes with tiles apart, and of 64 rows drawn at random, for
-# which stacks have room, 0.75 to 0.84 (AMD, 0.84 M parameters a path; `tools/bench_serve.py --only
-# paths --sides 8`, with and without `--at-random`). Fewer rows gain little: a step of 32 takes 0.96
-# of the time, of 8 in tiles of two 1.36. Stacks of two modules gain as little, 0.96 in a 2x2, and
-# more programs make a start longer. And stacks that the processor's cache does not hold gain
-# nothing: 0.98 in a 16x16, whose 32 modules take 54 MB.
+# If tokens are rows, the modules of a level are stacked for many rows: a block of 64 rows of an 8x8
+# takes 0.84 of its time with tiles apart, and a block of 64 rows drawn at random, for which stacks
+# have room, 0.75 to 0.84 (AMD, 0.84 M parameters a path, `tools/bench_serve.py --only paths --sides
+# 8`, with and without `--at-random`). Fewer rows gain little: a step of 32 takes 0.96 of the time,
+# a step of 8 in tiles of two 1.36. Stacks of two modules gain as little, 0.96 in a 2x2, and more
+# programs make a start longer. And stacks that the processor's cache does not hold gain nothing:
+# 0.98 in a 16x16, whose 32 modules take 54 MB.
 LEAST_STACKED_ROWS, LEAST_STACKED_COLUMNS, LEAST_STACKED_MODULES = 64, 8, 3
 LARGEST_STACK_BYTES = 16 << 20
 # Standard deviations of a module's rows, drawn at random, for which its tile has room.
@@ -45,12 +45,12 @@ class LevelShape(NamedTuple):
 
     @property
     def stack_bytes(self) -> int:
-        """Of all its modules side by side."""
+        """Bytes of all its modules side by side."""
         return self.num_modules * (self.module_bytes or 0)
 
 
 class Spread(enum.Enum):
-    """How the rows of a step are spread over the modules of a level."""
+    """The spread of a step's rows over the modules of a level."""
 
     EVEN = "evenly"
     RANDOM = "at random"  # stacked levels have room for nearly all such rows, others for any
@@ -61,8 +61,8 @@ class StepShape(NamedTuple):
     """The shape of a step for several paths."""
 
     num_rows: int  # padding included
-    spread: Spread  # for which it has tiles
-    has_stacks: bool = False  # of the levels whose modules fit one
+    spread: Spread  # spread that it has tiles for
+    has_stacks: bool = False  # the levels that fit a stack have one
 
 
 def tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def tile_shape(level: LevelShape, shape: StepShape) -> tuple[int, int]:
 
 
 def is_stacked(level: LevelShape, shape: StepShape) -> bool:
-    """Whether the modules of a level lie side by side for this shape, each of them one tile."""
+    """True if the modules of a level lie side by side for this shape, each of them one tile."""
     return (
         shape.has_stacks
         and tokens_are_rows()
@@ -94,7 +94,7 @@ def is_stacked(level: LevelShape, shape: StepShape) -> bool:
 
 
 def holds(level: LevelShape, shape: StepShape, rows_of_modules: Collection[int]) -> bool:
-    """Whether there are tiles for so many rows of each module."""
+    """True if there are tiles for so many rows of each module."""
     num_tiles, columns = tile_shape(level, shape)
     if is_stacked(level, shape):
         return len(rows_of_modules) <= num_tiles and max(rows_of_modules, default=0) <= columns
@@ -113,10 +113,9 @@ def tiles_of(
     column is any.
 
     Args:
-      level: which.
       paths: prepared parts of the path of each row.
-      shape: of the step; it holds the rows.
-      stack: of this level where it is stacked.
+      shape: it holds the rows.
+      stack: the level's, if it is stacked.
     """
     num_tiles, columns = tile_shape(level, shape)
     if level.num_modules == 1:
@@ -144,7 +143,7 @@ def tiles_of(
 
 
 def any_tiles(level: LevelShape, paths: Sequence[Parts], shape: StepShape) -> LevelTiles:
-    """Tiles of this shape: the rows in their own order, the modules of the paths in turn."""
+    """Tiles of this shape: the rows in order, the modules of the paths one after the other."""
     num_tiles, columns = tile_shape(level, shape)
     rows_N = np.arange(num_tiles * columns, dtype=np.int32) % shape.num_rows
     rows_TC = rows_N.reshape(num_tiles, columns)

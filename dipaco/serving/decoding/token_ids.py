@@ -1,4 +1,4 @@
-"""Which ids of a model are tokens: its tokenizer may have fewer, and gaps between them.
+"""The ids of a model that are tokens: its tokenizer may have fewer, and gaps between them.
 
 A row of the embedding whose id is no token was never trained, and has no text.
 """
@@ -26,14 +26,14 @@ def add_missing(document: dict[str, Any], size: int) -> None:
         tokens.update({token["content"]: token["id"] for token in document["added_tokens"]})
     for token_id in sorted(frozenset(range(size)) - ids_of(document)):
         name = f"<|id {token_id} is no token of the tokenizer|>"
-        if isinstance(tokens, dict):  # a list has no gaps, and what is added comes after it
+        if isinstance(tokens, dict):  # a list has no gaps, and added tokens come after it
             tokens[name] = token_id
         document["added_tokens"].append({"id": token_id, "content": name, "special": True, **FLAGS})
 
 
 def mask_of(ids: Iterable[int], size: int) -> np.ndarray:
-    """uint32 [words]: a bit for each of `size` ids, the first is the lowest; 1 for those given, and
-    for bits beyond the ids.
+    """uint32 [words]: a bit for each of `size` ids, the first is the lowest. 1 for the given ids,
+    and for bits beyond the ids.
     """
     num_words = -(-size // WORD_BITS)
     is_allowed = np.zeros(num_words * WORD_BITS, bool)

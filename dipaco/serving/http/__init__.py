@@ -1,16 +1,13 @@
 """The service over HTTP: OpenAI's completions and chat, a page, health and metrics.
 
-    protocol.py       requests and responses as types; the OpenAPI document is made of them
+    protocol.py       requests and responses as types, the source of the OpenAPI document
     requests.py       a body -> a parsed request with routed prompts, or an error
-    conversation.py   messages -> what the template gets, and what the router reads
-    chat_template.py  messages -> a prompt, by the tokenizer's template
-    expected_values.py  which values a field may have, for an error
-    response_format.py  what an answer looks like, as types
+    chat_template.py  messages -> a prompt, and the text that the router reads
     structured.py     `response_format` -> the schema that the answer obeys, compiled, or an error
-    embeddings.py     texts -> what the router reads of them
+    embeddings.py     texts -> the features that the router reads
     tokenizing.py     texts and token ids
     cards.py          what the server has: models, levels, paths
-    admission.py      how many choices may be open; waiting until a path is in memory
+    admission.py      how many choices may be open, and waiting until a path is in memory
     answer.py         one request while it is answered: its choices and their events
     responses.py      an answer as a completion or a chat, whole or in chunks
     streaming.py      sending it, to a client that may disconnect
@@ -23,5 +20,5 @@
     connection_limit.py  how many connections may be open, and which one goes
     page.py           the page: index.html, page.css, page.js, picture.js
 
-Nothing here computes. Needs the extra `serve`; may import the rest of `serving`.
+Nothing here computes. It needs the extra `serve`, and may import the rest of `serving`.
 """

@@ -1,10 +1,10 @@
-"""A bounded number of choices at once; each waits until its path is in memory."""
+"""A bounded number of choices at once. Each waits until its path is in memory."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 
-from dipaco.serving.decoding.fairness import ClientPlaces
 from dipaco.serving.errors import QueueFull
+from dipaco.serving.fairness import ClientPlaces
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.releases import ServedRelease
@@ -12,7 +12,7 @@ from dipaco.serving.service import Service
 
 
 class RequestAdmission:
-    """One for all requests of a service; used in the event loop only.
+    """One for all requests of a service. It is used in the event loop only.
 
     Attributes:
       paths: admits to the service's cache.
@@ -21,7 +21,7 @@ class RequestAdmission:
     def __init__(self, service: Service):
         self._service = service
         self.paths = PathAdmission(service.cache)
-        self._places = ClientPlaces()  # of choices
+        self._places = ClientPlaces()  # places of choices
 
     @contextlib.contextmanager
     def admitted(self, num_choices: int, client: str) -> Generator[None]:
@@ -46,7 +46,7 @@ class RequestAdmission:
 
     @contextlib.asynccontextmanager
     async def pinned(self, served: ServedRelease, path: int, client: str) -> AsyncGenerator[None]:
-        """Keeps a path in memory for a client; waits until it fits.
+        """Keeps a path in memory for a client. Waits until it fits.
 
         Raises:
           ApiError: it cannot be served, for a reason that is known already.

@@ -22,10 +22,9 @@ import numpy as np
 
 from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
+from dipaco.serving.decoding.stream import EventBridge, Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice
 from dipaco.serving.errors import LoopStopping, PathCacheTooSmall
-from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
@@ -47,19 +46,19 @@ class Prompt(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationParams:
-    """What to generate for every prompt of a request."""
+    """Parameters of generation for every prompt of a request."""
 
     max_new_tokens: int
     sampling: SamplingSettings
     n: int = 1  # choices of each prompt
-    seed: int = 0  # of the first choice of the first prompt; the others' follow from it
+    seed: int = 0  # seed of the first choice of the first prompt. The others' follow from it
     stops: tuple[str, ...] = ()  # strings that end a choice
     stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
-    min_new_tokens: int = 0  # before one of them may end it
-    grammar: Grammar | None = None  # that the text obeys; kept compiled while it is written
+    min_new_tokens: int = 0  # tokens before a stop id may end it
+    grammar: Grammar | None = None  # grammar of the text, kept compiled while it is written
     num_logprobs: int | None = None
     has_echo: bool = False  # the text begins with the prompt
-    is_path_given: bool = False  # by the request: never routed, never re-routed
+    is_path_given: bool = False  # the request gave the path: never routed, never re-routed
 
 
 class AnswerEvent(NamedTuple):
@@ -84,13 +83,13 @@ class _Choice:
         self.path = prompt.choice.path
         self.new_ids: list[int] = []
         self.stream: Stream | None = None
-        self.left_path: int | None = None  # from which it has just moved, and may move back
+        self.left_path: int | None = None  # path that it has just left, and may return to
         self.num_moves = 0  # items of streams before the latest move are dropped
-        self.held: list[_Items] | None = None  # since a path is being chosen; None: none is
+        self.held: list[_Items] | None = None  # items since a path is being chosen. None: none is
         self.leaves_path = asyncio.Event()
         self.is_over = False
         self.is_echoed = False
-        self.times: RequestTimes | None = None  # until it is over
+        self.times: RequestTimes | None = None  # None once it is over
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -102,15 +101,12 @@ _Items = tuple[_Choice, int, Sequence[Token | Finish] | _PathChosen]
 
 
 class Answer:
-    """Starts at once; must be created in the event loop.
+    """An answer that starts at once. It must be created in the event loop.
 
     Args:
       service, admission, router, metrics: shared by all answers.
-      model: by the name that was asked for.
+      model: the name that was asked for.
       served: the release that it begins and ends in.
-      prompts: at least one.
-      params: what to generate for each.
-      client: who asks.
       admitted: the places of its choices, which it gives back.
       came_seconds: when the request came, by `time.monotonic`.
     """
@@ -158,7 +154,7 @@ class Answer:
         return len(self._choices)
 
     def close(self) -> None:
-        """Frees rows, paths and admitted choices; may be called twice."""
+        """Frees rows, paths and admitted choices. It may be called twice."""
         if not self._tasks:
             return
         for task in self._tasks:
@@ -174,7 +170,7 @@ class Answer:
         """New text, at most one event for each choice at a time.
 
         Raises:
-          ApiError, DipacoError, ...: the error that ended a choice; the answer is over then.
+          ApiError, DipacoError, ...: the error that ended a choice. The answer is over then.
         """
         num_open = len(self._choices)
         while num_open:
@@ -214,7 +210,7 @@ class Answer:
                 yield events
 
     def _time(self, num_tokens: collections.Counter[_Choice], now_seconds: float) -> None:
-        """Measures when tokens came; those of one choice that came together are one piece."""
+        """Measures when tokens came. Tokens of one choice that came together are one piece."""
         if not self._params.max_new_tokens:
             return
         for choice, number in num_tokens.items():
@@ -282,7 +278,6 @@ class Answer:
             ),
             # The stream refers to this answer, and so keeps the release while a row needs it.
             functools.partial(self._on_items, choice, choice.num_moves),
-            is_admitted=True,
         )
 
     def _on_items(self, choice: _Choice, num_moves: int, items: Sequence[Token | Finish]) -> None:
@@ -290,7 +285,7 @@ class Answer:
         self._bridge.put((choice, num_moves, items))
 
     def _is_reroute_due(self, choice: _Choice) -> bool:
-        """Whether to choose the path again: after every W tokens, if more are to come."""
+        """True if the path is to be chosen again: after every W tokens, if more are to come."""
         every = self._service.settings.reroute_every
         is_fixed = self._params.is_path_given or self.served.num_paths == 1
         if every is None or is_fixed or not choice.new_ids:
@@ -303,7 +298,7 @@ class Answer:
         return len(choice.new_ids) % every == 0 and not is_last
 
     async def _choose_path(self, choice: _Choice) -> None:
-        """Re-routes a choice while the others go on; its own tokens are held until then."""
+        """Re-routes a choice while the others go on. Its new tokens are held until then."""
         failed: list[Finish] = []
         try:
             await self._reroute(choice)

@@ -56,17 +56,18 @@ from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service
 
 JSON = "application/json"
-KEY = "dipaco.key"  # of the scope of a request: the number of its API key
-REQUEST_THREADS = 8  # that parse and route: prompts routed at once share batches of up to four
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
+KEY = "dipaco.key"  # key in a request's scope: the number of its API key
+# Threads that parse and route: prompts routed at once share batches of up to four.
+REQUEST_THREADS = 8
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected, in metrics only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HttpSettings:
     """Settings of the HTTP server."""
 
-    api_keys: tuple[str, ...] = ()  # each request must send one of them; () = no key is needed
-    max_body_bytes: int = 4 << 20  # of one request
+    api_keys: tuple[str, ...] = ()  # each request must send one. () = no key is needed
+    max_body_bytes: int = 4 << 20  # bytes of one request
     chat: ChatTemplate | None = None  # None = no template, so no chat
 
 
@@ -330,7 +331,7 @@ class _Application:
 
 
 def _client_of(request: Request) -> str:
-    """Who asks: an API key, else a connection."""
+    """The client that asks: an API key, else a connection."""
     if key := request.scope.get(KEY):
         return key
     return "connection " + ":".join(map(str, request.client or ()))

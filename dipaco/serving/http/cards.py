@@ -1,5 +1,5 @@
-"""What the server has, for clients that ask: its models with their levels, and their paths with
-what each was trained on.
+"""Cards of the server for clients that ask: its models with their levels, and its paths with the
+documents that each was trained on.
 """
 
 from dipaco.model.config import num_parameters, part_parameters

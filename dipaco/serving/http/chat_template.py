@@ -1,7 +1,7 @@
 """Messages -> a prompt, by the Jinja template that came with the tokenizer.
 
 A template is a file (`chat_template.jinja`) or a field of `tokenizer_config.json`, which also says
-which token ends a turn. Templates are untrusted programs: they run in Jinja's sandbox. They find
+which token ends a message. Templates are untrusted programs: they run in Jinja's sandbox. They find
 there what `transformers` gives them (`break` and `continue`, `generation` blocks, `strftime_now`,
 its own `tojson`), and as there, special tokens spelled out in the rendered text become special
 tokens.
@@ -20,6 +20,7 @@ from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import needs_extra
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.protocol import ChatMessage
 
 if TYPE_CHECKING:
     import jinja2.ext
@@ -77,7 +78,7 @@ class ChatTemplate:
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The token that ends a turn."""
+        """The token that ends a message."""
         return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
 
     def render(
@@ -86,8 +87,7 @@ class ChatTemplate:
         """The prompt. Raises `ApiError` if the template does not accept these messages.
 
         Args:
-          messages: of the conversation.
-          add_generation_prompt: with what stands before an answer.
+          add_generation_prompt: True: adds the beginning of an answer.
         """
         try:
             text = self._template.render(
@@ -134,7 +134,6 @@ def required_template(chat: ChatTemplate | None, instead: str) -> ChatTemplate:
     """The template. Raises `ApiError` if there is none.
 
     Args:
-      chat: of the server.
       instead: what a client can use without one.
     """
     if chat is None:
@@ -158,8 +157,8 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def generation_blocks() -> "type[jinja2.ext.Extension]":
-    """Jinja's extension for `{% generation %}`: a block that marks what the model writes, for those
-    who train on it; here it is only its content.
+    """Jinja's extension for `{% generation %}`: a block that marks the model's text for training.
+    Here only its content counts.
     """
     import jinja2.ext
     import jinja2.nodes
@@ -186,7 +185,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As in `transformers`; Jinja's own filter escapes what HTML would read."""
+    """The filter of `transformers`. Jinja's default escapes characters of HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -198,3 +197,32 @@ def _to_json(
 
 def _raise(message: str) -> None:
     raise ValueError(message)
+
+
+def template_message(message: ChatMessage) -> dict[str, str]:
+    """A message as chat templates expect it."""
+    role = "system" if message.role == "developer" else message.role
+    named = {"name": message.name} if message.name else {}
+    return {"role": role, "content": text_of(message), **named}
+
+
+def routed_text(messages: Sequence[ChatMessage], *, is_latest: bool) -> str | None:
+    """The text by which a chat is routed. None if the user has written nothing.
+
+    A chat is routed by what the user asked, not by the rendered prompt: the first tokens of that
+    are the template's markers and the system prompt, which are alike in all chats.
+
+    Args:
+      is_latest: False: the user's first message, so that the chat stays on its path. True: the
+        latest one, so that a change of subject may change the path.
+    """
+    texts = [text_of(message) for message in messages if message.role == "user"]
+    texts = [text for text in texts if text.strip()]
+    return texts[-1 if is_latest else 0] if texts else None
+
+
+def text_of(message: ChatMessage) -> str:
+    """The text of a message, its parts joined."""
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(part.text for part in message.content or ())

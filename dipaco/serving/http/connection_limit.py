@@ -1,4 +1,4 @@
-"""How many connections may be open at once, and which one goes when one too many comes.
+"""A limit of open connections, and the choice of the one that is closed.
 
 A process has a limit of open files, and at that limit the kernel resets every further client. So
 the limit is raised as far as the system allows, and below it connections are *shed*: the one that
@@ -17,7 +17,7 @@ except ImportError:  # Windows: no such limit
     resource = None
 
 NO_LIMIT = 1 << 20  # open files, where the system names no number
-OTHER_FILES = 64  # that may be opened beside connections: modules, the ledger
+OTHER_FILES = 64  # files that may be opened beside connections: modules, the ledger
 MOST_WAITING = 1024  # connections that the kernel holds for us
 
 
@@ -34,10 +34,10 @@ class Connection(Protocol):
 
 
 class ConnectionLimit:
-    """The open connections of a server; used in its event loop only.
+    """The open connections of a server. It is used in its event loop only.
 
     Args:
-      most: open at once.
+      most: connections that may be open at once.
     """
 
     def __init__(self, most: int):
@@ -46,7 +46,9 @@ class ConnectionLimit:
         self._waiting: dict[Connection, None] = {}  # for their clients, the longest first
 
     def opened(self, connection: Connection) -> None:
-        """A client has connected; closes another connection, or this one, if that is too many."""
+        """Adds a client that has connected. Closes another connection, or this one, if there are
+        too many.
+        """
         self._open.add(connection)
         if len(self._open) > self._most:
             oldest = next(iter(self._waiting), None)
@@ -59,7 +61,7 @@ class ConnectionLimit:
         return None
 
     def waits(self, connection: Connection) -> None:
-        """From now on the client is to send something; until `is_served`, it may be shed."""
+        """Marks that the client is to send something. Until `is_served`, it may be shed."""
         if connection in self._open:
             self._waiting.setdefault(connection)
 

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from dipaco.serving.decoding.fairness import ClientPlaces
 from dipaco.serving.errors import QueueFull
 from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import ClientPlaces
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import TokenId
 from dipaco.serving.http.requests import check_known, prompt_list
@@ -23,7 +23,7 @@ from dipaco.serving.models import ServedModel
 from dipaco.serving.service import Service
 
 MAX_INPUTS = 2048  # texts of one request, as at OpenAI
-MOST_REQUESTS = 16  # at once
+MOST_REQUESTS = 16  # requests at once
 TEXTS_PER_TURN = 16  # read before another client's: four batches
 Text = TypeVar("Text")
 Made = TypeVar("Made")
@@ -65,17 +65,17 @@ class EmbeddingList(Struct, kw_only=True):
 
 
 class Embedder:
-    """One for all requests of a service; used in one event loop only. Clients share its places, and
-    take turns of a few texts each: one that sends thousands delays others by a turn.
+    """One for all requests of a service, used in one event loop only. Clients share its places, and
+    a turn is a few texts: a client that sends thousands delays others by one turn.
 
     Args:
-      service: whose router reads the texts.
+      service: its router reads the texts.
     """
 
     def __init__(self, service: Service):
         self._service = service
-        self._places = ClientPlaces()  # of requests
-        # Of their own: one request may have 2,048 texts, and those that route are not to wait.
+        self._places = ClientPlaces()  # places of requests
+        # A separate thread: one request may have 2,048 texts, and routing is not to wait for them.
         self._threads = FairThreads(1, "embeddings")
 
     async def embed(self, body: EmbeddingRequest, client: str) -> bytes:
@@ -102,7 +102,7 @@ class Embedder:
     async def _in_turns(
         self, client: str, read: Callable[[Sequence[Text]], Iterable[Made]], texts: Sequence[Text]
     ) -> list[Made]:
-        """What a function makes of texts, of a few at a time."""
+        """Applies a function to texts, a few at a time."""
         made: list[Made] = []
         for first in range(0, len(texts), TEXTS_PER_TURN):
             few = texts[first : first + TEXTS_PER_TURN]
@@ -167,7 +167,7 @@ def _prefix(service: Service, given: str | Sequence[int]) -> np.ndarray:
     """The tokens of a text that are read, int32."""
     most = service.prefix_tokens
     if isinstance(given, str):
-        # The tokens that are read lie in half of this; the rest only sets off the last of them.
+        # The tokens that are read lie in half of this. The rest only sets off the last of them.
         (ids,) = service.tokenizer.encode([given[: 2 * most * service.longest_token_bytes]])
     else:
         check_known(service, "input", given)

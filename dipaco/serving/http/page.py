@@ -1,4 +1,4 @@
-"""The page at / and its files, as they lie beside this one; it connects to this server only."""
+"""The page at / and its files, which lie beside this one. It connects to this server only."""
 
 import functools
 import importlib.resources

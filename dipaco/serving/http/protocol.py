@@ -1,10 +1,10 @@
-"""Requests and responses as types: OpenAI's completions and chat, and fields that are ours alone.
+"""Requests and responses as types: OpenAI's completions and chat, and fields of this server.
 
 The published OpenAPI document is made of these types, so it says what the server does. OpenAI's
-fields that this server does not support are listed too, and accept only their neutral value; a
-field that may be left out may be null. Our own: `top_k`, `min_p`, `repetition_penalty`,
-`stop_token_ids`, `ignore_eos`, `min_tokens` and `path` in requests; `path` in choices; `dipaco` in
-the list of models.
+fields that this server does not support are listed too, and accept only their neutral value. A
+field that may be left out may be null. This server adds `top_k`, `min_p`, `repetition_penalty`,
+`stop_token_ids`, `ignore_eos`, `min_tokens` and `path` in requests, `path` in choices, and `dipaco`
+in the list of models.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,9 +12,39 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from dipaco.serving.decoding.sampling import LEAST_PENALTY, MAX_BIASES
-from dipaco.serving.http.response_format import ResponseFormat
 
-MAX_STOPS = 16  # strings; OpenAI takes 4
+
+class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True, tag="text", tag_field="type"):
+    """Any text."""
+
+
+class ObjectFormat(
+    Struct, kw_only=True, forbid_unknown_fields=True, tag="json_object", tag_field="type"
+):
+    """A JSON object."""
+
+
+class JsonSchema(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The schema that an answer obeys."""
+
+    name: str
+    description: str | None = None  # accepted and ignored, as the model is not told
+    schema: dict[str, Any] | None = None  # None = any object
+    strict: bool | None = None  # accepted: the answer always obeys
+
+
+class SchemaFormat(
+    Struct, kw_only=True, forbid_unknown_fields=True, tag="json_schema", tag_field="type"
+):
+    """JSON that obeys a schema."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | ObjectFormat | SchemaFormat
+
+
+MAX_STOPS = 16  # strings. OpenAI takes 4
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20  # alternatives for each token
 
@@ -30,14 +60,15 @@ StopIds = Annotated[list[TokenId], Meta(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 NoItems = Annotated[list[Any], Meta(max_length=0)]
-Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)]  # by token id
+Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)]  # keys are token ids
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream contains besides text."""
+    """Extra content of a stream besides text."""
 
     include_usage: bool | None = None  # false
-    continuous_usage_stats: bool | None = None  # vLLM's: that of each event so far, too; false
+    # A field of vLLM's: usage so far with each event. False by default.
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None  # accepted and ignored
 
 
@@ -45,7 +76,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The fields that both kinds of request share."""
 
     model: str
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # 1; 0 = greedy
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # 1 by default. 0 = greedy
     top_p: Probability | None = None  # 1
     top_k: TopK | None = None  # 0, and -1 as vLLM has it = all
     min_p: Probability | None = None  # 0 = off
@@ -55,7 +86,8 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     stop: Stop | Stops | None = None
     stop_token_ids: StopIds | None = None  # left out of the text, as the strings are
     ignore_eos: bool | None = None  # go on after the end of the text
-    min_tokens: Index | None = None  # 0; made before a text may end, unless by a stop string
+    # 0 by default. Tokens made before a text may end, unless by a stop string.
+    min_tokens: Index | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Accepted and ignored: for OpenAI's own accounts and records.
@@ -65,11 +97,11 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    presence_penalty: Penalty | None = None  # 0 = off; counts the tokens that are made
+    presence_penalty: Penalty | None = None  # 0 = off. Counts the tokens that are made
     frequency_penalty: Penalty | None = None
     logit_bias: Biases | None = None
     path: Index | None = None  # use this path and do not ask the router
-    response_format: ResponseFormat | None = None  # of the text that is made
+    response_format: ResponseFormat | None = None  # format of the text that is made
 
 
 class CompletionRequest(CommonRequest):
@@ -85,14 +117,14 @@ class CompletionRequest(CommonRequest):
 
 
 class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of a message; only text is supported."""
+    """A part of a message. Only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One turn of a conversation."""
+    """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None  # null = no text
@@ -140,7 +172,7 @@ class RouteRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Usage(Struct, kw_only=True):
-    """Numbers of tokens; every prompt counts once, whatever n."""
+    """Numbers of tokens. Every prompt counts once, whatever n."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -148,7 +180,7 @@ class Usage(Struct, kw_only=True):
 
 
 class CompletionLogprobs(Struct, kw_only=True):
-    """The tokens of a completion's text as parallel lists; log-probabilities in nats."""
+    """The tokens of a completion's text as parallel lists, with log-probabilities in nats."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -228,7 +260,7 @@ class ChatCompletion(Struct, kw_only=True):
 
 
 class ChatChunkChoice(Struct, kw_only=True):
-    """What an event of a stream adds to one choice."""
+    """The addition of one event of a stream to one choice."""
 
     index: int
     delta: AssistantMessage
@@ -250,7 +282,7 @@ class ChatChunk(Struct, kw_only=True):
 
 
 class PathScore(Struct, kw_only=True):
-    """The score of one path that was compared: the router's, or nats; higher is better."""
+    """The score of one path that was compared: the router's, or nats. Higher is better."""
 
     path: int
     score: float
@@ -261,7 +293,7 @@ class RouteResponse(Struct, kw_only=True):
 
     path: int
     modules: list[str]
-    scores: list[PathScore] | None  # best first; null = there is only one path
+    scores: list[PathScore] | None  # best first. null = there is only one path
     prompt_tokens: int
     routed_tokens: int  # the prefix that the router read
     is_guess: bool  # it is shorter than what the router was made for
@@ -286,12 +318,12 @@ class ModelCard(Struct, kw_only=True):
     is_routed: bool  # else every prompt goes to path 0
     num_paths: int
     context: int  # tokens
-    prefix_tokens: int  # that the router reads
-    score_meaning: str | None  # what the scores of /v1/route are; null = nothing is routed
+    prefix_tokens: int  # tokens that the router reads
+    score_meaning: str | None  # meaning of the scores of /v1/route. null = nothing is routed
     parameters_per_path: int
     parameters_total: int
     has_chat: bool
-    examples: list[str]  # of prompts: how texts of the run begin
+    examples: list[str]  # example prompts: how texts of the run begin
     levels: list[LevelCard]
 
 
@@ -313,12 +345,12 @@ class ModelList(Struct, kw_only=True):
 
 
 class PathCard(Struct, kw_only=True):
-    """A path, and what it was trained on: null where it had no documents of its own."""
+    """A path, and the documents that it was trained on: null if it had no shard."""
 
     path: int
     modules: list[str]
     documents: int | None = None
-    share: float | None = None  # of all paths' documents
+    share: float | None = None  # share of all paths' documents
     domains: dict[str, float] | None = None  # the share of each in its documents, largest first
 
 
@@ -331,7 +363,7 @@ class PathList(Struct, kw_only=True):
 
 
 class ErrorDetail(Struct, kw_only=True):
-    """What is wrong, and in which field."""
+    """The problem, and the field that it is in."""
 
     message: str
     type: str

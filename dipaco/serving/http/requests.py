@@ -6,10 +6,11 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
+import msgspec.inspect as types
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
@@ -17,10 +18,13 @@ from dipaco.errors import BadSetting
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.answer import GenerationParams
-from dipaco.serving.http.chat_template import ChatTemplate, required_template
-from dipaco.serving.http.conversation import routed_text, template_message
+from dipaco.serving.http.chat_template import (
+    ChatTemplate,
+    required_template,
+    routed_text,
+    template_message,
+)
 from dipaco.serving.http.errors import ApiError
-from dipaco.serving.http.expected_values import values_at
 from dipaco.serving.http.protocol import (
     MAX_CHOICES,
     ChatRequest,
@@ -31,7 +35,7 @@ from dipaco.serving.http.structured import WantedSchema, wanted_schema
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
-DEFAULT_TOKENS = 16  # of a completion, as OpenAI
+DEFAULT_TOKENS = 16  # tokens of a completion, as OpenAI
 MIN_TOP_P = 1e-6  # stands for 0: only the likeliest token
 
 
@@ -41,7 +45,7 @@ class UnroutedPrompt(NamedTuple):
     text: str
     ids: np.ndarray  # int32 [tokens]
     routed_by: np.ndarray  # int32 [tokens]: what the router reads
-    path: int | None  # by the request
+    path: int | None  # path that the request gives
 
 
 class ParsedRequest(NamedTuple):
@@ -51,7 +55,7 @@ class ParsedRequest(NamedTuple):
     served: ServedRelease
     prompts: list[UnroutedPrompt]
     params: GenerationParams  # without the grammar
-    schema: WantedSchema | None  # of which that is compiled
+    schema: WantedSchema | None  # the schema of the text, still to be compiled
 
     @property
     def num_choices(self) -> int:
@@ -118,7 +122,7 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
-    """The token ids of one prompt, int32; an empty one is the start of a text, as at OpenAI.
+    """The token ids of one prompt, int32. An empty prompt is the start of a text, as at OpenAI.
 
     Raises:
       ApiError, ContextTooLong.
@@ -149,7 +153,7 @@ def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
 
 
 def _check_common(service: Service, body: CommonRequest) -> int:
-    """Checks the fields that both kinds share; returns n."""
+    """Checks the fields that both kinds share. Returns n."""
     check_known(service, "stop_token_ids", body.stop_token_ids or ())
     if body.stream_options is not None and not body.stream:
         _refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")
@@ -324,3 +328,34 @@ def _api_error(problem: str, kind: type[Body]) -> ApiError:
     if what.startswith("Invalid ") and (values := values_at(kind, where)):
         what += f"; expected is {' or '.join(map(repr, values))}"
     return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")
+
+
+def values_at(kind: Any, where: str) -> list[str]:
+    """The words that a field of a body of type `kind` may have, for the answer to a wrong one. The
+    place is written like `.messages[0].role`. No words if any value may stand there, or no word.
+    """
+    found = list(_alternatives(types.type_info(kind)))
+    for name in re.findall(r"\.(\w+)|\[", where):
+        found = [each for one in found for inner in _inside(one, name) for each in inner]
+    literals = (one.values for one in found if isinstance(one, types.LiteralType))
+    return [value for values in literals for value in values if isinstance(value, str)]
+
+
+def _alternatives(info: types.Type) -> Iterator[types.Type]:
+    if isinstance(info, types.UnionType):
+        for each in info.types:
+            yield from _alternatives(each)
+    else:
+        yield info
+
+
+def _inside(info: types.Type, name: str) -> Iterator[Iterator[types.Type]]:
+    """The alternatives of a field by its name, or of a list's items, a place without a name."""
+    if isinstance(info, types.StructType) and name:
+        if name == info.tag_field and isinstance(info.tag, str):
+            yield iter([types.LiteralType((info.tag,))])
+        for field in info.fields:
+            if field.encode_name == name:
+                yield _alternatives(field.type)
+    elif isinstance(info, types.ListType) and not name:
+        yield _alternatives(info.item_type)

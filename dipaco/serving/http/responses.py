@@ -27,7 +27,7 @@ END = b"data: [DONE]\n\n"
 
 
 class AnswerFormat(Protocol):
-    """How an answer is written for one endpoint."""
+    """The format of an answer for one endpoint."""
 
     def opening(self, num_choices: int) -> msgspec.Struct | None: ...
     def chunk(self, events: list[AnswerEvent]) -> Completion | ChatChunk: ...
@@ -79,7 +79,7 @@ class CompletionFormat:
 
 
 def _tops(token: WrittenToken) -> dict[str, float] | None:
-    """The likeliest and, as OpenAI does, the token itself; None for the first of a prompt."""
+    """The likeliest and, as OpenAI does, the token itself. None for the first of a prompt."""
     if token.logprob is None:
         return None
     tops = {shown(text): logprob for text, logprob in reversed(token.top)}

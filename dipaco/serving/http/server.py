@@ -20,10 +20,10 @@ from dipaco.serving.http.connection_limit import ConnectionLimit, backlog, max_c
 from dipaco.serving.http.errors import ApiError
 
 KEEP_ALIVE_SECONDS = 30
-HEADER_SECONDS = 20.0  # for the head of a request to arrive; then the connection is closed
-UNREAD_SECONDS = 60  # that a client may leave data unread; then it counts as disconnected
-MAX_HEADER_BYTES = 64 << 10  # of a request line and its headers
-FINAL_RESPONSE_SECONDS = 1.0  # to send errors to the clients whose requests are cut off
+HEADER_SECONDS = 20.0  # time for the head of a request to arrive before the connection is closed
+UNREAD_SECONDS = 60  # time that a client may leave data unread before it counts as disconnected
+MAX_HEADER_BYTES = 64 << 10  # bytes of a request line and its headers
+FINAL_RESPONSE_SECONDS = 1.0  # time to send errors to the clients whose requests are cut off
 H2C_UPGRADE = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
 
 
@@ -34,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux. Connections inherit it
                 unread = int(UNREAD_SECONDS * 1000)
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread)
             listening.bind((host, port))
@@ -48,7 +48,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def http_config(app: Starlette, connections: int | None = None) -> uvicorn.Config:
-    """uvicorn's configuration; `connections` may be open at once, None = as many as can be."""
+    """uvicorn's configuration. `connections` may be open at once, None = as many as possible."""
     limit = ConnectionLimit(max_connections(connections))
 
     class LimitedProtocol(_Protocol):
@@ -75,9 +75,10 @@ def serve(
     cut_off: Callable[[], None],
     connections: int | None = None,
 ) -> None:
-    """Serves until SIGTERM or Ctrl-C; then takes no new requests and ends when the running ones are
-    finished. After `drain_seconds`, or at a second signal, calls `cut_off`, which ends them with an
-    error. `connections` may be open at once; None = as many as the limit of open files allows.
+    """Serves until SIGTERM or Ctrl-C. Then takes no new requests, and ends when the running ones
+    are finished. After `drain_seconds`, or at a second signal, calls `cut_off`, which ends them
+    with an error. `connections` may be open at once. None = as many as the limit of open files
+    allows.
     """
     config = http_config(app, connections)
     _Server(config, drain_seconds, say, cut_off).run(sockets=[listening])
@@ -92,8 +93,8 @@ class _Protocol(HttpToolsProtocol):
     `transformers` with it and 1.37 with httptools (`bench_serve.py --pairs 4`).
     """
 
-    connection_limit: ConnectionLimit  # of all connections of a server
-    _num_heads = 0  # that have begun
+    connection_limit: ConnectionLimit  # limit for all connections of a server
+    _num_heads = 0  # heads of requests that have begun
     _is_in_head, _is_in_body = False, False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None

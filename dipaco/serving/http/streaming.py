@@ -86,7 +86,7 @@ async def _server_sent(
     answer_format: AnswerFormat,
     options: StreamOptions | None,
 ) -> AsyncGenerator[bytes]:
-    """The server-sent events; an error after the first one is sent as the last."""
+    """The server-sent events. An error after the first one is sent as the last."""
     has_usage = bool(options and options.include_usage)
     has_usage_so_far = bool(has_usage and options and options.continuous_usage_stats)
 
@@ -108,7 +108,7 @@ async def _server_sent(
     if has_usage:
         yield event_bytes(answer_format.closing(usage_of(answer)))
     yield END
-    # If the client has just disconnected, the rest was sent without waiting; notice it here.
+    # If the client has just disconnected, the rest was sent without waiting. The pause notices it.
     await asyncio.sleep(0)
 
 

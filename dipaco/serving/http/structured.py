@@ -10,11 +10,11 @@ import msgspec
 from dipaco.serving.decoding.grammar import ANY_OBJECT, Grammar, Grammars
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.http.errors import ApiError
-from dipaco.serving.http.response_format import ObjectFormat, ResponseFormat, SchemaFormat
+from dipaco.serving.http.protocol import ObjectFormat, ResponseFormat, SchemaFormat
 
 PARAM = "response_format"
 COMPILING = 2  # schemas at once
-COMPILE_SECONDS = 30.0  # that a request waits for its own
+COMPILE_SECONDS = 30.0  # time that a request waits for its schema
 
 
 class WantedSchema(NamedTuple):
@@ -37,16 +37,16 @@ def wanted_schema(wanted: ResponseFormat | None) -> WantedSchema | None:
 
 
 class SchemaCompiler:
-    """Compiles the schemas of requests in threads of its own, which clients take in turn: no other
-    request waits for those that take seconds. One that many bring at once takes one thread. Used in
-    one event loop.
+    """Compiles the schemas of requests in separate threads, which clients share fairly: no other
+    request waits for a schema that takes seconds. One that many bring at once takes one thread. It
+    is used in one event loop.
     """
 
     def __init__(self, grammars: Grammars):
         self._grammars = grammars
         self._threads = FairThreads(COMPILING, "schemas")
         self._lock = threading.Lock()
-        self._begun: dict[str, Future[Grammar]] = {}  # by schema; those that a thread compiles now
+        self._begun: dict[str, Future[Grammar]] = {}  # keys are schemas that a thread compiles now
 
     async def compiled(self, wanted: WantedSchema, client: str) -> Grammar:
         """Raises `ApiError`, `NoGrammar`."""
@@ -87,14 +87,14 @@ class SchemaCompiler:
             ) from error
 
     def _compile_or_join(self, schema: str) -> Future[Grammar]:
-        """In a thread: what `Grammars.compiled` returns or raises. If another thread compiles the
-        schema now, it is that one's, and this returns at once.
+        """Runs in a thread. Returns or raises like `Grammars.compiled`. If another thread compiles
+        the schema now, that one's future is returned at once.
         """
         with self._lock:
             if schema in self._begun:
                 return self._begun[schema]
             mine = self._begun[schema] = Future()
-            mine.set_running_or_notify_cancel()  # of those who wait, none can cancel it
+            mine.set_running_or_notify_cancel()  # none of those who wait can cancel it
         try:
             mine.set_result(self._grammars.compiled(schema))
         except BaseException as error:

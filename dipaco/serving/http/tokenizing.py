@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from dipaco.serving.http.chat_template import ChatTemplate, required_template
-from dipaco.serving.http.conversation import template_message
+from dipaco.serving.http.chat_template import ChatTemplate, required_template, template_message
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatMessage, Messages, NoItems, TokenId
 from dipaco.serving.http.requests import check_known
@@ -20,9 +19,9 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: str | None = None
     messages: Messages | None = None
     model: str | None = None
-    add_special_tokens: bool | None = None  # accepted; none is added to a prompt or a chat
+    add_special_tokens: bool | None = None  # accepted. None is added to a prompt or a chat
     return_token_strs: bool | None = None
-    # Of messages alone:
+    # The fields below belong to messages alone.
     add_generation_prompt: bool | None = None  # true: with what stands before an answer
     continue_final_message: bool | None = None  # only false
     tools: NoItems | None = None

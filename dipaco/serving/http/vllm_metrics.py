@@ -4,20 +4,22 @@ As in vLLM a request is one choice: one prompt with `n` 4 counts as four. Only w
 meaning here is given. Names and labels: vLLM, `vllm/v1/metrics/loggers.py`.
 """
 
+import bisect
 import collections
 import contextlib
+import itertools
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from dipaco.serving.http.bulk_histogram import BulkHistogram
 from dipaco.serving.service import Service
 
 LABELS = ("model_name", "engine")
-ENGINE = "0"  # vLLM numbers its engines; a server here is one
+ENGINE = "0"  # vLLM numbers its engines. A server here is one
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5)
 BETWEEN_TOKENS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1)
 REQUEST = (0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
@@ -29,13 +31,13 @@ class RequestTimes:
 
     def __init__(self, came_seconds: float):
         self.came_seconds = self.latest_seconds = came_seconds
-        self.first_seconds = came_seconds  # of its first token
-        self.row_seconds: float | None = None  # when it first got a row; None: not known here
+        self.first_seconds = came_seconds  # time of its first token
+        self.row_seconds: float | None = None  # when it first got a row. None: not known here
         self.num_tokens = 0
 
 
 class VllmMetrics:
-    """Counters and histograms of requests; used in the event loop only."""
+    """Counters and histograms of requests. They are used in the event loop only."""
 
     def __init__(self, registry: CollectorRegistry):
         def counter(name: str, help_text: str, *labels: str) -> Counter:
@@ -87,7 +89,9 @@ class VllmMetrics:
             self.num_open[model] -= number
 
     def begin(self, model: str, prompt_tokens: int, came_seconds: float) -> RequestTimes:
-        """A request with so many tokens has its path; it came at that time (`time.monotonic`)."""
+        """Begins a request with so many tokens that has its path. It came at that time
+        (`time.monotonic`).
+        """
         self.num_open[model] += 1
         self._prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
         self._prompt_lengths.observe((model, ENGINE), prompt_tokens)
@@ -101,14 +105,11 @@ class VllmMetrics:
         row_seconds: float | None,
         now_seconds: float,
     ) -> None:
-        """So many tokens of a request have come, together; only those that its text takes.
+        """Counts tokens of a request that came together, without those after its text's end.
 
         Args:
-          model: that was asked.
-          times: of the request.
-          number: of tokens.
-          row_seconds: when the request first got a row; None = that is not known here.
-          now_seconds: when they came.
+          number: how many tokens came.
+          row_seconds: when the request first got a row. None = not known here.
         """
         since = now_seconds - times.latest_seconds
         times.latest_seconds = now_seconds
@@ -142,7 +143,7 @@ class VllmMetrics:
 
 
 class VllmCollector(Collector):
-    """What the loop does now, read at each scrape."""
+    """The loop's state, read at each scrape."""
 
     def __init__(self, service: Service, metrics: VllmMetrics):
         self._service, self._metrics = service, metrics
@@ -179,3 +180,47 @@ class VllmCollector(Collector):
         )
         preemptions.add_metric((self._service.name, ENGINE), loop.num_paused)
         yield preemptions
+
+
+class BulkHistogram(Collector):
+    """A Prometheus histogram that counts many equal values at once.
+
+    The tokens of a block come together, thousands a second. `prometheus_client`'s own histogram
+    takes three locks for each. This one is written in one thread, and read in any.
+
+    Args:
+      name, help_text: as Prometheus shows them.
+      buckets: upper bounds, ascending, without infinity.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        label_names: Sequence[str],
+        buckets: Sequence[float],
+        registry: CollectorRegistry,
+    ):
+        self._name, self._help_text, self._label_names = name, help_text, label_names
+        self._buckets = tuple(buckets)
+        self._counts: dict[tuple[str, ...], list[int]] = {}  # labels -> of each bucket, and beyond
+        self._sums: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def observe(self, labels: tuple[str, ...], value: float, number: int = 1) -> None:
+        """A value that was seen so many times."""
+        if labels not in self._counts:
+            self._sums[labels] = 0.0
+            self._counts[labels] = [0] * (len(self._buckets) + 1)
+        self._counts[labels][bisect.bisect_left(self._buckets, value)] += number
+        self._sums[labels] += number * value
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yields the form that Prometheus has: each bucket counts all values up to its bound."""
+        family = HistogramMetricFamily(self._name, self._help_text, labels=self._label_names)
+        bounds = [floatToGoString(bound) for bound in (*self._buckets, float("inf"))]
+        for labels, counts in list(self._counts.items()):
+            so_far = itertools.accumulate(counts)
+            buckets = list(zip(bounds, map(float, so_far), strict=True))
+            family.add_metric(labels, buckets, self._sums[labels])
+        yield family

@@ -1,10 +1,9 @@
-"""Clients share rows and places: each gets as many as any other, if it asks for them.
+"""Clients share the rows of a loop: each gets as many as any other, if it asks for them.
 
-A client is who sent a request: an API key, else a connection. A waiting request of the client with
-the fewest rows is served next. If no row is free, one of the client with the most is *paused* for
-it, as long as that brings the two closer: the request goes back to the head of its queue and goes
-on later where it stopped. So a client that asks for much gets all while no other wants anything,
-and delays the next one by a turn of the loop, not by its texts.
+A waiting request of the client with the fewest rows is served next. If no row is free, one of the
+client with the most is *paused* for it, as long as that brings the two closer: the request goes
+back to the head of its line and continues later. So a client that asks for much gets all while no
+other wants anything, and delays the next one by an iteration of the loop, not by its texts.
 """
 
 from collections import Counter
@@ -13,59 +12,15 @@ from collections.abc import Collection, Mapping
 from dipaco.serving.decoding.batch import Batch
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.stream import Stream
-from dipaco.serving.decoding.waiting_requests import PathKey, key_of
+from dipaco.serving.decoding.stream import PathKey, Stream, key_of
 
 ActiveRow = tuple[Batch, BatchRow]
-
-
-def has_room(held: Mapping[str, int], client: str, number: int, places: int) -> bool:
-    """Whether a client gets so many more of a number of places.
-
-    Also when all are taken, up to its equal share of them. All clients together so hold at most
-    `places` times 1 + 1/2 + ... + 1/clients: what waits is small.
-
-    Args:
-      held: places by client; one without any may be missing.
-    """
-    if sum(held.values()) + number <= places:
-        return True
-    num_clients = len({client for client, number in held.items() if number} | {client})
-    return num_clients > 1 and held.get(client, 0) + number <= places // num_clients
-
-
-class ClientPlaces:
-    """Places that clients hold, as many as `has_room` gives each. Not thread-safe."""
-
-    def __init__(self):
-        self._held: Counter[str] = Counter()
-
-    @property
-    def num_held(self) -> int:
-        return self._held.total()
-
-    def take(self, client: str, number: int, places: int | None) -> bool:
-        """Takes so many for a client, all or none of them; returns whether it got them.
-
-        Args:
-          places: for all clients; None: these are given in any case.
-        """
-        if places is not None and not has_room(self._held, client, number, places):
-            return False
-        self._held[client] += number
-        return True
-
-    def give_back(self, client: str, number: int = 1) -> None:
-        self._held[client] -= number
-        self._held += Counter()  # drops zeros
 
 
 class RowShares:
     """The active rows at one moment, by path and by client.
 
     Args:
-      batches: of the loop.
-      limits: of the loop.
       num_free: rows that no request has.
       new: rows that have just been given, and are not paused.
     """
@@ -85,14 +40,14 @@ class RowShares:
         self.by_client = Counter(map(_client_of, self._rows))
 
     def may_begin(self, client: str, key: PathKey) -> bool:
-        """Whether a request may get a row now, if need be that of a client with more."""
+        """True if a request may get a row now, perhaps from a client with more rows."""
         most = self._limits.rows_per_client
         if most is not None and self.by_client[client] >= most:
             return False
         return self._is_free(key) or self._gives_way(client, key) is not None
 
     def to_pause(self, stream: Stream) -> ActiveRow | None:
-        """The row to pause for a request that may begin; None = there is a free one."""
+        """The row to pause for a request that may begin. None = there is a free one."""
         client, key = stream.request.client, key_of(stream)
         if self._is_free(key) or (other := self._gives_way(client, key)) is None:
             return None
