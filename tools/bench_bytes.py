@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from support.command_line import parser_of
 from support.memory_bucket import Machine, Machines
 from support.scratch import scratch
 
@@ -71,9 +72,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--codecs", default=",".join(CODECS), help="outer.codec, by commas")
     parser.add_argument("--experts", type=int, default=2, help="of each level: K x K paths")
     parser.add_argument("--phases", type=int, default=4)

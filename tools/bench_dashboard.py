@@ -16,7 +16,6 @@ ten more pages, `megabytes` the recording; `paint` and `jump` are what Chromium 
 clock, from an address to the grid, and to show another moment (the median of nine).
 """
 
-import argparse
 import json
 import resource
 import statistics
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from support.chromium import chromium
+from support.command_line import parser_of
 from support.cpu_seconds import cpu_seconds_of
 from support.made_up_run import make_run
 from support.scratch import scratch
@@ -42,9 +42,7 @@ from dipaco.store.address import Address
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--cost", metavar="RUN", help="a run's folder or URL")
     parser.add_argument("--live", metavar="CONFIG", type=Path, help="of a run that is started here")
     parser.add_argument("--seconds", type=float, default=60.0)

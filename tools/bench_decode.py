@@ -19,13 +19,15 @@ import contextlib
 import json
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from rivals.transformers_rival import Theirs, seconds
-from support.paired_ratio import median_and_interval
+from rivals.transformers_rival import Theirs
+from support.command_line import parser_of
+from support.rounds import in_turn, ratio_of, seconds_of
 
 from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.huggingface import export_checkpoint
@@ -90,31 +92,33 @@ def measure(rows: int, options: argparse.Namespace, config: ModelConfig, prepare
     threads = theirs.choose_threads(lambda: theirs.generate(draw(), options.new_tokens))
     ours.generate(draw(), options.new_tokens)  # compiles
 
-    ratios, our_seconds, their_seconds, same, ties = [], [], [], 0, 0
-    for _ in range(options.pairs):
-        prompts, tokens = draw(), {}
-        our_seconds.append(
-            seconds(lambda: tokens.update(ours=ours.generate(prompts, options.new_tokens)))  # noqa: B023
-        )
-        their_seconds.append(
-            seconds(lambda: tokens.update(theirs=theirs.generate(prompts, options.new_tokens)))  # noqa: B023
-        )
-        ratios.append(their_seconds[-1] / our_seconds[-1])
-        counts = compare_tokens(theirs, prompts, tokens["ours"], tokens["theirs"])
-        same, ties = same + counts[0], ties + counts[1]
-    median, low, high = median_and_interval(ratios)
-    made = rows * options.new_tokens
+    prompts, made = [draw() for _ in range(options.pairs)], {}
+
+    def generating(side: Ours | Theirs) -> Callable[[int], float]:
+        def measure(number: int) -> float:
+            return seconds_of(lambda: made.setdefault(side, []).append(
+                side.generate(prompts[number], options.new_tokens)
+            ))  # fmt: skip
+
+        return measure
+
+    seconds = in_turn({side: generating(side) for side in (ours, theirs)}, options.pairs)
+    same, ties = np.sum([
+        compare_tokens(theirs, *each)
+        for each in zip(prompts, made[ours], made[theirs], strict=True)
+    ], axis=0)  # fmt: skip
+    ratio, tokens = ratio_of(seconds[theirs], seconds[ours]), rows * options.new_tokens
     print(
-        f"{rows:4}  {made / statistics.median(our_seconds):9.0f}"
-        f"  {made / statistics.median(their_seconds):12.0f} ({threads} threads)"
-        f"  {median:6.2f} [{low:.2f}, {high:.2f}]  {same} tokens the same, {ties} ties",
+        f"{rows:4}  {tokens / statistics.median(seconds[ours]):9.0f}"
+        f"  {tokens / statistics.median(seconds[theirs]):12.0f} ({threads} threads)"
+        f"  {ratio!s:>20}  {same} tokens the same, {ties} ties",
         flush=True,
     )
-    return round(median, 3)
+    return round(ratio.median, 3)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--pairs", type=int, default=20, help="of runs, for each number of rows")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])

@@ -26,6 +26,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from support.command_line import parser_of
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
 from support.swarm_run import write_config
@@ -45,9 +46,7 @@ SHORT = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--d-model", type=int, default=32)

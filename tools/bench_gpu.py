@@ -1,10 +1,10 @@
-"""What an accelerator gives: training against its arithmetic, decoding against its memory.
+"""What an accelerator gives: training against its arithmetic.
 
     python tools/bench_gpu.py                        # all of it; needs jax, flax and optax only
     python tools/bench_gpu.py --only train --profile profile
     python tools/bench_gpu.py --anyway --tiny        # where there is none: that it runs, no more
 
-Three measurements, each with a table and a line of JSON; the last line has the ratio of each.
+Two measurements, each with a table and a line of JSON; the last line has the ratio of each.
 
 attention  cuDNN's kernel against attention written out, on packed rows: how far the loss and the
            gradients are apart (bfloat16), before anything is timed with it.
@@ -15,11 +15,8 @@ train      the paper's path of 150 M parameters (12 layers, d_model 896, vocabul
            attention one at a time. `XLA_FLAGS=--xla_gpu_deterministic_ops=true` has equal bits.
            Memory is what the compiler says that the step needs. With --profile also where the best
            step's time goes.
-decode     the same path, a token at a time in each of B rows: the time to read its parameters and
-           the rows' keys and values once, at the data sheet's bandwidth, over the time it took.
-
 Times are medians of windows of a few steps. A device that the table does not know is measured: a
-large product, a large copy. On CPU `--anyway --tiny` runs all of it. On an H100 each setting takes
+large product. On CPU `--anyway --tiny` runs all of it. On an H100 each setting takes
 20 s, most of them to compile.
 """
 
@@ -37,19 +34,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from support.device_profile import kernel_seconds
+from jax.profiler import ProfileData
+from support.command_line import parser_of, several
 
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
-from dipaco.model.inference import prepare
 from dipaco.model.kernels import result_dtype
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
-from dipaco.serving.decoding.decode import decode_block, gather_rows, make_pool
-from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
 
 PAPER = ModelConfig(
     vocab_size=32_000,
@@ -76,44 +71,40 @@ class Peak(NamedTuple):
     """What a device can do at most."""
 
     flops: float  # a second: dense bfloat16 products, summed in float32
-    bandwidth: float  # bytes a second of its memory
     source: str
 
 
 # From the vendors' data sheets, without sparsity. Longer names first: the first that is part of
 # `device_kind` counts.
 PEAKS = {
-    "H100 PCIe": (756e12, 2.0e12),
-    "H100 NVL": (835e12, 3.9e12),
-    "GH200": (989e12, 4.0e12),
-    "H200": (989e12, 4.8e12),
-    "H100": (989e12, 3.35e12),
-    "B200": (2250e12, 8.0e12),
-    "A100-SXM4-40GB": (312e12, 1.555e12),
-    "A100-PCIE-40GB": (312e12, 1.555e12),
-    "A100": (312e12, 2.0e12),
-    "L40S": (362e12, 0.864e12),
-    "L4": (121e12, 0.3e12),
-    "A10G": (70e12, 0.6e12),
-    "RTX 4090": (165e12, 1.008e12),
-    "TPU v6": (918e12, 1.64e12),
-    "TPU v5 lite": (197e12, 0.819e12),
-    "TPU v5": (459e12, 2.765e12),
-    "TPU v4": (275e12, 1.2e12),
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "B200": 2250e12,
+    "A100-SXM4-40GB": 312e12,
+    "A100-PCIE-40GB": 312e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "RTX 4090": 165e12,
+    "TPU v6": 918e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v4": 275e12,
 }
 
 
 def peak_of(device: jax.Device, scale: int) -> Peak:
     """By the table, or measured on squares of `scale`."""
-    for name, (flops, bandwidth) in PEAKS.items():
+    for name, flops in PEAKS.items():
         if name in device.device_kind:
-            return Peak(flops, bandwidth, f"data sheet of {name}")
+            return Peak(flops, f"data sheet of {name}")
     square = jnp.ones((scale, scale), jnp.bfloat16)
     product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=jnp.float32))
-    copy = jax.jit(lambda x: x + 1)
-    many = jnp.ones((8, scale, scale), jnp.float32)
-    flops = 2 * scale**3 / seconds_of(lambda: product(square, square))
-    return Peak(flops, 2 * many.nbytes / seconds_of(lambda: copy(many)), "measured")
+    return Peak(2 * scale**3 / seconds_of(lambda: product(square, square)), "measured")
 
 
 def seconds_of(work: Callable[[], Any], windows: int = 9, calls: int = 3) -> float:
@@ -255,6 +246,20 @@ def bench_train(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     return {"mfu": top["mfu"], "best": top, "rows": rows}
 
 
+def kernel_seconds(folder: Path) -> dict[str, float]:
+    """Seconds of each kernel on the first GPU, by its name, longest first; empty without one."""
+    totals: collections.Counter[str] = collections.Counter()
+    for file in sorted(folder.rglob("*.xplane.pb")):
+        for plane in ProfileData.from_file(str(file)).planes:
+            if plane.name != "/device:GPU:0":
+                continue
+            for line in plane.lines:
+                if line.name.startswith("Stream"):
+                    for event in line.events:
+                        totals[event.name] += event.duration_ns / 1e9
+    return dict(totals.most_common())
+
+
 def print_shares(profile: Path) -> None:
     """Of a traced step: what its kernels do."""
     seconds = kernel_seconds(profile)
@@ -316,62 +321,16 @@ def bench_attention(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]
     return {"attention_error": round(ratio, 3)}
 
 
-# --- decoding -----------------------------------------------------------------------------------
-
-
-def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
-    model, steps = arguments.model, arguments.decode_steps
-    slots = model.max_length // 2
-    prepared = prepare(model, initialise(model, jax.random.key(0)))
-    # Of the embedding a step reads one row for each token; of all else, everything.
-    read = sum(
-        leaf.nbytes
-        for name, part in prepared.items()
-        if name != "embed" or model.tied_head
-        for leaf in jax.tree.leaves(part)
-    )
-    print(f"\ndecode: {slots} slots a row\n{'rows':>6} {'tokens/s':>10} {'of bandwidth':>13}")
-    ratios = {}
-    for rows in arguments.decode_rows:
-        pool, numbers = make_pool(model, rows), jnp.arange(rows)
-        gathered = gather_rows(pool, numbers, slots)
-        kept = sum(leaf.nbytes for leaf in jax.tree.leaves(gathered))
-        history, lengths = jnp.zeros((rows, slots), jnp.int32), jnp.full(rows, slots // 2)
-        greedy = stack_settings([SamplingSettings(temperature=0.0)] * rows)
-        uniforms = jnp.zeros((steps, rows, NUM_UNIFORMS))
-
-        def work(
-            history=history, lengths=lengths, greedy=greedy, uniforms=uniforms, numbers=numbers
-        ):
-            nonlocal pool, gathered
-            made, pool, gathered = decode_block(
-                model, prepared, pool, gathered, numbers, history, lengths, greedy, uniforms, False
-            )
-            return made
-
-        seconds = seconds_of(work) / steps
-        ratios[str(rows)] = round((read + kept) / peak.bandwidth / seconds, 4)
-        print(f"{rows:6} {rows / seconds:10.0f} {ratios[str(rows)]:13.1%}", flush=True)
-    return {"decode_vs_bandwidth": ratios}
-
-
 BENCHES = {
     "attention": bench_attention,
     "train": bench_train,
-    "decode": bench_decode,
 }
 
 
-def numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--only", default=",".join(BENCHES), help="of them, by commas (all)")
-    parser.add_argument("--batches", type=numbers, default=[16, 32, 64, 128], help="rows to train")
-    parser.add_argument("--decode-rows", type=numbers, default=[1, 8, 32, 128])
-    parser.add_argument("--decode-steps", type=int, default=32, help="tokens a call (32)")
+    parser.add_argument("--batches", type=several, default=(16, 32, 64, 128), help="rows to train")
     parser.add_argument("--profile", metavar="FOLDER", help="trace of the best training step")
     parser.add_argument("--anyway", action="store_true", help="run where there is no accelerator")
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
@@ -383,12 +342,12 @@ def main() -> None:
         return
     arguments.model = TINY if arguments.tiny else PAPER
     if arguments.tiny:
-        arguments.batches, arguments.decode_rows, arguments.decode_steps = [2, 4], [1, 2], 4
+        arguments.batches = (2, 4)
     arguments.has_cudnn = "NVIDIA" in device.device_kind
     peak = peak_of(device, 512 if arguments.tiny else 8192)
     print(
-        f"{device.device_kind}: {peak.flops / 1e12:.1f} TFLOP/s, "
-        f"{peak.bandwidth / 1e12:.2f} TB/s ({peak.source}); jax {jax.__version__}"
+        f"{device.device_kind}: {peak.flops / 1e12:.1f} TFLOP/s ({peak.source}); "
+        f"jax {jax.__version__}"
     )
     if arguments.profile is not None:
         Path(arguments.profile).mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.command_line import parser_of
 from support.scratch import scratch
 from support.sites import SERVERS, Site, site, why_no_site
 
@@ -157,9 +158,7 @@ class Results:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--mbit", type=float, default=20.0, help="of every host, each way (20)")
     parser.add_argument("--store-mbit", type=float, help="of the servers' host; else unshaped")
     parser.add_argument("--step-seconds", type=float, default=1.0, help="of an inner step (1)")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.command_line import parser_of
 
 HOME = Path(__file__).parents[1]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -70,7 +71,7 @@ def train(setting: dict[str, Any], rows: int, steps: int, layers: int) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", type=int, default=8, help="of a batch (8)")
     parser.add_argument("--steps", type=int, default=2, help="taken; the last is timed (2)")
     parser.add_argument("--layers", type=int, default=12, help="(12)")

@@ -18,6 +18,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from support.command_line import parser_of
+
 from dipaco.swarm.leading import leasing
 from dipaco.swarm.leading.leasing import WorkLease, lease_rows
 from dipaco.swarm.leading.members import GroupMember
@@ -174,9 +176,7 @@ def round_seconds(links: Sequence[Link], num_bytes: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--block-seconds", type=float, nargs="+", default=[0.8, 1.2, 0.4, 0.8, 1.2], metavar="S"
     )

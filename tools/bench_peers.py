@@ -44,6 +44,7 @@ from rivals.load_generator import LoadFailed, LoadGenerator
 from rivals.peers import Peer
 from rivals.server_process import ServerFailed
 from support.bench_run import make_run
+from support.command_line import parser_of
 from support.scratch import scratch
 
 PROMPT = 16  # tokens
@@ -260,7 +261,7 @@ def _say(text: str) -> None:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--rivals-env",
         type=Path,

@@ -7,7 +7,6 @@ of its own, and adds up the proportional memory (PSS) of that process and its ch
 of a second. Linux only.
 """
 
-import argparse
 import json
 import random
 import subprocess
@@ -15,6 +14,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from support.command_line import parser_of
 
 PREPARE = """
 import sys
@@ -63,7 +64,7 @@ def memory_of_all(pid: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--megabytes", type=int, default=100, help="of text (100)")
     parser.add_argument("--processes", type=int, default=0, help="that tokenise (one a CPU)")
     arguments = parser.parse_args()

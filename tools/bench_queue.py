@@ -17,8 +17,7 @@ and 289 modules that has N phases behind it, while 255 paths are claimed and not
 summary shows something, *heartbeat* and *silent workers* what every worker asks once a heartbeat,
 *late tasks* what an idle one asks once a lease; *renewal* is a busy worker's, *launcher*, *monitor*
 and *metrics* are one poll, one look and one scrape. In the last line, `idle_look_ms` is the dearest
-look of an idle worker, in which all of its questions fall together. What thousands of idle workers
-cost is measured by `bench_idle.py`.
+look of an idle worker, in which all of its questions fall together.
 """
 
 import argparse
@@ -32,19 +31,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.long_run import grow
+from support.command_line import parser_of
 from support.scratch import scratch
 from support.servers import server_at
 
 from dipaco.control.claims.queue import ALL_KINDS
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.planning.tasks import Contribution, Task
+from dipaco.control.planning.tasks import Claim, Contribution, Task
 from dipaco.receipt import Receipt
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import Level, Topology
 
 FAN_IN, MODULES = 64, 512
+PATHS, SHARED = 256, 33  # A long run's paths, and its modules that several paths share.
 TOPOLOGY = Topology(
     levels=(
         Level(name="all", parts=("embed",), experts=MODULES),
@@ -97,9 +97,7 @@ def place_of(url: str | None, folder: Path) -> tuple[Path | str, str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--claimers", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="the median is shown")
@@ -187,6 +185,45 @@ def compare_histories(places: dict[str, Any], options: argparse.Namespace) -> di
         },
         "milliseconds": results,
     }
+
+
+def grow(ledger: Ledger, phases: int, workers: int = PATHS) -> list[Claim]:
+    """Fills a new ledger with a run of 256 paths that has so many phases behind it.
+
+    In the next phase 255 paths are claimed and one is waiting, so that nothing is ready. Returns
+    the claims, whose workers are the first of those that are there.
+    """
+    execute = ledger._database._connection.execute  # ty: ignore[missing-attribute]
+
+    def add(table: str, columns: str, rows: int, values: str) -> None:
+        execute(
+            f"INSERT INTO {table} ({columns}) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL "
+            f"SELECT i + 1 FROM n WHERE i < {rows - 1}) SELECT {values} FROM n"
+        )
+
+    def add_tasks(kind: str, rows: int, phase: int, priority: int, state: str) -> None:
+        columns = "kind, arm, subject, phase, priority, state"
+        values = f"'{kind}', 'modular', CAST(i AS TEXT), {phase}, {priority}, '{state}'"
+        add("tasks", columns, rows, values)
+
+    modules = PATHS + SHARED
+    trained = "arm, path, phase, name, digest, num_bytes, step, batches, losses, tokens, seconds, "
+    for phase in range(phases):
+        add_tasks("train", PATHS, phase, 8, "done")
+        add_tasks("outer", modules, phase, 3, "done")
+        values = f"'modular', i, {phase}, '', '', 8, 1, '', '[1.0]', 100, 600.0, 8, 8, ''"
+        add("trained", f"{trained} bytes_down, bytes_up, machine", PATHS, values)
+        values = f"'modular', CAST(i AS TEXT), {phase}, '', '', 8"
+        add("modules", "arm, module, phase, name, digest, num_bytes", modules, values)
+    add_tasks("train", PATHS, phases, 8, "ready")
+    here = "name, host, pid, life, machine, version, state, epoch, joined, heartbeat"
+    values = "'worker ' || i, 'host', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', 0, 0"
+    add("workers", here, workers, values)
+    claims = [ledger.queue.claim(f"worker {number}") for number in range(PATHS - 1)]
+    execute("UPDATE tasks SET state = 'waiting' WHERE state = 'ready'")
+    if ledger._database.is_remote:
+        execute("VACUUM ANALYZE")  # as a server does by itself, after a minute
+    return [claim for claim in claims if claim is not None]
 
 
 def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:

@@ -17,12 +17,9 @@ same phases and outer steps, with no preemption and no time between them. One mo
 all paths, so every phase waits for its last path. `scheduler CPU` is this process's time in claim,
 renew and finish, by task.
 
-All else that is asked of a ledger is asked as well, as often: work summaries and looks for late
-tasks of idle workers, heartbeats of all, with looks for silent workers, polls of `--launchers`
-launchers, looks of the monitor, scrapes of metrics. `milliseconds_per_call` has each of them, and
-`core_share` how much of one core each keeps busy in a second of the run (in this process; where
-the database is a server, this is the client's time and its wait: `wall_share`). With thousands of
-workers `--sample 0.01` asks one in a hundred of the idle ones' questions, and counts it for all.
+Workers ask whatever else they ask in a run, as often: work summaries and looks for late tasks of
+idle workers, and heartbeats of all, with their looks for silent workers. `milliseconds_per_call`
+and `core_share`, the part of one core that a question keeps busy, are of this process.
 The last line is one JSON object.
 """
 
@@ -40,6 +37,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from support.command_line import parser_of
 from support.scratch import scratch
 from support.servers import server_at
 
@@ -69,7 +67,6 @@ OUTER_SECONDS = 2.0
 SPREAD = 0.05  # of how long phases take
 AWAY_SECONDS = 60.0  # until a worker that was preempted is back
 BEATS_PER_LEASE = 4
-LAUNCHER_SECONDS, MONITOR_SECONDS, SCRAPE_SECONDS = 2.0, 1.0, 15.0
 OF_TASKS = ("claim", "renew", "finish", "snapshot")
 
 
@@ -89,9 +86,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--phases", type=int, default=100)
     parser.add_argument("--grid", type=int, default=16, help="16 = 16x16 = 256 paths")
     parser.add_argument("--workers", type=int, default=512)
@@ -101,8 +96,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--resume-seconds", type=float, default=5.0, help="virtual")
     parser.add_argument("--lease-seconds", type=float, default=60.0, help="virtual")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--launchers", type=int, default=16)
-    parser.add_argument("--sample", type=float, default=1.0, help="of idle workers' questions")
     parser.add_argument("--database", help="postgresql = one started here; postgresql://...")
     parser.add_argument("--folder", help="of SQLite's ledger")
     return parser.parse_args()
@@ -143,8 +136,7 @@ class Simulation:
         self._idle = [f"worker {n}" for n in range(options.workers)]
         self._running: set[Claim] = set()
         self._cpu_seconds: dict[str, float] = collections.defaultdict(float)
-        self._wall_seconds: dict[str, float] = collections.defaultdict(float)
-        self._calls: dict[str, float] = collections.defaultdict(float)
+        self._calls: collections.Counter[str] = collections.Counter()
         self._away: set[str] = set()
         self._idle_since: dict[str, int] = {}  # worker -> the number of its spell of idleness
         self._began_seconds: float | None = None  # the first phase
@@ -183,13 +175,12 @@ class Simulation:
                 1e3 * sum(self._cpu_seconds[name] for name in OF_TASKS) / tasks, 3
             ),
             "wall_seconds": round(time.monotonic() - began, 1),
-            "calls": {name: round(times) for name, times in self._calls.items()},
+            "calls": dict(self._calls),
             "milliseconds_per_call": {
                 name: round(1e3 * self._cpu_seconds[name] / times, 3)
                 for name, times in self._calls.items()
             },
             "core_share": self._shares(self._cpu_seconds, virtual),
-            "wall_share": self._shares(self._wall_seconds, virtual),
         }
 
     def _shares(self, seconds: dict[str, float], virtual: float) -> dict[str, float]:
@@ -235,15 +226,14 @@ class Simulation:
     def _at(self, seconds: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._events, (seconds, next(self._numbers), happen))
 
-    def _asked(self, what: str, ask: Callable[[], Any], times: float = 1.0) -> Any:
-        """Something of the ledger; its time counts, `times` over."""
-        began, wall = time.process_time(), time.monotonic()
+    def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
+        """Asks the ledger something, and adds up the processor time."""
+        began = time.process_time()
         try:
             return ask()
         finally:
-            self._cpu_seconds[what] += times * (time.process_time() - began)
-            self._wall_seconds[what] += times * (time.monotonic() - wall)
-            self._calls[what] += times
+            self._cpu_seconds[what] += time.process_time() - began
+            self._calls[what] += 1
 
     # --- what is asked all the time -----------------------------------------------------------
 
@@ -253,10 +243,6 @@ class Simulation:
             self._join(worker)
             self._at(self._rng.uniform(0, self._beat_seconds), lambda w=worker: self._look_out(w))
             self._begin_idling(worker)
-        for number in range(self._options.launchers):
-            self._often(LAUNCHER_SECONDS, "launcher", lambda n=number: self._poll(f"launcher {n}"))
-        self._often(MONITOR_SECONDS, "monitor", self._monitor)
-        self._often(SCRAPE_SECONDS, "metrics", self._scrape)
 
     def _join(self, worker: str) -> None:
         self._ledger.members.join(
@@ -266,32 +252,6 @@ class Simulation:
     @property
     def _beat_seconds(self) -> float:
         return self._options.lease_seconds / BEATS_PER_LEASE
-
-    def _often(self, seconds: float, what: str, ask: Callable[[], Any]) -> None:
-        def again() -> None:
-            self._asked(what, ask)
-            self._at(self._now + seconds, again)
-
-        self._at(self._now + self._rng.uniform(0, seconds), again)
-
-    def _poll(self, launcher: str) -> None:
-        self._ledger.queue.is_finished()
-        self._ledger.failures.stuck()
-        self._ledger.meta.command()
-        self._ledger.meta.desired_workers(launcher)
-
-    def _monitor(self) -> None:
-        self.counts["lost"] += len(self._ledger.reaper.reap())
-        self._ledger.queue.unfinished()
-        self._ledger.members.list()
-
-    def _scrape(self) -> None:
-        with self._ledger.at_one_moment():
-            self._ledger.queue.task_counts()
-            self._ledger.progress.tokens_by_arm()
-            self._ledger.progress.bytes_by_kind()
-            self._ledger.progress.newest_modules()
-            self._ledger.progress.training_totals(MODULAR)
 
     def _look_out(self, worker: str) -> None:
         """A heartbeat, of a worker that is idle or busy; with it, the look for silent workers."""
@@ -311,17 +271,15 @@ class Simulation:
     def _begin_idling(self, worker: str) -> None:
         """It looks at once, and then after a fifth of the time that it has been idle."""
         spell = self._idle_since[worker] = next(self._numbers)
-        if self._rng.random() < self._options.sample:
-            self._look(worker, spell, MIN_WAIT_SECONDS, self._now)
+        self._look(worker, spell, MIN_WAIT_SECONDS, self._now)
 
     def _look(self, worker: str, spell: int, wait: float, looked_for_late: float) -> None:
         if self._idle_since.get(worker) != spell:
             return  # it has a task, or is away
-        times = 1 / self._options.sample
-        self._asked("work_summary", lambda: self._ledger.meta.work_summary(ALL_KINDS), times)
+        self._asked("work_summary", lambda: self._ledger.meta.work_summary(ALL_KINDS))
         if self._now - looked_for_late >= self._options.lease_seconds:
             looked_for_late = self._now
-            late = self._asked("late tasks", lambda: self._ledger.queue.claim_backup(worker), times)
+            late = self._asked("late tasks", lambda: self._ledger.queue.claim_backup(worker))
             if late is not None:
                 self._take(worker, late)
                 return

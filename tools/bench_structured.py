@@ -13,7 +13,6 @@ by hand, and their tokens of which the schema allows one only are counted: a ser
 these. The last line is JSON; the exit code is 1 unless every text obeys the schema.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -26,7 +25,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from support.paired_ratio import median_and_interval
+from support.command_line import parser_of, several
+from support.rounds import median_and_interval
 
 from dipaco.model.inference import prepare
 from dipaco.model.spec import initialise
@@ -124,13 +124,13 @@ def made_by(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument(
         "--schema", choices=SCHEMAS, default="record",
         help="record: four short fields, most tokens are forced; note: most are drawn, in a string",
     )  # fmt: skip
-    parser.add_argument("--rows", default="1,8,32", help="at once (1,8,32)")
+    parser.add_argument("--rows", type=several, default=(1, 8, 32), help="at once (1,8,32)")
     parser.add_argument("--pairs", type=int, default=5, help="of each number of rows (5)")
     parser.add_argument("--draws", type=int, default=500, help="texts that are checked (500)")
     parser.add_argument(
@@ -164,7 +164,7 @@ def main() -> None:
     counted_by = Grammars(vocabulary)  # else counting would wear out those that are timed
     stop_ids = frozenset() if end is None else frozenset({end})
     ratios, checked, valid, forced, tokens_made, seed = {}, 0, 0, 0, 0, 0
-    for rows in map(int, options.rows.split(",")):
+    for rows in options.rows:
         limits = LoopLimits(rows=rows, rows_per_path=rows)
         loop = Loop(
             config, lambda *_: contextlib.nullcontext(prepared), limits=limits, grammars=grammars
@@ -197,9 +197,9 @@ def main() -> None:
             free_texts, free_seconds = made_by(loop, free, clock)
             assert [len(tokens) for tokens in free_texts] == lengths
             pairs.append(free_seconds / seconds)
-        ratio, low, high = median_and_interval(pairs[1:])
-        ratios[str(rows)] = round(ratio, 3)
-        print(f"{rows} rows: {ratio:.2f} ({low:.2f} to {high:.2f}) of the speed without a schema")
+        ratio = median_and_interval(pairs[1:])
+        ratios[str(rows)] = round(ratio.median, 3)
+        print(f"{rows} rows: {ratio} of the speed without a schema")
     found = {"draws": checked, "valid": valid, "forced": round(forced / tokens_made, 3)}
     print(json.dumps({"speed_with_schema": ratios, **found}))
     if valid < checked:

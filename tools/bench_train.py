@@ -1,8 +1,7 @@
-"""How fast a training step is beside PyTorch's, and what a phase costs beside its bare steps.
+"""How fast a training step is beside PyTorch's.
 
     python tools/bench_train.py --dtypes float32
     python tools/bench_train.py --dtypes bfloat16
-    python tools/bench_train.py --dtypes --corpus runs/quickstart/corpus
 
 The step is that of a run (`Programs.step`) at d_model 256, 4 layers, 4 heads, d_ff 1024, sequence
 256, batch 16, vocabulary 8192: 8.39 M parameters. The rival is `torch_llama.py`, eager and under
@@ -13,16 +12,11 @@ to ours, of one round. `runs/allocator.py` is given to PyTorch as well, since it
 (eager float32 1.5 to 1.1 s a step; `--stock` leaves it out), and it is at its best then: one thread
 takes 2.1 s, AdamW with `foreach` 1.24.
 
-With `--corpus`, a prepared one, also the overhead: a phase of 20 steps of the quickstart's model
-as the trainer runs it (rows read, packed and placed, losses fetched, a bar drawn) against the bare
-step on batches that lie ready. Steps of 50 ms: larger ones hide more.
-
 The last line is JSON; null is what was not asked for. Above 1, we are faster.
 """
 
 import argparse
 import dataclasses
-import io
 import json
 import os
 import subprocess
@@ -34,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.paired_ratio import median_and_interval
+from support.command_line import parser_of
+from support.rounds import in_turn, ratio_of
 
 HOME = Path(__file__).parents[1]
 
@@ -147,12 +142,12 @@ class Contender:
             env=os.environ | {"PYTHONPATH": str(HOME)},
         )
         self.first_losses = json.loads(self._read())
-        self.seconds: list[float] = []
 
-    def take_a_step(self) -> None:
+    def step_seconds(self, number: int) -> float:
+        """Takes a step."""
         assert self._process.stdin
         print(file=self._process.stdin, flush=True)
-        self.seconds.append(float(self._read()))
+        return float(self._read())
 
     def end(self) -> None:
         assert self._process.stdin
@@ -167,87 +162,24 @@ class Contender:
         return line
 
 
-def compare(dtype: str, rounds: int, file: Path, stock: bool) -> dict[str, Contender]:
-    """Every contender, after as many steps as there are rounds, in turn."""
+def compare(dtype: str, rounds: int, file: Path, stock: bool) -> dict[str, list[float]]:
+    """Seconds of every contender's steps, one in each round."""
     contenders = {}
     for kind in ("ours", *RIVALS):
         contenders[kind] = Contender(kind, dtype, file, keeps_memory=kind == "ours" or not stock)
         ours, losses = contenders["ours"].first_losses, contenders[kind].first_losses
         if not np.allclose(losses, ours, rtol=TOLERANCE[dtype], atol=0):
             raise SystemExit(f"{kind} {dtype} has other losses: {losses}, ours {ours}")
-    for _ in range(rounds):
-        for contender in contenders.values():
-            contender.take_a_step()
+    seconds = in_turn({kind: one.step_seconds for kind, one in contenders.items()}, rounds)
     for contender in contenders.values():
         contender.end()
-    return contenders
-
-
-def overhead(corpus_folder: Path, pairs: int) -> list[float]:
-    """A phase's time over that of its bare steps, for each pair."""
-    import jax
-    import quickstart
-
-    from dipaco.data.corpus import Corpus
-    from dipaco.data.pipeline import Batches
-    from dipaco.data.shards import build_shard
-    from dipaco.inner.phase import run_phase
-    from dipaco.observe.progress import Progress
-    from dipaco.runs.allocator import keep_freed_memory
-    from dipaco.runs.programs import Programs
-
-    keep_freed_memory()
-    corpus, config = Corpus.open(corpus_folder), quickstart.run()
-    inner, programs = config.inner, Programs(config)
-    plan = build_shard(corpus, 0, corpus.documents("train"), config.data.length, 0).plan
-    batches = Batches(corpus, plan, inner.batch_size, seed=0)
-    rates = np.full(inner.steps, RATE)
-    tokens = inner.batch_size * config.data.length
-    state = programs.place(programs.initial_parts(), None, 0)
-    bar = Progress("phase", 1000 * inner.steps, stream=_Terminal())
-
-    def phase(number: int) -> float:
-        nonlocal state
-        start = number * inner.steps
-        began = time.perf_counter()
-        result = run_phase(
-            state,
-            map(programs.place_batch, batches.iterate(start, inner.steps)),
-            rates,
-            programs.step,
-            on_step=lambda _, loss: bar.advance(1, tokens=tokens, loss=loss),
-        )
-        state = jax.block_until_ready(result.state)
-        return time.perf_counter() - began
-
-    def bare_steps(number: int) -> float:
-        nonlocal state
-        steps = range(number * inner.steps, (number + 1) * inner.steps)
-        ready = jax.block_until_ready([programs.place_batch(batches.at(step)) for step in steps])
-        began = time.perf_counter()
-        for batch, rate in zip(ready, rates, strict=True):
-            state, _ = programs.step(state, batch, rate)
-        jax.block_until_ready(state)
-        return time.perf_counter() - began
-
-    phase(0)
-    bare_steps(0)
-    with bar:
-        return [phase(number) / bare_steps(number) for number in range(1, pairs + 1)]
-
-
-class _Terminal(io.StringIO):
-    """Nobody reads it, but the bar is drawn."""
-
-    def isatty(self) -> bool:
-        return True
+    return seconds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=20, help="rounds, or pairs of phases (20)")
+    parser = parser_of(__doc__)
+    parser.add_argument("--pairs", type=int, default=20, help="rounds (20)")
     parser.add_argument("--dtypes", nargs="*", default=list(TOLERANCE), choices=list(TOLERANCE))
-    parser.add_argument("--corpus", type=Path, help="a prepared one: measures the overhead too")
     parser.add_argument("--stock", action="store_true", help="PyTorch's memory as it comes")
     parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -263,26 +195,16 @@ def main() -> None:
         file = Path(folder) / "start.npy"
         if arguments.dtypes:
             begin(file)
-            print(f"{'':20} {'seconds a step':>14} {'ours':>6}   95 %           pairs")
+            print(f"{'':20} {'seconds a step':>14}   theirs / ours       rounds")
         for dtype in arguments.dtypes:
-            contenders = compare(dtype, arguments.pairs, file, arguments.stock)
-            ours = np.array(contenders.pop("ours").seconds)
+            seconds = compare(dtype, arguments.pairs, file, arguments.stock)
+            ours = seconds.pop("ours")
             print(f"{'ours ' + dtype:20} {np.median(ours):14.3f}")
-            for rival, contender in contenders.items():
-                ratios = np.array(contender.seconds) / ours
-                middle, low, high = median_and_interval(ratios.tolist())
+            for rival, theirs in seconds.items():
+                ratio = ratio_of(theirs, ours)
                 short = {"float32": "f32", "bfloat16": "bf16"}[dtype]
-                result[f"vs_{rival}_{short}"] = round(middle, 3)
-                print(
-                    f"{f'PyTorch {rival}':20} {np.median(contender.seconds):14.3f} {middle:6.2f}"
-                    f"   [{low:.2f}, {high:.2f}]   {len(ratios)}"
-                )
-    result["overhead"] = None
-    if arguments.corpus:
-        ratios = overhead(arguments.corpus, arguments.pairs)
-        middle, low, high = median_and_interval(ratios)
-        result["overhead"] = round(middle, 3)
-        print(f"phase / bare steps {middle:.3f}   [{low:.3f}, {high:.3f}]   {len(ratios)} pairs")
+                result[f"vs_{rival}_{short}"] = round(ratio.median, 3)
+                print(f"{f'PyTorch {rival}':20} {np.median(theirs):14.3f}   {ratio}   {len(ours)}")
     print(json.dumps(result))
 
 

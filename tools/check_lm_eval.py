@@ -14,7 +14,6 @@ Prints lm-eval's own table, then the differences, then a line of JSON. Needs the
 `parity`.
 """
 
-import argparse
 import http.server
 import json
 import os
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rivals.transformers_rival import Theirs
+from support.command_line import parser_of
 from support.http_thread import HttpThread
 from support.serve_process import serving
 
@@ -233,11 +233,11 @@ def is_same(result: Compared) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--documents", type=int, default=40, help="of the validation split (40)")
     options = parser.parse_args()
-    with serving(options.run) as (host, port):
+    with serving(options.run) as (_, host, port):
         result = compare_run(options.run, options.documents, f"http://{host}:{port}")
     print(described(result))
     print(json.dumps(result._asdict()))

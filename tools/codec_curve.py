@@ -9,11 +9,12 @@ hold are not sent. Perplexities are those of the phases that were evaluated; in 
 above the first row. The last line is one JSON object.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from support.command_line import parser_of
 
 from dipaco.config import MODULAR
 from dipaco.runs.opening import reading
@@ -70,9 +71,7 @@ def table(curves: list[Curve]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path, help="of the sweep")
     parser.add_argument("--ending", default="", help="only rows whose names end so")
     parser.add_argument("--seed", type=int, default=0, help="(0)")

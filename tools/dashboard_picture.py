@@ -6,15 +6,15 @@ Exports the page to a temporary folder and opens it from there in Chromium (the 
 Playwright; `apt-get install chromium`).
 """
 
-import argparse
 from pathlib import Path
 
 from support.chromium import chromium
+from support.command_line import parser_of
 from support.scratch import scratch
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--width", type=int, default=1280, help="of the window, pixels (1280)")

@@ -38,6 +38,7 @@ from storms.fleet import StormFault
 from storms.host_fleet import HostFleet
 from storms.link_faults import faults_of
 from support import wall_clock
+from support.command_line import parser_of
 from support.scratch import scratch
 from support.sites import site, why_no_site
 
@@ -69,9 +70,7 @@ def main() -> None:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--hosts", type=int, default=6)
     parser.add_argument("--mbit", type=float, default=20.0, help="of every host, each way (20)")
     parser.add_argument("--store-mbit", type=float, help="of the servers' host; else unshaped")

@@ -37,7 +37,8 @@ from replay import differences
 from storms.config import write_config
 from storms.fleet import Fleet
 from storms.places import Places, places
-from support.paired_ratio import median_and_interval
+from support.command_line import parser_of
+from support.rounds import median_and_interval
 from support.scratch import scratch
 
 from dipaco.config import MODULAR
@@ -62,9 +63,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of training, each run")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=8)

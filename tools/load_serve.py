@@ -16,21 +16,19 @@ server's memory grew after the first quarter, and ends with one JSON line. An an
 import argparse
 import asyncio
 import collections
-import contextlib
 import json
 import math
 import os
 import random
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 
-from support.thin_client import send
+from support.command_line import parser_of
+from support.serve_process import serving
 
 HANG_UP_SHARE = 0.05
 WRONG = (
@@ -57,23 +55,6 @@ class Tally:
     @property
     def num_asked(self) -> int:
         return self.answers.total() - self.answers["hung up"]
-
-
-@contextlib.contextmanager
-def server(run: Path, options: list[str]) -> Generator[tuple[subprocess.Popen, int]]:
-    """A process, and the port that it says it listens on."""
-    command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", str(run), "--port", "0"]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
-    assert process.stderr
-    try:
-        for line in process.stderr:
-            print(line, end="", file=sys.stderr)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
-                yield process, int(found[1])
-                break
-    finally:
-        process.send_signal(signal.SIGTERM)
-        print(process.communicate(timeout=120)[1], end="", file=sys.stderr)
 
 
 def request(rng: random.Random, texts: list[str], model: str, most_tokens: int) -> dict:
@@ -122,6 +103,21 @@ async def client(
             wait_seconds = 0.1
         if wait_seconds:
             await asyncio.sleep(wait_seconds)
+
+
+async def send(
+    address: tuple[str, int], what: str, content: bytes = b""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Sends a request of JSON (`POST /v1/completions`) on a connection of its own, which the server
+    closes after its answer; that is to be read, from its status line on.
+    """
+    reader, writer = await asyncio.open_connection(*address)
+    head = (
+        f"{what} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    writer.write(head.encode() + content)
+    return reader, writer
 
 
 async def ask(port: int, body: dict, hangs_up: bool, is_wrong: bool, tally: Tally) -> float:
@@ -235,7 +231,7 @@ def texts_of(run: Path) -> tuple[list[str], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -243,7 +239,7 @@ def main() -> int:
     parser.add_argument("--most-tokens", type=int, default=48, help="of an answer (48)")
     options, rest = parser.parse_known_args()  # the rest goes to `dipaco serve`
     texts, model = texts_of(options.run)
-    with server(options.run, rest) as (process, port):
+    with serving(options.run, *rest) as (process, _, port):
         started = time.monotonic()
         tally, left = asyncio.run(load(process, port, options, texts, model))
         seconds = time.monotonic() - started

@@ -11,7 +11,6 @@ a machine of either side does the same work in it; then its bytes, one after ano
 that carries so much up and down together. No transfer overlaps computing.
 """
 
-import argparse
 import math
 import re
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from support.command_line import parser_of
 
 from dipaco.evaluation.tables import columns_as_markdown, num_bytes, seconds_over_link
 from dipaco.sweeps.table import SweepRow, SweepTable
@@ -196,7 +196,7 @@ def _listed(numbers: Iterable[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("tables", nargs="+", type=Path, help="`table.json` of sweeps")
     parser.add_argument("--links", nargs="+", type=float, default=[20.0, 100.0], metavar="MEGABITS")
     parser.add_argument("--also", nargs="+", default=[], metavar="VARIANT", help="as best_path")

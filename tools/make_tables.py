@@ -6,9 +6,10 @@ Each row is compared with `dense` of the same seed; the change that is shown is 
 ratios. Times are medians: of one machine that does everything, and of each of several over links of
 so many megabits a second, computed here whatever the reports were made for."""
 
-import argparse
 import statistics
 from pathlib import Path
+
+from support.command_line import parser_of
 
 from dipaco.evaluation.tables import (
     Report,
@@ -23,7 +24,7 @@ from dipaco.evaluation.tables import (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="DIR", help="folders of finished runs"
     )

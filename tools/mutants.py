@@ -39,6 +39,7 @@ from mutations.of_looks import MUTANTS as OF_LOOKS
 from mutations.of_steps import MUTANTS as OF_STEPS
 from mutations.of_storms import MUTANTS as OF_STORMS
 from mutations.of_swarms import MUTANTS as OF_SWARMS
+from support.command_line import parser_of
 from support.scratch import scratch
 
 MUTANTS = (
@@ -91,9 +92,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
     parser.add_argument("--list", action="store_true", help="names, and what each breaks; no tests")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried at once")

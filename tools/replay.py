@@ -11,7 +11,6 @@ and a run that keeps its modules (`retention.modules`).
 The last line is one JSON object.
 """
 
-import argparse
 import itertools
 import json
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from support.command_line import parser_of
 
 from dipaco import trees
 from dipaco.algorithm import synchronous, variants
@@ -41,9 +41,7 @@ class Carried(NamedTuple):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--run", type=Path, required=True)
     options = parser.parse_args()
     with reading(options.run) as run:

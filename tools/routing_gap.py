@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from support.command_line import parser_of
 
 from dipaco.config import MODULAR
 from dipaco.errors import DipacoError
@@ -60,7 +61,7 @@ class Scores(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="DIR", help="folders of finished runs"
     )

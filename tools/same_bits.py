@@ -24,6 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.command_line import parser_of
+
 from dipaco.config import MODULAR
 from dipaco.runs.opening import reading
 
@@ -55,9 +57,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("config")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--set", action="append", default=[], metavar="K=V", help="as of train")

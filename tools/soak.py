@@ -46,6 +46,7 @@ from replay import replay
 from storms.config import write_config
 from storms.fleet import Fleet
 from storms.places import places
+from support.command_line import parser_of
 from support.scratch import scratch
 
 from dipaco import trees
@@ -76,9 +77,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--minutes", type=float, help="in place of hours")
     parser.add_argument("--workers", type=int, default=3)

@@ -56,6 +56,7 @@ from storms.corruptions import CORRUPTIONS
 from storms.fleet import Fleet
 from storms.places import Places, places
 from support import wall_clock
+from support.command_line import parser_of
 from support.scratch import scratch
 
 from dipaco.config import MODULAR
@@ -97,9 +98,7 @@ def run_both(options: argparse.Namespace, file: Path, at: Places) -> str:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="that the training takes where nothing happens"
     )

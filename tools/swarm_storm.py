@@ -53,6 +53,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.command_line import parser_of
 from support.hosts import Hosts, why_not
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
@@ -104,9 +105,7 @@ def storm_with(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="about how long the swarm trains"
     )

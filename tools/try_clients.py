@@ -28,6 +28,7 @@ from pathlib import Path
 
 from clients import open_webui_checks
 from clients.checks import KEY_VARIABLE, Outcome, Server, outcome_of
+from support.command_line import parser_of
 from support.serve_process import serving
 
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
@@ -116,7 +117,7 @@ def served(options: argparse.Namespace) -> Generator[str]:
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder) / "chat_template.jinja"
         template.write_text(TEMPLATE)
-        with serving(options.run, "--chat-template", str(template)) as (host, port):
+        with serving(options.run, "--chat-template", str(template)) as (_, host, port):
             yield f"http://{host}:{port}"
 
 
@@ -141,7 +142,7 @@ def all_lines(options: argparse.Namespace, server: Server, has_chat: bool) -> It
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--run", type=Path, help="a finished run, which is served")
     what.add_argument("--url", help="of a server that runs, as http://127.0.0.1:8000")

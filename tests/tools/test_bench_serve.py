@@ -2,10 +2,10 @@
 
 import dataclasses
 
+import bench_serve
 import pytest
-from support import cold_paths, many_paths
+from support import many_paths
 
-from dipaco.serving import path_reads
 from tests.support.tiny_run import TOY
 
 MODEL = dataclasses.replace(TOY.model, max_length=32)
@@ -16,8 +16,6 @@ def small(monkeypatch):
     monkeypatch.setattr(many_paths, "ROWS", 4)
     monkeypatch.setattr(many_paths, "MIXED_PROMPTS", (2, 16))
     monkeypatch.setattr(many_paths, "MIXED_ANSWERS", (1, 16))
-    monkeypatch.setattr(cold_paths, "NEW_TOKENS", 8)
-    monkeypatch.setattr(cold_paths, "COLD_SECONDS", 0.5)
 
 
 def test_mixed_lengths_are_those_of_the_seed_and_within_their_bounds():
@@ -31,21 +29,8 @@ def test_mixed_lengths_are_those_of_the_seed_and_within_their_bounds():
 
 @pytest.mark.slow
 def test_traffic_of_each_kind_is_measured_with_memory_for_some_and_for_all(tmp_path):
-    found = cold_paths.memory_for_some(MODEL, 2, tmp_path, 1, new_tokens=8, num_fitting=2)
+    found = bench_serve.memory_for_some(MODEL, 2, tmp_path, 1, new_tokens=8, num_fitting=2)
     kinds = ("even", "skewed", "mixed")
     latest = {f"{kind}_p95_first_token_ms_memory_for_{n}" for kind in kinds for n in (2, "all")}
     assert found.keys() == {*kinds, *latest}
     assert all(found[kind] > 0 for kind in kinds)
-
-
-@pytest.mark.slow
-def test_a_warm_path_that_waits_for_a_cold_one_is_seen(tmp_path, monkeypatch):
-    free = cold_paths.warm_beside_cold(MODEL, tmp_path / "free")
-    assert free["beside"]["median"] > 0
-
-    async def read_in_the_event_loop(self, modules, client):
-        self._cache.reserve(modules).read()
-
-    monkeypatch.setattr(path_reads.PathReads, "read", read_in_the_event_loop)
-    held_up = cold_paths.warm_beside_cold(MODEL, tmp_path / "held up")
-    assert held_up["beside"]["most"] > 250

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rivals.load_generator import Load, LoadFailed, LoadGenerator, Request
 from rivals.peers import Peer
 from rivals.server_process import ServerFailed, ServerProcess
-from support.paired_ratio import median_and_interval
+from support.rounds import Ratio, ratio_of
 from support.servers import free_port
 
 GREEDY_TOKENS = 24  # of a text that is compared
@@ -195,8 +195,8 @@ def summary(loads: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Any]
         }
         if own is not ours:
             for key, rate in (("ours_to_theirs", _rate), ("ours_to_theirs_cpu", _cpu_rate)):
-                ratios = [rate(a) / rate(b) for a, b in zip(ours, own, strict=True)]
-                told[name][key] = [round(ratio, 3) for ratio in median_and_interval(ratios)]
+                ratio = ratio_of(list(map(rate, ours)), list(map(rate, own)))
+                told[name][key] = [round(value, 3) for value in ratio]
     return told
 
 
@@ -231,4 +231,4 @@ def lines(
 
 
 def _shown(ratio: Sequence[float] | None) -> str:
-    return "" if ratio is None else f"{ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]"
+    return "" if ratio is None else str(Ratio(*ratio))

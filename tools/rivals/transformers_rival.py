@@ -3,18 +3,11 @@ its cache, at whichever number of threads is the faster.
 """
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long some work takes."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+from support.rounds import seconds_of
 
 
 class Theirs:
@@ -35,7 +28,7 @@ class Theirs:
         by_threads = {}
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             self.torch.set_num_threads(threads)
-            by_threads[threads] = min(seconds(work) for _ in range(3))
+            by_threads[threads] = min(seconds_of(work) for _ in range(3))
         best = min(by_threads, key=lambda threads: by_threads[threads])
         self.torch.set_num_threads(best)
         return best

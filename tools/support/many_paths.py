@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -12,14 +12,13 @@ import numpy as np
 
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
-from dipaco.receipt import Receipt
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.step_times import BlockShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.path_cache import Modules, Parts
+from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving.several_devices import SeveralDevices
 from dipaco.store.address import Address
@@ -161,25 +160,10 @@ class ManyPaths:
         assert made == len(paths) * new_tokens
         return max(now.decode_seconds - then.decode_seconds for now, then in pairs)
 
-    def first_token_seconds(self, prompt: Sequence[int], path: int = 0) -> tuple[float, list[int]]:
-        """Seconds to the first tokens of one request, and all tokens of it."""
-        started, tokens, seconds = time.perf_counter(), [], 0.0
-        stream = self.loop.submit(self.request(path, 8, prompt))
-        while self._loops[0].run_once():
-            seconds = seconds or time.perf_counter() - started
-        while not isinstance(item := stream.get(timeout_seconds=0), Finish):
-            tokens.append(item.id)
-        return seconds, tokens
-
     def compile(self) -> None:
         """Every program, as a server does at its start."""
         for engine in self._engines:
             engine.compile(None, None)
-
-    def read_slowly(self, seconds: float) -> None:
-        """From now on a module takes so many seconds more to read."""
-        for engine in self._engines:
-            engine.cache._load = _slow(engine.cache._load, seconds)
 
     def load(self, asked: Sequence[Asked], clients: int = ROWS) -> Load:
         """Clients that share out these requests, the last one first; each asks for one after the
@@ -218,14 +202,6 @@ class ManyPaths:
         num_tokens, started = sum(each.new_tokens for each in asked), time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
         return Load(num_tokens / (time.perf_counter() - started), first_tokens)
-
-
-def _slow(load: Callable[[Receipt], Parts], seconds: float) -> Callable[[Receipt], Parts]:
-    def slow(receipt: Receipt) -> Parts:
-        time.sleep(seconds)
-        return load(receipt)
-
-    return slow
 
 
 def _run_until_idle(loop: Loop) -> None:

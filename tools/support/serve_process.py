@@ -5,15 +5,23 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Serving(NamedTuple):
+    """A server that is ready."""
+
+    process: subprocess.Popen
+    host: str
+    port: int
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str) -> Generator[tuple[str, int]]:
-    """The address of a server of a run, when it is ready; with further options of `serve`."""
-    command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
-    command += options
+def serving(folder: Path, *options: str) -> Generator[Serving]:
+    """Serves a run, with further options of `serve`, and ends the server by SIGTERM."""
+    command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", str(folder)]
     process = subprocess.Popen(
-        [str(word) for word in command], stderr=subprocess.PIPE, text=True, bufsize=1
+        [*command, "--port", "0", *options], stderr=subprocess.PIPE, text=True, bufsize=1
     )
     try:
         assert process.stderr
@@ -21,9 +29,9 @@ def serving(folder: Path, *options: str) -> Generator[tuple[str, int]]:
             print(line, end="", file=sys.stderr)
             if line.startswith("serving "):
                 host, _, port = line.rpartition("http://")[2].strip().rpartition(":")
-                yield host, int(port)
+                yield Serving(process, host, int(port))
                 return
         raise SystemExit("the server did not start")
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        print(process.communicate(timeout=120)[1], end="", file=sys.stderr)
