@@ -1,14 +1,15 @@
-"""What a machine sends and fetches in a phase, by codec: bits a parameter of its path.
+"""Measures what a machine sends and fetches in a phase, by codec, in bits per parameter of its
+path.
 
     python tools/bench_bytes.py
     python tools/bench_bytes.py --experts 4 --codecs none,int8 --width 64
     python tools/bench_bytes.py --codecs int8 --phases 9 --send-snapshots-every 4
 
-K x K paths on as many machines, which share nothing but a bucket (in memory, here), and one more
-that does all else, outer steps above all. Everything that passes between a machine and the bucket
-is counted, from the second phase on: at the first, every machine fetches whole. `recorded` is what
-the ledger says that a machine fetched, which the report and the metrics show. The last line is one
-JSON object.
+K x K paths are trained on as many machines, which share nothing but a bucket (in memory, here). One
+more machine does all else, outer steps above all. Everything that passes between a machine and the
+bucket is counted, from the second phase on: at the first, every machine fetches whole. `recorded`
+is what the ledger says that a machine fetched, which the report and the metrics show. The last line
+is one JSON object.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from dipaco.runs.programs import Programs
 from dipaco.topology import Topology
 
 TOY = Path(__file__).parents[1] / "configs" / "toy.py"
-COLUMNS = {  # of a path's machine, then of the executor: (direction, kinds)
+COLUMNS = {  # Each column counts these kinds in this direction.
     "modules down": ("down", ("modules", "outer_states")),
     "contributions down": ("down", ("contributions",)),
     "contributions up": ("up", ("contributions",)),
@@ -44,9 +45,9 @@ class Row(NamedTuple):
     """Bits a parameter of a path and phase."""
 
     codec: str
-    bits: dict[str, float]  # of a path's machine, by column
+    bits: dict[str, float]  # a path's machine, by column
     recorded_down: float
-    executor_down: float  # by parameters of a path too, of all modules
+    executor_down: float  # all modules, also per parameter of a path
     executor_up: float
 
 

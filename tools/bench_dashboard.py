@@ -1,19 +1,18 @@
-"""What an open dashboard costs a run, and how quick its page is.
+"""Measures the cost of an open dashboard for a run, and the speed of its page.
 
     python tools/bench_dashboard.py --live configs/quickstart.py --seconds 60
     python tools/bench_dashboard.py --cost s3://bucket/run --seconds 60
     python tools/bench_dashboard.py --phases 1000
 
-`--cost RUN`: keeps a reader of the run for `--seconds`, as for open pages: `share` is the
-processor time that it takes of one core, first read left out, and `questions` what it asks the
-ledger in a second. To be called while the run goes on. `--live CONFIG` starts such a run itself
-and measures from its first phase on; `run` is the processor time that the run takes meanwhile, of
-one core as well.
+`--cost RUN` keeps a reader of the run for `--seconds`, as open pages do, while the run goes on.
+`share` is the part of one core that the reader takes, without its first read. `questions` counts
+its statements to the ledger in a second. `--live CONFIG` starts such a run itself and measures from
+its first phase on. `run` is then the part of one core that the run takes.
 
-`--phases N`: makes the ledger of a run of 256 paths with private parts and N phases that never was.
-`read` is the processor time of the first read, `memory` what the process holds after it and after
-ten more pages, `megabytes` the recording; `paint` and `jump` are what Chromium takes, on the wall
-clock, from an address to the grid, and to show another moment (the median of nine).
+`--phases N` makes up the ledger of a run of 256 paths with private parts and N phases. `read` is
+the processor time of the first read, `memory` the process's memory after it and after ten more
+pages, and `megabytes` the size of the recording. `paint` and `jump` are seconds on the wall clock
+in Chromium, from an address to the grid, and to show another moment (the median of nine).
 """
 
 import json
@@ -63,7 +62,7 @@ def main() -> None:
 
 
 def cost(address: Address, seconds: float) -> dict[str, Any]:
-    """Of one reader, whatever the number of its pages."""
+    """The cost of one reader, which is the same for any number of pages."""
     asked = count_questions()
     watcher = Watcher(address)
     watcher.start()
@@ -109,7 +108,7 @@ def live(config: Path, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def _has_trained(folder: Path) -> bool:
-    """Whether a path of the modular model has gone through a phase."""
+    """True once a path of the modular model has gone through a phase."""
     if not (folder / "ledger.sqlite").exists():
         return False
     try:
@@ -136,7 +135,7 @@ def count_questions() -> list[int]:
 
 
 def page(address: Address) -> dict[str, Any]:
-    """In a browser."""
+    """Reads a run and shows its page in a browser."""
     import uvicorn
 
     from dipaco.dashboard.server import make_app

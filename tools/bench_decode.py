@@ -4,14 +4,14 @@
     python tools/bench_decode.py --pairs 3 --new-tokens 16 --width 64      # its smallest form
 
 A path of 8.39 M parameters (d_model 256, 4 layers, 4 heads, d_ff 1024, vocabulary 8192) with fresh
-parameters is exported and loaded by `transformers`; both continue the same random prompts of 16
+parameters is exported and loaded by `transformers`. Both continue the same random prompts of 16
 tokens greedily by 64, in float32, 1, 8 and 32 rows at once. Ours is the serving loop as a server
-runs it, from submit to the last token; theirs is `generate` with its cache, at 1 or 2 threads,
-whichever was faster just before. Runs are interleaved pair by pair; a ratio is theirs / ours in
-seconds, its median over the pairs with a 95 % interval.
+runs it, from submit to the last token. Theirs is `generate` with its cache, at 1 or 2 threads,
+whichever was faster just before. Both run in turn, pair by pair. A ratio is theirs / ours in
+seconds, the median over the pairs with a 95 % interval.
 
 Tokens must be the same. Where they first differ, the two largest logits there are looked at: a gap
-below 1e-4 is a tie that rounding decides, and is counted; anything else is an error.
+below 1e-4 is a tie that rounding decides, and is counted. Anything else is an error.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Ours:
         self.loop = Loop(config, lambda *_: contextlib.nullcontext(prepared), limits=limits)
 
     def generate(self, prompts: np.ndarray, new_tokens: int) -> np.ndarray:
-        """As `Theirs.generate`."""
+        """Greedy continuations, like those of `Theirs.generate`."""
         streams = [
             self.loop.submit(
                 GenerationRequest(prompt_ids=tuple(prompt), path=0, max_new_tokens=new_tokens)
@@ -69,7 +69,7 @@ def _ids(stream):
 
 
 def compare_tokens(theirs: Theirs, prompts, our_tokens, their_tokens) -> tuple[int, int]:
-    """How many tokens are the same, and how many rows parted at a tie. Exits at another parting."""
+    """Counts equal tokens, and rows that parted at a tie. Exits at another parting."""
     same, ties = 0, 0
     for prompt, ours, other in zip(prompts, our_tokens, their_tokens, strict=True):
         differ = np.flatnonzero(ours != other)
@@ -86,7 +86,7 @@ def compare_tokens(theirs: Theirs, prompts, our_tokens, their_tokens) -> tuple[i
 
 
 def measure(rows: int, options: argparse.Namespace, config: ModelConfig, prepared, theirs: Theirs):
-    """Prints one line of the table; returns the median ratio."""
+    """Prints one line of the table and returns the median ratio."""
     ours, rng = Ours(config, prepared, rows), np.random.default_rng(rows)
     draw = lambda: rng.integers(0, config.vocab_size, (rows, PROMPT), np.int32)  # noqa: E731
     threads = theirs.choose_threads(lambda: theirs.generate(draw(), options.new_tokens))

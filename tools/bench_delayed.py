@@ -1,17 +1,17 @@
-"""What gradients that are one step late cost in loss: one path of the swarm's storm by plain AdamW,
-by the oracle of delayed updates, and by the same without its prediction, on the same rows in the
-same order.
+"""Measures the loss that gradients cost when they are one step late. One path of the swarm's storm
+is trained by plain AdamW, by the oracle of delayed updates, and by that oracle without its
+prediction, on the same rows in the same order.
 
     python tools/bench_delayed.py --steps 300
     python tools/bench_delayed.py --steps 300 --d-model 224        a path of a million values
     python tools/bench_delayed.py --steps 150 --config configs/quickstart.py       real text
 
-No volunteers are needed: the steps of a swarm with `--delayed-updates` are those of the oracle
+No volunteers are needed, since a swarm with `--delayed-updates` takes the oracle's steps
 (`swarm_storm.py`). Compared are the mean losses of the last tenth of the steps, for each learning
-rate. A late gradient is at the parameters that the step between was predicted to give; without the
-prediction, at those before that step, as in ZeRO-Offload. All begin with the same modules, and have
-the same rows: with `--documents` enough for all steps none comes twice. With `--config` it is path
-0 of another run, from its base model. The last line is one JSON object.
+rate. A late gradient is at the parameters that the step between was predicted to give. Without the
+prediction it is at the parameters before that step, as in ZeRO-Offload. All begin with the same
+modules, and have the same rows: with `--documents` enough for all steps none comes twice. With
+`--config` it is path 0 of another run, from its base model. The last line is one JSON object.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def prepared(folder: Path, options: argparse.Namespace) -> Run:
-    """A run whose text is prepared and routed; four steps of it are trained."""
+    """A run with prepared and routed text, of which four steps are trained."""
     file, d_model = options.config, options.d_model
     if file is None:
         file = folder / "config.py"
@@ -84,7 +84,7 @@ def prepared(folder: Path, options: argparse.Namespace) -> Run:
 
 
 def compared(run: Run, rate: float, options: argparse.Namespace) -> dict[str, Any]:
-    """Mean losses of the last tenth of the steps; prints a line for each."""
+    """Prints and returns the mean losses of the last tenth of the steps."""
     plain = loss_at_end(run, rate, options.steps, late=0)
     print(f"rate {rate:g}: plain {plain:.4f}", flush=True)
     found: dict[str, Any] = {"rate": rate, "plain": plain}
@@ -97,7 +97,7 @@ def compared(run: Run, rate: float, options: argparse.Namespace) -> dict[str, An
 def loss_at_end(
     run: Run, rate: float, num_steps: int, *, late: int, is_predicted: bool = True
 ) -> float:
-    """The mean loss of the last tenth of so many steps; `late` is the delay after the first."""
+    """The mean loss of the last tenth of so many steps, with this delay after the first."""
     inner = dataclasses.replace(
         run.config.inner,
         learning_rate=rate,

@@ -1,10 +1,10 @@
-"""What an accelerator gives: training against its arithmetic.
+"""Measures training on an accelerator against its peak arithmetic.
 
     python tools/bench_gpu.py                        # all of it; needs jax, flax and optax only
     python tools/bench_gpu.py --only train --profile profile
     python tools/bench_gpu.py --anyway --tiny        # where there is none: that it runs, no more
 
-Two measurements, each with a table and a line of JSON; the last line has the ratio of each.
+There are two measurements, each with a table and a line of JSON. The last line has both ratios.
 
 attention  cuDNN's kernel against attention written out, on packed rows: how far the loss and the
            gradients are apart (bfloat16), before anything is timed with it.
@@ -68,14 +68,14 @@ TINY = ModelConfig(
 
 
 class Peak(NamedTuple):
-    """What a device can do at most."""
+    """The peak performance of a device."""
 
     flops: float  # a second: dense bfloat16 products, summed in float32
     source: str
 
 
-# From the vendors' data sheets, without sparsity. Longer names first: the first that is part of
-# `device_kind` counts.
+# The vendors' data sheets give these, without sparsity. Longer names come first, since the first
+# that is part of `device_kind` counts.
 PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -98,7 +98,7 @@ PEAKS = {
 
 
 def peak_of(device: jax.Device, scale: int) -> Peak:
-    """By the table, or measured on squares of `scale`."""
+    """The peak from the table, or measured on squares of `scale`."""
     for name, flops in PEAKS.items():
         if name in device.device_kind:
             return Peak(flops, f"data sheet of {name}")
@@ -247,7 +247,7 @@ def bench_train(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
 
 
 def kernel_seconds(folder: Path) -> dict[str, float]:
-    """Seconds of each kernel on the first GPU, by its name, longest first; empty without one."""
+    """Seconds of each kernel on the first GPU, by its name, longest first. Empty without a GPU."""
     totals: collections.Counter[str] = collections.Counter()
     for file in sorted(folder.rglob("*.xplane.pb")):
         for plane in ProfileData.from_file(str(file)).planes:
@@ -261,7 +261,7 @@ def kernel_seconds(folder: Path) -> dict[str, float]:
 
 
 def print_shares(profile: Path) -> None:
-    """Of a traced step: what its kernels do."""
+    """Prints the share of each kind of kernel in a traced step."""
     seconds = kernel_seconds(profile)
     shares: dict[str, float] = collections.defaultdict(float)
     for name, taken in seconds.items():
@@ -271,7 +271,7 @@ def print_shares(profile: Path) -> None:
 
 
 def what_it_does(kernel: str) -> str:
-    """By its name: NVIDIA's libraries name their kernels, and XLA its fusions."""
+    """The kind of a kernel, from the names that NVIDIA's libraries and XLA give."""
     if re.search(r"nvjet|cutlass|gemm|cublas", kernel):
         return "products"
     if "cudnn" in kernel:
@@ -316,7 +316,7 @@ def bench_attention(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]
         "\nattention: gradients of packed rows in bfloat16, relative distance from float32's\n"
         f"plain {errors['plain']:.2e}   cudnn {errors['cudnn']:.2e}   ratio {ratio:.2f}"
     )
-    # Twice the rounding of the plain form is rounding; an ignored mask is hundreds of times that.
+    # Twice the rounding of the plain form is rounding. An ignored mask is hundreds of times that.
     assert ratio < 2, "cuDNN's attention is not that which is written out: do not use it"
     return {"attention_error": round(ratio, 3)}
 

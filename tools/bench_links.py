@@ -8,12 +8,12 @@ bucket behind another.
 
 A way is `diloco` (the paths share everything), `2x2`, or either with settings: `2x2+int8` is a
 codec, `2x2+outer.codec=int8,inner.steps=40` any settings. Every inner step takes `--step-seconds`
-on each host, whatever runs beside it; the servers' host prepares, trains the base model, and
+on each host, whatever runs beside it. The servers' host prepares, trains the base model and
 evaluates, and no host waits for it. Measured, from the end of the first phase (in which programs
 are compiled) to the end of the last:
 
 - the share of the hosts' time in inner steps, and the seconds of a phase;
-- bytes down and up of a host, by the counter of its interface; and what the program counts;
+- bytes down and up of a host, by the counter of its interface, and by the program's own count;
 - beside both, what `dipaco plan` says of the same settings (`runs/forecast/`);
 - the seconds that a processor worked for a host between the steps of one phase and of the next. On
   a machine that is busy with other things these take many times as long as they would by
@@ -24,11 +24,12 @@ With `--results FILE` each way is kept there once it is measured, and taken from
 call with the same settings.
 
 `lock-step` is as many machines that average gradients at every step. The program has no such run
-across machines (one worker takes the steps of all), so its perplexities are those of the baseline
-`data_parallel`, and its time is that of exchanges over the same links: `--exchanges` times, every
-host sends a gradient's bytes to the servers' host, which returns as many once it has all.
+across machines (one worker takes the steps of all), so its perplexities are from the baseline
+`data_parallel`, and its time is measured by exchanges over the same links. `--exchanges` times,
+every host sends a gradient's bytes to the servers' host, which returns as many once it has all.
 
-Needs root, iproute2, iptables and PostgreSQL; else it says what is missing. The last line is JSON.
+Needs root, iproute2, iptables and PostgreSQL, and says which of them is missing. The last line is
+JSON.
 """
 
 import argparse
@@ -73,16 +74,17 @@ from dipaco.store.address import Address
 HOSTS = ("ana", "bo", "cy", "di")
 LOCK_STEP = "lock-step"
 OF_HOSTS = ("train", "outer")
-OF_SLOW_HOSTS = ("train",)  # of `dipaco worker --no-outer-steps`; what it evaluates besides is off
+# Tasks of `dipaco worker --no-outer-steps`. All other evaluation is off.
+OF_SLOW_HOSTS = ("train",)
 LOOK_SECONDS = 0.1
 CHUNK = 1 << 16
 
 
 class Moment(NamedTuple):
-    """What the counters said when all modules had reached a phase."""
+    """Counters at the moment when all modules had reached a phase."""
 
     seconds: float
-    carried: list[tuple[int, int]]  # of each host: down, up
+    carried: list[tuple[int, int]]  # host -> bytes down and up
     counted: int  # bytes that the program has recorded, of all hosts
 
 
@@ -134,11 +136,11 @@ def fetched_packages(config: RunConfig) -> Path:
 
 
 class Results:
-    """Of the ways that are measured already, in a file or in memory alone.
+    """The ways that are measured already, in a file or in memory alone.
 
     Args:
       file: None = in memory.
-      given: settings; what was measured with others is not taken.
+      given: settings. Results under other settings are not taken.
     """
 
     def __init__(self, file: Path | None, given: dict[str, Any]):
@@ -190,7 +192,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def config_of(options: argparse.Namespace, way: str) -> RunConfig:
-    """The config of a way: as given, with its topology, and without what is not measured."""
+    """The config of a way, with its topology and without parts that are not measured."""
     name, _, settings = way.partition("+")
     words = [each if "=" in each else f"outer.codec={each}" for each in settings.split(",") if each]
     config = load_config(options.config)
@@ -281,7 +283,7 @@ def begin(at: Site, name: str, config: RunConfig) -> tuple[Run, list[str]]:
 def planned(
     config: RunConfig, options: argparse.Namespace, traffic: dict[str, Traffic]
 ) -> dict[str, Any]:
-    """What `dipaco plan` says of a phase with these bytes."""
+    """The forecast of `dipaco plan` for a phase with these bytes."""
     time, of_phase = phase_time(config, machines(options), traffic), total(traffic.values())
     return {
         "planned_computing": round(time.computing, 4),
@@ -320,7 +322,7 @@ def check(processes: Sequence[Any], at: Site) -> None:
 def compared(
     options: argparse.Namespace, config: RunConfig, moments: list[Moment], taken: list[Path]
 ) -> dict[str, Any]:
-    """What was measured from the end of the first phase to that of the last."""
+    """Results from the end of the first phase to the end of the last."""
     first, last, phases = moments[1], moments[-1], len(moments) - 2
     steps = [json.loads(line) for file in taken for line in file.read_text().splitlines()]
     within = [each for each in steps if first.seconds < each["at"] <= last.seconds]

@@ -3,10 +3,10 @@
     python tools/bench_memory.py
 
 A path of the paper's size: 12 layers, d_model 896, vocabulary 32,000, 179 M parameters, float32, of
-which parameters and AdamW's state are 2.1 GB and gradients 0.7; `--rows` of 1,024 tokens. Each
-setting has a process of its own, which begins a path, takes steps, and says the most memory that it
-ever had (resident set, Python and the compiler included). Every setting must show the losses of the
-plain step.
+which parameters and AdamW's state are 2.1 GB and gradients 0.7. A batch has `--rows` of 1,024
+tokens. Each setting has its own process, which begins a path, takes steps, and says the most memory
+that it ever had (resident set, Python and the compiler included). Every setting must show the
+losses of the plain step.
 
 The last line is JSON: gigabytes by setting.
 """
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "accumulation_steps=4": {"accumulation_steps": 4},
     "all three": {"loss_chunks": 8, "rematerialise": True, "accumulation_steps": 4},
 }
-TOLERANCE = 1e-5  # of a loss: sums are taken in another order
+TOLERANCE = 1e-5  # Relative difference of losses. Sums are taken in another order.
 
 
 def train(setting: dict[str, Any], rows: int, steps: int, layers: int) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def train(setting: dict[str, Any], rows: int, steps: int, layers: int) -> dict[s
         state, metrics = programs.step(state, programs.place_batch(batch), np.float32(1e-4))
         losses.append(float(metrics.loss))
         seconds = time.perf_counter() - began
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB on Linux
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB.
     return {"gigabytes": most / 1e9, "seconds": seconds, "losses": losses}
 
 

@@ -1,11 +1,11 @@
-"""How much of the time volunteers compute, with and without delayed updates, on a virtual clock.
+"""Computing time of volunteers, with and without delayed updates, on a virtual clock.
 
     python tools/bench_overlap.py                          the volunteers of the swarm's storm
     python tools/bench_overlap.py --megabits 10 --megavalues 1 --blocks 96
 
 The leases are the swarm's own (`leading.leasing`): guided shares, backups, parking. A round takes
 two halves (a slice is given out when it is whole) over links that carry `--megabits` in each
-direction, with the shares that a swarm takes; one backbone has `--backbone-megabits`. Each request
+direction, with the shares that a swarm takes. One backbone has `--backbone-megabits`. Each request
 to the leader takes `--request-seconds`, and so does every change until peers know of it. Nothing
 dies. Printed: of each way of running, the share of time in which volunteers computed blocks that
 counted, and seconds for a step. The last line is one JSON object.
@@ -28,7 +28,7 @@ from dipaco.swarm.network.messages import JoinRequest
 from dipaco.swarm.planning.shares import Link, shares_of_links
 
 MEGABIT_BYTES = 125_000.0
-WARM_STEPS = 3  # in which peers are timed
+WARM_STEPS = 3  # The first steps, which only time the peers.
 
 
 class VirtualClock:
@@ -89,7 +89,9 @@ class Pipeline:
                 self._report(name, *what)
 
     def share_computing(self) -> float:
-        """Of the time after the first steps: blocks that counted, each at its peer's speed."""
+        """The share of time in blocks that counted, each at its peer's speed, after the first
+        steps.
+        """
         since, until = self.closed_at[WARM_STEPS - 1], self.closed_at[-1]
         busy = sum(
             self._seconds[name] * sum(since < at <= until for at in of)
@@ -161,7 +163,9 @@ class Pipeline:
 
 
 def round_seconds(links: Sequence[Link], num_bytes: float) -> float:
-    """Of an averaging of so many bytes: parts go to the reducers, then the means come back."""
+    """Duration of an averaging of so many bytes. Parts go to the reducers, then the means come
+    back.
+    """
     share = shares_of_links(links)
     senders, receivers = (
         sum(getattr(one, name) for one in links) for name in ("sends", "receives")
@@ -190,7 +194,7 @@ def main() -> None:
 
 
 def compared(options: argparse.Namespace) -> dict[str, Any]:
-    """Both ways of running; prints a table."""
+    """Prints a table of both ways of running."""
     own, back = (MEGABIT_BYTES * each for each in (options.megabits, options.backbone_megabits))
     links = [Link(up=own, down=own) for _ in options.block_seconds]
     links.append(Link(up=back, down=back, sends=False))

@@ -7,11 +7,11 @@
 Exports a path of a finished run and serves it four ways: this project's server, `transformers serve
 --continuous-batching`, llama.cpp's `llama-server` (the path as GGUF, by llama.cpp's converter) and
 vLLM's build for CPUs, all in float32. aiperf asks each of them for the same completions: real
-prompts of the run's validation text, 64 greedy tokens each whatever the text, streamed; 1, 8 and 32
-requests at once. All servers run side by side, round by round they are asked in turn, and those
-that are not asked are held (SIGSTOP), so that none of them costs another time. Before that, each is
-tried with one thread and with as many as there are cores, and keeps the better; and each must read
-a prompt as the same tokens and continue some of them as ours does.
+prompts of the run's validation text, 64 greedy tokens each whatever the text, streamed, with 1, 8
+and 32 requests at once. All servers run side by side and are asked in turn, round by round. A
+server that is not asked is held (SIGSTOP), so that it costs the others no time. Before that, each
+is tried with one thread and with as many as there are cores, and keeps the better. Each must also
+read a prompt as the same tokens and continue some of them as ours does.
 
 Then many paths: the same with the requests of a load spread evenly over `--paths` paths, against
 `llama-server` in its router mode, which has a process for each path. All paths are loaded before.
@@ -54,7 +54,7 @@ PARTS = ("one-path", "many-paths")
 
 
 class Bench:
-    """A finished run, its exported paths, and what is measured with them."""
+    """A finished run, its exported paths, and the measurements on them."""
 
     def __init__(self, run: Path, options: argparse.Namespace, folder: Path, installed: Installed):
         from dipaco.runs.opening import reading

@@ -1,10 +1,10 @@
-"""How fast a corpus is prepared, and the most memory that all its processes take together.
+"""Measures the speed of preparing a corpus, and the peak memory of all its processes together.
 
     python tools/bench_prepare.py --megabytes 1000
 
-Writes that many megabytes of made-up JSON lines into a temporary folder, prepares them in a process
-of its own, and adds up the proportional memory (PSS) of that process and its children every tenth
-of a second. Linux only.
+Writes that many megabytes of made-up JSON lines into a temporary folder, prepares them in a
+separate process, and adds up the proportional memory (PSS) of that process and its children every
+tenth of a second. Linux only.
 """
 
 import json

@@ -4,20 +4,19 @@
     python tools/bench_queue.py --database postgresql://HOST/NAME --finished 1000000
     python tools/bench_queue.py --history 10 100 1000 --database postgresql
 
-Every claimer is a process with a connection of its own that claims a task, and finishes it with the
-fact of one contribution, 64 to a module; the last one makes the module's outer step due. What is
-finished outlives a power cut. `longest wait` is the longest that one claim took. `--finished N`
-puts N finished tasks into the ledger first: what was done long ago must not slow down what is done
-now. Both databases are measured in the same call, one after the other, each round with a fresh
-ledger.
+Every claimer is a process with its own connection. It claims a task and finishes it with the fact
+of one contribution, 64 to a module, of which the last makes the module's outer step due. A finished
+task outlives a power cut. `longest wait` is the longest that one claim took. `--finished N` puts N
+finished tasks into the ledger first, since old tasks must not slow down new ones. Both databases
+are measured in the same call, one after the other, each round with a fresh ledger.
 
-`--history N` measures something else instead: what is asked again and again of a run of 256 paths
-and 289 modules that has N phases behind it, while 255 paths are claimed and nothing is ready.
-*A summary* is what an idle worker asks every one or two seconds, *a claim* what it asks where the
-summary shows something, *heartbeat* and *silent workers* what every worker asks once a heartbeat,
-*late tasks* what an idle one asks once a lease; *renewal* is a busy worker's, *launcher*, *monitor*
-and *metrics* are one poll, one look and one scrape. In the last line, `idle_look_ms` is the dearest
-look of an idle worker, in which all of its questions fall together.
+`--history N` measures the questions that a run of 256 paths and 289 modules is asked again and
+again after N phases, while 255 paths are claimed and nothing is ready. An idle worker takes *a
+summary* every one or two seconds, tries *a claim* if the summary shows a ready task, and looks for
+*late tasks* once a lease. Every worker sends a *heartbeat* and looks for *silent workers* as often.
+A busy worker asks for *renewal*. *Launcher*, *monitor* and *metrics* are one poll, one look and one
+scrape. In the last line, `idle_look_ms` is the dearest look of an idle worker, in which all of its
+questions fall together.
 """
 
 import argparse
@@ -92,7 +91,7 @@ def measure(options: argparse.Namespace, places: dict[str, Any]) -> None:
 
 
 def place_of(url: str | None, folder: Path) -> tuple[Path | str, str]:
-    """Of a new ledger: on the server, or in the folder."""
+    """The place of a new ledger, on the server or in the folder."""
     return (url, f"bench_{uuid.uuid4().hex[:12]}") if url else (folder / "ledger.sqlite", "")
 
 
@@ -140,7 +139,7 @@ def fill(ledger: Ledger, finished: int, ready: int) -> None:
                 f"{number - 1}) INSERT INTO tasks (kind, arm, subject, phase, priority, state) "
                 f"SELECT 'train', 'modular', CAST(i AS TEXT), {phase}, 6, '{state}' FROM n"
             )
-    execute("ANALYZE")  # as a server does by itself, after a minute
+    execute("ANALYZE")  # A server does this by itself after a minute.
 
 
 def claimer(number: int, place: Any, seconds: float, barrier: Any, answers: Any) -> None:
@@ -191,7 +190,7 @@ def grow(ledger: Ledger, phases: int, workers: int = PATHS) -> list[Claim]:
     """Fills a new ledger with a run of 256 paths that has so many phases behind it.
 
     In the next phase 255 paths are claimed and one is waiting, so that nothing is ready. Returns
-    the claims, whose workers are the first of those that are there.
+    the claims of the first workers.
     """
     execute = ledger._database._connection.execute  # ty: ignore[missing-attribute]
 
@@ -222,12 +221,12 @@ def grow(ledger: Ledger, phases: int, workers: int = PATHS) -> list[Claim]:
     claims = [ledger.queue.claim(f"worker {number}") for number in range(PATHS - 1)]
     execute("UPDATE tasks SET state = 'waiting' WHERE state = 'ready'")
     if ledger._database.is_remote:
-        execute("VACUUM ANALYZE")  # as a server does by itself, after a minute
+        execute("VACUUM ANALYZE")  # A server does this by itself after a minute.
     return [claim for claim in claims if claim is not None]
 
 
 def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:
-    """Of the quickest of 50: others may be using this machine."""
+    """The quickest of 50 times, since others may be using this machine."""
     times = []
     for _ in range(50):
         began = time.perf_counter()
@@ -289,7 +288,8 @@ QUESTIONS = {
     "monitor": monitor,
     "metrics": scrape,
 }
-OF_IDLE = ("a summary", "silent workers", "late tasks")  # in one look, at worst
+# All of them fall together in one look, at worst.
+OF_IDLE = ("a summary", "silent workers", "late tasks")
 
 
 def fact_of(task: Task) -> Contribution:

@@ -1,5 +1,5 @@
-"""What scheduling costs: a run of 256 paths on a virtual clock, with the real ledger, queue and
-scheduler.
+"""Measures the cost of scheduling a run of 256 paths on a virtual clock, with the real ledger,
+queue and scheduler.
 
     python tools/bench_schedule.py                                      100 phases: some minutes
     python tools/bench_schedule.py --phases 3 --preempt-every 1800 --killed-share 0.02
@@ -8,7 +8,7 @@ The paper's 16x16 with private parts: 256 paths, 289 modules. Nothing is trained
 takes 120 s of the virtual clock, 5 % more or less, an outer step 2 s. 512 workers claim, renew and
 finish tasks in a ledger on SQLite (with `--database` on PostgreSQL), and are preempted: each is
 asked to leave once in `--preempt-every` seconds on average, hands its phase on part-way, and is
-back after a minute; the worker that takes the phase over needs `--resume-seconds` to load it.
+back after a minute. The worker that takes the phase over needs `--resume-seconds` to load it.
 `--killed-share` of them are killed without warning: their leases must end first, and their phases
 are done again from the beginning.
 
@@ -64,8 +64,8 @@ from dipaco.workers.loop import LEAST_SHARE, MAX_WAIT_SECONDS, MIN_WAIT_SECONDS,
 MODULAR = "modular"
 KINDS = ("prepare", "pretrain", "route", "train", "outer")  # nothing is evaluated
 OUTER_SECONDS = 2.0
-SPREAD = 0.05  # of how long phases take
-AWAY_SECONDS = 60.0  # until a worker that was preempted is back
+SPREAD = 0.05  # Relative spread of the durations of phases.
+AWAY_SECONDS = 60.0  # Absence of a preempted worker.
 BEATS_PER_LEASE = 4
 OF_TASKS = ("claim", "renew", "finish", "snapshot")
 
@@ -123,7 +123,7 @@ def make_plan(grid: int, phases: int) -> Plan:
 
 
 class Simulation:
-    """Events on a virtual clock, in order; the ledger believes that clock."""
+    """Events in order, on a virtual clock that the ledger uses as well."""
 
     def __init__(self, options: argparse.Namespace, place: tuple[Path | str, str]):
         self._options, self._place = options, place
@@ -235,7 +235,7 @@ class Simulation:
             self._cpu_seconds[what] += time.process_time() - began
             self._calls[what] += 1
 
-    # --- what is asked all the time -----------------------------------------------------------
+    # --- repeated questions -------------------------------------------------------------------
 
     def _arrive(self) -> None:
         """Everybody registers, and begins to ask."""
@@ -254,7 +254,7 @@ class Simulation:
         return self._options.lease_seconds / BEATS_PER_LEASE
 
     def _look_out(self, worker: str) -> None:
-        """A heartbeat, of a worker that is idle or busy; with it, the look for silent workers."""
+        """The heartbeat of an idle or busy worker, followed by its look for silent workers."""
 
         def beat() -> None:
             self._ledger.members.heartbeat(worker, worker)
@@ -393,7 +393,7 @@ class Simulation:
 
 
 def facts_of(plan: Plan, task: Task, seconds: float) -> list[Fact]:
-    """What a worker records for the task, with bytes that are never read."""
+    """The facts that a worker records for the task, with bytes that are never read."""
     if task.kind in ("prepare", "route"):
         done = StageDone(stage=task.kind, artifacts={}, summary={}, seconds=0.0)
         modules = plan.arm(MODULAR).topology.modules if task.kind == "route" else ()

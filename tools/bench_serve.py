@@ -8,8 +8,8 @@
 Everything runs in this process, with random parameters of the quickstart's sizes (0.84 M a path).
 
 The first table decodes 64 rows, spread evenly over the paths of grids from one path to 16x16
-(`--at-random`: each row is on any path). Rows of several paths share their steps, or every path has
-steps of its own, on one device and on as many as `--devices` says.
+(`--at-random`: each row is on any path). Rows of several paths share their steps, or every path
+takes separate steps, on one device and on as many as `--devices` says.
 
 Then 256 paths with an embedding each serve 64 clients that ask one request after another, with
 memory for all paths and for 64 of them. Paths are asked equally often, or in proportion to
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dipaco.model.config import ModelConfig
 
 PROMPT = 16
-SIDES = (1, 2, 4, 8, 16)  # of grids
+SIDES = (1, 2, 4, 8, 16)  # sides of the grids
 NEW_TOKENS = 32  # tokens of a request
 HOME = Path(__file__).parents[1]
 
@@ -93,7 +93,7 @@ def model_of_many_paths() -> "ModelConfig":
 
 
 def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What many paths cost, as entries of the last line."""
+    """Measures many paths, and returns entries of the last line."""
     import jax
 
     model, rounds = model_of_many_paths(), options.rounds
@@ -115,7 +115,7 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Served(NamedTuple):
-    """How the paths of a grid are served."""
+    """A way of serving the paths of a grid."""
 
     side: int
     num_devices: int
@@ -198,7 +198,7 @@ def _rates_of(
 
     rates = in_turn({way: decoding(engine) for way, engine in engines.items()}, rounds)
     engines.clear()
-    jax.clear_caches()  # of all sides they would be more programs than a process may map
+    jax.clear_caches()  # Programs of all sides together would be more than a process may map.
     return rates
 
 
@@ -210,9 +210,9 @@ def memory_for_some(
     new_tokens: int,
     num_fitting: int = ROWS,
 ) -> dict[str, float]:
-    """Tokens a second with memory for some paths, as a share of those with memory for all; and in
-    how many milliseconds 95 % of first tokens come. Clients ask for every path equally often, in
-    proportion to 1 / rank, and so with lengths that are mixed.
+    """The speed with memory for some paths, as a share of the speed with memory for all paths.
+    Milliseconds within which 95 % of first tokens come are beside it. Clients ask for every path
+    equally often, in proportion to 1 / rank, and so with lengths that are mixed.
     """
     from dipaco.serving.warm_up import keep_what_there_is
 
@@ -234,7 +234,7 @@ def memory_for_some(
                 load = engine.load(asked)
                 if each:
                     loads[number].append(load)
-            keep_what_there_is()  # as the server does at its start
+            keep_what_there_is()  # A server does this at its start.
         for number, own in loads.items():
             firsts = [1000 * seconds for load in own for seconds in load.first_token_seconds]
             latest, held = np.percentile(firsts, 95), number or "all"

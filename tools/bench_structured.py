@@ -1,4 +1,4 @@
-"""Structured output against free text, in the same loop and the same call; every draw is checked.
+"""Structured output against free text, in the same loop and the same call. Every draw is checked.
 
     python tools/bench_structured.py --run runs/quickstart
     python tools/bench_structured.py --run runs/quickstart --draws 50 --rows 1,8 --pairs 2
@@ -6,11 +6,12 @@
     python tools/bench_structured.py --run runs/quickstart --schema note    # a long string in it
 
 A path of the run, or one of fresh parameters (`--width`) with the run's tokenizer, makes texts that
-obey a schema, drawn at temperature 1, and then as many free texts of the same lengths; `--rows` at
-once, interleaved pair by pair. A ratio is tokens per second with the schema / without, its median
-over the pairs with a 95 % interval. `--draws` texts in all are parsed and compared with the schema
-by hand, and their tokens of which the schema allows one only are counted: a server does not draw
-these. The last line is JSON; the exit code is 1 unless every text obeys the schema.
+obey a schema, drawn at temperature 1, and then as many free texts of the same lengths. `--rows`
+texts are made at once, and both kinds in turn. A ratio is tokens per second with the schema /
+without, the median over the pairs with a 95 % interval. `--draws` texts in all are parsed and
+compared with the schema by hand, and their tokens of which the schema allows one only are counted:
+a server does not draw these. The last line is JSON. The exit code is 1 unless every text obeys the
+schema.
 """
 
 import contextlib
@@ -64,7 +65,7 @@ SCHEMAS = {"record": SCHEMA, "note": NOTE}
 
 
 def is_valid(text: str, schema: str) -> bool:
-    """Whether a text obeys the schema of that name."""
+    """True if a text obeys the schema of that name."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError:
@@ -160,8 +161,9 @@ def main() -> None:
     vocabulary = GrammarVocabulary(tokenizer.library.to_str(), config.vocab_size, end)
     grammars, rng = Grammars(vocabulary), np.random.default_rng(0)
     schema = json.dumps(SCHEMAS[options.schema])
-    grammars.compiled(schema)  # which the server keeps, from the first request on
-    counted_by = Grammars(vocabulary)  # else counting would wear out those that are timed
+    grammars.compiled(schema)  # A server keeps it from the first request on.
+    # Counting has separate grammars, or it would wear out the timed ones.
+    counted_by = Grammars(vocabulary)
     stop_ids = frozenset() if end is None else frozenset({end})
     ratios, checked, valid, forced, tokens_made, seed = {}, 0, 0, 0, 0, 0
     for rows in options.rows:

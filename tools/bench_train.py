@@ -1,18 +1,18 @@
-"""How fast a training step is beside PyTorch's.
+"""Measures the speed of a training step beside PyTorch's.
 
     python tools/bench_train.py --dtypes float32
     python tools/bench_train.py --dtypes bfloat16
 
-The step is that of a run (`Programs.step`) at d_model 256, 4 layers, 4 heads, d_ff 1024, sequence
-256, batch 16, vocabulary 8192: 8.39 M parameters. The rival is `torch_llama.py`, eager and under
-`torch.compile`, with as many threads as there are CPUs, fused AdamW and autocast. Each contender
-is a process that waits while it is not its turn; all begin with the same parameters and tokens,
-and their first losses must agree. A round gives every contender a step in turn; a ratio is theirs
-to ours, of one round. `runs/allocator.py` is given to PyTorch as well, since it gains as much by it
-(eager float32 1.5 to 1.1 s a step; `--stock` leaves it out), and it is at its best then: one thread
-takes 2.1 s, AdamW with `foreach` 1.24.
+The step is a run's (`Programs.step`) at d_model 256, 4 layers, 4 heads, d_ff 1024, sequence 256,
+batch 16, vocabulary 8192: 8.39 M parameters. The rival is `torch_llama.py`, eager and under
+`torch.compile`, with as many threads as there are CPUs, fused AdamW and autocast. Each contender is
+a process that waits while it is not its turn. All begin with the same parameters and tokens, and
+their first losses must agree. A round gives every contender a step in turn, and a ratio is theirs
+to ours in one round. `runs/allocator.py` is given to PyTorch as well, since it gains as much by it
+(eager float32 1.5 to 1.1 s a step, unless `--stock` leaves it out), and it is at its best then: one
+thread takes 2.1 s, AdamW with `foreach` 1.24.
 
-The last line is JSON; null is what was not asked for. Above 1, we are faster.
+The last line is JSON, with null for everything that was left out. Above 1, we are faster.
 """
 
 import argparse

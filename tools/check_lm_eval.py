@@ -139,20 +139,20 @@ def run_lm_eval(url: str, model: str, tokenizer: Path, length: int, tasks: Path)
 
 
 def prompts_of(exchange: Exchange) -> list[list[int]]:
-    """The prompts of a request; lm-eval sends one or several lists of token ids."""
+    """The prompts of a request. lm-eval sends one or several lists of token ids."""
     prompt = exchange.asked["prompt"]
     return [prompt] if isinstance(prompt[0], int) else prompt
 
 
 class Compared(NamedTuple):
-    """What came of comparing all exchanges."""
+    """The outcome of comparing all exchanges."""
 
-    sums: int  # of log-probabilities, one a prompt
+    sums: int  # one sum of log-probabilities a prompt
     worst_relative: float
     texts: int
     equal_texts: int
     tied_texts: int
-    ended_texts: int  # by themselves, or at a stop string
+    ended_texts: int  # texts that ended by themselves or at a stop string
 
 
 def compare(exchanges: list[Exchange], theirs: dict[int, Theirs], tokenizer) -> Compared:
@@ -227,7 +227,7 @@ def described(result: Compared) -> str:
 
 
 def is_same(result: Compared) -> bool:
-    """Whether the answers are those of `transformers`, but for rounding."""
+    """True if the answers equal those of `transformers`, but for rounding."""
     parted = result.texts - result.equal_texts - result.tied_texts
     return not parted and result.sums > 0 and result.worst_relative <= WORST_RELATIVE
 

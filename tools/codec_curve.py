@@ -1,12 +1,12 @@
-"""What contributions in fewer bits cost, phase by phase: the rows of a sweep of codecs.
+"""Shows the cost of contributions in fewer bits, phase by phase, from a sweep of codecs.
 
     python tools/codec_curve.py runs/fewer_bits --ending "phases 40"
 
 Reads the finished rows of `configs/ablations/fewer_bits.py`, or of any sweep, and compares them
 with the one that sends most. Bits a parameter are counted from the messages of the run, their
-headers included, over all values of a path's modules; rows of the vocabulary that a path does not
-hold are not sent. Perplexities are those of the phases that were evaluated; in brackets how far
-above the first row. The last line is one JSON object.
+headers included, over all values of a path's modules. Rows of the vocabulary that a path does not
+hold are not sent. Perplexities are shown for evaluated phases, in brackets their distance above the
+first row. The last line is one JSON object.
 """
 
 import json
@@ -26,12 +26,12 @@ class Curve(NamedTuple):
 
     name: str
     bits_up: float  # a parameter, of a path's contributions of one phase
-    bits_down: float  # of the modules that it fetches
-    perplexities: dict[int, float]  # by phase
+    bits_down: float  # all modules that it fetches
+    perplexities: dict[int, float]  # phase -> perplexity
 
 
 def curve_of(folder: Path) -> Curve:
-    """What the ledger of a finished row says. `folder` is `DIR/rows/NAME/SEED`."""
+    """A finished row, read from its ledger. `folder` is `DIR/rows/NAME/SEED`."""
     with reading(folder) as run:
         (row,) = (
             r
@@ -52,7 +52,7 @@ def curve_of(folder: Path) -> Curve:
 
 
 def table(curves: list[Curve]) -> str:
-    """Markdown; the first row is the one that sends most."""
+    """A Markdown table. Its first row is the one that sends most."""
     first, *_ = curves
     phases = sorted(set().union(*(curve.perplexities for curve in curves)))
     lines = [

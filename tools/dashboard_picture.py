@@ -3,7 +3,7 @@
     python tools/dashboard_picture.py runs/quickstart dipaco/dashboard/dashboard.png
 
 Exports the page to a temporary folder and opens it from there in Chromium (the extra `test` has
-Playwright; `apt-get install chromium`).
+Playwright, and `apt-get install chromium` the browser).
 """
 
 from pathlib import Path

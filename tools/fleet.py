@@ -1,28 +1,29 @@
-"""A real training by hosts with real links, of which some fail; the result must be, bit for bit,
-that of a run in which nothing happened.
+"""A real training by hosts with real links, of which some fail. Its result must equal an
+undisturbed run bit for bit.
 
     python tools/fleet.py --hosts 6 --mbit 20
     python tools/fleet.py --hosts 4 --silent-seconds 10 --only "link silent,link only up"
 
-Every host is a network namespace behind a link of `--mbit` megabits a second, with a folder, a host
-name and a cache of its own; PostgreSQL and the bucket are behind another. Nothing is shared but
-them (and compiled programs). The clocks of the hosts are hours apart from the start (`LD_PRELOAD`,
-a C compiler). Then, one after the other, each to a host that holds a task:
+Every host is a network namespace behind a link of `--mbit` megabits a second, with its own folder,
+host name and cache. PostgreSQL and the bucket are behind another link. Hosts share nothing else but
+compiled programs. The clocks of the hosts are hours apart from the start (`LD_PRELOAD`, a C
+compiler). Then, one after the other, each to a host that holds a task:
 
-- its link drops everything in silence for `--silent-seconds`, and is whole again; no connection is
-  reset, which a proxy cannot show;
+- its link drops everything in silence for `--silent-seconds`, and is whole again, and no connection
+  is reset, which a proxy cannot show;
 - only what goes up arrives, or only what goes down, for as long;
 - its power and link fail in the middle of an upload, and it starts again;
-- all processes of the database's host get SIGKILL; it starts again with its disk;
+- all processes of the database's host get SIGKILL, and it starts again with its disk;
 - its link drops everything for ever: others must do its task.
 
 A fault counts only when it is proved: packets were lost, the process is gone in the middle of an
 object, another server process answers, wrong times were read. `never` names the others. Every
 module at every phase is then compared with Algorithm 1 (`replay.py`). A task takes `--task-seconds`
-on any machine until all faults have happened; `goodput` is the tasks recorded, over those that the
-hosts could have recorded.
+on any machine until all faults have happened; `goodput` divides the recorded tasks by the number
+that the hosts could have recorded.
 
-Needs root, iproute2, iptables and PostgreSQL; else it says what is missing. The last line is JSON.
+Needs root, iproute2, iptables and PostgreSQL, and says which of them is missing. The last line is
+JSON.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(fleet: HostFleet, options: argparse.Namespace) -> list[StormFault]:
-    """Each fault once, or those that are named."""
+    """Each fault once, or the named ones."""
     faults = dict(faults_of(fleet, random.Random(options.seed)))
     names = list(faults) if options.only is None else [n.strip() for n in options.only.split(",")]
     if unknown := [name for name in names if name not in faults]:
@@ -113,7 +114,7 @@ def chosen(fleet: HostFleet, options: argparse.Namespace) -> list[StormFault]:
 
 
 def report(fleet: HostFleet, expected: list[str], seconds: float) -> str:
-    """What a person reads; the last line is JSON."""
+    """The text for a person, whose last line is JSON."""
     if fleet.clocks:
         expected = [*expected, CLOCKS]
         # The first host's is right.

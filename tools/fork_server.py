@@ -1,4 +1,4 @@
-"""Runs `dipaco` command lines, each in a process of its own, and kills it where the request says.
+"""Runs `dipaco` command lines, each in its own process, and kills it at the requested point.
 
     python tools/fork_server.py      one JSON request a line in, one JSON answer a line out
 
@@ -59,7 +59,7 @@ def keep_all_compiled() -> None:
 
 
 class Forked:
-    """What the product asks of `subprocess.Popen` for a process of its own command line; forked."""
+    """A forked process with the methods of `subprocess.Popen` that the product uses."""
 
     def __init__(self, command: list[str], *, stdin: int, stdout: Any, stderr: Any, **_: Any):
         self.returncode: int | None = None
@@ -102,22 +102,22 @@ class Forked:
         self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
-        if self.poll() is None:  # what has ended is not asked again, as there
+        if self.poll() is None:  # As with `Popen`, an ended process is not asked again.
             os.kill(self.pid, number)
 
 
 def child(request: dict[str, Any], folder: Path) -> None:
-    """Becomes the process of one command line; ends it."""
+    """Becomes the process of one command line, and ends with it."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
     if request.get("starts"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if network := request.get("network"):  # of a host of support/hosts.py
+    if network := request.get("network"):  # a host of `support/hosts.py`
         enter(network)
     os.environ.update(request.get("environment", {}))
-    sys.path[:0] = request.get("path", [])  # as PYTHONPATH does when a process starts
+    sys.path[:0] = request.get("path", [])  # PYTHONPATH does this when a process starts.
     if limit := request.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if fault := request.get("fault"):
@@ -152,6 +152,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # What is killed here loses nothing that it has written.
+    # A killed process loses nothing that it has written.
     os.fsync = lambda _: None  # ty: ignore[invalid-assignment]
     main()

@@ -1,4 +1,5 @@
-"""What preemption costs: how much of what its machines could do a fleet does while some are killed.
+"""Measures the cost of preemption: a fleet's work while machines are killed, over its possible
+work.
 
     python tools/goodput.py --minutes 10 --kill-every 120 --pairs 3
     python tools/goodput.py --minutes 10 --kill-every 12 --pairs 3
@@ -9,16 +10,17 @@ machines, and no machine does the work of one that died. A pair is a training wi
 with: SIGKILL to a worker that trains, at a random moment of every `--kill-every` seconds. A new
 process of another name is started in its place. Nobody gives its task back: the lease must end.
 
-`goodput` is what was recorded in `--minutes` of training, over what the machines alive could have
-recorded: one task in `--task-seconds` for each, from the start of its process to its death. Work
-lost, leases waited for, processes that start, outer steps and idle workers are all in it; tasks in
+`goodput` divides the tasks recorded in `--minutes` of training by the number that the living
+machines could have recorded: one in `--task-seconds` for each, from the start of its process to its
+death. Lost work, leases, starting processes, outer steps and idle workers all lower it. Tasks in
 hand when the time is over count on neither side. `participation` is the share of the workers' own
-time, from joining the run to the last heartbeat, that went into recorded tasks. Beside them, for
-each kill: `lost_seconds`, which the worker had put into its task; `start_seconds`, until the
-process in its place has joined; `wait_seconds`, until another worker has the task.
+time, from joining the run to the last heartbeat, that went into recorded tasks. Beside them stand
+three means over the kills. `lost_seconds` is the worker's time in its task, `start_seconds` the
+time until the process in its place has joined, and `wait_seconds` the time until another worker has
+the task.
 
 Every module at every phase that was reached is then compared with Algorithm 1 (`replay.py`). The
-last line is one JSON object; goodput and participation are medians over the pairs.
+last line is one JSON object, with medians of goodput and participation over the pairs.
 """
 
 import argparse
@@ -88,11 +90,11 @@ class Measured:
 
     goodput: float
     participation: float
-    lost_seconds: list[float]  # of each kill
+    lost_seconds: list[float]  # one for each kill
     start_seconds: list[float]
     wait_seconds: list[float]
     is_equal: bool
-    phases: int  # that all modules reached
+    phases: int  # the phase that all modules reached
 
     def line(self) -> str:
         """For a person."""
@@ -110,7 +112,7 @@ class Measured:
 def measure(
     options: argparse.Namespace, at: Places, name: str, is_killing: bool, rng: random.Random
 ) -> Measured:
-    """Trains for `options.minutes`, in a run of its own."""
+    """Trains a new run for `options.minutes`."""
     paths, seconds = options.experts**2, 60 * options.minutes
     phases = 2 + math.ceil(seconds * options.workers / (paths * options.task_seconds))
     file = write_config(
@@ -166,7 +168,7 @@ class Watch:
         self._start_seconds: list[float] = []
 
     def look_until(self, seconds: float, moments: Iterator[float], rng: random.Random) -> None:
-        """Keeps the fleet at work for so long; kills one at each moment."""
+        """Keeps the fleet at work for so long, and kills one worker at each moment."""
         moment = next(moments, math.inf)
         while (self._now - self._began) < seconds:
             before = set(self._fleet.processes)
@@ -179,7 +181,7 @@ class Watch:
             self._now = time.monotonic()
 
     def _look(self) -> None:
-        """Who has joined, who holds what, and who has the tasks of the killed."""
+        """Notes new members, claims, and the takers of killed workers' tasks."""
         if self._joining:
             for member in self._run.ledger.members.list():
                 if member.name in self._joining:
@@ -192,7 +194,7 @@ class Watch:
                 self._wait_seconds.append(time.monotonic() - self._waiting.pop(claim.task))
 
     def _held(self) -> list[Held]:
-        """By processes that live."""
+        """Claims of the living processes."""
         return [
             Held(held.task, held.worker, held.attempt)
             for held in self._run.ledger.queue.held()
@@ -200,7 +202,7 @@ class Watch:
         ]
 
     def _kill(self, rng: random.Random) -> bool:
-        """A worker that trains; False where none does."""
+        """Kills a worker that trains. False if none does."""
         training = [held for held in self._since if held.task.kind == "train"]
         if not training:
             return False
@@ -214,7 +216,7 @@ class Watch:
         return True
 
     def measured(self) -> Measured:
-        """Up to the last look; then the fleet is ended and the bits are compared."""
+        """The measurement up to the last look. Ends the fleet and compares the bits."""
         in_hand = sum(self._now - since for since in self._since.values())
         committed, live = self._seconds_of_members()
         tasks = (self._tokens_recorded() - self._tokens) / self._tokens_of_a_task()
@@ -243,8 +245,8 @@ class Watch:
         return config.inner.steps * config.inner.batch_size * config.data.length
 
     def _seconds_of_members(self) -> tuple[float, float]:
-        """Of all workers that ever joined: in recorded tasks; and from joining to now, or to the
-        last heartbeat of those that are dead.
+        """Seconds of all workers that ever joined, in recorded tasks and in all. A dead worker
+        counts until its last heartbeat.
         """
         members = self._run.ledger.members.list()
         live = [member.name in self._fleet.processes for member in members]

@@ -3,14 +3,14 @@
     python tools/load_serve.py --run runs/quickstart --clients 200 --seconds 60
     python tools/load_serve.py --run runs/quickstart --clients 32 --requests 100000 --most-tokens 4
 
-Starts a server of its own, and clients that each ask for one completion after another: prompts of
-random lengths cut from the run's own documents, 8 to `--most-tokens` tokens, greedy or drawn, one
-in twenty hung up on in mid-stream. A client that gets 429 comes again after its `Retry-After`.
-With `--requests` it goes on until so many were answered, and no two are alike: one in ten has a
-number of its own before its prompt, one in fifty a schema of its own, one in twenty is not
-streamed, and one in fifty is wrong, in one of several ways. Prints what was answered, how the
-server's memory grew after the first quarter, and ends with one JSON line. An answer but 200 and 429
-(400 and 404 to the wrong ones), a stream that breaks off, or rows left over make it exit with 1.
+Starts a server, and clients that each ask for one completion after another: prompts of random
+lengths cut from the run's own documents, 8 to `--most-tokens` tokens, greedy or drawn, one in
+twenty hung up on in mid-stream. A client that gets 429 comes again after its `Retry-After`. With
+`--requests` it goes on until so many were answered, and no two are alike: one in ten has a random
+number before its prompt, one in fifty a new schema, one in twenty is not streamed, and one in fifty
+is wrong, in one of several ways. Prints what was answered, how the server's memory grew after the
+first quarter, and ends with one JSON line. An answer but 200 and 429 (400 and 404 to the wrong
+ones), a stream that breaks off, or rows left over make it exit with 1.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Tally:
-    """What all clients have seen."""
+    """Everything that the clients have seen."""
 
     def __init__(self) -> None:
         self.answers: collections.Counter[str] = collections.Counter()
@@ -108,8 +108,8 @@ async def client(
 async def send(
     address: tuple[str, int], what: str, content: bytes = b""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Sends a request of JSON (`POST /v1/completions`) on a connection of its own, which the server
-    closes after its answer; that is to be read, from its status line on.
+    """Sends JSON (`POST /v1/completions`) on a new connection, which the server closes after its
+    answer. The caller reads the answer from its status line on.
     """
     reader, writer = await asyncio.open_connection(*address)
     head = (
@@ -121,7 +121,7 @@ async def send(
 
 
 async def ask(port: int, body: dict, hangs_up: bool, is_wrong: bool, tally: Tally) -> float:
-    """One completion; returns the seconds to wait before the next."""
+    """Asks for one completion and returns the seconds to wait before the next."""
     started = time.monotonic()
     content = json.dumps(body).encode()
     reader, writer = await send(("127.0.0.1", port), "POST /v1/completions", content)
@@ -207,7 +207,7 @@ async def load(process: subprocess.Popen, port: int, options, texts: list[str], 
     await asyncio.gather(*clients)
     for task in beside:
         task.cancel()
-    for _ in range(100):  # those that hung up last are still being swept
+    for _ in range(100):  # The server still sweeps the last broken streams.
         left = await metric(port, "rows") + await metric(port, "waiting_requests")
         if not left:
             break
@@ -216,7 +216,7 @@ async def load(process: subprocess.Popen, port: int, options, texts: list[str], 
 
 
 def slope(at: list[int], values: list[int]) -> float:
-    """Of the line through them (least squares)."""
+    """The slope of the line through them, by least squares."""
     return statistics.linear_regression(at, values).slope if len(set(at)) > 1 else math.nan
 
 

@@ -7,7 +7,7 @@ bytes and by hours.
 Rows are called as in `configs/ablations/lockstep.py`: `data_parallel P rate RATE phases N` against
 `KxK ANYTHING rate RATE phases N` with K x K = P. At every budget a contender comes with the rate
 that was best for it. All are given the same time for a step, the median of what was measured, since
-a machine of either side does the same work in it; then its bytes, one after another, over a link
+a machine of either side does the same work in it. Its bytes follow, one after another, over a link
 that carries so much up and down together. No transfer overlaps computing.
 """
 
@@ -27,7 +27,7 @@ from dipaco.sweeps.table import SweepRow, SweepTable
 
 LOCK_STEP = re.compile(r"data_parallel (\d+)")
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
-SHOWN = ("by_features", "by_likelihood")  # of the variants
+SHOWN = ("by_features", "by_likelihood")  # shown variants
 HOUR_SECONDS = 3600
 
 
@@ -39,7 +39,8 @@ class Tried(NamedTuple):
     row: SweepRow
 
 
-Tries = dict[str, dict[int, list[Tried]]]  # contender, phases of a path; the best rate first
+# contender -> phases of a path -> tries, the best rate first
+Tries = dict[str, dict[int, list[Tried]]]
 
 
 def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
@@ -75,21 +76,21 @@ def _mean(row: SweepRow, seeds: set[int]) -> float:
 
 
 class Point(NamedTuple):
-    """How far a contender came at one budget, at its best rate, and at what cost of a machine."""
+    """A contender's result at one budget and its best rate, with the cost for a machine."""
 
     phases: int
     perplexity: float
     rate: float
-    rates: tuple[float, ...]  # that were tried, ascending
-    tokens: float  # of all machines, for each parameter of a path
+    rates: tuple[float, ...]  # all tried rates, ascending
+    tokens: float  # all machines' tokens for each parameter of a path
     num_bytes: int
-    seconds: float  # of computing
+    seconds: float  # computing alone
 
     def hours(self, megabits: float) -> float:
         return seconds_over_link(self.seconds, self.num_bytes, megabits) / HOUR_SECONDS
 
 
-Curves = dict[str, list[Point]]  # contender -> its points, budgets ascending; lock-step first
+Curves = dict[str, list[Point]]  # contender -> its points, budgets ascending. Lock-step is first.
 
 
 def curves_of(found: Tries, machines: int, also: Sequence[str] = ()) -> Curves:
@@ -149,7 +150,7 @@ def table(curves: Curves, links: Sequence[float]) -> str:
 
 
 def crossings(curves: Curves) -> list[str]:
-    """At equal tokens: where each contender is ahead of lock-step."""
+    """Lines that say at which equal tokens each contender is ahead of lock-step."""
     (lock_step, points), *others = curves.items()
     bar = {point.phases: point.perplexity for point in points}
     lines = []
@@ -163,7 +164,7 @@ def crossings(curves: Curves) -> list[str]:
 
 
 def within(curves: Curves, megabits: float) -> list[str]:
-    """In the hours that lock-step needs for each of its budgets: how far the others come."""
+    """Lines with the others' results in the hours that lock-step needs for each of its budgets."""
     (_, points), *others = curves.items()
     lines = []
     for bar in points:
@@ -182,7 +183,9 @@ def within(curves: Curves, megabits: float) -> list[str]:
 
 
 def untuned(curves: Curves) -> list[str]:
-    """Where the best rate is the first or the last that was tried: a better one may lie beyond."""
+    """Contenders whose best rate is the first or the last tried, so that a better one may lie
+    beyond.
+    """
     return [
         f"- {name}, {point.phases} phases: best at {point.rate:g}, of {_listed(point.rates)}"
         for name, points in curves.items()

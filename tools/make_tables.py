@@ -2,9 +2,10 @@
 
     python tools/make_tables.py runs/quickstart-0 runs/quickstart-1 runs/quickstart-2 --links 20 100
 
-Each row is compared with `dense` of the same seed; the change that is shown is the mean of those
-ratios. Times are medians: of one machine that does everything, and of each of several over links of
-so many megabits a second, computed here whatever the reports were made for."""
+Each row is compared with `dense` of the same seed, and the shown change is the mean of the ratios.
+Times are medians for one machine that does everything, and for each of several machines over links
+of so many megabits a second.
+"""
 
 import statistics
 from pathlib import Path

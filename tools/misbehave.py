@@ -2,7 +2,7 @@
 
     python tools/misbehave.py '{"orders": "FOLDER/worker-3"}' worker --run DIR --name worker-3
 
-Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
+Functions of `dipaco` are wrapped here, since the product has no hooks for any of it.
 
 - Wrong contributions: when a file `FOLDER/worker-3.order` names a corruption, the next contribution
   is corrupted so, and `FOLDER/worker-3.done` says so once it is recorded.
@@ -16,10 +16,10 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
   10 s from the claim to the record, on any machine that can do it in less, until there is a file
   `"hurry": FILE`. Half of it are the steps, so that a worker may be stopped in the middle.
 - A machine of a certain speed, by steps: with `"step_seconds": 0.5` each inner step of a path takes
-  so long; `"steps_taken": FILE` says of each how long it took, and how long a processor worked for
+  so long. `"steps_taken": FILE` says of each how long it took, and how long a processor worked for
   this process before the first of a phase.
 - Only some kinds of tasks: `"kinds": ["train", "outer"]`.
-- A machine of its own: with `"machine": "NAME"` no process of this machine can see that it has
+- A separate machine: with `"machine": "NAME"` no process of this machine can see that it has
   ended: its claims end with their leases.
 - A sign of uploads: `"uploading": FILE` is there while an object is sent to a bucket.
 """
@@ -56,14 +56,14 @@ from dipaco.workers.tasks import train
 
 
 class OrderFile:
-    """Which corruption another process wants, and what became of it."""
+    """The corruption that another process wants, and its outcome."""
 
     def __init__(self, place: Path):
         self._order = place.with_name(f"{place.name}.order")
         self._done = place.with_name(f"{place.name}.done")
 
     def take(self, *corruptions: str) -> str | None:
-        """The corruption that is wanted now, if it is one of these; it is wanted no more."""
+        """Takes the wanted corruption, if it is one of these."""
         if not self._order.exists() or (wanted := self._order.read_text()) not in corruptions:
             return None
         self._order.unlink()
@@ -114,14 +114,14 @@ def corrupt_on_order(orders: OrderFile) -> None:
 
 
 class Pace:
-    """Makes training tasks take as long as they are said to.
+    """Makes training tasks take a given time.
 
     Args:
       task_seconds: from the claim to the record.
-      hurry: once this file is there, tasks take as long as they must.
+      hurry: once this file is there, tasks are no longer slowed.
     """
 
-    STEPS_SHARE = 0.5  # of that time
+    STEPS_SHARE = 0.5  # share of the task's time
 
     def __init__(self, task_seconds: float, hurry: Path):
         self._task_seconds, self._hurry = task_seconds, hurry
@@ -156,19 +156,19 @@ class Pace:
             self._began = time.monotonic()
 
     def _wait_until(self, share: float) -> None:
-        """Until this share of the task's time has passed."""
+        """Waits until this share of the task's time has passed."""
         until = self._began + share * self._task_seconds
         while (left := until - time.monotonic()) > 0 and not self._hurry.exists():
             time.sleep(min(left, 0.2))
 
 
 class StepPace:
-    """Makes inner steps take as long as they are said to, on any machine that can do them in less.
+    """Makes inner steps take a given time, on any machine that can do them in less.
 
     Args:
       step_seconds: of each.
-      steps_taken: a file; a line of JSON for each step: its seconds, when it ended, and how long a
-        processor worked for this process between it and the phase before, if it begins one.
+      steps_taken: a file with a line of JSON for each step: its seconds, when it ended, and how
+        long a processor worked for this process between it and the phase before, if it begins one.
     """
 
     def __init__(self, step_seconds: float, steps_taken: Path):
@@ -259,7 +259,8 @@ def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribu
         before = run.ledger.facts.module(arm, module, phase - 1)
         return dataclasses.replace(contribution, base_digest=before.parameters.digest)
     message = dict(trees.flatten(load_tree(run.objects, contribution.message)))
-    # Of a message without names (`outer/codecs/sealed.py`) the floats; else the first leaf.
+    # A message without names (`outer/codecs/sealed.py`) has its floats changed, any other its first
+    # leaf.
     name = next((name for name in message if name.endswith(f".{LARGEST}")), min(message))
     leaf = np.array(message[name])
     if corruption in ("NaN", "infinity"):

@@ -1,4 +1,4 @@
-"""Whether the tests notice when a guarantee of the runtime is broken.
+"""Breaks guarantees of the runtime one by one, and says whether the tests notice.
 
     python tools/mutants.py                          all of them: about half an hour
     python tools/mutants.py --only no-backups leases-never-end
@@ -6,14 +6,14 @@
 
 Each mutant (`mutations/`) is a change of a line or two: leases that never end, a fencing token that
 is ignored, bytes that are not checked, a sum in another order. It is made in a copy of the working
-tree, where the tests that ought to notice are run. A mutant is *killed* when one of them fails, or
-is still at work after `--seconds`; one that lets all pass has *survived*, and a guarantee has no
+tree, where the tests that ought to notice are run. A mutant is *killed* when a test fails, or is
+still at work after `--seconds`. A mutant that lets all pass has *survived*, and a guarantee has no
 test.
 
-First the same tests are run on the tree as it is: they must pass, none skipped, or a broken test
-would kill everything. A mutant whose old text is no longer in its file, once, and one whose tests
-cannot be collected, is an error and not a kill. The last line is one JSON object; exit code 1: a
-mutant survived or could not be tried.
+First the same tests are run on the unchanged tree, where they must pass, none skipped, or a broken
+test would kill everything. A mutant whose old text is no longer in its file, once, and one whose
+tests cannot be collected, is an error and not a kill. The last line is one JSON object. Exit code 1
+means that a mutant survived or could not be tried.
 """
 
 import argparse
@@ -52,13 +52,13 @@ MUTANTS = (
     *OF_SWARMS,
 )
 HOME = Path(__file__).parents[1]
-PASSED, FAILED = 0, 1  # exit codes of pytest; any other: nothing was tested
+PASSED, FAILED = 0, 1  # Exit codes of pytest. After any other, nothing was tested.
 SECONDS = 600.0
 PYTEST = ("-n", "0", "-q", "-x", "-p", "no:cacheprovider")
 
 
 class Tested(NamedTuple):
-    """What pytest said of one tree."""
+    """The outcome of pytest on one tree."""
 
     code: int | None  # None: it was not done in time
     said: str
@@ -111,11 +111,11 @@ def parse() -> argparse.Namespace:
 def try_all(
     mutants: Sequence[Mutant], root: Path, folder: Path, jobs: int, seconds: float
 ) -> dict[str, object]:
-    """The tests on the tree as it is, then each mutant; prints a line for each.
+    """Runs the tests on the unchanged tree, then on each mutant, with a line for each.
 
     Returns:
-      Number of killed mutants, names of those that survived, and of those that could not be tried
-      with the reason.
+      Number of killed mutants, names of survivors, and reasons by name for mutants that could not
+      be tried.
     """
     copy_tree(root, folder / "as-it-is")
     tests = tuple(dict.fromkeys(test for each in mutants for test in each.tests))
@@ -156,7 +156,7 @@ def try_one(mutant: Mutant, root: Path, folder: Path, seconds: float) -> Tested:
 
 
 def copy_tree(root: Path, copy: Path) -> None:
-    """The working tree: what git knows or does not ignore; all where there is no git."""
+    """Copies the files that git knows or does not ignore, or all files without git."""
     names = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(names, capture_output=True, text=True, check=False)
     if listed.returncode:

@@ -4,11 +4,10 @@ module at every phase must come out the same, bit for bit.
 
     python tools/replay.py --run runs/quickstart
 
-What depends on timing is taken from the records: with a quorum (`outer.quorum`), the contributions
-that each outer step took; with alternations, the shards of each phase. Everything else is done
-again, so it takes as long as the training did on one worker, and needs a machine of the same kind
-and a run that keeps its modules (`retention.modules`).
-The last line is one JSON object.
+Facts that depend on timing are taken from the records. With a quorum (`outer.quorum`) these are the
+contributions that each outer step took, with alternations the shards of each phase. Everything else
+is done again, so it takes as long as the training did on one worker, and needs a machine of the
+same kind and a run that keeps its modules (`retention.modules`). The last line is one JSON object.
 """
 
 import itertools
@@ -33,10 +32,10 @@ from dipaco.workers.row_plans import batches_for
 
 
 class Carried(NamedTuple):
-    """What a path takes from phase to phase."""
+    """The state that a path takes from phase to phase."""
 
     optimizer: Any
-    batches: str  # of which data
+    batches: str  # fingerprint of their data
     position: int  # batches of it that were taken
 
 
@@ -53,8 +52,8 @@ def main() -> int:
 
 
 def differences(run: Run, phases: int | None = None) -> list[str]:
-    """The modules, and the phases, where the run and Algorithm 1 differ; of a run that has not
-    ended, up to a phase that all modules have reached.
+    """Modules at phases where the run and Algorithm 1 differ. A run that has not ended is compared
+    up to a phase that all modules have reached.
     """
     phases = run.config.phases if phases is None else phases
     replayed = itertools.chain([first_modules(run)], replay(run))
@@ -67,7 +66,7 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
 
 
 def first_modules(run: Run) -> variants.Modules:
-    """What a run began its first phase with."""
+    """The modules with which a run began its first phase."""
     topology = run.plan.arm(MODULAR).topology
     if run.given("modules") is not None:  # a run that began from the modules of another
         return {module: run.parameters(MODULAR, module, 0) for module in topology.modules}

@@ -1,4 +1,4 @@
-"""What routing by likelihood and mixing paths bring on the same finished modules.
+"""Compares routing by features, routing by likelihood and mixed paths on the same finished modules.
 
     python tools/routing_gap.py runs/quickstart
     python tools/routing_gap.py runs/quickstart --shortlists 2,4 --priors 0,2,4
@@ -6,19 +6,19 @@
     python tools/routing_gap.py runs/quickstart --first-tokens 32,48,64
     python tools/routing_gap.py runs/sweep/rows/NAME/*
 
-Reads what the last release's paths said of every validation document (`evaluation.best_path`,
-`evaluation.ensembles`) and computes, without running a model: perplexity by features and by
-likelihood, for every shortlist and prior; under the best path; as ensembles, for every temperature.
-Each with its share of the gap from features to the best path and its 95 % interval, a bootstrap
-over texts (paired: all rows are of the same documents, which are pieces of texts). Fewer than ten
-texts, as of one domain, have no interval.
+Reads the scores of every validation document under the last release's paths
+(`evaluation.best_path`, `evaluation.ensembles`) and runs no model. It computes perplexity by
+features, by likelihood for every shortlist and prior, under the best path, and as ensembles for
+every temperature. Each with its share of the gap from features to the best path and its 95 %
+interval, a bootstrap over texts (paired: all rows are of the same documents, which are pieces of
+texts). Fewer than ten texts, as of one domain, have no interval.
 
-With `--leave-out`, the prior, for each shortlist, and the temperature, for each ensemble, are those
-that were best on the other domains; what is shown is of the domains left out.
+With `--leave-out`, the prior of each shortlist and the temperature of each ensemble are the best
+ones on the other domains. Perplexities are shown for the domains left out.
 
-With `--first-tokens` it shows instead what longer beginnings tell: documents go by the likelihood
-of so many of their first tokens (features and shortlists stay as they are), and all rows, the best
-path too, are of the tokens after the longest of them.
+With `--first-tokens` it shows the effect of longer beginnings instead: documents go by the
+likelihood of so many of their first tokens (features and shortlists stay as they are), and all
+rows, the best path too, are of the tokens after the longest of them.
 
 Several runs of one sweep, as a row's seeds, are shown as one: their documents together, perplexity
 as the geometric mean, and intervals over texts, each of which is drawn in all runs or in none.
@@ -48,7 +48,7 @@ ENSEMBLES = ("ensemble of 2", "ensemble", "ensemble, renewed")
 
 
 class Scores(NamedTuple):
-    """What the paths of a finished run said of N validation documents."""
+    """Scores of N validation documents under the paths of a finished run."""
 
     order_NP: np.ndarray  # paths by features, the best first
     prefix_NP: np.ndarray
@@ -57,7 +57,7 @@ class Scores(NamedTuple):
     text_N: np.ndarray  # a number for the text that each is a piece of
     domain_N: np.ndarray  # names
     mixed_sums: dict[str, dict[float, np.ndarray]]  # ensemble -> temperature -> [N]
-    value_NPT: np.ndarray | None = None  # of every token from `prefix_tokens` on, where asked for
+    value_NPT: np.ndarray | None = None  # every token from `prefix_tokens` on, if kept
 
 
 def main() -> None:
@@ -109,14 +109,14 @@ def counts(text: str) -> list[int]:
 
 
 class Unfit(Exception):
-    """A run cannot be shown, or not beside the others; says why."""
+    """A run cannot be shown, or not beside the others, for the reason given."""
 
 
 def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, int]:
     """The scores of all runs, and the tokens that no perplexity counts.
 
     Raises:
-      Unfit, DipacoError: a run has not what is asked for.
+      Unfit, DipacoError: a run lacks these scores.
     """
     of_runs, first = [], None
     for folder in options.runs:
@@ -147,7 +147,7 @@ def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, 
 
 
 def are_alike(one: Scores, other: Scores) -> bool:
-    """Whether they are of the same documents, under as many paths."""
+    """True if both have the same documents and as many paths."""
     same = (
         np.array_equal(getattr(one, name), getattr(other, name))
         for name in ("count_N", "text_N", "domain_N")
@@ -196,7 +196,7 @@ def after_first_tokens(scores: Scores, prefix_tokens: int, number: int, longest:
 
 
 def scores_of(run: Run, temperatures: list[float], *, keep_tokens: bool = False) -> Scores:
-    """Reads the scores of the last release, with those of each token if `keep_tokens`."""
+    """Reads the scores of the last release, also token by token if `keep_tokens`."""
     phase = run.plan.arm(MODULAR).phases
     valid = validation(run, MODULAR, phase)
     said = scores_of_paths(run, valid, MODULAR, phase)

@@ -1,4 +1,4 @@
-"""Whether killed workers that share a device end with the bits of one undisturbed process.
+"""Compares the bits of killed workers that share a device with one undisturbed process.
 
     python tools/same_bits.py configs/quickstart.py --workers 4
     python tools/same_bits.py configs/quickstart.py --flags=--xla_gpu_deterministic_ops=false
@@ -6,11 +6,11 @@
 
 Trains a run twice in one process each, and once by `dipaco launch --devices-per-worker 1`, where a
 worker is killed (SIGKILL) after each of so many tasks. All three start with the environment's
-`XLA_FLAGS` and those of `--flags`. The digests of every module at every phase are compared; the
+`XLA_FLAGS` and the flags of `--flags`. The digests of every module at every phase are compared. The
 last line is one JSON object. A difference between the two plain runs says that the device does not
-repeat its bits; one of the third run alone, that sharing the device or starting again changes them.
-On a GPU `dipaco` asks for equal bits by itself; `--flags=--xla_gpu_deterministic_ops=false` shows
-what it does without.
+repeat its bits. A difference of the third run alone says that sharing the device or starting again
+changes them. On a GPU `dipaco` asks for equal bits by itself, and
+`--flags=--xla_gpu_deterministic_ops=false` takes that away.
 """
 
 import argparse
@@ -81,7 +81,9 @@ def begin(options, run: Path, words: list[str], environment: dict[str, str]) -> 
 
 
 def kill(launcher: subprocess.Popen, run: Path, after: list[int]) -> int:
-    """Kills a worker each time that so many tasks of training are recorded; how many it killed."""
+    """Kills a worker each time that so many training tasks are recorded, and returns the number of
+    kills.
+    """
     kills = 0
     for number in after:
         while launcher.poll() is None:
@@ -121,7 +123,7 @@ def ends_of_phases(events: Path) -> dict[int, list[float]]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of every module at every phase."""
+    """Digests of every module at every phase."""
     with reading(folder) as run:
         return {
             f"{module} at {phase}": receipt.digest

@@ -1,26 +1,26 @@
-"""Endurance: a run in small for an hour, with kills, a server and a dashboard beside it. What must
-not grow in a long run is measured all the time, and must be flat after the first quarter.
+"""Endurance: a small run for an hour, with kills, a server and a dashboard beside it. Quantities
+that must not grow in a long run are measured all the time, and must be flat after the first
+quarter.
 
     python tools/soak.py --hours 1
     python tools/soak.py --minutes 5 --workers 2 --experts 2
     python tools/soak.py --hours 8 --database postgresql --store s3     both started by the tool
 
 A 4x4 run by paced workers, of which one is killed in each `--kill-every` seconds, at random, and
-another started in its place; one is never killed. From its first release on, `dipaco serve` answers
-one short request a second, and `dipaco dashboard` is asked for the newest changes as often as an
-open page does. Each is looked at a few hundred times:
+another started in its place. One worker is never killed. From its first release on, `dipaco serve`
+answers one short request a second, and `dipaco dashboard` is asked for the newest changes as often
+as an open page does. Each is looked at a few hundred times:
 
 - memory (resident set) and open descriptors of the lasting worker, the server and the dashboard;
 - connections to the database (0 with SQLite);
 - bytes and files of what the run stores, bytes of its ledger and of everything on the disk.
 
 `growth` of each is how much the line that fits best after the first quarter rises until the end, as
-a share of what is usual. Memory, descriptors and connections must not grow by more than
-`--tolerance`. A run records something at every phase, so the ledger and the disk (events, logs) do
-grow: of these, and of the store, what must not grow is how much one phase adds. In the end the
-newest modules are compared, bit for bit, with those of Algorithm 1 (`replay.py`). The last line is
-one JSON object; the exit code is 1 where something is not flat, was answered wrongly or has other
-bits.
+a share of the median. Memory, descriptors and connections must not grow by more than `--tolerance`.
+A run records something at every phase, so the ledger and the disk (events, logs) do grow. There,
+and in the store, the amount that one phase adds must not grow. In the end the newest modules are
+compared, bit for bit, with Algorithm 1's (`replay.py`). The last line is one JSON object. The exit
+code is 1 if something is not flat, was answered wrongly or has other bits.
 """
 
 import argparse
@@ -55,16 +55,16 @@ from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 
 LOOK_SECONDS = 0.2
-LOOKS = 300  # in which everything is measured
+LOOKS = 300  # measurements of everything
 PAGE_BYTES = 4096
 PROMPT = "the of and a to in"
 
 
 class Look(NamedTuple):
-    """At one moment."""
+    """Everything that is measured, at one moment."""
 
     seconds: float
-    phases: float  # that paths have gone through, on average
+    phases: float  # phases done by paths, on average
     values: dict[str, float]
 
 
@@ -139,7 +139,7 @@ def soak(options: argparse.Namespace, at: Any) -> dict[str, Any]:
 
 
 def has_release(run: Run) -> bool:
-    """Whether a server has something to serve."""
+    """True if there is something to serve."""
     return any(arm == MODULAR for arm, _ in run.ledger.facts.evaluated())
 
 
@@ -147,7 +147,7 @@ def phases_of(run: Run, paths: int) -> float:
     return run.ledger.progress.training_totals(MODULAR).path_phases / paths
 
 
-# --- what is measured -----------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------
 
 
 def measured(fleet: Fleet, run: Run, processes: dict[str, int]) -> dict[str, float]:
@@ -177,7 +177,7 @@ def measured(fleet: Fleet, run: Run, processes: dict[str, int]) -> dict[str, flo
 
 
 def size_of(file: Path) -> int:
-    """0 where it is gone meanwhile."""
+    """Size of a file, or 0 if it is gone meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return file.stat().st_size
     return 0
@@ -187,7 +187,7 @@ BY_PHASE = ("ledger", "disk", "store", "files")
 
 
 def verdict(looks: list[Look], tolerance: float) -> dict[str, Any]:
-    """The growth of everything after the first quarter, and what is not flat."""
+    """The growth of everything after the first quarter, and names that are not flat."""
     growths, levels = {}, {}
     for name in sorted({name for look in looks for name in look.values}):
         points = [
@@ -208,7 +208,7 @@ def verdict(looks: list[Look], tolerance: float) -> dict[str, Any]:
 
 
 def growth(at: np.ndarray, values: np.ndarray) -> float:
-    """Of the line that fits best, from the first to the last, as a share of what is usual."""
+    """Rise of the best-fitting line from first to last, as a share of the median."""
     if len(at) < 2 or at[-1] == at[0]:
         return 0.0
     slope, _ = np.polyfit(at - at[0], values, 1)
@@ -216,8 +216,9 @@ def growth(at: np.ndarray, values: np.ndarray) -> float:
 
 
 def growth_of_slope(phases: np.ndarray, values: np.ndarray) -> float:
-    """How much more a phase adds in the second half than in the first, as a share of the level: a
-    run that adds as much to a table at every phase is flat, one that adds more and more is not.
+    """Difference between the amounts that a phase adds in the second and the first half, as a share
+    of the level. A run that adds as much at every phase is flat. A run that adds more and more is
+    not.
     """
     middle = len(phases) // 2
     if middle < 2 or phases[middle - 1] == phases[0] or phases[-1] == phases[middle]:
@@ -230,7 +231,7 @@ def growth_of_slope(phases: np.ndarray, values: np.ndarray) -> float:
 
 
 def is_equal(run: Run, reached: int) -> bool:
-    """Whether the newest modules, which hold everything before, are those of Algorithm 1."""
+    """True if the newest modules, which depend on everything before, equal Algorithm 1's."""
     modules = next(itertools.islice(replay(run), reached - 1, None))
     return all(
         trees.digest(modules[module]) == trees.digest(run.parameters(MODULAR, module, reached))

@@ -1,5 +1,5 @@
 r"""A storm: a real training by real processes that are killed, stopped and sent wrong data. The
-result must be, bit for bit, that of a run in which nothing happened.
+result must equal an undisturbed run bit for bit.
 
     python tools/storm.py --minutes 1
     python tools/storm.py --minutes 10 --workers 4 --kill-every 60 --database postgresql://HOST/NAME
@@ -16,26 +16,26 @@ result must be, bit for bit, that of a run in which nothing happened.
     python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
     python tools/storm.py --config configs/tiny_16x16.py --workers 8 --replay --faults 2 \
         --only SIGKILL --task-seconds 20
-        256 paths with parts of their own; a worker takes 20 s for the stack that it trains at once
+        256 paths with private parts
 
-First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
-turn, each once and then at random (`storms/faults.py`; `--list` names those of one run). One worker
-at a time also dies by itself at a named point: claim, inner steps, snapshot, between save and
-record, inside record, before sweep, ... A fault counts only when it is proved: the process is gone,
-the file was changed, the answer was given. A corrupted contribution must be refused, and
+The fault-free run comes first, by as many workers, and then the same run in the storm. Faults come
+in turn, each once and then at random (`storms/faults.py`, and `--list` names a run's faults). One
+worker at a time also dies by itself at a named point: claim, inner steps, snapshot, between save
+and record, inside record, before sweep, ... A fault counts only when it is proved: the process is
+gone, the file was changed, the answer was given. A corrupted contribution must be refused, and
 `dipaco status --json` must say why.
 
-Then a checker that knows nothing of the scheduler compares what was recorded with the plan: the
-digest of every module at every phase, every path's every phase once and with the right rows, and
-every module made of exactly its paths' contributions. With a quorum, which paths are late depends
-on timing, so no fault-free run is comparable: the run is done once more by
-`algorithm/variants.py`, with the contributions that each step is recorded to have taken
-(`replay.py`). `--replay` compares so without a quorum as well, in half of the time.
+Then a checker that knows nothing of the scheduler compares the records with the plan: the digest of
+every module at every phase, every path's every phase once and with the right rows, and every module
+made of exactly its paths' contributions. With a quorum, which paths are late depends on timing, so
+no fault-free run is comparable: the run is done once more by `algorithm/variants.py`, with the
+contributions that each step is recorded to have taken (`replay.py`). `--replay` compares so without
+a quorum as well, in half of the time.
 
 Training tasks are paced: each takes so long that the training takes `--minutes` on any machine
-where nothing happens; once all faults have happened (`--faults`) they take as long as they must.
-`never` names the faults that found no moment. What preemption costs is measured by `goodput.py`.
-The last line is one JSON object.
+where nothing happens. Once all faults have happened (`--faults`) they are no longer slowed. `never`
+names the faults that found no moment. The cost of preemption is measured by `goodput.py`. The last
+line is one JSON object.
 """
 
 import argparse
@@ -80,7 +80,9 @@ def main() -> None:
 
 
 def run_both(options: argparse.Namespace, file: Path, at: Places) -> str:
-    """The run without faults and the run in the storm; their comparison as text."""
+    """Does the run without faults and the run in the storm, and returns their comparison as
+    text.
+    """
     config, clock = load_config(file, []), wall_clock.build(at.folder)
     if clock is None:
         print("There is no C compiler here: wall clocks do not jump.")
@@ -168,7 +170,9 @@ def report(
     storm_seconds: float,
     expected: list[str],
 ) -> str:
-    """What a person reads; the last line is JSON. `expected`: faults that should have happened."""
+    """The text for a person, whose last line is JSON. `expected` names faults that should have
+    happened.
+    """
     with closing(storm.open()) as here:
         is_equal = has_expected_bits(undisturbed, here)
         lost, twice = checker.rows_lost_and_twice(here)

@@ -3,8 +3,8 @@
 
     python tools/swarm_liar.py LIE SECONDS FILE swarm join ...
 
-LIE is one of `LIES`: what it adds up for others is 1.01 times what they have sent, or its own
-gradient is negated, 1.01 times what it should be, or that of an earlier step.
+LIE is one of `LIES`. The sums that it returns to others are 1.01 times too large, or its own
+gradient is negated, 1.01 times too large, or an earlier step's.
 """
 
 import sys

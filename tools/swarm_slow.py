@@ -3,8 +3,8 @@
 
     python tools/swarm_slow.py SECONDS FILE swarm join ...
 
-FILE holds what it is doing (computing, averaging, waiting), when it began and when it last worked,
-the seconds that a block really takes, those of all blocks, and how many these are.
+FILE holds its activity (computing, averaging, waiting), when it began and when it last worked, the
+seconds that a block really takes, the seconds of all blocks, and their number.
 
     python tools/swarm_slow.py SECONDS FILE worker ...
 
@@ -23,7 +23,7 @@ from dipaco.swarm.training.compute import Compute
 
 
 def slow_down(seconds_per_block: float, file: Path) -> None:
-    """Wraps what a volunteer computes; dipaco itself has no such setting."""
+    """Wraps a volunteer's computing, since dipaco itself has no such setting."""
     gradient, compute_blocks = Compute.gradient, Volunteer._compute_blocks
     push_slice = Volunteer._push_slice
     began: list[float] = []

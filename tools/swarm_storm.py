@@ -1,41 +1,41 @@
-"""A swarm in a storm: processes join the swarm of one path of a real run, leave and are killed; the
-result must be that of one machine that was never disturbed.
+"""A swarm in a storm: processes join the swarm of one path of a real run, leave and are killed. The
+result must equal one undisturbed machine's.
 
     python tools/swarm_storm.py --minutes 10
     python tools/swarm_storm.py --minutes 0.3 --volunteers 2 --events 4        the suite's form
 
 Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
 turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
-random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP);
-the leading backbone is killed, and started again; a liar joins (`--liars`: what it adds up is 1.01
-times what it should be, or its own gradient is negated, 1.01 times or an old one); a volunteer
-joins from behind a router (`--routers`: all is then on hosts of `support/hosts.py`, which need
-root, iproute2 and iptables; elsewhere `not_done` says so); a volunteer joins that is 50 times
-slower than the fastest (`--slow`), and stays; all volunteers leave at once (`--desertions`): a
-minute later a plain worker has the path, at the pace of the fastest volunteer, and when it has
-taken a step, new volunteers join. Then plain AdamW in this process replays the rows in the ledger,
-one large batch after the other. Compared are the parameters at the end of every phase and the loss
-of every step.
+random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP).
+The leading backbone is killed, and started again. A liar joins (`--liars`): its sums are 1.01 times
+too large, or its own gradient is negated, 1.01 times too large or an old one. A volunteer joins
+from behind a router (`--routers`). All is then on hosts of `support/hosts.py`, which need root,
+iproute2 and iptables, and elsewhere `not_done` says so. A volunteer joins that is 50 times slower
+than the fastest (`--slow`), and stays. All volunteers leave at once (`--desertions`). A minute
+later a plain worker has the path, at the pace of the fastest volunteer, and when it has taken a
+step, new volunteers join. Then plain AdamW in this process replays the rows in the ledger, one
+large batch after the other. Compared are the parameters at the end of every phase and the loss of
+every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
 machine. `efficiency` is the rows of volunteers that counted, over those that all volunteers could
 have computed alone: the sum of their own speeds times the time from their first block to their
 last. So time in which no volunteer is there, and steps of a plain worker (`steps_by_worker`), are
-in neither; nor are rows of liars and of the 50 times slower, so that only what these do to others
-is in it. `slow` says of each of the latter how many of its blocks counted, and whether it was
-parked: one of the two must be. `computing` is the share of the volunteers' time in which they
-computed, and `blocks_in_vain` are blocks that they computed and that did not count: of peers that
-died, and backups. `--megabits` paces their links, and `--d-model 224` makes the path one of a
-million parameters. `--delayed-updates` on: rows of the next step are computed while gradients are
-averaged, and the replay has gradients that are as late as the ledger says; both: one storm after
-the other, with the ratio of their losses (means of the last tenth).
+in neither. Rows of liars and of the 50 times slower are not in it either, so that it shows only
+their effect on others. `slow` says of each of the latter how many of its blocks counted, and
+whether it was parked: one of the two must be. `computing` is the share of the volunteers' time in
+which they computed, and `blocks_in_vain` are blocks that they computed and that did not count: of
+peers that died, and backups. `--megabits` paces their links, and `--d-model 224` makes the path one
+of a million parameters. `--delayed-updates` on: rows of the next step are computed while gradients
+are averaged, and the replay has gradients that are as late as the ledger says. With both there is
+one storm after the other, with the ratio of their losses (means of the last tenth).
 
     python tools/swarm_storm.py --minutes 1 --events 0 --delayed-updates both --megabits 10
 
 The last line is one JSON object. There `cost_seconds` is, for each kind of event, how much longer
-than the median the two steps from it on took, on average; of a desertion, in how many seconds
-nothing was computed: until the worker began, and from its last step until a volunteer began.
-`liars` has what was found of each, `desertions` how each went.
+than the median the two steps from it on took, on average. A desertion's cost is the time without
+any computing: until the worker began, and from its last step until a volunteer began. `liars` has
+the evidence against each, `desertions` the course of each.
 """
 
 import argparse
@@ -156,7 +156,7 @@ class VolunteerProcess:
         self.is_client = self.is_slow = False
 
     def began(self) -> float | None:
-        """When it computed its first block, as `time.time`; None: it has not."""
+        """Time of its first block, as `time.time`, or None."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return float(self.log.read_text().split("\n")[1])
         return None
@@ -202,7 +202,7 @@ class Storm:
     # --- processes ----------------------------------------------------------------------------
 
     def _hosts(self) -> Hosts | None:
-        """A public one, and one behind each router; None = all is on this machine."""
+        """A public host, and one behind each router. None if all is on this machine."""
         if not self.options.routers or self.options.events <= ROUTER_AT:
             return None
         if (problem := why_not()) is not None:
@@ -299,7 +299,7 @@ class Storm:
         self.others.append(self.start([*dipaco_words(), *words], f"aux-{len(self.others)}"))
 
     def join(self, is_client: bool = False) -> VolunteerProcess | None:
-        """Starts a volunteer; speeds are 1, 1/2, 1/3 of the fastest in turn."""
+        """Starts a volunteer. Speeds are 1, 1/2, 1/3 of the fastest in turn."""
         self.number += 1
         seconds = self.options.seconds_per_block * (1 + self.number % 3)
         volunteer = self._volunteer(f"volunteer-{self.number}", seconds, self.pass_file, is_client)
@@ -319,7 +319,9 @@ class Storm:
         return volunteer
 
     def join_slow(self) -> bool:
-        """A volunteer with a credential of its own, by which its blocks are told from others'."""
+        """Starts a volunteer with a separate credential, by which its blocks are told from
+        others'.
+        """
         name = f"slow-{len(self.slow) + 1}"
         its_pass = self.folder / f"{name}.pass"
         self.issue(name, its_pass)
@@ -336,7 +338,7 @@ class Storm:
         return self.join() is not None
 
     def join_liar(self, lie: str) -> bool:
-        """A volunteer with a credential of its own, which it should lose."""
+        """Starts a volunteer with a separate credential, which it should lose."""
         name = f"liar-{len(self.liars) + 1}"
         self.liars[name] = lie
         its_pass = self.folder / f"{name}.pass"
@@ -373,7 +375,7 @@ class Storm:
             return host.popen(words, stdout=log, stderr=log, env=environment)
 
     def address(self) -> str:
-        """Of any backbone that is running."""
+        """The address of any backbone that is running."""
         for name, process in self.backbones.items():
             log = self.log_of(name)
             if process.poll() is None and "swarm join" in log:
@@ -397,7 +399,7 @@ class Storm:
         return "\n".join(f"== {log.name}\n{log.read_text()[-1500:]}" for log in logs)
 
     def check_processes(self) -> None:
-        """Starts killed backbones again; no process may end with an error."""
+        """Starts killed backbones again. No process may end with an error."""
         for name, process in list(self.backbones.items()):
             code = process.poll()
             if code == -signal.SIGKILL:
@@ -496,7 +498,7 @@ class Storm:
         return True
 
     def _see_them_off(self, going: list[VolunteerProcess]) -> None:
-        """Waits until they have left; one that only starts may end by the Ctrl-C itself."""
+        """Waits until they have left. One that only starts may end by the Ctrl-C itself."""
         for one in going:
             del self.volunteers[one.name]
         self._holds_within(
@@ -509,7 +511,7 @@ class Storm:
             self.gone.append(one)
 
     def _holds_within(self, seconds: float, condition: Any) -> bool:
-        """Waits until a condition holds, at most so long; killed backbones start meanwhile."""
+        """Waits until a condition holds, at most so long. Killed backbones start meanwhile."""
         deadline = time.monotonic() + seconds
         while not (holds := condition()) and time.monotonic() < deadline:
             self.check_processes()
@@ -530,7 +532,7 @@ class Storm:
 
 
 def _steps_taken(run: Run) -> int:
-    """Up to the last one that the swarm has taken."""
+    """Number of steps up to the last one that the swarm has taken."""
     return max((one.step + 1 for one in run.ledger.swarms.steps("modular", 0)), default=0)
 
 
@@ -549,14 +551,15 @@ def _doing(marker: Path) -> str:
 
 def rows_possible_alone(storm: Storm) -> float:
     """Rows that all volunteers could have computed in their time, each at its own speed, without
-    waiting for each other. Without those that are 50 times slower, as in the rows that counted.
+    waiting for each other. Volunteers that are 50 times slower are left out, as in the rows that
+    counted.
     """
     noted = _noted(storm)
     return sum(one.seconds / one.seconds_per_block for one in noted) * storm.options.block_rows
 
 
 def _noted(storm: Storm) -> list[Paced]:
-    """What all that took part have noted of themselves."""
+    """Notes of all usual volunteers on themselves."""
     return [noted for one in _usual_volunteers(storm) if (noted := paced_by(one.log)) is not None]
 
 
@@ -575,7 +578,7 @@ def blocks_by_name(run: Run) -> Counter[str]:
 
 
 def what_slow_ones_did(storm: Storm, counted: Counter[str]) -> dict[str, Any]:
-    """Of each that is 50 times slower: one of the two must be."""
+    """Each volunteer that is 50 times slower, of which one of the two must be true."""
     return {
         one.name: {
             "blocks_counted": counted[one.name],
@@ -586,8 +589,8 @@ def what_slow_ones_did(storm: Storm, counted: Counter[str]) -> dict[str, Any]:
 
 
 def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
-    """Of each kind of event: how much longer than the median the two steps from it on took; of a
-    desertion, in how much time nothing was computed.
+    """For each kind of event, the time by which its two steps exceeded the median. For a desertion,
+    the time without any computing.
     """
     seconds = {one.step: one.seconds for one in run.ledger.swarms.steps("modular", 0)}
     usual = float(np.median(list(seconds.values())))
@@ -603,8 +606,8 @@ def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
 
 
 def liars_found(storm: Storm, run: Run) -> dict[str, Any]:
-    """Of each liar: its lie, in how many steps its rows counted, and what was found; and which
-    others were accused, which must be none.
+    """For each liar its lie, the number of steps in which its rows counted, and the evidence. The
+    others that were accused, which must be none, follow.
     """
     steps = run.ledger.swarms.steps("modular", 0)
     evidence = {one["session"].partition("/")[0]: one for one in run.ledger.swarms.evidence()}
@@ -618,7 +621,7 @@ def liars_found(storm: Storm, run: Run) -> dict[str, Any]:
 
 
 def report(storm: Storm) -> dict[str, Any]:
-    """What to print, as JSON; prints the events."""
+    """Prints the events, and returns the JSON object."""
     run = open_run(storm.run_folder)
     with contextlib.closing(run.ledger):
         replayed = replay(run)

@@ -4,11 +4,11 @@
   python tools/try_clients.py --run runs/quickstart --clients-env ~/clients
   python tools/try_clients.py --url http://127.0.0.1:8000 --only openai open-webui
 
-With `--run` it starts `dipaco serve`, with a chat template of its own that writes the messages one
-after another; with `--url` it asks a server that runs. Then come `openai`, `langchain-openai` and
-LiteLLM with the Python of `--clients-env` (this one, if nothing is said), where they are installed;
-Open WebUI's calls as recorded; and, with `--run`, lm-eval, where this Python has it: its figures
-must be those of `transformers` (`check_lm_eval.py` says more of them).
+With `--run` it starts `dipaco serve`, with a plain chat template that writes the messages one after
+another. With `--url` it asks a server that runs. Then come `openai`, `langchain-openai` and LiteLLM
+with the Python of `--clients-env` (this one by default), if they are installed, then Open WebUI's
+calls as recorded. With `--run` comes lm-eval, if this Python has it. Its figures must equal
+`transformers`' (see `check_lm_eval.py`).
 
 Prints a line for each check: the client, its version, what it was asked for, and `ok`, or what went
 wrong. Ends with exit code 1 if something did, or if nothing was tried.
@@ -44,7 +44,7 @@ Line = tuple[str, str, Outcome]  # client, version
 
 
 def of_package(client: str, python: Path, server: Server, has_chat: bool) -> Iterator[Line]:
-    """The checks of a client that is a package, in a process of its own."""
+    """Runs the checks of a client that is a package, in a separate process."""
     package, module = PACKAGES[client]
     looking = f"import importlib.metadata as m; m.version({package!r})"
     if subprocess.run([python, "-c", looking], capture_output=True).returncode:
@@ -74,7 +74,7 @@ def of_package(client: str, python: Path, server: Server, has_chat: bool) -> Ite
 
 
 def of_open_webui(server: Server, has_chat: bool) -> Iterator[Line]:
-    """What Open WebUI asks, as it was recorded."""
+    """Asks Open WebUI's recorded questions."""
     for check in open_webui_checks.checks():
         if check.is_chat and not has_chat:
             outcome = Outcome(check.what, "not tried", "the server has no chat template")
@@ -84,7 +84,7 @@ def of_open_webui(server: Server, has_chat: bool) -> Iterator[Line]:
 
 
 def of_lm_eval(run: Path | None, num_documents: int, server: Server) -> Iterator[Line]:
-    """lm-eval's figures beside those of `transformers`."""
+    """Compares lm-eval's figures with `transformers`."""
     what = "multiple choice, rolling log-likelihood, generation"
     if run is None:
         yield "lm-eval", "-", Outcome(what, "not tried", "needs `--run`, to compute them again")
@@ -162,7 +162,7 @@ def main() -> None:
     with served(options) as url:
         try:
             model, has_chat = first_model(url, key)
-        except OSError as error:  # among them those of urllib
+        except OSError as error:  # urllib's errors are among them.
             parser.error(f"{url} does not list its models: {error}")
         server = Server(url, model, key)
         for client, version, outcome in all_lines(options, server, has_chat):

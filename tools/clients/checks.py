@@ -1,6 +1,6 @@
-"""What the checks of a client share: the server that they ask, and a line for each of them.
+"""Code that the checks of a client share: their server, and a line for each check.
 
-A client's file is a program of its own, started by `try_clients.py` with the Python that has the
+A client's file is a separate program, started by `try_clients.py` with the Python that has the
 client: `python -m clients.openai_checks URL MODEL CHAT`, with the key in `KEY_VARIABLE`. It writes
 a line of JSON per check.
 """
@@ -35,7 +35,7 @@ class Server(NamedTuple):
 
     @property
     def base_url(self) -> str:
-        """As OpenAI's clients want it."""
+        """The address in the form that OpenAI's clients want."""
         return self.url + "/v1"
 
 
@@ -43,16 +43,16 @@ class Check(NamedTuple):
     """Something that a client is asked to do."""
 
     what: str
-    do: Callable[[Server], None]  # raises anything where it goes wrong
+    do: Callable[[Server], None]  # raises anything on failure
     is_chat: bool = False  # so the server must have a chat template
 
 
 class Outcome(NamedTuple):
-    """What came of one check."""
+    """The outcome of one check."""
 
     what: str
     state: str  # "ok", "failed", "not tried"
-    why: str = ""  # of the other two
+    why: str = ""  # beside the other two
 
 
 class WrongAnswer(Exception):

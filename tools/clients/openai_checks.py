@@ -1,4 +1,4 @@
-"""The `openai` package: what is asked of it, and what it has to give."""
+"""Checks of the `openai` package."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ def structured_completion(server: Server) -> None:
 
 def embeddings(server: Server) -> None:
     ask = _client(server).embeddings.create
-    packed = ask(model=server.model, input=[PROMPT, OTHER]).data  # in base64, the package's choice
+    packed = ask(model=server.model, input=[PROMPT, OTHER]).data  # The package chooses base64.
     plain = ask(model=server.model, input=[PROMPT, OTHER], encoding_format="float").data
     for one, other in zip(packed, plain, strict=True):
         difference = max(abs(a - b) for a, b in zip(one.embedding, other.embedding, strict=True))

@@ -13,7 +13,7 @@ class Mutant(NamedTuple):
       old: text that stands exactly once in the file.
       new: what takes its place.
       breaks: the sentence that is no longer true, and what it costs.
-      tests: what pytest runs, files or `FILE::TEST`; at least one must fail.
+      tests: files or `FILE::TEST` for pytest, of which at least one must fail.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
     def problem(self, root: Path) -> str | None:
-        """Why it cannot be applied to the tree at `root`; None where it can."""
+        """Reason why it cannot be applied to the tree at `root`, or None."""
         file = root / self.file
         if not file.is_file():
             return f"{self.name}: {self.file} is not there. Where did the guarantee move to?"

@@ -1,4 +1,4 @@
-"""Looks: what is asked again and again costs little, and what is counted of it is right."""
+"""Mutants of repeated questions, which cost little and are counted rightly."""
 
 from mutations.mutant import Mutant
 

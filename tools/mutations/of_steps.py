@@ -1,4 +1,4 @@
-"""Steps: what is added up and in which order, what a path carries on, quorums, going back."""
+"""Mutants of steps: sums and their order, a path's carried state, quorums, rollback."""
 
 from mutations.mutant import Mutant
 

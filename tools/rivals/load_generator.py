@@ -24,11 +24,11 @@ class Request(NamedTuple):
     """One completion."""
 
     prompt: str
-    fields: Mapping[str, Any] = {}  # of its body, beside those that all have
+    fields: Mapping[str, Any] = {}  # fields of its body beside the common ones
 
 
 class Load(NamedTuple):
-    """What the clients of one load got."""
+    """The result of one load."""
 
     tokens_per_second: float
     first_token_ms: Mapping[int, float]  # percentile -> milliseconds, 50 and 95
@@ -55,9 +55,9 @@ def command(
     concurrency: int,
     out: Path,
 ) -> list[str]:
-    """Of aiperf; as many requests again as there are at once come before, which do not count.
+    """The command line of aiperf. Before the load it sends one uncounted request per client.
 
-    Every request has a connection of its own: llama-server closes one after 100 requests, and a
+    Every request has a new connection, since llama-server closes one after 100 requests, and a
     request that is just being written to it fails.
     """
     return [
@@ -118,12 +118,12 @@ def _errors(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class LoadGenerator:
-    """aiperf, as it is installed somewhere.
+    """An installed aiperf.
 
     Args:
-      program: of it.
-      tokenizer: a checkpoint's folder; it counts prompts.
-      folder: new; for requests, reports and logs.
+      program: its executable.
+      tokenizer: a checkpoint's folder, by which prompts are counted.
+      folder: a new one, for requests, reports and logs.
       new_tokens: of each request.
       limit_seconds: of one load.
     """
@@ -137,7 +137,7 @@ class LoadGenerator:
         folder.mkdir(parents=True)
 
     def ask(self, url: str, model: str, requests: Sequence[Request], concurrency: int) -> Load:
-        """Asks a server for all of these, so many at once; those that warm up come first.
+        """Asks a server for all of these, so many at once, after requests that warm up.
 
         Raises:
           LoadFailed: it takes too long, or does not answer as it should.

@@ -1,4 +1,4 @@
-"""How each server of the comparison is started, and what a request to it says beside the prompt.
+"""Start of each server in the comparison, and the fields of a request to it beside the prompt.
 
 Defaults, except for what makes them comparable (float32, weights and cache), what they need to
 answer so many requests at once, and the size of their caches.
@@ -36,7 +36,7 @@ class Peer:
       ready: path that is answered with 200 when it is ready.
       variables: threads -> variables of its environment.
       fields: number of the path -> fields of a request for it.
-      has_threads: whether the number of threads is tried out; ours is left to itself.
+      has_threads: whether the number of threads is tried out, which ours is not.
     """
 
     name: str
@@ -110,7 +110,7 @@ def llama_router(
 
     Args:
       folder: with `path_0000.gguf` and so on.
-      at_once: requests in all; each process has room for twice its share of them.
+      at_once: requests in all. Each process has room for twice its share.
     """
     program = installed.llama_server()
     of_each = max(2, -(-2 * at_once // num_paths))
@@ -126,7 +126,9 @@ def llama_router(
 
 
 def vllm(installed: Installed, exported: Path, context: int, at_once: int) -> Peer:
-    """By its module: the program `vllm` of this package looks for itself under another name."""
+    """vLLM by its module, since this package's program `vllm` looks for itself under another
+    name.
+    """
     python = installed.vllm().with_name("python")
     quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     places = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

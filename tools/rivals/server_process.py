@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.cpu_seconds import cpu_seconds_of
 
-LAST_LINES = 12  # of a log that are shown
+LAST_LINES = 12  # characters of a log that are shown
 
 
 class ServerFailed(Exception):
@@ -19,11 +19,11 @@ class ServerFailed(Exception):
 
 
 class ServerProcess:
-    """A server in a process group of its own.
+    """A server in a separate process group.
 
     Args:
-      words: of its command.
-      variables: of its environment, beside this process's.
+      words: its command.
+      variables: added to its environment.
       url: where it will answer.
       ready: path of it that is answered with 200 when it is ready.
       log: file for what it prints.
@@ -93,7 +93,7 @@ def last_lines(log: Path) -> str:
 
 
 def end_group(process: subprocess.Popen, grace_seconds: float = 20) -> None:
-    """Ends a process and all that it started, which are a group of their own; held ones too."""
+    """Ends a process and all that it started, which form a group, even if it is held."""
 
     def send(number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -103,5 +103,5 @@ def end_group(process: subprocess.Popen, grace_seconds: float = 20) -> None:
     send(signal.SIGCONT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=grace_seconds)
-    send(signal.SIGKILL)  # what it started and did not end
+    send(signal.SIGKILL)  # Some of its children may still run.
     process.wait()

@@ -102,7 +102,9 @@ class Llama(nn.Module):
 
 
 class Trainer:
-    """One optimiser step at a time: forward, backward, clipping at 1, AdamW; matrices decay."""
+    """One optimiser step at a time: forward, backward, clipping at 1, AdamW with decay of
+    matrices.
+    """
 
     def __init__(self, model: Llama, *, compiled: bool, bfloat16: bool):
         self._parameters = list(model.parameters())

@@ -1,5 +1,5 @@
-"""Whether a run that went through a storm is what it should be. Knows nothing of tasks, and looks
-at what was recorded.
+"""Checks a run that went through a storm. The checker knows nothing of tasks, and looks at records
+alone.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from dipaco.runs.run import Run
 
 
 def digests(run: Run) -> dict[str, str]:
-    """Of every module at every phase."""
+    """Digests of every module at every phase."""
     arm = run.plan.arm(MODULAR)
     return {
         f"{module} at {phase}": receipt.digest
@@ -22,8 +22,8 @@ def rows_lost_and_twice(run: Run) -> tuple[int, int]:
     """Rows of text that the plan says and the records do not have, and the other way round.
 
     Every path must have gone through every phase, to the step that the plan says, and every module
-    must have had one contribution of each of its paths, no other. With a quorum, each of them was
-    taken by one step, that of its phase or the next.
+    must have had one contribution of each of its paths, no other. With a quorum, each contribution
+    was taken by one step, in its phase or the next.
     """
     arm, batch = run.plan.arm(MODULAR), run.config.inner.batch_size
     lost = twice = 0

@@ -1,4 +1,4 @@
-"""What a storm trains: the toy run with more paths, and wider or longer."""
+"""The config that a storm trains: the toy run with more paths, and wider or longer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ def write_config(
     """The config file of a run of `experts` x `experts` paths, with so many documents for each.
 
     Args:
-      every_phases: from one evaluation to the next; None = one, at the end.
+      every_phases: phases between evaluations. None = one evaluation, at the end.
       settings: of the toy run to change, as `--set` has them.
     """
     paths = experts**2

@@ -1,4 +1,4 @@
-"""What a storm does to a run. Each fault hits something that exists and reports whether it really
+"""The faults of a storm. Each of them hits something that exists and reports whether it really
 happened: the process is gone, the file was changed, the answer was given, the sentence was said.
 """
 
@@ -21,7 +21,7 @@ from dipaco.control.claims.queue import HeldClaim
 from dipaco.runs.run import Run
 
 HOURS_OFF = (26, -26)  # a wall clock that is set to another day
-ANSWER_SECONDS = 30.0  # within which a process does what is asked
+ANSWER_SECONDS = 30.0  # Limit for a process to answer a request.
 
 
 def names_of(fleet: Fleet) -> list[str]:
@@ -30,7 +30,7 @@ def names_of(fleet: Fleet) -> list[str]:
 
 
 def sequence(fleet: Fleet, rng: random.Random, only: list[str] | None) -> Iterator[StormFault]:
-    """Each fault once, then at random; `only` those whose names are given, in that order."""
+    """Each fault once, then at random. With `only`, the named faults in that order."""
     faults = dict(_all(fleet, rng))
     order = list(faults) if only is None else only
     if unknown := [name for name in order if name not in faults]:
@@ -40,7 +40,7 @@ def sequence(fleet: Fleet, rng: random.Random, only: list[str] | None) -> Iterat
     return ((name, faults[name]) for name in itertools.chain(order, at_random))
 
 
-# What takes longer than a phase is done once.
+# Faults that take longer than a phase are done once.
 ONCE = ("SIGKILL of all at once", "two launchers", "another config", "another version")
 
 
@@ -96,7 +96,7 @@ def _held(fleet: Fleet, run: Run) -> list[HeldClaim]:
 
 
 def _signal(fleet: Fleet, rng: random.Random, number: int, run: Run) -> bool:
-    """To a worker in the middle of a task."""
+    """Sends a signal to a worker in the middle of a task."""
     held = _held(fleet, run)
     if not held:
         return False
@@ -111,7 +111,7 @@ class _Victim:
 
     Args:
       words: its role, `executor` or `monitor`, and its options.
-      orders: marker file -> request for `misbehave.py`; the process is killed once the file exists.
+      orders: marker file -> request for `misbehave.py`. The process is killed once the file exists.
     """
 
     def __init__(self, fleet: Fleet, words: list[str], orders: Callable[[Path], dict[str, object]]):
@@ -137,8 +137,8 @@ class _Victim:
 
 
 def _dies_in_a_step(marker: Path) -> dict[str, object]:
-    """Of an executor: all contributions are read, and nothing is saved. It looks all the time; else
-    the worker that makes the last contribution to a module would take its step first.
+    """Kills an executor that has read all contributions and saved nothing. It looks for tasks all
+    the time, or the worker that makes a module's last contribution would take the step first.
     """
     fault = Fault("before save", "outer")
     return {"fault": fault._asdict(), "marker": str(marker), "is_eager": True}
@@ -155,7 +155,7 @@ def _kill_all(fleet: Fleet, run: Run) -> bool:
 
 
 def _stop_past_lease(fleet: Fleet, rng: random.Random, run: Run) -> bool:
-    """A worker that holds a task is silent for two leases; others take it over meanwhile."""
+    """A worker that holds a task is silent for two leases. Others take the task over meanwhile."""
     held = _held(fleet, run)
     if not held:
         return False
@@ -172,7 +172,7 @@ def _stop_past_lease(fleet: Fleet, rng: random.Random, run: Run) -> bool:
 
 
 def _jump(fleet: Fleet, rng: random.Random, hours: Iterator[int], run: Run) -> bool:
-    """A worker's wall clock jumps by more than a day; the worker must keep the task that it holds
+    """A worker's wall clock jumps by more than a day. The worker must keep the task that it holds
     for a lease and a half, or finish it by itself.
     """
     held = [
@@ -202,7 +202,7 @@ def _lost_tasks(run: Run, worker: str) -> int:
 
 
 def _two_launchers(fleet: Fleet, run: Run) -> bool:
-    """Both do tasks of the run; then one is killed, and the other is asked to leave."""
+    """Both do tasks of the run. Then one is killed, and the other is asked to leave."""
     names = [f"launcher-{n}-{time.monotonic_ns()}" for n in range(2)]
     launchers = []
     for number, name in enumerate(names):
@@ -274,7 +274,7 @@ def _corrupt(fleet: Fleet, rng: random.Random, corruption: str, run: Run) -> boo
         return True
     fleet.corruptions.append(corruption)
     while run.ledger.redos.num_refusals() == refused and time.monotonic() < deadline:
-        time.sleep(0.05)  # whether it was refused is checked at the end of the storm
+        time.sleep(0.05)  # The end of the storm checks that it was refused.
     return True
 
 

@@ -41,17 +41,17 @@ NAMED_POINTS = (
     ("before record", "outer"),
     ("before sweep", "outer"),
 )
-MOST_WAITING = 3  # faults; the next is not drawn before one of them has happened
+MOST_WAITING = 3  # The next fault is not drawn before one of these has happened.
 # A fault: its name, and what does it and returns whether it really happened (False: not yet).
 StormFault = tuple[str, Callable[[Run], bool]]
 
 
 class InTurn:
-    """Faults in their order; one whose moment has not come waits, and lets others go first.
+    """Faults in their order. A fault whose moment has not come waits, and lets others go first.
 
     Args:
       faults: endless or not.
-      most: at most so many are done; None = any number.
+      most: number of faults at most, or None.
     """
 
     def __init__(self, faults: Iterator[StormFault], most: int | None):
@@ -59,13 +59,13 @@ class InTurn:
         self._waiting: list[StormFault] = []
 
     def is_over(self) -> bool:
-        """Whether there are no more, and none waits."""
+        """True if there are no more, and none waits."""
         if not self._waiting and (fault := next(self._faults, None)) is not None:
             self._waiting.append(fault)
         return not self._waiting
 
     def next_of(self, run: Run) -> str | None:
-        """The name of the fault that was done just now; None where none found its moment."""
+        """The name of the fault that was done just now, or None if none found its moment."""
         for number, (name, has_happened) in enumerate(self._waiting):
             if has_happened(run):
                 del self._waiting[number]
@@ -77,21 +77,21 @@ class InTurn:
 
 @dataclasses.dataclass
 class Life:
-    """Of a worker's process, in seconds of the monotonic clock."""
+    """Begin and end of a worker's process, in seconds of the monotonic clock."""
 
     began: float
     ended: float | None = None
 
 
 class Fleet:
-    """One run, its workers, and what is done to them.
+    """One run, its workers, and the faults that hit them.
 
     Args:
-      name: of the run.
-      config, config_file: what it trains.
-      places: where it is.
-      options: of the command line.
-      clock: the library that makes wall clocks jump; None = they do not.
+      name: the run's name.
+      config, config_file: the trained config and its file.
+      places: its database and its store.
+      options: the command line.
+      clock: the library that makes wall clocks jump, or None.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Fleet:
         run, _ = create_or_open(self.address, config, None, places.database)
         run.ledger.close()
         self.faults: Counter[str] = Counter()
-        self.corruptions: list[str] = []  # what `status` must give as reasons in the end
+        self.corruptions: list[str] = []  # `status` must give them as reasons in the end.
         self._hurry = self.folder / "hurry"  # once it is there, no task is paced
         self.outage_seconds = 0.0  # announced ones, of the store or the database
         self.processes: dict[str, subprocess.Popen] = {}
-        self.lives: dict[str, Life] = {}  # of every worker so far
+        self.lives: dict[str, Life] = {}  # every worker so far
         self.clocks: dict[str, WallClock] = {}
         self._markers: dict[str, Path] = {}
         self._beside: list[subprocess.Popen] = []
@@ -126,7 +126,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def at_work(self) -> Generator[Run]:
-        """The opened run; all processes are ended after it."""
+        """Opens the run, and ends all processes afterwards."""
         run = self.open()
         try:
             yield run
@@ -210,7 +210,7 @@ class Fleet:
         }
         if is_storm:
             orders["orders"] = str(self.folder / name)
-            # One worker in the storm carries a death of its own, one named point after the other.
+            # One worker in the storm dies at a named point, one point after the other.
             most = self.options.faults
             is_over = most is not None and self.faults.total() >= most
             if self.options.named_points and not is_over and number % workers == workers - 1:
@@ -225,7 +225,9 @@ class Fleet:
         self.processes[name] = self._spawn(name, self.misbehaving(orders, *words), variables)
 
     def start_beside(self, name: str, words: list[str], machine: int = 0) -> subprocess.Popen:
-        """A process that is no worker and is not started again; it ends with the storm."""
+        """Starts another process than a worker, which is not started again and ends with the
+        storm.
+        """
         process = self._spawn(name, words, {**os.environ, **self.places.machine(machine)})
         self._beside.append(process)
         return process
@@ -236,24 +238,24 @@ class Fleet:
 
     @property
     def has_clocks(self) -> bool:
-        """Whether wall clocks can be made to jump."""
+        """True if wall clocks can be made to jump."""
         return self._clock is not None
 
     def is_doomed(self, name: str) -> bool:
-        """Whether the worker carries a death of its own."""
+        """True if the worker will die at a named point."""
         return name in self._markers
 
     # --- bytes --------------------------------------------------------------------------------
 
     def content(self, name: str) -> bytes | None:
-        """Of an object; None where there is none."""
+        """The bytes of an object, or None."""
         if (remote := self.address.remote) is not None:
             return remote.read(name)
         file = self.folder / name
         return file.read_bytes() if file.exists() else None
 
     def replace(self, name: str, content: bytes | None) -> None:
-        """Of an object, behind the workers' backs; None = it is gone."""
+        """Changes or deletes an object without telling the workers."""
         if (remote := self.address.remote) is not None:
             remote.delete(name) if content is None else remote.write(name, content)
             self._forget_copies(name)
@@ -263,7 +265,7 @@ class Fleet:
             (self.folder / name).write_bytes(content)
 
     def delete_folder(self, name: str) -> bool:
-        """Whether nothing is left of it."""
+        """Deletes a folder. True if nothing is left."""
         if (remote := self.address.remote) is not None:
             remote.delete_folder(name)
             self._forget_copies(name)

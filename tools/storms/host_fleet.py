@@ -28,11 +28,11 @@ class HostFleet:
     """One run, and a worker on each host.
 
     Args:
-      config: what it trains.
-      site: where; its hosts but the servers'.
-      names: of the hosts.
-      options: of the command line.
-      clock: the library that sets wall clocks apart; None = they are right.
+      config: the trained config.
+      site: its hosts and servers.
+      names: the hosts.
+      options: the command line.
+      clock: the library that sets wall clocks apart, or None.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class HostFleet:
         self.faults: Counter[str] = Counter()
         self.processes: dict[str, subprocess.Popen] = {}  # worker -> its process
         self._host_of: dict[str, str] = {}
-        self._lost: list[subprocess.Popen] = []  # of hosts that were given up
+        self._lost: list[subprocess.Popen] = []  # hosts that were given up
         self._started = 0
         self.clocks = {} if clock is None else self._set_clocks(clock)
-        # Of all hosts that were not given up, while tasks took their time; and what they trained.
+        # Seconds of all hosts that were not given up, while tasks were paced, and their phases of
+        # paths.
         self.alive_seconds, self.path_phases = 0.0, 0
 
     def _set_clocks(self, library: Path) -> dict[str, WallClock]:

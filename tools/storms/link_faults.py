@@ -1,5 +1,5 @@
-"""What goes wrong with hosts and their links. Each fault hits a host that holds a task, and counts
-only when it is proved: packets were lost, a process is gone, another database process answers.
+"""The faults of hosts and their links. Each fault hits a host that holds a task, and counts only
+when it is proved: packets were lost, a process is gone, another database process answers.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from dipaco.runs.run import Run
 
 FOR_EVER = "link silent for ever"
 UPLOAD = "host gone in the middle of an upload"
-UPLOAD_SECONDS = 1.0  # for which a host is watched for one, at each look
+UPLOAD_SECONDS = 1.0  # Time for which each look watches a host for an upload.
 LOOK_SECONDS = 0.005
-STILL_SECONDS = 0.3  # in which an upload would end, were it not stopped
-DATABASE_SECONDS = 3.0  # that the database host is away
+STILL_SECONDS = 0.3  # An upload that is not stopped would end within this time.
+DATABASE_SECONDS = 3.0  # Absence of the database host.
 
 
 def faults_of(fleet: HostFleet, rng: random.Random) -> list[StormFault]:
@@ -53,7 +53,7 @@ def _victim(fleet: HostFleet, rng: random.Random, run: Run) -> HeldClaim | None:
 def _fails(
     fleet: HostFleet, rng: random.Random, fail: Callable[[Link], None], seconds: float, run: Run
 ) -> bool:
-    """For so long; its worker must then be at work, or have ended in order."""
+    """A link fails for so long. Its worker must then be at work, or have ended in order."""
     held = _victim(fleet, rng, run)
     if held is None:
         return False
@@ -68,7 +68,7 @@ def _fails(
 
 
 def _silent_for_ever(fleet: HostFleet, rng: random.Random, run: Run) -> bool:
-    """Others must have its task; its worker is never heard of again."""
+    """A link fails for ever. Others must get the task of its worker."""
     held = _victim(fleet, rng, run)
     if held is None:
         return False
@@ -86,8 +86,8 @@ def _silent_for_ever(fleet: HostFleet, rng: random.Random, run: Run) -> bool:
 
 
 def _gone_in_an_upload(fleet: HostFleet, run: Run) -> bool:
-    """Power and link fail at once, in the middle of an object; then the host starts again. (The
-    link first: that an upload was under way is known once it cannot end.)
+    """Power and link fail at once, in the middle of an object, and then the host starts again. The
+    link fails first, since only an upload that cannot end is known to be under way.
     """
     until = time.monotonic() + UPLOAD_SECONDS
     while time.monotonic() < until:
@@ -111,7 +111,7 @@ def _gone_in_an_upload(fleet: HostFleet, run: Run) -> bool:
 
 
 def _database_dies(fleet: HostFleet, run: Run) -> bool:
-    """All processes of the server at once; its disk is kept."""
+    """Kills all processes of the database server at once, and keeps its disk."""
     server = fleet.site.database
     before = server.process_id
     assert before is not None
@@ -126,7 +126,7 @@ def _database_dies(fleet: HostFleet, run: Run) -> bool:
 
 
 def descendants(process_id: int) -> list[int]:
-    """Of a process, without it."""
+    """The descendants of a process, without itself."""
     try:
         words = Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()
     except OSError:

@@ -1,5 +1,5 @@
-"""Where the runs of a storm are: in folders with SQLite, or in a bucket with PostgreSQL. Servers of
-the storm's own are started here, end with it, and fail on request.
+"""The places of a storm's runs: folders with SQLite, or a bucket with PostgreSQL. Servers that the
+storm starts end with it, and fail on request.
 """
 
 import argparse
@@ -18,14 +18,14 @@ SLOW_SECONDS = 2.0  # a slow answer of the store
 
 
 class Places:
-    """Of one storm.
+    """The places of one storm.
 
     Args:
-      folder: of everything on this machine.
-      bucket: URL that the runs' objects are below; None = each in its folder.
-      database: as `--database` takes it; None = SQLite, in the folders.
-      server: PostgreSQL, where it is the storm's own.
-      proxy: before the store, where that is the storm's own.
+      folder: holds everything on this machine.
+      bucket: URL of the runs' objects. None = each run in its folder.
+      database: as `--database` takes it. None = SQLite, in the folders.
+      server: PostgreSQL, if the storm has started it.
+      proxy: before the store, if the storm has started it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Places:
         return {"DIPACO_CACHE": str(self.folder / f"machine-{number}")}
 
     def restart_database(self, seconds: float) -> bool:
-        """It is gone for so long; whether it is another server process that answers now."""
+        """Stops the database for so long. True if another server process answers afterwards."""
         assert self.server is not None
         before = self.server.process_id
         self.server.stop()

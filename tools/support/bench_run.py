@@ -50,9 +50,9 @@ def run():
 
 
 def make_run(folder: Path, *, side: int = 2, width: int = 256) -> None:
-    """Trains `side` x `side` paths for two steps, in a folder; 256 wide they have 8.39 M parameters
-    each and a context of 256, narrower ones the quickstart's vocabulary and context (128 wide: 1.57
-    M).
+    """Trains `side` x `side` paths for two steps, in a folder. Paths that are 256 wide have 8.39 M
+    parameters and a context of 256. Narrower ones have the quickstart's vocabulary and context (128
+    wide: 1.57 M).
     """
     large = width >= 256
     config = CONFIG.format(

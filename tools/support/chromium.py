@@ -12,7 +12,7 @@ FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-u
 
 
 def where() -> str | None:
-    """The program's path; None where it is not installed."""
+    """The program's path, or None if it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 

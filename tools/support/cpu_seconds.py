@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cpu_seconds_of(process: int) -> float:
-    """That a process and its children have used so far, those that have ended among them."""
+    """Processor time of a process and its children so far, also of ended ones."""
     total, parents = 0.0, {process}
     rows = []
     for stat in Path("/proc").glob("[0-9]*/stat"):

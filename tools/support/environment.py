@@ -1,4 +1,4 @@
-"""Environment variables of this process and of those that it starts, for a while."""
+"""Environment variables of this process and its children, for a while."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def environment(**variables: str) -> Generator[None]:
-    """Sets them; afterwards they are as before."""
+    """Sets variables, and restores them afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

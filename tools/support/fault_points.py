@@ -1,8 +1,8 @@
 """Named points of a task at which a process kills or interrupts itself: after claim, inside steps,
 before save, inside record, ...
 
-They exist by wrapping functions of `dipaco` in the process that is to die; the product has no hooks
-for them.
+They exist by wrapping functions of `dipaco` in the process that is to die, since the product has no
+hooks for them.
 """
 
 import os
@@ -17,9 +17,9 @@ class Fault(NamedTuple):
 
     Args:
       where: the named point.
-      kind: of the task that is being done; None = any.
-      nth: it is sent when the point is passed for the nth time.
-      number: of the signal.
+      kind: kind of the current task. None = any.
+      nth: number of passages of the point before the signal is sent.
+      number: the signal's number.
     """
 
     where: str
@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 
 
 def install(fault: Fault, marker: Path) -> None:
-    """Names all points in this process and sends the signal at one of them.
+    """Names all points in this process and sends the signal at one point.
 
     Args:
       marker: file that gets `WHERE KIND` just before the signal is sent.
@@ -64,7 +64,7 @@ def install(fault: Fault, marker: Path) -> None:
     once: Any = PostgreSQL.once
 
     def asked_once(database, query, **values):
-        """What is recorded of a phase: the server has the statement, and nobody waits for it."""
+        """Records a phase. At the point the server has the statement, and nobody waits for it."""
         if point.is_recording:
             point.passed("inside record", lambda: _send(database, query, values))
         return once(database, query, **values)
@@ -72,7 +72,7 @@ def install(fault: Fault, marker: Path) -> None:
     setattr(PostgreSQL, "once", asked_once)  # noqa: B010
     wrap(Objects, "write", before=at("before save"))
     wrap(Objects, "delete", before=at("before sweep"))
-    for room in (objects, files):  # of an object, and of `write_atomically`
+    for room in (objects, files):  # Objects and `write_atomically` both install files.
         wrap(room, "install_file", before=at("inside save"))
     wrap(phase_end, "save_snapshot", before=at("before save"))
     wrap(Monitor, "look", after=after("after look"))
@@ -107,7 +107,7 @@ def _send(database: Any, query: str, values: dict[str, Any]) -> None:
 
 
 class _Counter:
-    """Counts how often the point of a fault is passed; the process gets the signal at the nth."""
+    """Counts how often the point of a fault is passed. The process gets the signal at the nth."""
 
     def __init__(self, fault: Fault, marker: Path):
         self._fault, self._marker, self._left = fault, marker, fault.nth
@@ -115,7 +115,7 @@ class _Counter:
         self.is_recording = False
 
     def passed(self, where: str, last: Callable[[], None] = lambda: None) -> None:
-        """Called at every point; does not come back from a SIGKILL, before which `last` is done."""
+        """Passes a point. Calls `last` before the signal, and does not return from a SIGKILL."""
         if where != self._fault.where or self._fault.kind not in (None, self._doing):
             return
         self._left -= 1

@@ -30,7 +30,7 @@ PASSED_ON = ("Content-Length", "Content-Type", "ETag", "Last-Modified", "Content
 
 
 class FaultProxy(HttpThread):
-    """Passes HTTP requests to a port of this machine; `plan` says which go wrong."""
+    """Passes HTTP requests to a port of this machine. `plan` says which go wrong."""
 
     def __init__(self, port: int, slow_seconds: float = 0.5):
         self.slow_seconds = slow_seconds

@@ -1,5 +1,5 @@
 """Hosts that are network namespaces of this machine, each on a link that can be cut, slowed, or
-made to lose what goes one way.
+made to lose everything in one direction.
 
     with Hosts("server", "ana", "bo@home") as hosts:
         process = hosts["ana"].popen(["dipaco", "worker", ...])
@@ -7,19 +7,19 @@ made to lose what goes one way.
             socket.create_connection((hosts["server"].address, 8080))
         hosts["ana"].link.one_way("up")
 
-All links meet in one router. `bo@home` is behind a router of its own, `home`, whose NAT hides it:
-it reaches others and they do not reach it. `bo@home@carrier` is behind two, one after the other.
-Those of one home reach each other, and every home has the same addresses: the first host of each is
-192.168.1.2. As in houses, what is not asked for, and what goes to a private address elsewhere, is
-dropped in silence. Traffic never leaves the namespaces made here. They have no names: a process
-holds each, and ends with the thread that made it, also with a killed one; so nothing is left to
+All links meet in one router. `bo@home` is behind a separate router, `home`, whose NAT hides it: it
+reaches others and they do not reach it. `bo@home@carrier` is behind two, one after the other. Hosts
+of one home reach each other, and every home has the same addresses: the first host of each is
+192.168.1.2. As in houses, unrequested packets, and packets to a private address elsewhere, are
+dropped in silence. Traffic never leaves the namespaces made here. They have no names. A process
+holds each, and ends with the thread that made it, even a killed one, so that nothing is left to
 sweep.
 
 A link that swallows (`swallow`, `one_way`) drops packets in the router, in silence, as a firewall
 or a dead radio does: connections stay open on both sides, half-open. `cut` takes the cable out: the
 router says that the host cannot be reached. `lost_packets` proves that a link has lost something.
 
-Needs root, iproute2 and iptables; `why_not` says what is missing.
+Needs root, iproute2 and iptables. `why_not` says which of them is missing.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ from typing import Any, Literal, Self
 
 PROGRAMS = ("ip", "tc", "iptables", "unshare", "nsenter", "setpriv")
 CLONE_NEWNET = 0x40000000
-NETWORK, HOME = "10.80", "192.168"  # of hosts and routers; of hosts behind a router
-CARRIER = "100.64"  # of routers behind a router (RFC 6598)
-Direction = Literal["up", "down"]  # from the host; to it
+NETWORK, HOME = "10.80", "192.168"  # Addresses of hosts and routers, and of hosts behind a router.
+CARRIER = "100.64"  # Addresses of routers behind a router (RFC 6598).
+Direction = Literal["up", "down"]  # "up" is from the host, "down" to it.
 
 
 @functools.cache
 def why_not() -> str | None:
-    """Why there can be no hosts here, as a sentence; None where there can."""
+    """Reason why there can be no hosts here, as a sentence, or None."""
     lacking = [name for name in PROGRAMS if shutil.which(name) is None]
     problem = f"there is no {', '.join(lacking)}" if lacking else None
     if problem is None:
@@ -60,8 +60,8 @@ class Hosts:
     """Hosts by name, for as long as it is entered.
 
     Args:
-      names: of the hosts; `NAME@ROUTER` is behind that router's NAT, `NAME@ROUTER@CARRIER` behind
-        that of another router as well.
+      names: the hosts. `NAME@ROUTER` is behind that router's NAT, `NAME@ROUTER@CARRIER` behind
+        another router's as well.
     """
 
     def __init__(self, *names: str):
@@ -102,7 +102,7 @@ class Hosts:
             self._hosts[own] = Host(own, f"{subnet}.2", public, link, namespace)
 
     def _home(self, middle: "_Namespace", homes: dict[str, "_Home"], name: str) -> "_Home":
-        """A router by the names of its own and of those that it is behind; made if it is new."""
+        """A router by its name and the names of the routers before it. Makes a new one."""
         if name not in homes:
             _, _, behind = name.partition("@")
             carrier = self._home(middle, homes, behind) if behind else None
@@ -151,7 +151,7 @@ class Host:
 
     Attributes:
       address: as the others reach it (behind a router: as those behind the same one do).
-      public: address that the others see when it dials out; its own, or its router's.
+      public: address that the others see when it dials out, its own or its router's.
       link: between it and its router.
       network: the file of its namespace, for processes that `enter` it by themselves.
     """
@@ -176,8 +176,8 @@ class Host:
 
     @contextlib.contextmanager
     def entered(self) -> Generator[None]:
-        """What this thread does inside happens on this host: sockets and threads that are made here
-        stay there. (Nothing may be awaited inside: other tasks would be on this host as well.)
+        """Puts this thread on this host. Sockets and threads that are made inside stay on it.
+        Nothing may be awaited inside, or other tasks would be on this host as well.
         """
         with open("/proc/thread-self/ns/net") as before:
             enter(self.network)
@@ -194,7 +194,7 @@ class Host:
 
 
 class Link:
-    """Between a host and its router; whole until something is done to it."""
+    """The link between a host and its router, whole until something is done to it."""
 
     def __init__(self, router: "_Namespace", host: "_Namespace", interface: str):
         self._router, self._host, self._interface = router, host, interface
@@ -202,7 +202,7 @@ class Link:
         self._lost_before = 0
 
     def cut(self) -> None:
-        """The cable is out; others are told that the host cannot be reached."""
+        """Takes the cable out. Others are told that the host cannot be reached."""
         self._router.run(["ip", "link", "set", self._interface, "down"])
 
     def one_way(self, direction: Direction) -> None:
@@ -216,7 +216,7 @@ class Link:
         self._lose("up", "down")
 
     def only_to(self, port: int) -> None:
-        """A firewall lets out connections to this port alone; others are dropped in silence."""
+        """A firewall lets out connections to this port alone, and drops others in silence."""
         others = f"-A FORWARD -i {self._interface} -p tcp --syn ! --dport {port} -j DROP"
         self._router.run(["iptables", "-w", *others.split()])
 
@@ -225,7 +225,7 @@ class Link:
 
         Args:
           megabits: per second, to the host.
-          up_megabits: per second, from the host; None = as many.
+          up_megabits: per second, from the host. None = as many.
         """
         for namespace, rate in ((self._router, megabits), (self._host, up_megabits or megabits)):
             bucket = f"root tbf rate {rate}mbit burst 32kb latency 400ms"
@@ -250,7 +250,7 @@ class Link:
 
     @property
     def lost_packets(self) -> int:
-        """How many packets of this link were dropped in silence so far."""
+        """Number of packets of this link that were dropped in silence so far."""
         return self._lost_before + self._lost_now()
 
     def _lose(self, *directions: Direction) -> None:
@@ -266,7 +266,7 @@ class Link:
         self._router.run(["iptables", "-w", verb, "FORWARD", at, self._interface, "-j", "DROP"])
 
     def _lost_now(self) -> int:
-        """Of the rules that are there."""
+        """Packets lost by the present rules."""
         listed = self._router.run(["iptables", "-w", "-nvxL", "FORWARD"])
         rows = [line.split() for line in listed.splitlines() if "DROP" in line]
         return sum(int(row[0]) for row in rows if self._interface in row)
@@ -288,11 +288,11 @@ class _Namespace:
         self.run(["ip", "link", "set", "lo", "up"])
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The same command in here; it ends with the thread that starts it."""
+        """The same command in this namespace. It ends with the thread that starts it."""
         return ["nsenter", f"--net={self.file}", "setpriv", "--pdeathsig", "KILL", *words]
 
     def run(self, words: Sequence[str]) -> str:
-        """What a command in here prints; raises if it fails."""
+        """The output of a command in this namespace. Raises if it fails."""
         done = subprocess.run(self.command(words), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
@@ -304,7 +304,7 @@ class _Namespace:
 
 
 def _join(router: _Namespace, other: _Namespace, subnet: str) -> str:
-    """Links the two and gives them addresses: .1 and .2; the name of both ends."""
+    """Links the two, gives them addresses .1 and .2, and returns the name of both ends."""
     name = "to-" + re.sub(r"\D", "-", subnet)
     pid = other.file.split("/")[2]
     router.run(["ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", pid])
@@ -316,7 +316,7 @@ def _join(router: _Namespace, other: _Namespace, subnet: str) -> str:
 
 
 def enter(network: str) -> None:
-    """What this thread does from now on happens in that namespace."""
+    """Moves this thread into that namespace for good."""
     with open(network) as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,5 +1,5 @@
-"""A cache folder as a machine of its own has it, but for compiled programs, which machines that are
-folders of one machine share.
+"""A cache folder like a separate machine's. Compiled programs are shared by all machines that are
+folders of one machine.
 """
 
 from pathlib import Path

@@ -11,7 +11,7 @@ from dipaco.overrides import load_config
 from dipaco.runs.opening import create_or_open
 
 CONFIG = Path(__file__).parents[2] / "configs" / "tiny_16x16.py"
-ORIGIN = 1_700_000_000.0  # of its clock
+ORIGIN = 1_700_000_000.0  # start of its clock
 PHASE_SECONDS = 86.4  # 1,000 phases are a day
 MACHINE = "cpu, made up"
 TASK = (
@@ -34,13 +34,13 @@ MODULE = (
 
 
 def make_run(folder: Path, phases: int, workers: int = 64, config: RunConfig | None = None) -> None:
-    """Writes the ledger of a finished run; nothing of it but the ledger is there.
+    """Writes the ledger of a finished run, of which nothing else exists.
 
     Args:
-      folder: new.
-      phases: of the modular arm.
-      workers: that took turns, about one in 300 tasks of which was lost.
-      config: whose topology it has; None = `configs/tiny_16x16.py`.
+      folder: a new one.
+      phases: phases of the modular arm.
+      workers: number of workers that took turns. About one in 300 tasks was lost.
+      config: gives the topology. None = `configs/tiny_16x16.py`.
     """
     config = dataclasses.replace(config or load_config(CONFIG), phases=phases)
     run, _ = create_or_open(folder, config)

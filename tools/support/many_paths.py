@@ -31,12 +31,12 @@ ROWS = 64
 
 
 def square(config: ModelConfig, side: int) -> Topology:
-    """A `side` x `side` grid; of side 1, one path."""
+    """A `side` x `side` grid, or one path for side 1."""
     return grid(part_names(config), (side, side) if side > 1 else (1,))
 
 
 def square_with_embeddings(config: ModelConfig, side: int) -> Topology:
-    """The same, and an embedding of its own for each path."""
+    """The same grid, with a private embedding for each path."""
     levels = [
         Level(
             name=level.name,
@@ -58,10 +58,10 @@ class Asked(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What clients got that ask one request after another."""
+    """The result for clients that ask one request after another."""
 
     tokens_per_second: float
-    first_token_seconds: list[float]  # of each request, in the order in which they came
+    first_token_seconds: list[float]  # one for each request, in the order of arrival
 
 
 class Together:
@@ -76,13 +76,13 @@ class ManyPaths:
 
     Args:
       config: sizes of a path.
-      topology: of the run.
+      topology: the run's.
       folder: for the modules.
       shares_steps: whether rows of several paths may share a step.
-      cached_paths: how many whole paths fit beside each other; None = all.
-      num_devices: over which the paths are spread.
-      always_together: rows of several paths share a step wherever one holds them; else where that
-        is estimated to be sooner.
+      cached_paths: number of whole paths that fit beside each other. None = all.
+      num_devices: devices over which the paths are spread.
+      always_together: rows of several paths share every possible step, not only where that is
+        estimated to be sooner.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ManyPaths:
             engine.compile(None, None)
 
     def load(self, asked: Sequence[Asked], clients: int = ROWS) -> Load:
-        """Clients that share out these requests, the last one first; each asks for one after the
+        """Lets clients share out these requests, the last one first. Each asks for one after the
         other.
         """
         for loop in self._loops:

@@ -1,7 +1,7 @@
-"""A bucket in memory, and the machines of a run that share nothing else: what each of them sends to
-it and gets from it is counted.
+"""A bucket in memory, and the machines of a run that share nothing else. Everything that a machine
+sends or fetches is counted.
 
-The machines are folders of one process, and do one task after another; facts are in one ledger.
+The machines are folders of one process, and do one task after another. Facts are in one ledger.
 """
 
 from collections import Counter
@@ -79,12 +79,12 @@ class MemoryBucket(Remote):
 
 
 class Machine:
-    """A machine with a folder of its own.
+    """A machine with a separate folder.
 
     Args:
-      run: the run as it was opened; its ledger and text are everybody's.
-      folder: of what the machine fetches.
-      content: of the bucket.
+      run: the opened run, whose ledger and text all machines share.
+      folder: for everything that the machine fetches.
+      content: the bucket's.
     """
 
     def __init__(self, run: Run, folder: Path, content: dict[str, bytes]):

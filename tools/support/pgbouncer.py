@@ -1,4 +1,4 @@
-"""A real PgBouncer before a PostgreSQL server, for tests; it dies with the process that started it.
+"""A real PgBouncer before a PostgreSQL server, for tests. It dies with the process that started it.
 
 It pools by the transaction: each one is given to any of the few connections to the server, whatever
 client it comes from. Debian's package is `pgbouncer`.
@@ -47,7 +47,7 @@ class PgBouncer:
         (folder / "users").write_text('"postgres" ""\n')
         (folder / "settings").write_text(CONFIG.format(folder=folder, **settings))
         command = [program, str(folder / "settings")]
-        if os.getuid() == 0:  # which it refuses to run as
+        if os.getuid() == 0:  # It refuses to run as root.
             folder.parent.chmod(0o711)
             user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
             command = ["setpriv", *user, "--pdeathsig", "KILL", *command]
@@ -64,7 +64,7 @@ class PgBouncer:
 def pgbouncer(
     folder: Path, server: PostgreSQLServer, connections: int = 3
 ) -> Generator[PgBouncer | None]:
-    """A running pooler, or None where it is not installed."""
+    """A running pooler, or None if it is not installed."""
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         yield None

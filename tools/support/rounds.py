@@ -1,4 +1,4 @@
-"""The loop that benchmarks share: what is compared is measured in turn, one round after another."""
+"""The loop that benchmarks share. Everything compared is measured in turn, round after round."""
 
 import math
 import time

@@ -8,8 +8,8 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def scratch(under: str | None, prefix: str) -> Generator[Path]:
-    """A new folder that is removed afterwards; `under` is made where it is not there yet (None =
-    where temporary files go).
+    """A new folder that is removed afterwards. `under` is made if it is missing, and None means the
+    folder of temporary files.
     """
     if under is not None:
         Path(under).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`dipaco serve` as a process of its own."""
+"""`dipaco serve` as a separate process."""
 
 import contextlib
 import subprocess

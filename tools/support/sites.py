@@ -4,8 +4,7 @@ its folder, its host name, its cache, and a link of a given rate.
     with site(["ana", "bo"], folder, megabits=20.0) as at:
         at.start("ana", ["worker", "--run", f"{at.bucket}/run"], {"step_seconds": 0.5, ...})
 
-The process that makes them is on the servers' host as long as they are there, and so are the runs
-that it opens.
+The process that makes them is on the servers' host meanwhile, and so are the runs that it opens.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "site", "AWS_SECRET_ACCESS_KEY": "site"}
 
 
 def why_no_site() -> str | None:
-    """Why there can be none here, as a sentence; None where there can."""
+    """Reason why there can be none here, as a sentence, or None."""
     if (problem := why_not()) is not None:
         return problem
     if postgresql_programs() is None:
@@ -39,13 +38,13 @@ def why_no_site() -> str | None:
 
 
 class Site:
-    """Of one tool.
+    """The hosts and servers of one tool.
 
     Args:
       folder: of everything.
-      hosts: by name, `SERVERS` among them.
+      hosts: hosts by name, with `SERVERS` among them.
       database: on the servers' host.
-      bucket: URL that runs are below.
+      bucket: URL of the runs' objects.
     """
 
     def __init__(self, folder: Path, hosts: Hosts, database: PostgreSQLServer, bucket: str):
@@ -65,11 +64,11 @@ class Site:
         """A `dipaco` command line on a host, in a process that does what `misbehave.py` is told.
 
         Args:
-          name: of the host.
+          name: the host.
           words: verb and options.
-          orders: of `misbehave.py`.
-          variables: of its environment, beside the site's.
-          log: what it prints goes into LOG.log, in the host's folder; None = HOST.log.
+          orders: request for `misbehave.py`.
+          variables: added to the site's environment.
+          log: its output goes into LOG.log, in the host's folder. None = HOST.log.
         """
         command = [sys.executable, str(MISBEHAVE), json.dumps(orders or {}), *words]
         with (self.folder / name / f"{log or name}.log").open("a") as file:
@@ -93,13 +92,13 @@ def site(
     megabits: float,
     store_megabits: float | None = None,
 ) -> Generator[Site]:
-    """The hosts, with their servers running; all processes end with it.
+    """The hosts, with their servers running. All processes end with it.
 
     Args:
-      names: of the hosts.
-      folder: of everything; a new one for each host below it.
+      names: the hosts.
+      folder: holds a new folder for each host.
       megabits: a second, of every host's link, in each direction.
-      store_megabits: of the servers'; None = as fast as this machine.
+      store_megabits: the servers' link. None = as fast as this machine.
     """
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(Hosts(SERVERS, *names))
@@ -126,7 +125,7 @@ def site(
 
 
 def _as_host(name: str, command: Sequence[str]) -> list[str]:
-    """The same command under a host name of its own."""
+    """The same command under another host name."""
     if shutil.which("hostname") is None:
         return list(command)
     return ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name, *command]

@@ -93,14 +93,14 @@ class Slurm:
     def ask(
         self, *command: str, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess:
-        """A command of Slurm; `variables` are of its environment, beside this process's."""
+        """Runs a command of Slurm, with `variables` added to its environment."""
         return subprocess.run(
             command, capture_output=True, text=True, cwd=self._folder,
             env=os.environ | dict(variables or {}) | {"SLURM_CONF": str(self._settings)},
         )  # fmt: skip
 
     def submit(self, *words: str, variables: Mapping[str, str] | None = None) -> str:
-        """`sbatch`; the number of the job."""
+        """Submits a job by `sbatch` and returns its number."""
         done = self.ask("sbatch", "--parsable", *words, variables=variables)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -110,7 +110,7 @@ class Slurm:
         return self.ask("squeue", "--noheader", "--array").stdout.splitlines()
 
     def log(self) -> str:
-        """What the daemons said, and the jobs."""
+        """Output of the daemons and of the jobs."""
         return "\n".join(file.read_text() for file in sorted(self._folder.glob("*.log")))
 
     def _start(self, *command: str) -> None:
@@ -131,7 +131,7 @@ class Slurm:
 
 
 def why_not() -> str | None:
-    """Why there is no Slurm here, for a test that is skipped; None where there is one."""
+    """Reason why there is no Slurm here, for a test that is skipped, or None."""
     if missing := [program for program in PROGRAMS if _found(program) is None]:
         return f"there is no Slurm here ({', '.join(missing)}): `apt-get install slurm-wlm`"
     if os.getuid() != 0:

@@ -1,4 +1,4 @@
-"""What a swarm did, by the ledger, beside one machine that is never disturbed."""
+"""A swarm's steps, by the ledger, beside one machine that is never disturbed."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from dipaco.workers.row_plans import batches_for
 class Replayed(NamedTuple):
     """A path, by the swarm and by one machine."""
 
-    largest_difference: float  # of any parameter at the end of any phase
+    largest_difference: float  # over all parameters at the end of all phases
     swarm_losses: list[float]
     losses: list[float]
 
@@ -39,7 +39,7 @@ def replay(run: Run, path: int = 0) -> Replayed:
     gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
     update_and_predict = make_update(inner), make_prediction(inner)
     for phase in range(arm.phases):
-        # Every phase begins with what the run has; within it, nothing comes from the swarm.
+        # Every phase begins with the run's modules. Within it, nothing comes from the swarm.
         first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
         state = run.programs.place(run.parts_at(MODULAR, path, phase), optimizer, first)
         rates = learning_rates(inner, arm.total_steps, first, end - first)
@@ -70,8 +70,8 @@ def replay(run: Run, path: int = 0) -> Replayed:
 
 
 def _parts_after(run: Run, path: int, phase: int) -> dict[str, Any]:
-    """What the swarm made of a path in a phase. Of modules that several paths train it is what they
-    began the phase with, less this path's contribution.
+    """A path's parts after a phase of the swarm. For a module that several paths train, this is its
+    state at the phase's beginning less this path's contribution.
     """
     arm = run.plan.arm(MODULAR)
     if not arm.is_averaged:

@@ -59,7 +59,7 @@ def write_config(
     documents: int = 400,
     topology: str = ONE_PATH,
 ) -> None:
-    """A config file; `topology` is an expression."""
+    """Writes a config file. `topology` is an expression."""
     file.write_text(
         CONFIG.format(
             name=name,
@@ -75,7 +75,7 @@ def write_config(
 
 
 class Paced(NamedTuple):
-    """What a paced volunteer has noted of itself; times as `time.time`."""
+    """A paced volunteer's notes on itself, with times as `time.time`."""
 
     doing: str  # computing, averaging, waiting
     began: float  # its first block
@@ -99,9 +99,7 @@ def paced_by(file: Path) -> Paced | None:
 
 
 def share_of_computing(noted: Iterable[Paced]) -> tuple[float | None, int]:
-    """Of the volunteers' time from their first block to their last; and how many blocks they have
-    computed.
-    """
+    """The share of the volunteers' time from first to last block, and their number of blocks."""
     busy = there = 0.0
     blocks = 0
     for one in noted:

@@ -4,8 +4,8 @@ until a time of that clock (of a semaphore, a condition, a futex) end when they 
 machine: the kernel, whose clock is right, is asked for that moment.
 
 The library is compiled here, by the machine's C compiler, and put before the C library's own
-(`LD_PRELOAD`). How far the clock is off stands in a file that the process maps; it may be changed
-at any time, and counts there how often a wrong time was read.
+(`LD_PRELOAD`). The process maps a file with the clock's error, which may be changed at any time.
+Readings of a wrong time are counted there.
 """
 
 import os
@@ -116,7 +116,7 @@ int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
 
 
 def build(folder: Path) -> Path | None:
-    """The compiled library; None where there is no compiler."""
+    """The compiled library, or None without a compiler."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         return None
@@ -136,7 +136,7 @@ class WallClock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the process whose clock it is."""
+        """Variables for the process whose clock it is."""
         return {"LD_PRELOAD": str(self._library), "WALL_CLOCK": str(self._file)}
 
     def jump(self, seconds: int) -> None:
@@ -149,5 +149,5 @@ class WallClock:
 
     @property
     def wrong_readings(self) -> int:
-        """How often a wrong time was read."""
+        """Number of readings of a wrong time."""
         return struct.unpack("Q", self._file.read_bytes()[8:16])[0]

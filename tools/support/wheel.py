@@ -1,5 +1,5 @@
-"""How distributions are built (`[tool.setuptools.cmdclass]` in `pyproject.toml`): they have the
-shipped configs in them, and know their commit.
+"""Builds distributions (`[tool.setuptools.cmdclass]` in `pyproject.toml`), which hold the shipped
+configs and know their commit.
 """
 
 import subprocess
