@@ -1,4 +1,4 @@
-"""Whether runs of any settings equal Algorithm 1: settings are drawn together, and each run is
+"""Checks that runs of any settings equal Algorithm 1: settings are drawn together, and each run is
 trained through tasks, ledger and store and then once more by `replay.py`.
 
     python tools/fuzz_settings.py --draws 200 --seed 0
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from replay import differences
+from support.command_line import parser_of
 from support.scratch import scratch
 from support.smallest_run import CONFIG, SHARINGS, worker_of
 
@@ -101,7 +102,7 @@ KEEPS_DEFAULT = {"synchronous": 0.9}
 class Draw(NamedTuple):
     """Settings that are tried together."""
 
-    modules: str  # of `MODULES`
+    modules: str  # modules of `MODULES`
     rule: str  # of `RULES`
     settings: Mapping[str, str]  # option -> one of its values, where it is not the default
 
@@ -138,9 +139,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--draws", type=int, default=200, help="how many combinations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, help="begin no draw after so many")

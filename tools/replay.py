@@ -82,7 +82,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
 
 
 def _replay_synchronous(run: Run) -> Iterator[variants.Modules]:
-    """By `algorithm/synchronous.py`."""
+    """Replays by `algorithm/synchronous.py`."""
     arm, inner, programs = run.plan.arm(MODULAR), run.config.inner, run.programs
     batches = [batches_for(run, arm, path, 0) for path in range(arm.topology.num_paths)]
     rates = learning_rates(inner, arm.total_steps, 0, arm.total_steps)
@@ -106,7 +106,7 @@ def _replay_synchronous(run: Run) -> Iterator[variants.Modules]:
 
 
 def _replay(run: Run) -> Iterator[variants.Modules]:
-    """By `algorithm/variants.py`."""
+    """Replays by `algorithm/variants.py`."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
     taken = run.ledger.quorums.taken(MODULAR)
 
