@@ -28,7 +28,6 @@ from typing import (
     get_type_hints,
 )
 
-import msgspec
 from annotated_types import Ge, Gt, Le, Lt
 
 from dipaco.errors import BadSetting, UnknownSetting
@@ -144,6 +143,8 @@ def _check_type(kind: Any, value: Any, name: str) -> None:
         for number, item in enumerate(value):
             _check_type(items[0], item, f"{name}[{number}]")
     else:
+        import msgspec  # only now: a benchmark of programs alone runs without it
+
         try:
             msgspec.convert(plain(value), kind)
         except msgspec.ValidationError:

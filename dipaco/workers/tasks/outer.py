@@ -156,9 +156,10 @@ def contributions_taken(run: Run, task: Task, claim: Claim | None = None) -> lis
       ContributionMissing: one was refused, and its path trains again.
       ClaimLost: another worker holds the step.
     """
-    arm, quorums = run.plan.arm(task.arm), run.ledger.quorums
+    arm = run.plan.arm(task.arm)
     awaited = [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
     if arm.has_quorum:
+        quorums = run.ledger.quorums
         taken = quorums.of_step(task) if claim is None else quorums.take(claim)
         awaited = [(each.phase, each.path) for each in taken]
     by_phase_and_path = {
