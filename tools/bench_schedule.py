@@ -246,7 +246,7 @@ class Simulation:
 
     def _join(self, worker: str) -> None:
         self._ledger.members.join(
-            worker, host="host", pid=1, life=worker, machine="virtual", version="0"
+            worker, host="host", pid=1, process_id=worker, machine="virtual", version="0"
         )
 
     @property

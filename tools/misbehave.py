@@ -44,7 +44,7 @@ from dipaco import trees
 from dipaco.control.claims.queue import Queue
 from dipaco.control.facts.commit import Commit
 from dipaco.control.planning.tasks import Contribution
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost
 from dipaco.outer.codecs.sealed import LARGEST
 from dipaco.runs import version
@@ -246,8 +246,8 @@ def do_only(kinds: Collection[str]) -> None:
 
 def be_on_machine(name: str) -> None:
     """Its process number then says nothing to processes of this machine, as of one elsewhere."""
-    life = Life.here()._replace(namespace=name)
-    setattr(Life, "here", classmethod(lambda cls: life))  # noqa: B010
+    process_id = ProcessId.here()._replace(namespace=name)
+    setattr(ProcessId, "here", classmethod(lambda cls: process_id))  # noqa: B010
 
 
 def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribution:

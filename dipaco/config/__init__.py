@@ -3,7 +3,7 @@
     run_config.py   RunConfig: the settings of all rooms, the checks between them, and the plan
     sections.py     settings of the base model, of evaluation, of the report
 
-A config is a Python file with a function `run() -> RunConfig`; a variant is a small edit of another
+A config is a Python file with a function `run() -> RunConfig`. A variant is a small edit of another
 (`dataclasses.replace`). No JAX here, so that `dipaco config show` and a wrong `--set` answer
 immediately.
 """

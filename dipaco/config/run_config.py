@@ -31,8 +31,7 @@ OF_NO_RESULT = ("retention", "report")  # settings that change nothing that is t
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that the result of a run depends on. Two runs of equal configs on machines of one
-    kind are equal bit for bit, except with `outer.quorum`, where
-    timing matters.
+    kind are equal bit for bit, except with `outer.quorum`: there timing matters.
     """
 
     name: str
@@ -87,12 +86,12 @@ class RunConfig:
 
     @property
     def corpus(self) -> CorpusConfig:
-        """What the corpus is made by."""
+        """The settings that the corpus is made by."""
         return CorpusConfig(**vars(self.data), vocab_size=self.model.vocab_size)
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether training asks how often each token occurs in each shard."""
+        """True if training asks how often each token occurs in each shard."""
         return self.outer.vocabulary_rows == "holders" or self.inner.freeze_absent_tokens
 
     @functools.cached_property
@@ -101,9 +100,7 @@ class RunConfig:
         return _plan_of(self)
 
     def has_results_of(self, other: "RunConfig") -> bool:
-        """Whether it trains what another does: all but what is kept and what the report reckons
-        with is equal.
-        """
+        """True if both configs train the same result. Ignores `retention` and `report`."""
         kept = {name: getattr(other, name) for name in OF_NO_RESULT}
         return dataclasses.replace(self, **kept) == other
 
@@ -116,8 +113,8 @@ def _plan_of(config: RunConfig) -> Plan:
     """The arms of the run: base model, modular model, baselines.
 
     The dense baselines take the same inner steps as a path, or as all paths together, or are
-    trained by as many machines as paths train in a phase, which average gradients at every
-    step; they are plain AdamW, no outer step.
+    trained by as many machines as paths train in a phase, which average gradients at every step.
+    They are plain AdamW, no outer step.
     """
     dense = one_path(part_names(config.model))
     every = config.evaluation.every_phases

@@ -23,7 +23,7 @@ class BaseSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """How releases are evaluated."""
+    """Settings of the evaluation of releases."""
 
     every_phases: Count = 1
     """Phases between two evaluations; the last phase is always evaluated."""
@@ -32,10 +32,10 @@ class EvaluationSettings:
     batch_size: Count = 64
     """Documents scored at once; changes results by rounding only."""
     best_path: bool = True
-    """Whether the last release is scored under every path: for the row of the best path of each
+    """True if the last release is scored under every path: for the row of the best path of each
     document, and for the perplexity of a document under the other paths."""
     ensembles: bool = True
-    """Whether the report also has rows that mix the predictions of several paths; they need
+    """True if the report also has rows that mix the predictions of several paths; they need
     `evaluation.best_path`."""
 
     def __post_init__(self):
@@ -44,7 +44,7 @@ class EvaluationSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportSettings:
-    """What the report reckons with; nothing that is trained depends on it."""
+    """Prices and speeds that the report assumes. Training does not depend on them."""
 
     link_megabits: tuple[float, ...] = (20.0,)
     """Megabits a second of every machine's link, up and down together; 20 is a home's. One rate or

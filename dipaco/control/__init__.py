@@ -8,7 +8,7 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     ledger.py    the parts below, on one database
     planning/    tasks and facts as values; a new fact -> the tasks that it makes due
     claims/      which worker holds which task; failures, silent workers, history
-    facts/       what is recorded: commits, quorums, tasks done again, progress
+    facts/       recorded facts: commits, quorums, tasks done again, progress
     members/     workers and volunteers that take part, and the run's command
     keeping/     what may be deleted; earlier phases, and no way back
     database/    SQLite and PostgreSQL behind one contract; queries and tables
@@ -17,6 +17,6 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     names.py     names that users give to workers, launchers and volunteers
 
 Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
-leaves a claim and no facts; the lease expires and the task is claimed again. All SQL is in
+leaves a claim and no facts. The lease expires and the task is claimed again. All SQL is in
 `database/*.sql`. May import `topology`, `receipt`, `files` and `errors`.
 """

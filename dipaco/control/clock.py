@@ -12,12 +12,12 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def now_seconds() -> float:
     """Seconds since this machine started, the same in all its processes."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)  # Linux only; other systems leave out sleep
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)  # Linux only. Other systems leave out sleep.
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 def epoch() -> str:
-    """Names this boot of this machine; times of another boot cannot be compared with ours."""
+    """Names this boot of this machine. Times of another boot cannot be compared with ours."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dipaco.control.claims.assigned_workers import Homes
+from dipaco.control.claims.assigned_workers import AssignedWorkers
 from dipaco.control.claims.failures import Failures
 from dipaco.control.claims.history import History
 from dipaco.control.claims.queue import Queue, add_tasks
@@ -59,11 +59,11 @@ class Ledger:
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
         self.history = History(self._database)
-        self.homes = Homes(self._database)
+        self.assigned_workers = AssignedWorkers(self._database)
         self.swarms = Swarms(self._database)
 
     def for_thread(self) -> "Ledger":
-        """The same ledger for another thread of this process, which closes it; see `Database`."""
+        """The same ledger for another thread of this process, which closes it. See `Database`."""
         other = Ledger.__new__(Ledger)
         other._use(self._database.for_thread())
         return other
@@ -77,7 +77,7 @@ class Ledger:
 
     def start(self, meta: dict[str, str], slices: int = 0) -> None:
         """Starts a run: stores its values, and makes its first tasks due, one for each slice of its
-        text; 0 = the text is prepared already.
+        text. 0 = the text is prepared already.
         """
         with self._database.transaction():
             for key, value in meta.items():
@@ -107,8 +107,8 @@ class Ledger:
             yield
 
     def look_at_one_moment(self, look: Callable[[], R]) -> R:
-        """What `look` returns, which only reads, all of it of one moment; done again from its
-        beginning where the connection is lost.
+        """Returns the result of `look`, which only reads, all of it at one moment. It is done again
+        from its beginning if the connection is lost.
         """
 
         def once() -> R:

@@ -1,8 +1,8 @@
-"""The life of a process: which of all processes it is, in all containers of all machines.
+"""The id of a process tells it from all other processes, in all containers of all machines.
 
-Host names and process numbers do not tell: two containers may have both in common, and a number is
-used again. The kernel's boot, the namespace that numbers are counted in, the number and the moment
-at which the process began do.
+Host name and process number do not suffice: two containers may share both, and a number is used
+again. The kernel's boot, the namespace of the number, the number and the moment at which the
+process began suffice.
 """
 
 import functools
@@ -19,17 +19,17 @@ STATE, THREADS, BEGAN = 0, 17, 19  # places in /proc/NUMBER/stat after the name
 ENDED = ("Z", "X")  # states of a process of which only the number and the exit code are left
 
 
-class Life(NamedTuple):
-    """Of one process; written `BOOT NAMESPACE NUMBER BEGAN`."""
+class ProcessId(NamedTuple):
+    """The id of one process, written `BOOT NAMESPACE NUMBER BEGAN`."""
 
-    boot: str  # of its machine's kernel, which containers share; the host's name where unknown
-    namespace: str  # of process numbers: a container has its own
+    boot: str  # Boot of the machine's kernel, shared by containers; the host's name if unknown.
+    namespace: str  # Namespace of process numbers. A container has its own.
     pid: int
-    began: str  # in clock ticks since the boot; empty where unknown
+    began: str  # Clock ticks since the boot. Empty if unknown.
 
     @classmethod
     def here(cls) -> Self:
-        """Of this process."""
+        """The id of this process."""
         return cls(*_of_process(os.getpid()))
 
     @classmethod
@@ -38,7 +38,7 @@ class Life(NamedTuple):
         return cls(boot, namespace, int(pid), began)
 
     def neighbour(self, text: str) -> Self | None:
-        """The life that is written so, where its number is certainly counted as this one's is."""
+        """The process of this text. None unless its number is counted as this one's is."""
         boot, namespace = (*text.split(" "), "")[:2]
         is_counted_so = (boot, namespace) == (self.boot, self.namespace) and namespace != UNKNOWN
         return self.parse(text) if is_counted_so else None
@@ -47,10 +47,10 @@ class Life(NamedTuple):
         return " ".join(map(str, self))
 
     def is_over(self) -> bool:
-        """Whether it certainly is: its number, which counts here as well, has no process, one
+        """True if it certainly is: its number, which counts here as well, has no process, one
         that has ended and that its parent has not waited for, or one that began at another time.
         """
-        here = Life.here()
+        here = ProcessId.here()
         if (self.boot, self.namespace) != (here.boot, here.namespace):
             return False
         if not has_process(self.pid):
@@ -58,13 +58,13 @@ class Life(NamedTuple):
         values = _stat(self.pid)
         if values is None:
             return False
-        # Of a process whose first thread alone has ended, the others are alive.
+        # If the first thread alone has ended, the process lives on in the others.
         has_ended = values[STATE] in ENDED and int(values[THREADS]) <= 1
         return has_ended or values[BEGAN] != self.began
 
 
 def has_process(pid: int) -> bool:
-    """Whether a process has this number, counted as that of this one is."""
+    """True if a process has this number, in the namespace of this process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -76,7 +76,7 @@ def has_process(pid: int) -> bool:
 
 @functools.cache
 def _of_process(pid: int) -> tuple[str, str, int, str]:
-    """Of this process, whose number is that."""
+    """The parts of this process's id. `pid` is its number."""
     boot = clock.epoch() if clock.BOOT_ID.exists() else socket.gethostname()
     try:
         namespace = (PROC / "self" / "ns" / "pid").readlink().name
@@ -86,13 +86,13 @@ def _of_process(pid: int) -> tuple[str, str, int, str]:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began; None where that cannot be known."""
+    """The moment at which a process began. None if unknown."""
     values = _stat(pid)
     return None if values is None else values[BEGAN]
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What the kernel says of a process; None where it does not."""
+    """The kernel's words about a process. None if it has none."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:

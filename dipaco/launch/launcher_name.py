@@ -10,7 +10,7 @@ import re
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.names import name_of
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.launch.errors import LauncherNameTaken
 
 
@@ -28,13 +28,13 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
       LauncherNameTaken: a launcher of that name is alive on this machine. A launcher on another
         machine may be gone, so its name is free.
     """
-    here = Life.here()
+    here = ProcessId.here()
     if given is None:
         for member in ledger.members.here():
             made_up = re.fullmatch(rf"(.+-\d+-[0-9a-f]{{6}}){roles}-\d+", member.name)
-            if made_up is None or not _is_alive_beside(here, member.life):
+            if made_up is None or not _is_alive_beside(here, member.process_id):
                 continue
-            before = ledger.meta.launcher_life(made_up[1])
+            before = ledger.meta.launcher_process(made_up[1])
             owner = None if before is None else here.neighbour(before)
             if owner is None or not owner.is_over():
                 continue
@@ -48,17 +48,17 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
 
 
 def check_free(name: str, ledger: Ledger) -> str | None:
-    """Checks that this process may have a name. Returns the process (`Life`) that had it last.
+    """Checks that this process may have a name. Returns the process (`ProcessId`) that had it last.
 
     Raises:
       LauncherNameTaken: see `launcher_name`.
     """
-    here, before = Life.here(), ledger.meta.launcher_life(name)
+    here, before = ProcessId.here(), ledger.meta.launcher_process(name)
     if before not in (None, str(here)) and _is_alive_beside(here, before):
-        raise LauncherNameTaken(name=name, pid=Life.parse(before).pid)
+        raise LauncherNameTaken(name=name, pid=ProcessId.parse(before).pid)
     return before
 
 
-def _is_alive_beside(here: Life, life: str) -> bool:
-    neighbour = here.neighbour(life)
+def _is_alive_beside(here: ProcessId, process_id: str) -> bool:
+    neighbour = here.neighbour(process_id)
     return neighbour is not None and not neighbour.is_over()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.meta import LauncherState
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
 from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
@@ -82,7 +82,7 @@ class Supervisor:
         self._due_seconds: dict[str, float] = {}  # dead worker -> when to start it again
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
-        self._life_before: dict[str, str] = {}  # worker -> process that had its name before it
+        self._process_before: dict[str, str] = {}  # worker -> process that had its name before it
         self._failed_starts: Counter[str] = Counter()  # worker -> consecutive failed starts
         self._refused: set[str] = set()  # workers whose last end was a refusal
         self._go_on_with_state()
@@ -122,9 +122,9 @@ class Supervisor:
     def stop(self) -> None:
         """Ends all workers in order."""
         ended = self._engine.stop(GRACE_SECONDS)
-        lives = self._lives if ended else {}
+        process_ids = self._process_ids if ended else {}
         for each in ended:
-            if self._has_ended(each.name, lives):
+            if self._has_ended(each.name, process_ids):
                 self._ledger.queue.give_back_of(each.name)
 
     @property
@@ -178,8 +178,10 @@ class Supervisor:
             if name not in self._alive and self._due_seconds.get(name, now) <= now
         ]
         if due:
-            lives = self._lives
-            self._life_before |= {name: lives[name] for name, _ in due if name in lives}
+            process_ids = self._process_ids
+            self._process_before |= {
+                name: process_ids[name] for name, _ in due if name in process_ids
+            }
         for name, spec in due:
             self._started_seconds[name] = now
             self._engine.start(spec, name)
@@ -187,8 +189,8 @@ class Supervisor:
             self._on_event(Event("worker_started", {"worker": name}))
 
     @property
-    def _lives(self) -> dict[str, str]:
-        return {member.name: member.life for member in self._ledger.members.list()}
+    def _process_ids(self) -> dict[str, str]:
+        return {member.name: member.process_id for member in self._ledger.members.list()}
 
     def _handle_end(self, ended: EndedWorker) -> None:
         now = time.monotonic()
@@ -218,17 +220,20 @@ class Supervisor:
         }
         self._on_event(Event("worker_ended", fields, "warning"))
 
-    def _has_ended(self, name: str, lives: Mapping[str, str]) -> bool:
+    def _has_ended(self, name: str, process_ids: Mapping[str, str]) -> bool:
         """True if the member of this name has ended: it is the started worker, or its process is
         gone. An older worker may still have the name, for which the started one has waited.
         """
-        life = lives.get(name)
-        if life is not None and (neighbour := Life.here().neighbour(life)) is not None:
+        process_id = process_ids.get(name)
+        if (
+            process_id is not None
+            and (neighbour := ProcessId.here().neighbour(process_id)) is not None
+        ):
             return neighbour.is_over()
-        return life is None or life != self._life_before.get(name)
+        return process_id is None or process_id != self._process_before.get(name)
 
     def _give_back_of(self, ended: EndedWorker) -> int:
-        if not self._has_ended(ended.name, self._lives):
+        if not self._has_ended(ended.name, self._process_ids):
             return 0
         is_crash = ended.code < 0 and ended.code not in (*ORDERED, UNSEEN)
         crash = f"its process ended by {ended.how}" if is_crash else ""
@@ -250,8 +255,8 @@ class Supervisor:
 
     def _note_failed_start(self, ended: EndedWorker) -> None:
         """Raises `WorkersNeverJoined` if no worker of its group takes part."""
-        before = self._life_before.get(ended.name)
-        if ended.code != FAILED or self._lives.get(ended.name) != before:
+        before = self._process_before.get(ended.name)
+        if ended.code != FAILED or self._process_ids.get(ended.name) != before:
             self._failed_starts.pop(ended.name, None)
             return
         self._failed_starts[ended.name] += 1

@@ -12,6 +12,6 @@
 
 Objects are written whole or not at all, never changed, named by their digest, and checked against
 it on every read. So a write may be repeated: the second one finds the object there. A write returns
-a `Receipt`; an object counts only when a row of the ledger holds its receipt. Imports `errors`,
+a `Receipt`. An object counts only when a row of the ledger holds its receipt. Imports `errors`,
 `files`, `trees`, `receipt` and `caches`; knows nothing of tasks.
 """

@@ -1,4 +1,4 @@
-"""Where a run is: a folder, or a URL in a bucket.
+"""The address of a run: a folder, or a URL in a bucket.
 
     runs/quickstart            a folder, for processes that share its file system
     s3://bucket/quickstart     Amazon S3, or another that `AWS_ENDPOINT_URL` names
@@ -27,10 +27,10 @@ SCHEMES = ("s3", "gs")
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a run is."""
+    """The address of a run."""
 
     folder: Path  # its files on this machine
-    url: str | None = None  # of its objects in a bucket; None = they are in the folder
+    url: str | None = None  # Place of its objects in a bucket. None = they are in the folder.
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -82,12 +82,12 @@ class Address:
         return self.absolute.rpartition("/")[2]
 
     def place_of(self, file: Path) -> str:
-        """Where users find a file of the run: in the bucket or in the folder."""
+        """The place of a file of the run for its users: the bucket or the folder."""
         return f"{self.url}/{file.relative_to(self.folder)}" if self.url else str(file)
 
     @functools.cached_property
     def remote(self) -> "Remote | None":
-        """The run's objects in the bucket; None = there is no bucket."""
+        """The run's objects in the bucket. None = there is no bucket."""
         if self.url is None:
             return None
         from dipaco.store.remote import Remote
@@ -104,5 +104,5 @@ class Address:
         return Objects(self.folder, self.remote, FileCache(self.folder.parent, cache_bytes()))
 
 
-# What functions that are called from Python take; `Address.of` makes an address of it.
+# Functions that are called from Python take this. `Address.of` makes an address of it.
 Where = Address | Path | str

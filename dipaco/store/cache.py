@@ -1,9 +1,9 @@
 """Files fetched from buckets, of all runs on this machine: a bounded number of bytes.
 
 The least recently used files are removed first, whichever run they belong to. A file that a process
-has open stays readable after it is removed, as on any Unix; one that was asked for a moment ago may
-not be open yet, and stays. So the cache may exceed its bound for a while: the bound limits what is
-kept, not what one task needs at once. A snapshot that was not sent cannot be fetched again: it
+has open stays readable after it is removed, as on any Unix. A file that was asked for a moment ago
+may not be open yet, and stays. So the cache may exceed its bound for a while: the bound limits what
+is kept, not what one task needs at once. A snapshot that was not sent cannot be fetched again: it
 stays for a month, and is not counted.
 """
 
@@ -18,15 +18,17 @@ from dipaco.errors import BadSetting
 from dipaco.store.layout import Layout
 from dipaco.store.verification import UNSENT
 
-IN_USE_SECONDS = 120.0  # a file that was asked for stays so long; its reader opens it much sooner
-LOOK_EVERY = 0.05  # of the bound; the folders are listed again after so many bytes were added
-UNSENT_DAYS = 30.0  # for which a snapshot stays that was not sent, and not looked at
+IN_USE_SECONDS = 120.0  # A file that was asked for stays so long. Its reader opens it much sooner.
+LOOK_EVERY = 0.05  # Share of the bound. Folders are listed again after so many new bytes.
+UNSENT_DAYS = 30.0  # An unsent snapshot stays so long after it was last looked at.
 DAY_SECONDS = 86400.0
-MAKE_ROOM = 0.9  # of the bound; removal goes down to it, so that not every new file removes one
+MAKE_ROOM = (
+    0.9  # Share of the bound that removal goes down to, so that not every new file removes one.
+)
 
 
 class _Found(NamedTuple):
-    used_seconds: float  # when it was used last; wall clock, as file times are
+    used_seconds: float  # When it was used last. Wall clock, as file times are.
     num_bytes: int
     file: Path
 
@@ -42,7 +44,7 @@ class FileCache:
 
     def __init__(self, runs: Path, max_bytes: int, clock: Callable[[], float] = time.time):
         self._runs, self._max_bytes, self._clock = runs, max_bytes, clock
-        self._unseen_bytes: float | None = None  # added since the last look; None = never looked
+        self._unseen_bytes: float | None = None  # Added since the last look. None = never looked.
 
     def used(self, file: Path) -> None:
         """Marks a file that is about to be read."""
@@ -82,7 +84,7 @@ class FileCache:
                             yield _Found(status.st_mtime, status.st_size, file)
 
     def _unsent(self, files: list[Path]) -> set[Path]:
-        """Snapshots that only this machine has, but for those of runs that were given up."""
+        """Snapshots that only this machine has, without snapshots of runs that were given up."""
         oldest_seconds = self._clock() - UNSENT_DAYS * DAY_SECONDS
         found = set()
         for marker in (file for file in files if file.name == UNSENT):

@@ -1,4 +1,4 @@
-"""A lock between the processes of one machine: one of them fetches an object, the others wait."""
+"""A lock between the processes of one machine: one process fetches an object, the others wait."""
 
 import contextlib
 import fcntl

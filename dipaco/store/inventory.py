@@ -1,4 +1,4 @@
-"""What lies in a run's folder or bucket, and how many bytes of each kind.
+"""Inventory of a run's folder or bucket: bytes of each kind.
 
 A bucket lists names without sizes: these come from receipts.
 """
@@ -16,7 +16,7 @@ IN_BUCKETS = ("corpus", "objects", "snapshots", "tokens")
 
 def stored_here(root: Path) -> dict[str, int]:
     """Name of an object, or of another file -> bytes, of everything in a run's folder. What rows of
-    a sweep share by links counts in each; folders behind links are left out.
+    a sweep share by links counts in each. Folders behind links are left out.
     """
     found: dict[str, int] = {}
     for folder, _, files in os.walk(root):
@@ -33,7 +33,7 @@ def stored_there(remote: Remote, known: Mapping[str, int]) -> dict[str, int]:
 
     Args:
       remote: the bucket.
-      known: name there -> bytes; others count as nothing.
+      known: name there -> bytes. Others count as nothing.
     """
     names = {_object_of(name) for folder in IN_BUCKETS for name in remote.names(folder)}
     return {name: known.get(name, 0) for name in names}

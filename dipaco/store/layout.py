@@ -1,4 +1,4 @@
-"""Names on disk; no other file knows them.
+"""Names on disk. No other file knows them.
 
 RUN/ledger.sqlite                    facts; or RUN/database, the server and schema that has them
 RUN/ledger.sqlite-host               the machine that uses that file
@@ -60,12 +60,12 @@ class Layout:
 
     @property
     def preparing(self) -> Path:
-        """Where the corpus of a run in a bucket is prepared, before it is uploaded."""
+        """The folder in which the corpus of a run in a bucket is prepared before its upload."""
         return self.root / "preparing"
 
     @property
     def slices(self) -> Path:
-        """Where slices of the text become tokens, until these are stored as objects."""
+        """The folder in which slices of the text become tokens before they are stored."""
         return self.root / "slices"
 
     @property
@@ -86,7 +86,7 @@ class Layout:
 
     @property
     def features(self) -> Path:
-        """A link to a folder that the rows of a sweep share; other runs have none."""
+        """A link to a folder that the rows of a sweep share. None outside a sweep."""
         return self.root / "features"
 
     @property
@@ -133,7 +133,7 @@ class SweepLayout:
         return self.root / "rows" / name / str(seed)
 
     def runs(self) -> list[Path]:
-        """Folders of runs that have been begun, those of the rows first, then replaced ones."""
+        """Folders of runs that have been begun, the rows' first, then replaced ones."""
         ledger = Layout(self.root).ledger.name
         kinds = (sorted(self.root.glob(f"{kind}/{ledger}")) for kind in ("rows/*/*", "replaced/*"))
         return [file.parent for files in kinds for file in files]
@@ -147,7 +147,7 @@ class SweepLayout:
         return self.root / "shared" / digest
 
     def bases(self) -> list[Path]:
-        """Folders of the runs that train base models, as far as they have been begun."""
+        """Folders of the runs that train base models, if they have been begun."""
         return sorted((self.root / "shared").glob("*"))
 
     def replaced(self, name: str, seed: int) -> Path:
@@ -202,7 +202,7 @@ _LEAST_PARTS = {"objects": 3, "snapshots": 4, "tokens": 2, "corpus": 2}
 
 
 def is_object(name: str) -> bool:
-    """Whether this can be the name of an object: of one of these folders, and within it. Names come
+    """True if this can be the name of an object: of one of these folders, and within it. Names come
     from rows of a ledger and from lists of files, which another program may have written.
     """
     first, *rest = parts = name.split("/")
@@ -211,7 +211,7 @@ def is_object(name: str) -> bool:
 
 
 def is_folder(name: str) -> bool:
-    """Whether an object is a folder, or a file in one."""
+    """True if an object is a folder, or a file in one."""
     return name.startswith((f"{SNAPSHOTS}/", f"{SHARD_TOKENS}/"))
 
 

@@ -2,9 +2,9 @@
 digest, verified on every read.
 
 A file is written under `partial/`, flushed to the disk, then renamed into place and the folder
-flushed: after a crash at any point the object is there whole, or not at all. With a bucket, the
-bucket has the object before the receipt is given; the folder is only a cache, and what is missing
-or damaged in it is fetched again.
+flushed: after a crash at any point the object is there whole, or not at all. A bucket has the
+object before the receipt is given. Its folder is only a cache: an object that is missing or
+damaged there is fetched again.
 """
 
 import collections
@@ -56,7 +56,7 @@ from dipaco.store.verification import (
     receipt_of,
 )
 
-FRESH_SECONDS = 3600.0  # a partial file may be in use; longer than any wait for a bucket
+FRESH_SECONDS = 3600.0  # A partial file may be in use. Longer than any wait for a bucket.
 TRANSFERS_AT_ONCE = 8
 
 Checked = TypeVar("Checked")
@@ -69,7 +69,7 @@ class Objects:
 
     Args:
       root: the run's folder on this machine.
-      remote: the objects in the bucket; None = the run is in the folder.
+      remote: the objects in the bucket. None = the run is in the folder.
       cache: with a bucket, bounds the bytes in the folder.
     """
 
@@ -93,7 +93,7 @@ class Objects:
         return receipt
 
     def has(self, receipt: Receipt) -> bool:
-        """Whether an object of this name and size is in the folder; a read checks its bytes too."""
+        """True if an object of this name and size is in the folder. A read checks its bytes too."""
         file = self.place_of(receipt.name)
         self._used(file)  # it is about to be read
         try:
@@ -113,10 +113,10 @@ class Objects:
         return True
 
     def place_of(self, name: str) -> Path:
-        """Where an object is, or is to be, in the folder. Every name passes here or `delete`.
+        """The place of an object in the folder. Every name passes here or `delete`.
 
         Raises:
-          ObjectDamaged: this cannot be an object's name; it may lead anywhere.
+          ObjectDamaged: this cannot be an object's name. It may lead anywhere.
         """
         if not is_object(name):
             problem = "this is not the name of an object of a run"
@@ -229,7 +229,7 @@ class Objects:
             self.remote.write(file.relative_to(self.root).as_posix(), content)
 
     def delete(self, name: str) -> None:
-        """Removes an object, a file or a folder; no error if there is none. What is not the name of
+        """Removes an object, a file or a folder, if it is there. What is not the name of
         an object is left alone, with a warning.
         """
         if not is_object(name):
@@ -285,7 +285,7 @@ class Objects:
 
     @contextlib.contextmanager
     def _partial(self) -> Generator[Path]:
-        """A path to write a partial file or folder to; it is removed afterwards."""
+        """A path to write a partial file or folder to. It is removed afterwards."""
         temporary = self.root / "partial" / uuid.uuid4().hex
         with translate_os_errors(temporary):
             temporary.parent.mkdir(parents=True, exist_ok=True)
@@ -300,14 +300,14 @@ class Objects:
     def _put(self, receipt: Receipt, temporary: Path) -> None:
         final = self.place_of(receipt.name)
         if self.remote is None:
-            # The same name means the same bytes; replacing repairs one that the disk damaged.
+            # The same name means the same bytes. Replacing repairs one that the disk damaged.
             install_file(temporary, final)
             return
         self.remote.put(remote_name(receipt), temporary, receipt.digest)
         self._place_fetched(temporary, final)
 
     def _place_fetched(self, temporary: Path, final: Path) -> None:
-        """As `install_file`, without flushing: it can be fetched again."""
+        """Same as `install_file`, without flushing: it can be fetched again."""
         final.parent.mkdir(parents=True, exist_ok=True)
         rename(temporary, final)
         self._added(final, final.stat().st_size)

@@ -7,7 +7,7 @@ here may be done twice, and are retried until the store is back.
 
 One surprise: the store may do a request and the answer be lost. A conditional write that is retried
 then fails because of its own first attempt. So a failed condition does not mean that another
-process wrote the object: `put` reads what is there.
+process wrote the object: `put` reads the object.
 """
 
 import collections
@@ -37,12 +37,12 @@ from dipaco.store.errors import (
     StoreUnreachable,
 )
 
-S3_UPLOAD_BYTES = 5 << 30  # that Amazon takes in one upload; other stores may take more
-RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, an operator at lunch
+S3_UPLOAD_BYTES = 5 << 30  # Amazon takes so much in one upload. Other stores may take more.
+RETRY_FOR_SECONDS = 900.0  # Equal to the database's: a failover, an operator at lunch.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
-REQUEST_SECONDS = 30.0  # deadline of a request; its bytes at the slowest rate come on top
-SLOWEST_BYTES_PER_SECOND = 250_000  # that is expected until a transfer takes longer
-BLOCK_BYTES = 16 << 20  # of one read
+REQUEST_SECONDS = 30.0  # Deadline of a request. Its bytes at the slowest rate come on top.
+SLOWEST_BYTES_PER_SECOND = 250_000  # Expected until a transfer takes longer.
+BLOCK_BYTES = 16 << 20  # Size of one read.
 AHEAD = 4  # blocks requested at once
 ABSENT = b"\x02"  # TensorStore's generation of a key that has no value
 # TensorStore's own retries of a request. By default it retries for minutes without a message.
@@ -95,7 +95,7 @@ class Remote:
             self.write(name, content)
 
     def has(self, name: str, num_bytes: int, digest: str) -> bool:
-        """Whether an object that was listed is there, whole. Reads it."""
+        """True if an object that was listed is there, whole. Reads it."""
         found = xxhash.xxh3_128()
         for block in self.blocks(name, num_bytes):
             found.update(block or b"")  # None: deleted meanwhile
@@ -139,13 +139,13 @@ class Remote:
         self._with_retry(lambda: self._store.write(name, content), len(content))
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small object; None = there is none."""
+        """The content of a small object. None = there is none."""
         found = self._with_retry(lambda: self._store.read(name))
         return found.value if found.state == "value" else None
 
     def blocks(self, name: str, num_bytes: int) -> Iterator[bytes | None]:
         """Yields the first `num_bytes` of an object by blocks; of a shorter one only its whole
-        blocks; None if there is no object.
+        blocks. None if there is no object.
         """
 
         def ask(start: int) -> Any:
@@ -165,7 +165,7 @@ class Remote:
             yield found.value if found.state == "value" else None
 
     def delete(self, name: str) -> None:
-        """Removes an object; no error if there is none."""
+        """Removes an object if it is there."""
         self._with_retry(lambda: self._store.write(name, None))
 
     def delete_folder(self, name: str) -> None:
@@ -278,7 +278,9 @@ def check_upload(url: str | None, what: str, num_bytes: int) -> None:
 
 
 def _result(future: Any, timeout_seconds: float) -> Any:
-    """Of a request; a process that is to end waits for no slow one. Raises `TimeoutError`."""
+    """The result of a request. A process that is to end waits for no slow one. Raises
+    `TimeoutError`.
+    """
     deadline = time.monotonic() + timeout_seconds
     while True:
         left = deadline - time.monotonic()

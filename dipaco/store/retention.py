@@ -1,5 +1,5 @@
-"""How much is kept that no task will read again. More costs disk, lets a run go back further
-(`dipaco rollback`) and makes lost objects cheaper to recompute.
+"""Retention: the objects that are kept though no task will read them again. More costs disk, lets a
+run go back further (`dipaco rollback`) and makes lost objects cheaper to recompute.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ EVERYTHING = 1_000_000_000  # phases; more than any run has
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetentionSettings:
-    """How much is kept, counted from the newest; None = all. Changes no result.
+    """Number of kept objects, counted from the newest. None = all. Changes no result.
 
     A module of a phase that is evaluated belongs to a release, and is always kept.
     """
@@ -56,7 +56,7 @@ class RetentionSettings:
 
     @property
     def num_finished_snapshots(self) -> int:
-        """Of every path of a finished run."""
+        """Number of kept snapshots of every path of a finished run."""
         return EVERYTHING if self.snapshots is None else max(1, self.snapshots - 1)
 
     @property

@@ -2,7 +2,7 @@
 
 Orbax is the library for sharded and many-host trees. It does not notice flipped bytes, casts
 silently, and reports the damage that it does find in long texts and from threads. So the digests of
-its files are stored beside them and compared first (`Objects.folder`); then the digest of the
+its files are stored beside them and compared first (`Objects.folder`). Then the digest of the
 restored tree is compared with the recorded one, and its structure with the one asked for. Orbax
 cannot write to `s3://`: it writes to a local folder, which is stored like any object.
 
@@ -31,12 +31,12 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
 SMALL_BYTES = 256 << 10  # leaves of fewer are put together
-BESIDES_BYTES = 256 << 10  # what Orbax writes beside the values
+BESIDES_BYTES = 256 << 10  # Orbax writes so much beside the values.
 LATE_SECONDS = 300.0  # less than Orbax waits: a timeout before it is a wall clock that was set
 
 
 def save_snapshot(objects: Objects, name: str, state: Any, *, is_sent: bool = True) -> Receipt:
-    """Writes a tree (any that JAX knows) as a folder; its receipt holds the digest of the tree.
+    """Writes a tree (any that JAX knows) as a folder. Its receipt holds the digest of the tree.
     Unless `is_sent`, a bucket does not get it.
     """
     _quiet()
@@ -60,7 +60,7 @@ def save_snapshot(objects: Objects, name: str, state: Any, *, is_sent: bool = Tr
 
 
 def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
-    """The tree as it was saved; `like` describes it (`jax.eval_shape`).
+    """The tree as it was saved. `like` describes it (`jax.eval_shape`).
 
     Raises:
       ObjectMissing, ObjectDamaged.
@@ -99,7 +99,7 @@ def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
 
 
 def _checkpointer() -> Any:
-    """Orbax's checkpointer for this process alone; by default it would wait for other hosts."""
+    """Orbax's checkpointer for this process alone. By default it would wait for other hosts."""
     import orbax.checkpoint as ocp
 
     if jax.process_count() == 1:
@@ -119,12 +119,12 @@ def _check_room(folder: Path, num_bytes: int) -> None:
 
 
 def _named_leaves(state: Any) -> dict[str, np.ndarray]:
-    """Leaves by number; the structure is the optimiser's, and comes back from a template."""
+    """Leaves by number. The structure is the optimiser's, and comes back from a template."""
     return {f"{i:04d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
 
 
 def _arrays_of(leaves: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Which leaves are in which array that is written."""
+    """Written array -> the leaves in it."""
     arrays: dict[str, list[str]] = {}
     for name, leaf in leaves.items():
         dtype = np.dtype(leaf.dtype)
@@ -157,7 +157,7 @@ def _joined(leaves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _apart(arrays: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The leaves in these arrays; `like` has their shapes."""
+    """The leaves in these arrays. `like` has their shapes."""
     leaves: dict[str, np.ndarray] = {}
     for array, names in _arrays_of(like).items():
         if array in like:
@@ -172,4 +172,4 @@ def _apart(arrays: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> dict[st
 
 
 def _quiet() -> None:
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it logs is raised as well
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # It raises everything that it logs.

@@ -24,11 +24,11 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
 PIECE_VALUES = 1 << 16
-JAX_ALIGNMENT_BYTES = 64  # of host memory that it uses as it is
+JAX_ALIGNMENT_BYTES = 64  # Alignment of host memory that JAX uses without a copy.
 
 
 def save_tree(objects: Objects, kind: str, tree: Mapping[str, Any]) -> Receipt:
-    """Writes a nested mapping of arrays; equal trees give equal objects."""
+    """Writes a nested mapping of arrays. Equal trees give equal objects."""
     return objects.write(kind, "safetensors", _writer(tree))
 
 
@@ -57,9 +57,9 @@ def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
 
 
 def load_for_jax(objects: Objects, receipt: Receipt) -> dict[str, Any]:
-    """As `load_tree`, for a caller that makes arrays of JAX of it: where JAX computes on CPU they
-    are that already, in the memory that was read into, which saves a copy. Elsewhere a caller
-    that needs other types puts leaf by leaf onto the device, which has no room for all twice.
+    """Same as `load_tree`, for a caller that makes arrays of JAX of it. If JAX computes on CPU, the
+    result has arrays of JAX in the memory that was read into, which saves a copy. Elsewhere a
+    caller that needs other types puts leaf by leaf onto the device, which has no room for two.
 
     Raises:
       ObjectMissing, ObjectDamaged.
@@ -87,7 +87,7 @@ def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
 
 def read_pieces(objects: Objects, receipt: Receipt) -> Iterator[tuple[str, int, np.ndarray]]:
     """The tree as it was saved, leaf by leaf, each in flat pieces: for one pass over a tree for
-    which there is no room. Yields (name of the leaf, place of the first value in it, values); the
+    which there is no room. Yields (name of the leaf, place of the first value in it, values). The
     values are overwritten by the next piece.
 
     Raises:
@@ -112,7 +112,7 @@ def save_state(objects: Objects, state: Mapping[str, Any]) -> Receipt:
 
 
 def keep_state(objects: Objects, receipt: Receipt, state: Mapping[str, Any]) -> bool:
-    """As `keep_tree`, of an optimiser's state."""
+    """Same as `keep_tree`, for an optimiser's state."""
     return keep_tree(objects, receipt, _leaves_of_state(state))
 
 
@@ -125,10 +125,10 @@ def _leaves_of_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def load_state(objects: Objects, receipt: Receipt, like: Mapping[str, Any]) -> dict[str, Any]:
-    """The state as it was saved; `like` gives the structure, as `jax.eval_shape` describes it.
+    """The state as it was saved. `like` gives the structure, as `jax.eval_shape` describes it.
 
     Raises:
-      ObjectMissing, ObjectDamaged: the bytes, or the structure, are not those that were saved.
+      ObjectMissing, ObjectDamaged: the bytes, or the structure, differ from the saved ones.
     """
     file, leaves = objects.place_of(receipt.name), _load(objects, receipt)
     state = {}
@@ -143,7 +143,7 @@ def load_state(objects: Objects, receipt: Receipt, like: Mapping[str, Any]) -> d
 
 
 class _LeafLocation(NamedTuple):
-    """Where the values of a leaf are in its file."""
+    """The place of a leaf's values in its file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -166,7 +166,7 @@ def _load(
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """As `np.empty`, at an address that JAX takes over."""
+    """Same as `np.empty`, at an address that JAX takes over."""
     num_bytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(num_bytes + JAX_ALIGNMENT_BYTES, np.uint8)
     start = -memory.ctypes.data % JAX_ALIGNMENT_BYTES
@@ -176,7 +176,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def _leaf_locations(
     file: Path, num_bytes: int, stream: BinaryIO | mmap.mmap
 ) -> dict[str, _LeafLocation]:
-    """Reads the header: its length in 8 bytes, then JSON; the values follow, leaf by leaf
+    """Reads the header: its length in 8 bytes, then JSON. The values follow, leaf by leaf
     (github.com/huggingface/safetensors, "Format").
     """
     locations = {}

@@ -27,7 +27,7 @@ def check_file(file: Path, receipt: Receipt) -> None:
 
 
 def open_file(file: Path, receipt: Receipt) -> io.BufferedReader:
-    """As `check_file`, and returns the file open: it stays readable when it is deleted."""
+    """Same as `check_file`, and returns the file open: it stays readable when it is deleted."""
     stream = _open(file, receipt)
     try:
         _check_digest(file, receipt, stream_digest(stream))
@@ -39,8 +39,8 @@ def open_file(file: Path, receipt: Receipt) -> io.BufferedReader:
 
 
 def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
-    """As `check_file`, and returns the file mapped into memory: 1.4 times as fast, since nothing is
-    copied.
+    """Same as `check_file`, and returns the file mapped into memory: 1.4 times as fast, since
+    nothing is copied.
     """
     if not receipt.num_bytes:
         raise ObjectDamaged(file=file, name=receipt.name, problem="it is empty")

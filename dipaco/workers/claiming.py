@@ -73,8 +73,8 @@ class Claimer:
                 lease_seconds=self._lease_seconds,
                 is_waiting=self._cannot_have_backup,
             )
-            if claim is None and has_ready and self._has_waited_for_homes:
-                claim = queue.claim(self._name, self._kinds, heeds_homes=False, **how)
+            if claim is None and has_ready and self._has_waited_for_assigned:
+                claim = queue.claim(self._name, self._kinds, heeds_assignments=False, **how)
             if claim is not None:  # an object that it lacks may have to be made first
                 self._late_tasks.make_due()
         return claim
@@ -95,7 +95,7 @@ class Claimer:
             factor=self._late_factor if looks_for_late else None,
             is_waiting=self._cannot_have_backup,
             is_patient=self._is_patient,
-            heeds_homes=not (looks_for_late and self._has_waited_for_homes),
+            heeds_assignments=not (looks_for_late and self._has_waited_for_assigned),
         )
         if has_others and looks_for_late:
             self._late_tasks.make_due()  # it may be the late one that it leaves for
@@ -111,7 +111,7 @@ class Claimer:
 
     @property
     def _is_patient(self) -> bool:
-        """True if snapshots may be on the disk of a path's home alone."""
+        """True if snapshots may be on the disk of the path's assigned worker alone."""
         has_bucket = self._run.objects.remote is not None
         return has_bucket and self._run.config.retention.most_unsent > 0
 
@@ -128,9 +128,9 @@ class Claimer:
         return LATE_FACTOR * max([1, *num_paths]) + unsent  # phases that come before it
 
     @property
-    def _has_waited_for_homes(self) -> bool:
-        """True if paths that are left to their homes have had the time of a late task. A home may
-        have stopped working, and renew its leases all the same.
+    def _has_waited_for_assigned(self) -> bool:
+        """True if paths that are left to their assigned workers have had the time of a late task.
+        An assigned worker may have stopped working, and renew its leases all the same.
         """
         if self._is_of_another_kind:
             return False

@@ -17,7 +17,7 @@ from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.meta import RunCommand
 from dipaco.control.planning.tasks import Claim
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import DipacoError, MachineFault, RunOfOtherVersion
 from dipaco.runs.version import check_program
 from dipaco.workers.errors import LeaseNotRenewed, NameLost
@@ -83,7 +83,7 @@ class LeaseRenewer:
         """
         self._renew_claim(ledger)
         self._look_for_volunteers(ledger)
-        self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
+        self._is_replaced = not ledger.members.heartbeat(self._worker, str(ProcessId.here()))
         ledger.reaper.reap(self._worker)
         self.receive(ledger.meta.command())
 

@@ -202,9 +202,9 @@ class Worker:
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
         partial_snapshots = partial_snapshots_of(self._run, claim)
-        run, settles = self._run, self._run.objects.remote is not None
+        run, assigns = self._run, self._run.objects.remote is not None
         try:
-            run.ledger.commit.finish(run.plan, claim, facts, settles=settles)
+            run.ledger.commit.finish(run.plan, claim, facts, assigns=assigns)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
@@ -213,7 +213,7 @@ class Worker:
             return
         self._failures.succeed()
         self._claimer.begin_idling()
-        if settles:  # machines share nothing but a bucket: the path it has trained is at home here
+        if assigns:  # machines share nothing but a bucket: the path is assigned to this worker
             self._claimer.own.update(trained_alone(run.plan, facts))
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)

@@ -18,7 +18,7 @@ from dipaco.config import RunConfig
 from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.planning.tasks import Kind
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.model.config import num_parameters
@@ -223,7 +223,7 @@ def work(
             is_finished = worker.run_until_finished()
             if is_finished:
                 run.objects.need_no_unsent()
-        members.leave(name, str(Life.here()))
+        members.leave(name, str(ProcessId.here()))
     hosts.broadcast(None)
     return is_finished
 
@@ -237,7 +237,7 @@ def _last_words(run: Run, name: str) -> Generator[None]:
         raise
     except Exception as error:
         with contextlib.suppress(DipacoError):
-            run.ledger.members.leave(name, str(Life.here()), reason_of(error))
+            run.ledger.members.leave(name, str(ProcessId.here()), reason_of(error))
         raise
 
 

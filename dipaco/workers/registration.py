@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from dipaco.control.claims.silent_workers import Counter, Silence
 from dipaco.control.members.members import Member, Members
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.runs.version import program_version
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
@@ -42,7 +42,7 @@ def register(
             name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            life=str(Life.here()),
+            process_id=str(ProcessId.here()),
             machine=machine,
             version=program_version(),
             kinds=kinds,
@@ -73,7 +73,10 @@ def wait_until_name_is_free(
         member = known.get(name)
         if member is None or member.epoch != members.epoch:  # it was here before a reboot
             return member
-        if member.life == str(Life.here()) or Life.parse(member.life).is_over():
+        if (
+            member.process_id == str(ProcessId.here())
+            or ProcessId.parse(member.process_id).is_over()
+        ):
             return member  # this process, which takes part again, or one that has ended
         is_silent = silence.over({name: Counter(member.heartbeats, silent_seconds)})
         if member.is_silent or is_silent:

@@ -66,7 +66,13 @@ def test_an_upgrade_leaves_a_run_told_what_it_was_told(dipaco, tiny, copy_of, co
 def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, tiny, copy_of):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
-        here = {"host": "other-host", "pid": 1, "life": "one", "machine": "one", "version": "0"}
+        here = {
+            "host": "other-host",
+            "pid": 1,
+            "process_id": "one",
+            "machine": "one",
+            "version": "0",
+        }
         opened.ledger.members.join("back", **here)
         words = ["upgrade", "--run", str(run.folder), "--wait-seconds", "600"]
         with subprocess.Popen([sys.executable, "-m", "dipaco.cli.main", *words]) as upgrade:

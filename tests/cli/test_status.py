@@ -114,7 +114,7 @@ def test_status_counts_workers_that_died_all_at_once_with_their_machine_as_silen
 ):
     run = copy_of(half)
     with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
-        died = "UPDATE workers SET heartbeat = heartbeat - 3600, life = 'another-boot - 1 1'"
+        died = "UPDATE workers SET heartbeat = heartbeat - 3600, process_id = 'another-boot - 1 1'"
         number = ledger.execute(died).rowcount
     shown = dipaco("status", "--run", run.folder).out
     assert f"workers: 0 here, {number} silent, 0 gone" in shown

@@ -37,7 +37,7 @@ FACTS = {
     "tasks": "(kind, arm, subject, phase, priority, state) SELECT 'train', 'modular', "
     "CAST(i % {paths} AS TEXT), i / {paths}, 8, 'done' FROM n",
     # Preempted, each with its machine: they never left.
-    "workers": "(name, host, pid, life, machine, version, state, epoch, joined, heartbeat, "
+    "workers": "(name, host, pid, process_id, machine, version, state, epoch, joined, heartbeat, "
     "is_silent) SELECT 'w' || i, 'h', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', 0, 0, 1 FROM n",
 }
 
@@ -195,9 +195,9 @@ def test_what_a_worker_asks_of_the_others_does_not_grow_with_their_number(two_to
     for number, ledger in zip((100, 2000), two_to_change.values(), strict=True):
         ledger._database._connection.execute(
             NUMBERS.format(last=number - 1).join(
-                ("INSERT INTO workers (name, host, pid, life, machine, version, state, epoch, ",
+                ("INSERT INTO workers (name, host, pid, process_id, machine, version, state, ",
                  "SELECT 'm' || i, 'h', i, '', 'm', '0', 'here', 'e', 0, 0, 0 FROM n")
-            ).replace("WITH", "joined, heartbeat, is_silent) WITH")
+            ).replace("WITH", "epoch, joined, heartbeat, is_silent) WITH")
         )  # fmt: skip
         if ledger._database.is_remote:
             ledger._database._connection.execute(f'ANALYZE "{ledger._database._schema}".workers')

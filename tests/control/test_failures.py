@@ -56,7 +56,7 @@ PRINTABLE = "notes/caf\\udce9.txt: 'a\\0b'"
 def test_whatever_an_error_quotes_it_is_counted_and_told(ledger, plan):
     of = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
     for name in ("left", "died"):
-        ledger.members.join(name, life=name, **of)
+        ledger.members.join(name, process_id=name, **of)
     ledger.failures.fail(ledger.queue.claim("w"), UNPRINTABLE, is_lasting=True)
     assert only(ledger).reason == PRINTABLE
     ledger.failures.retry()

@@ -33,7 +33,7 @@ def told(ledger):
 
 
 def join(ledger, name="w"):
-    of = {"host": "h", "pid": 1, "life": name, "machine": MACHINE, "version": "0"}
+    of = {"host": "h", "pid": 1, "process_id": name, "machine": MACHINE, "version": "0"}
     assert ledger.members.join(name, **of)
 
 

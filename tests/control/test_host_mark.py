@@ -100,7 +100,7 @@ def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, while_waiti
     with pytest.raises(LedgerOnOtherHost):
         first.queue.give_back_all()  # would drop the other's claims
     with pytest.raises(LedgerOnOtherHost):
-        first.members.heartbeat("one", "its life")
+        first.members.heartbeat("one", "its process")
     assert [held.worker for held in second.queue.held()] == ["two"]
 
 

@@ -123,7 +123,7 @@ def test_a_claim_that_is_renewed_just_before_its_end_is_kept(ledger, plan, place
 def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, plan, time, hours):
     here = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
     for number, name in enumerate(("dead", "live")):
-        ledger.members.join(name, life=name, **here)
+        ledger.members.join(name, process_id=name, **here)
         ledger.swarms.put_backbone(name, "modular", 0, f"tcp://here:{number}")
     assert ledger.reaper.reap() == []
     time.jump(hours)

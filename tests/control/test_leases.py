@@ -10,7 +10,7 @@ import pytest
 from dipaco.control import clock
 from dipaco.control.claims import silent_workers
 from dipaco.control.planning.tasks import PathTrained, Task
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 
@@ -31,16 +31,22 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
 ):
     """Nobody waits for the lease of who cannot renew it."""
     at = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
-    program = "from dipaco.control.process_id import Life; print(Life.here(), flush=True); input()"
+    program = (
+        "from dipaco.control.process_id import ProcessId; "
+        "print(ProcessId.here(), flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        lives = {"killed": Life.parse(process.stdout.readline()), "here": Life.here()}
-        for name, life in lives.items():
-            ledger.members.join(name, life=str(life), **at)
+        process_ids = {
+            "killed": ProcessId.parse(process.stdout.readline()),
+            "here": ProcessId.here(),
+        }
+        for name, process_id in process_ids.items():
+            ledger.members.join(name, process_id=str(process_id), **at)
         first = do_until(ledger, plan, "train")
         ledger.queue.give_back(first)
-        claims = {name: ledger.queue.claim(name, lease_seconds=60.0) for name in lives}
+        claims = {name: ledger.queue.claim(name, lease_seconds=60.0) for name in process_ids}
         assert ledger.reaper.reap() == []
         process.kill()
         process.wait()

@@ -39,7 +39,7 @@ def test_it_sees_delays_failures_and_commands(ledger, plan):
 def joined(ledger, names):
     here = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
     for name in names:
-        ledger.members.join(name, life=name, **here)
+        ledger.members.join(name, process_id=name, **here)
 
 
 def test_a_worker_watches_those_that_follow_it_and_the_first_follow_the_last(ledger, monkeypatch):

@@ -34,7 +34,7 @@ def faulty(half, copy_of):
             of = {
                 "host": HOST,
                 "pid": 1,
-                "life": f"{name} elsewhere 1 -",
+                "process_id": f"{name} elsewhere 1 -",
                 "machine": "m",
                 "version": "0",
             }

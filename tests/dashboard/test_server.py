@@ -168,7 +168,13 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
     pace.look_seconds, pace.status_seconds = 0.01, 1e9
     watcher = Watcher(Address.of(copy.folder), pace)
     with reading(copy.folder) as run:
-        of = {"host": "h", "pid": 1, "life": "w elsewhere 1 -", "machine": "m", "version": "0"}
+        of = {
+            "host": "h",
+            "pid": 1,
+            "process_id": "w elsewhere 1 -",
+            "machine": "m",
+            "version": "0",
+        }
         run.ledger.members.join("w", **of)
     watcher.start()
     try:

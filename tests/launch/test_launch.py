@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.runs.opening import reading
 from tests.launch.conftest import wait_until
 from tests.support.tiny_run import facts
@@ -72,7 +72,7 @@ def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny, nam
     def members():
         with reading(launch.folder) as run:
             here = run.ledger.members.here()
-            return {m.name: m.pid for m in here if not Life.parse(m.life).is_over()}
+            return {m.name: m.pid for m in here if not ProcessId.parse(m.process_id).is_over()}
 
     wait_until(members, "the worker is there")
     ((worker, pid),) = members().items()
@@ -91,7 +91,7 @@ def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed
     assert dipaco("pause", "--run", launch.folder).code == 0  # so that it is not finished first
     with reading(launch.folder) as run:  # a monitor waits for the killed worker, for 60 s
         for member in run.ledger.members.list():
-            run.ledger.members.leave(member.name, member.life)
+            run.ledger.members.leave(member.name, member.process_id)
     process, log = launch("--workers", 1, "--monitor", "--name", "here")
 
     def is_there():

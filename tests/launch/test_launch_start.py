@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.cli.main import main
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.launch import devices, supervisor
 from dipaco.launch.devices import VisibleDevices
 from dipaco.runs.opening import reading
@@ -54,15 +54,15 @@ def test_a_tpu_chip_may_be_two_devices(launch, monkeypatch):
 def test_a_launcher_whose_name_is_taken_leaves_the_run_as_it_was(launch, monkeypatch):
     code, said = launch("--workers", "0", "--name", "lab")
     assert code == 0, said
-    other = Life.here()._replace(pid=1)
+    other = ProcessId.here()._replace(pid=1)
     with reading(launch.folder) as run:
-        before = run.ledger.meta.launcher_life("lab")
+        before = run.ledger.meta.launcher_process("lab")
         assert run.ledger.meta.take_launcher_name("lab", str(other), after=before)
         claim = run.ledger.queue.claim("w")
         run.ledger.failures.fail(claim, "its cause", is_lasting=True)
         config = run.ledger.meta.get("config")
     with monkeypatch.context() as patch:
-        patch.setattr(Life, "is_over", lambda life: life != other)
+        patch.setattr(ProcessId, "is_over", lambda process_id: process_id != other)
         again = ("--workers", "0", "--name", "lab", "--set", "report.link_megabits=77")
         code, said = launch(*again)
     assert code == 2

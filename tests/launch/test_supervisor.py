@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import DiskFull
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import UNSEEN, EndedWorker
@@ -166,7 +166,7 @@ def test_only_a_process_that_was_seen_to_die_counts_against_its_task(
 
 def test_the_last_words_of_a_worker_are_kept(ledger, watched):
     def die(engine):
-        ledger.members.join("w-0", host="here", pid=1, life="1", machine="one", version="0")
+        ledger.members.join("w-0", host="here", pid=1, process_id="1", machine="one", version="0")
         engine.die("w-0", 1, "Segfault")
 
     watched([WorkerGroup(WORKER, "w", 1)], die)
@@ -186,7 +186,7 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
     held = []
 
     def refuse(engine):
-        ledger.members.join("w-0", host="here", pid=1, life="one", machine="one", version="0")
+        ledger.members.join("w-0", host="here", pid=1, process_id="one", machine="one", version="0")
         held.append(ledger.queue.claim("w-0"))
         engine.die("w-0", NameTaken.exit_code)
 
@@ -207,8 +207,8 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
 @pytest.mark.parametrize("is_here", [True, False], ids=["here", "elsewhere"])
 def test_a_worker_that_waits_for_its_name_has_no_tasks_to_give_back(ledger, clock, ends, is_here):
     """A worker of before has the name, and is alive: its launcher alone was killed."""
-    life = str(Life.here()) if is_here else "another-machine pid:[1] 7 99"
-    ledger.members.join("w-0", host="h", pid=7, life=life, machine="one", version="0")
+    process_id = str(ProcessId.here()) if is_here else "another-machine pid:[1] 7 99"
+    ledger.members.join("w-0", host="h", pid=7, process_id=process_id, machine="one", version="0")
     assert ledger.queue.claim("w-0") is not None
     engine = FakeEngine()
     groups = [WorkerGroup(WORKER, "w", 1), WorkerGroup(EXECUTOR, "e", 1)]
@@ -231,16 +231,19 @@ def test_a_worker_that_is_stopped_gives_its_task_back(ledger, clock):
     engine = FakeEngine()
     groups = [WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)]
     supervisor = Supervisor(engine, groups, ledger, lambda _: None, "here")
-    over = Life.here()._replace(began="1")
+    over = ProcessId.here()._replace(began="1")
     turns = iter(range(20))
 
     def join():
         match next(turns):
             case 0:
                 engine.die("e-0", 0)
-                for name, life in (("w-0", str(over)), ("w-1", "another-machine pid:[1] 7 99")):
+                for name, process_id in (
+                    ("w-0", str(over)),
+                    ("w-1", "another-machine pid:[1] 7 99"),
+                ):
                     who = {"host": "h", "pid": 7, "machine": "one", "version": "0"}
-                    ledger.members.join(name, life=life, **who)
+                    ledger.members.join(name, process_id=process_id, **who)
                 assert ledger.queue.claim("w-1") is not None
             case 19:
                 supervisor.end()
@@ -335,14 +338,16 @@ def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, wa
 @pytest.mark.parametrize("has_joined", [False, True])
 def test_workers_that_all_fail_before_they_take_part_end_the_launch(ledger, watched, has_joined):
     """One that joined each time may have met a fault that passes: it is started again."""
-    lives = iter(range(100))
+    process_ids = iter(range(100))
 
     def fail(engine):
         for name in list(engine.alive):
             if has_joined:
                 who = {"host": "h", "pid": 1, "machine": "m", "version": "1"}
                 after = {each.name: each for each in ledger.members.list()}.get(name)
-                assert ledger.members.join(name, life=str(next(lives)), after=after, **who)
+                assert ledger.members.join(
+                    name, process_id=str(next(process_ids)), after=after, **who
+                )
             engine.die(name, 1, "ImportError: cannot import name 'releases'")
 
     tries = [fail] * 60

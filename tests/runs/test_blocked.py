@@ -25,12 +25,18 @@ def said(ledger, tmp_path):
     return said
 
 
-def life_of(name):
+def process_of(name):
     return f"another-boot - 1 {name}"
 
 
 def join(ledger, name="w", kinds=()):
-    place = {"host": "there", "pid": 1, "life": life_of(name), "machine": "one", "version": "0"}
+    place = {
+        "host": "there",
+        "pid": 1,
+        "process_id": process_of(name),
+        "machine": "one",
+        "version": "0",
+    }
     assert ledger.members.join(name, kinds=kinds, **place)
 
 
@@ -50,7 +56,7 @@ def test_no_worker(ledger, said):
 
 def test_no_worker_since_the_disk_of_the_last_was_full(ledger, said):
     join(ledger)
-    ledger.members.leave("w", life_of("w"), "DiskFull: No space left on the disk of x.")
+    ledger.members.leave("w", process_of("w"), "DiskFull: No space left on the disk of x.")
     state, sentence = said()
     assert state == "no_worker"
     assert sentence.endswith("w left with DiskFull: No space left on the disk of x.")

@@ -12,7 +12,7 @@ import dipaco
 from dipaco.control import clock
 from dipaco.control.claims import silent_workers
 from dipaco.control.members.meta import RunCommand
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
 from dipaco.runs.opening import create_or_open, open_run
@@ -133,8 +133,8 @@ def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(tmp_path, monkeypa
         monkeypatch.setattr(silent_workers, seconds, 0.2)
     monkeypatch.setattr("dipaco.runs.upgrade.POLL_SECONDS", 0.05)
     run, _ = create_or_open(tmp_path / "run", CONFIG)
-    gone = Life.here()._replace(began="0")  # Another process had our number.
-    of = {"host": "h", "pid": gone.pid, "life": str(gone), "machine": "m", "version": "0"}
+    gone = ProcessId.here()._replace(began="0")  # Another process had our number.
+    of = {"host": "h", "pid": gone.pid, "process_id": str(gone), "machine": "m", "version": "0"}
     run.ledger.members.join("killed", **of)
     if holds:
         run.ledger.queue.claim("killed")
@@ -177,7 +177,7 @@ def test_a_worker_of_the_old_program_that_wakes_before_the_run_is_pinned_has_los
 def test_a_command_that_is_given_while_an_upgrade_waits_stays(tmp_path, ends):
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     of = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
-    run.ledger.members.join("w", life="another-machine pid:[1] 7 99", **of)
+    run.ledger.members.join("w", process_id="another-machine pid:[1] 7 99", **of)
 
     def pause():
         run.ledger.meta.set_command("pause")
@@ -213,7 +213,7 @@ def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     run.ledger.meta.set_command(before)
     here = {"host": "other-host", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("w", life="one", **here)
+    run.ledger.members.join("w", process_id="one", **here)
 
     def meanwhile():
         assert run.ledger.meta.command().name == "drain"

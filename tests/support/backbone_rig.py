@@ -27,7 +27,7 @@ def issued(run, roles):
 
 def backbone_of(run, path, name, credential, *, settings=None, **more):
     """The backbone of a path, started."""
-    run.ledger.members.join(name, host="here", pid=1, life=name, machine="m", version="0")
+    run.ledger.members.join(name, host="here", pid=1, process_id=name, machine="m", version="0")
     backbone = Backbone(
         run.open_ledger,
         BackbonePlace(MODULAR, path, name),

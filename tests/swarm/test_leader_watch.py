@@ -86,8 +86,10 @@ def test_a_leader_that_is_cut_off_may_lead_on_and_has_its_lease(address, error):
 def run(tmp_path):
     opened, _ = create_or_open(tmp_path / "run", TOY)
     for name in ("back", "second"):
-        life = f"process of {name}"
-        opened.ledger.members.join(name, host="h", pid=1, life=life, machine="m", version="0")
+        process_id = f"process of {name}"
+        opened.ledger.members.join(
+            name, host="h", pid=1, process_id=process_id, machine="m", version="0"
+        )
         opened.ledger.swarms.put_backbone(name, MODULAR, 0, f"tcp://{name}")
     yield opened
     opened.ledger.close()

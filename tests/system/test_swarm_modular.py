@@ -30,7 +30,7 @@ PATH = 1
 
 
 def worker_of(run, name, **settings):
-    run.ledger.members.join(name, host="here", pid=1, life="one", machine="one", version="0")
+    run.ledger.members.join(name, host="here", pid=1, process_id="one", machine="one", version="0")
     return Worker(run, name, NullCallbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
 
 
@@ -75,7 +75,9 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     for credential in (*credentials, own):
         certificate = credential.certificate
         run.ledger.swarms.issue(certificate.serial, certificate.name, certificate.role, 2e9)
-    run.ledger.members.join("back", host="here", pid=1, life="one", machine="one", version="0")
+    run.ledger.members.join(
+        "back", host="here", pid=1, process_id="one", machine="one", version="0"
+    )
     settings = GroupSettings(
         model=CONFIG.model, inner=CONFIG.inner, length=CONFIG.data.length, block_rows=1
     )
@@ -170,7 +172,7 @@ def test_a_second_backbone_on_another_transport_is_refused(dipaco, tiny, copy_of
     run = copy_of(tiny)
     with reading(run.folder) as opened:
         opened.ledger.members.join(
-            "first", host="there", pid=1, life="one", machine="one", version="0"
+            "first", host="there", pid=1, process_id="one", machine="one", version="0"
         )
         opened.ledger.swarms.put_backbone("first", MODULAR, 0, there)
     words = ("swarm", "start", run.config, "--run", run.folder, "--path", 0, "--listen", listen)

@@ -32,8 +32,8 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
     """Others have the task by then, and record a true contribution."""
     lost = iter([True, False, False])
 
-    def record(*_, settles):
-        assert settles
+    def record(*_, assigns):
+        assert assigns
         if next(lost):
             raise ClaimLost(task=CLAIM.task)
         return []
@@ -49,7 +49,7 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
 
     def work():
         sent.append(train.end_phase(None, begun))
-        commit.finish(None, CLAIM, sent[-1], settles=True)
+        commit.finish(None, CLAIM, sent[-1], assigns=True)
 
     with pytest.raises(ClaimLost):
         work()
@@ -69,8 +69,8 @@ def test_a_worker_of_a_certain_speed_records_what_it_is_told_to(monkeypatch, tmp
     for name in ("claim", "claim_backup"):
         monkeypatch.setattr(Queue, name, getattr(Queue, name))
     misbehave.Pace(0.0, tmp_path / "hurry").install()
-    Commit.finish(None, None, CLAIM, [TRUE], settles=True)
-    record.assert_called_once_with(None, None, CLAIM, [TRUE], settles=True)
+    Commit.finish(None, None, CLAIM, [TRUE], assigns=True)
+    record.assert_called_once_with(None, None, CLAIM, [TRUE], assigns=True)
 
 
 def test_another_program_is_refused_though_a_run_is_of_the_same_sources(monkeypatch):

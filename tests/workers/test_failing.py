@@ -184,7 +184,9 @@ def test_when_another_host_of_the_worker_dies_the_task_has_not_failed(begin, poi
 def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, poison):
     run = begin(CONFIG)
     work_until(run, 1)
-    run.ledger.members.join("other", host="there", pid=1, life="1", machine="one", version="0")
+    run.ledger.members.join(
+        "other", host="there", pid=1, process_id="1", machine="one", version="0"
+    )
     poison(diverged(), *(Task("train", MODULAR, str(path), 1) for path in range(4)))
     with pytest.raises(ManyTasksFailed, match="3 tasks in a row"):
         worker_of(run).run_until_finished()
@@ -195,7 +197,9 @@ def test_others_that_are_silent_do_not_count(begin, poison):
     """The last worker of a fleet that was preempted goes on with what can be done."""
     run = begin(CONFIG)
     work_until(run, 1)
-    run.ledger.members.join("other", host="there", pid=1, life="1", machine="one", version="0")
+    run.ledger.members.join(
+        "other", host="there", pid=1, process_id="1", machine="one", version="0"
+    )
     run.ledger._database.change("mark_silent", name="other", heartbeats=0)
     poison(diverged(), *(Task("train", MODULAR, str(path), 1) for path in range(4)))
     with pytest.raises(TaskFailed):

@@ -46,7 +46,7 @@ def beating():
         ledger = SimpleNamespace(
             queue=queue,
             reaper=queue,
-            members=SimpleNamespace(heartbeat=lambda name, life: True),
+            members=SimpleNamespace(heartbeat=lambda name, process_id: True),
             meta=SimpleNamespace(command=lambda: RunCommand("run", None)),
             swarms=SimpleNamespace(wants=lambda arm, path, worker: False),
             close=lambda: None,

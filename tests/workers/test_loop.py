@@ -12,7 +12,7 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.claims.silent_workers import ENDED_SECONDS
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import heartbeat_seconds
@@ -59,7 +59,7 @@ def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     assert not worker.run_until_finished()
     assert (len(looks), told.pauses) == (5, 1)
     assert not run.ledger.queue.held()
-    # Else it would take paths from the homes of others before these are back.
+    # Else it would take paths that are assigned to others before these are back.
     assert time.monotonic() - worker._claimer._idle_since < 3600.0
 
 
@@ -160,7 +160,7 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     assert stopped.run_once()
     partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, task.path, task.phase)
 
-    def lost(plan, claim, facts, *, settles):
+    def lost(plan, claim, facts, *, assigns):
         raise ClaimLost(task=claim.task)
 
     monkeypatch.setattr(run.ledger.commit, "finish", lost)
@@ -255,9 +255,9 @@ def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(
     nothing_to_do, monkeypatch
 ):
     """An idle worker looks for its process within a wait, and asks the ledger when it has ended."""
-    ended = Life.here()._replace(began="1")
+    ended = ProcessId.here()._replace(began="1")
     nothing_to_do.ledger.members.join(
-        "others", host="here", pid=ended.pid, life=str(ended), machine="one", version="0"
+        "others", host="here", pid=ended.pid, process_id=str(ended), machine="one", version="0"
     )
     idle = Idle(monkeypatch, nothing_to_do, 200)
     assert not idle.worker._claimer.claim(None)
@@ -274,8 +274,8 @@ def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(be
     run = begin(config)
     task = work_until_claimed(run, "train", 0)
     path, here = task.path, {"host": "here", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("back", life="one", **here)
-    run.ledger.members.join("test", life=str(Life.here()), **here)
+    run.ledger.members.join("back", process_id="one", **here)
+    run.ledger.members.join("test", process_id=str(ProcessId.here()), **here)
 
     def volunteers_come():
         run.ledger.swarms.put_backbone("back", MODULAR, path, "tcp://here:1")

@@ -5,7 +5,7 @@ import pytest
 from dipaco.control.ledger import open_ledger
 from dipaco.workers.monitor import Monitor
 
-HERE = {"host": "home", "pid": 1, "life": "one", "machine": "a cpu", "version": "0"}
+HERE = {"host": "home", "pid": 1, "process_id": "one", "machine": "a cpu", "version": "0"}
 
 
 @pytest.fixture

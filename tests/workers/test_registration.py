@@ -8,15 +8,15 @@ import threading
 
 import pytest
 
-from dipaco.control import process_id as life_module
+from dipaco.control import process_id as process_id_module
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.members.meta import RunCommand
-from dipaco.control.process_id import Life, _began
+from dipaco.control.process_id import ProcessId, _began
 from dipaco.workers.errors import NameLost, NameTaken
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.registration import register, wait_until_name_is_free
 
-ELSEWHERE = Life("another-boot", "pid:[1]", 17, "100")
+ELSEWHERE = ProcessId("another-boot", "pid:[1]", 17, "100")
 
 
 @pytest.fixture
@@ -26,27 +26,30 @@ def members(tmp_path):
         yield ledger.members
 
 
-def join(members, life):
+def join(members, process_id):
     before = next(iter(members.list()), None)
-    at = {"host": socket.gethostname(), "pid": life.pid, "life": str(life)}
+    at = {"host": socket.gethostname(), "pid": process_id.pid, "process_id": str(process_id)}
     assert members.join("back", **at, machine="cpu", version="0", after=before)
 
 
 @pytest.fixture
 def other_process():
-    """It says what life it has."""
-    program = "from dipaco.control.process_id import Life; print(Life.here(), flush=True); input()"
+    """It says which process it is."""
+    program = (
+        "from dipaco.control.process_id import ProcessId; "
+        "print(ProcessId.here(), flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        process.life = Life.parse(process.stdout.readline())
+        process.process_id = ProcessId.parse(process.stdout.readline())
         yield process
         process.kill()
 
 
 def test_a_life_is_told_from_that_of_any_other_process(other_process):
-    here, there = Life.here(), other_process.life
-    assert Life.parse(str(here)) == here == Life.here()
+    here, there = ProcessId.here(), other_process.process_id
+    assert ProcessId.parse(str(here)) == here == ProcessId.here()
     assert (here.boot, here.namespace, here.pid) == (there.boot, there.namespace, os.getpid())
     assert not here.is_over()
     assert not there.is_over()
@@ -67,16 +70,16 @@ def test_a_process_that_ended_and_that_its_parent_has_not_waited_for_is_over(oth
     """Its number stays, for ever where the first process of a container waits for none."""
     other_process.kill()
     os.waitid(os.P_PID, other_process.pid, os.WEXITED | os.WNOWAIT)
-    assert _began(other_process.pid) == other_process.life.began
-    assert other_process.life.is_over()
+    assert _began(other_process.pid) == other_process.process_id.began
+    assert other_process.process_id.is_over()
 
 
 def test_a_process_is_not_over_while_a_thread_of_it_is_alive(monkeypatch, tmp_path):
     """Where its first thread has ended, the kernel calls it what one is called that has ended."""
-    here = Life.here()
+    here = ProcessId.here()
     stat = tmp_path / str(here.pid) / "stat"
     stat.parent.mkdir()
-    monkeypatch.setattr(life_module, "PROC", tmp_path)
+    monkeypatch.setattr(process_id_module, "PROC", tmp_path)
     for state, threads, is_over in (("S", 2, False), ("Z", 2, False), ("Z", 1, True)):
         between = " ".join("0" * 16)
         stat.write_text(f"1 (a Z) b) {state} {between} {threads} 0 {here.began} 0 0")
@@ -86,9 +89,9 @@ def test_a_process_is_not_over_while_a_thread_of_it_is_alive(monkeypatch, tmp_pa
 def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_process):
     said = []
     wait_until_name_is_free(members, "back", said.append)
-    join(members, Life.here())
+    join(members, ProcessId.here())
     wait_until_name_is_free(members, "back", said.append)
-    join(members, other_process.life)
+    join(members, other_process.process_id)
     other_process.kill()
     other_process.wait()
     wait_until_name_is_free(members, "back", said.append)
@@ -100,7 +103,7 @@ def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_proces
 
 def test_a_worker_that_is_silent_for_long_counts_as_dead(members, other_process):
     said = []
-    join(members, other_process.life)  # it lives, and may be stopped
+    join(members, other_process.process_id)  # it lives, and may be stopped
     wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert "waiting to see" in said[0]
     join(members, ELSEWHERE)
@@ -110,7 +113,7 @@ def test_a_worker_that_is_silent_for_long_counts_as_dead(members, other_process)
 
 def test_a_worker_from_before_a_reboot_counts_as_dead(members, other_process):
     """Its silence is measured on a clock that began again, and its number may be another's."""
-    join(members, other_process.life)
+    join(members, other_process.process_id)
     members._database.epoch = "the boot after that"
     said = []
     assert wait_until_name_is_free(members, "back", said.append).pid == other_process.pid
@@ -121,8 +124,10 @@ def test_a_worker_from_before_a_reboot_counts_as_dead(members, other_process):
     "live",
     [
         ELSEWHERE,
-        Life.here()._replace(namespace="pid:[1]"),  # another container, of this host's name
-        Life.here()._replace(namespace="pid:[1]", pid=2**22 + 1),  # and of a number that is free
+        ProcessId.here()._replace(namespace="pid:[1]"),  # another container, of this host's name
+        ProcessId.here()._replace(
+            namespace="pid:[1]", pid=2**22 + 1
+        ),  # and of a number that is free
     ],
     ids=["another host", "a container with this number", "a container with another number"],
 )

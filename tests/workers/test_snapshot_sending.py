@@ -119,10 +119,14 @@ def workers(machines, monkeypatch):
     of_name = {}
     for name in ("ana", "ben"):
         run = on.new(name).run
-        run.ledger.members.join(name, host="here", pid=1, machine="cpu", version="0", life=name)
+        run.ledger.members.join(
+            name, host="here", pid=1, machine="cpu", version="0", process_id=name
+        )
         of_name[name] = worker_of(run, name)
     work_until(on, of_name["ana"], 2)
-    assert [on.run.ledger.homes.home_of(MODULAR, path) for path in range(4)] == ["ana"] * 4
+    assert [on.run.ledger.assigned_workers.worker_of(MODULAR, path) for path in range(4)] == [
+        "ana"
+    ] * 4
     monkeypatch.setattr(claiming.Claimer, "_late_factor", 0.0)
     return on, of_name["ben"]
 

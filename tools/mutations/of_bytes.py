@@ -78,9 +78,9 @@ MUTANTS = (
     Mutant(
         name="deleted-before-recorded",
         file="dipaco/workers/loop.py",
-        old="            run.ledger.commit.finish(run.plan, claim, facts, settles=settles)\n",
+        old="            run.ledger.commit.finish(run.plan, claim, facts, assigns=assigns)\n",
         new="            collect_after(run, claim, partial_snapshots)\n"
-        "            run.ledger.commit.finish(run.plan, claim, facts, settles=settles)\n",
+        "            run.ledger.commit.finish(run.plan, claim, facts, assigns=assigns)\n",
         breaks="what a task supersedes is deleted after its facts are recorded, never before",
         tests=("tests/workers/test_loop.py",),
     ),

@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         name="ended-process-keeps-its-claims",
         file="dipaco/control/claims/silent_workers.py",
-        old="        over |= {claim: ENDED for claim, life in lives.items() if life in ended}\n",
-        new="",
+        old="claim: ENDED for claim, process in processes.items() if process in ended}",
+        new="claim: ENDED for claim, process in processes.items() if False}",
         breaks="nobody waits for the lease of a process of the same machine that has ended",
         tests=(
             f"{LEASES}::test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed"
@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant(
         name="two-workers-of-one-name",
         file=QUERIES,
-        old="WHERE workers.state <> 'here' OR workers.life = :after;",
+        old="WHERE workers.state <> 'here' OR workers.process_id = :after;",
         new="WHERE TRUE;",
         breaks="of two workers that find a name free one gets it",
         tests=("tests/control/test_members.py",),

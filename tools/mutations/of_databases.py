@@ -72,10 +72,10 @@ MUTANTS = (
     ),
     Mutant(
         name="turn-kept-by-who-gave-up",
-        file="dipaco/control/database/writers_turn.py",
+        file="dipaco/control/database/write_lock.py",
         old="        if self._has_given_up:\n            self._opened.close()\n",
         new="        if self._has_given_up:\n            pass\n",
         breaks="who has waited too long for its turn lets go of it when it comes",
-        tests=("tests/control/test_turns.py",),
+        tests=("tests/control/test_write_lock.py",),
     ),
 )

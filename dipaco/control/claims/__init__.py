@@ -1,4 +1,4 @@
-"""Which worker holds which task, and what becomes of attempts.
+"""Claims on tasks, and the ends of attempts.
 
 queue.py             claims: leases, fencing tokens, backups of late tasks
 silent_workers.py    ends the claims of workers that have fallen silent

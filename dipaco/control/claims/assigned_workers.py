@@ -1,12 +1,12 @@
-"""Homes of paths: the worker whose machine has a path's modules, contributions and snapshot.
+"""The assigned worker of a path: its machine has the path's modules, contributions and snapshot.
 
-Machines that share nothing but a bucket fetch all that if a path goes on elsewhere. So a path's
-next phase is left to the worker that trained its last one, while that is there and trains nothing
-else; another takes it where the home is busy with another path, silent or gone (`next_task`,
-`claim_task`), or may not train it: it does no training tasks any more, or is a swarm's backbone. A
-backbone takes its path from any home. So may any worker if the task went wrong at home or was lost
-there, lest it fail for good through the fault of one machine. A worker takes the paths that are at
-home with it first. A lost row costs bytes, and no more.
+Machines that share nothing but a bucket fetch all of these if a path continues elsewhere. So a
+path's next phase is left to the worker that trained its last one, while that worker is present and
+trains no other path. Another worker takes the path if the assigned one is busy, silent or gone
+(`next_task`, `claim_task`), or may not train it: it does no training tasks any more, or is a
+swarm's backbone. A backbone takes its path from any worker. So may any worker if the task went
+wrong at the assigned worker or was lost there: one faulty machine must not make a task fail for
+good. A worker claims the paths that are assigned to it first. A lost row costs bytes only.
 """
 
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ from dipaco.control.planning.tasks import Fact, PathTrained
 from dipaco.schedule.plan import Plan
 
 
-class Homes:
-    """Of the paths of one run; there are none unless commits settle them."""
+class AssignedWorkers:
+    """The assigned workers of one run. There are none unless commits assign paths."""
 
     def __init__(self, database: Database):
         self._database = database
 
-    def home_of(self, arm: str, path: int) -> str | None:
-        """The worker that trained the newest phase of a path; None: it was not settled."""
+    def worker_of(self, arm: str, path: int) -> str | None:
+        """The worker that trained the newest phase of a path. None = the path is not assigned."""
         row = self._database.one("get_meta", key=_key(arm, path))
         return None if row is None else row[0]
 
@@ -39,12 +39,12 @@ def trained_alone(plan: Plan, facts: Iterable[Fact]) -> list[tuple[str, int]]:
     ]
 
 
-def homes_of(plan: Plan, facts: Iterable[Fact], worker: str) -> dict[str, str]:
-    """Key -> worker, as they are kept. They are recorded with the facts: if the worker is killed
-    after that, no path is left to an older home.
+def assignments_of(plan: Plan, facts: Iterable[Fact], worker: str) -> dict[str, str]:
+    """Key -> worker, as the ledger keeps them. They are recorded with the facts: if the worker is
+    killed after that, no path is left to the worker before it.
     """
     return {_key(arm, path): worker for arm, path in trained_alone(plan, facts)}
 
 
 def _key(arm: str, path: int) -> str:
-    return f"home {arm}/{path}"
+    return f"assigned {arm}/{path}"

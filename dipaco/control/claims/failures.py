@@ -1,8 +1,8 @@
 """Failures: attempts at a task that went wrong in a row, and when a task is given up.
 
-Three kinds are counted. An *error* was raised by the task; after `MOST_ERRORS` of them the task is
+Three kinds are counted. An *error* was raised by the task. After `MOST_ERRORS` of them the task is
 `failed`, until a person has it tried again. A *crash* is a process that was seen to die by a signal
-(out of memory, a fault of a library, kill -9); after `MOST_CRASHES` the task is `failed` as well. A
+(out of memory, a fault of a library, kill -9). After `MOST_CRASHES` the task is `failed` as well. A
 *loss* is a worker that fell silent. It may have been preempted with its machine, so losses never
 make a task fail, however many there are.
 
@@ -14,7 +14,7 @@ same few tasks that are lost again and again, and the run must go on when the ma
 Nothing waits for a task `sample`: a run whose texts cannot be made is not stuck, and is finished
 when all its other tasks are done. `status` says what failed, and it can be tried again.
 
-Finishing the task forgets everything; a partial snapshot forgets crashes and losses, since the task
+Finishing the task forgets everything. A partial snapshot forgets crashes and losses, since the task
 got on.
 """
 
@@ -29,7 +29,7 @@ from dipaco.errors import ClaimLost
 SILENT = "its worker fell silent"
 ENDED = "its worker's process has ended"
 MOST_ERRORS = 3
-MOST_CRASHES = 10  # of 10 preemptions in a row that a launcher outlives, none has been seen
+MOST_CRASHES = 10  # Ten preemptions in a row that a launcher outlives were never seen.
 FREE_DEATHS = 3  # crashes and losses that delay nothing
 LONGEST_WAIT_SECONDS = 600.0
 WAIT_FACTOR = 4.0  # waits of 1, 4, 16, ... seconds
@@ -39,13 +39,13 @@ class Failure(NamedTuple):
     """A task whose last attempts went wrong."""
 
     task: Task
-    state: str  # of the task: delayed, failed; or ready, claimed: it is being tried again
+    state: str  # The task's state: delayed, failed; or ready, claimed, if it is being tried again.
     errors: int
     crashes: int
     losses: int
-    reason: str  # of the last one
-    worker: str  # of the last one
-    seconds_left: float  # until a delayed task is tried again
+    reason: str  # The last attempt's.
+    worker: str  # The last attempt's.
+    seconds_left: float  # Time until a delayed task is tried again.
 
     @property
     def attempts(self) -> int:
@@ -53,14 +53,14 @@ class Failure(NamedTuple):
 
 
 class Delays(NamedTuple):
-    """What a look at the tasks that went wrong found."""
+    """Result of a look at the tasks that went wrong."""
 
     have_ended: bool  # some are ready again
     have_failed: bool  # some have failed for good
 
 
 class Failures:
-    """Those of one run."""
+    """The failures of one run."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -129,7 +129,7 @@ class Failures:
         """Failed and delayed tasks are ready again, as if they had never been tried.
 
         Args:
-          task: only this one; None = all.
+          task: only this one. None = all.
         """
         again = []
         with self._database.transaction():
@@ -166,7 +166,7 @@ def forget(database: Database, task_id: int) -> None:
 
 
 def wait_seconds(errors: int, deaths: int) -> float:
-    """How long a task is delayed after this many errors, and crashes and losses."""
+    """Delay of a task after this many errors, and crashes and losses."""
     number = errors + max(0, deaths - FREE_DEATHS)
     return 0.0 if not number else min(WAIT_FACTOR ** (number - 1), LONGEST_WAIT_SECONDS)
 
@@ -183,7 +183,7 @@ def _count(
     is_lasting: bool = False,
     most_seconds: float = LONGEST_WAIT_SECONDS,
 ) -> str:
-    """Counts an attempt whose claim was dropped; returns the state that the task is to have. While
+    """Counts an attempt whose claim was dropped. Returns the state that the task is to have. While
     a backup of it lives, it stays claimed.
     """
     row = database.one(

@@ -1,9 +1,9 @@
 """The history of a run: who tried which task when, how it ended, and what became of workers.
 
-Everything else that is recorded says what is; claims are deleted, and failures forgotten once a
-task is done. A row is added here in the transaction that it tells of, and never changed. What a run
-does is not decided by it, and it is no part of what equal runs have in common: its times are a wall
-clock's. Only a worker whose connection broke during a commit finds here that it went through.
+All other records describe the present: claims are deleted, and failures forgotten once a task is
+done. A row is added here in the transaction that it tells of, and never changed. No decision of a
+run depends on it, and equal runs may differ in it: its times are a wall clock's. Only a worker
+whose connection broke during a commit finds here that it went through.
 """
 
 from collections.abc import Iterable
@@ -14,21 +14,21 @@ from dipaco.control.database.retry import retried
 from dipaco.control.planning.tasks import Task
 
 Outcome = Literal[
-    # of attempts at a task
+    # Attempts at a task:
     "done",  # its facts were recorded
     "superseded",  # another attempt recorded them first
-    "saved",  # its worker had to stop; the next goes on inside the phase
+    "saved",  # Its worker had to stop. The next goes on inside the phase.
     "given back",  # its worker had to stop, and saved nothing
     "postponed",  # an input was refused, damaged or lost, and is made again
     "error",
     "crash",  # its process was seen to die
     "lost",  # its worker fell silent for a whole lease
-    # of workers
+    # Workers:
     "joined",
     "left",
     "died",
     "silent",
-    # of the run
+    # The run:
     "command",
     "rollback",
 ]
@@ -41,7 +41,7 @@ class PastEvent(NamedTuple):
     task: Task | None  # None: of a worker, or of the run
     attempt: int | None
     worker: str
-    machine: str  # what the bits of its results depend on
+    machine: str  # The bits of its results depend on it.
     begun: float | None  # seconds of a wall clock: the host's, or the database server's
     ended: float
     outcome: Outcome
@@ -49,7 +49,7 @@ class PastEvent(NamedTuple):
 
 
 class History:
-    """Of one run."""
+    """The history of one run."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -69,7 +69,7 @@ class History:
 
     @retried
     def prune(self, keep: int) -> int:
-        """Deletes all but the newest events; how many."""
+        """Deletes all but the newest events, and returns how many."""
         with self._database.transaction(is_durable=False):
             return self._database.change("prune_history", keep=keep)
 

@@ -34,7 +34,7 @@ class HeldClaim(NamedTuple):
     task: Task
     worker: str
     attempt: int
-    held_seconds: float  # at its last renewal
+    held_seconds: float  # Measured at its last renewal.
     renewals: int
     lease_seconds: float
 
@@ -44,7 +44,7 @@ class UnfinishedTask(NamedTuple):
 
     task: Task
     state: str  # waiting, ready, claimed, delayed, failed
-    attempt: int  # how often it was claimed
+    attempt: int  # Number of claims so far.
 
 
 class Queue:
@@ -61,18 +61,18 @@ class Queue:
         lease_seconds: float = LEASE_SECONDS,
         own: Collection[tuple[str, int]] = (),
         is_patient: bool = False,
-        heeds_homes: bool = True,
+        heeds_assignments: bool = True,
     ) -> Claim | None:
         """The most urgent task that is ready, now held by `worker`. None if no task is ready.
 
         Args:
           own: (arm, path) that are assigned to the worker. They come before others.
-          is_patient: leaves a path to its home even while that trains another one.
-          heeds_homes: leaves paths to their homes at all.
+          is_patient: leaves a path to its assigned worker even while that trains another path.
+          heeds_assignments: leaves paths to their assigned workers.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
-        homes = {"is_patient": int(is_patient), "heeds_homes": int(heeds_homes)}
-        of = {"kinds": json.dumps(list(kinds)), **homes}
+        rules = {"is_patient": int(is_patient), "heeds_assignments": int(heeds_assignments)}
+        of = {"kinds": json.dumps(list(kinds)), **rules}
         owned = json.dumps([f"{arm}/{path}" for arm, path in own]) if own else ""
         claim = self._claim(holder, own=owned, **of)
         if own and claim is None:
@@ -106,7 +106,7 @@ class Queue:
         is_waiting: Callable[[Task], bool] = lambda _: False,
     ) -> Claim | None:
         """A task that another worker has held for `factor` times as long as such tasks usually
-        take; None if none is late. One that `is_waiting` says waits for others is not.
+        take. None if none is late. One that `is_waiting` says waits for others is not.
         """
         database = self._database
         for task_id in late_tasks(database, worker, factor, is_waiting):
@@ -126,25 +126,25 @@ class Queue:
         factor: float | None,
         is_waiting: Callable[[Task], bool] = lambda _: False,
         is_patient: bool = False,
-        heeds_homes: bool = True,
+        heeds_assignments: bool = True,
     ) -> bool:
-        """Whether `worker`, which waits with a task in hand, has something else to see to: a task
+        """True if `worker`, which waits with a task in hand, has something else to see to: a task
         of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is late.
         """
-        homes = {"is_patient": int(is_patient), "heeds_homes": int(heeds_homes)}
-        of = {"kinds": json.dumps(list(kinds)), "worker": worker, **homes}
+        rules = {"is_patient": int(is_patient), "heeds_assignments": int(heeds_assignments)}
+        of = {"kinds": json.dumps(list(kinds)), "worker": worker, **rules}
         if self._database.one("has_others", **of) is not None:
             return True
         return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
 
     @retried
     def usual_seconds(self, arms: Iterable[str]) -> float | None:
-        """That a phase of a path takes, in the slowest of these arms; None while none is done."""
+        """Usual seconds of a path's phase, in the slowest of these arms. None before the first."""
         return usual_seconds(self._database, arms)
 
     @retried
     def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:
-        """The lease starts again now; False if the claim is lost."""
+        """The lease starts again now. False if the claim is lost."""
         with self._database.transaction(is_durable=False):
             renewed = self._database.change(
                 "renew_claim",
@@ -182,17 +182,17 @@ class Queue:
         return seconds, finished[0]
 
     def is_finished_by(self, claim: Claim) -> bool:
-        """Whether this very attempt finished its task."""
+        """True if this very attempt finished its task."""
         return self._database.one("is_finished_by", **key_of(claim)) is not None
 
     @retried
     def is_held(self, claim: Claim) -> bool:
-        """Whether the claim is still valid."""
+        """True if the claim is still valid."""
         return self._database.one("holds_claim", **key_of(claim)) is not None
 
     @retried
     def give_back(self, claim: Claim) -> None:
-        """The task is ready again; nothing happens if the claim is lost."""
+        """The task is ready again. Nothing happens if the claim is lost."""
         with self._database.transaction():
             dropped = self._database.rows("drop_claim", **key_of(claim))
             note_attempts(self._database, dropped, "given back")
@@ -208,7 +208,7 @@ class Queue:
 
     @retried
     def give_back_of(self, worker: str, *, crash: str = "", last_words: str = "") -> int:
-        """The tasks of a worker that is known to be dead are ready again; returns how many.
+        """The tasks of a worker that is known to be dead are ready again. Returns how many.
 
         Args:
           worker: its name.
@@ -250,11 +250,11 @@ class Queue:
         return [UnfinishedTask(Task(*row[:4]), *row[4:]) for row in rows]
 
     def is_finished(self) -> bool:
-        """Whether every task is done, or a `sample` that has failed."""
+        """True if every task is done, or a `sample` that has failed."""
         return self._database.one("has_unfinished") is None
 
     def unfinished_kinds(self) -> set[str]:
-        """Of the tasks that are not done."""
+        """Kinds of the tasks that are not done."""
         return {kind for (kind,) in self._database.rows("unfinished_kinds")}
 
     def task_counts(self) -> dict[tuple[str, str], dict[str, int]]:
@@ -285,7 +285,7 @@ def let_wait(database: Database, claim: Claim) -> None:
 
 
 def add_tasks(database: Database, tasks: Iterable[Task]) -> None:
-    """Inside a transaction: makes tasks due; those that are ready, claimed or done stay so."""
+    """Inside a transaction: makes tasks due. A task that is ready, claimed or done stays so."""
     for task in tasks:
         database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
 
@@ -340,7 +340,7 @@ def _is_being_prepared(database: Database, task: Task) -> bool:
 
 
 def usual_seconds(database: Database, arms: Iterable[str]) -> float | None:
-    """That a phase of a path takes, in the slowest of these arms; None while none is finished."""
+    """Usual seconds of a path's phase, in the slowest of these arms. None before the first."""
     medians = [
         statistics.median(seconds)
         for arm in arms

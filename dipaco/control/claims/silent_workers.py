@@ -15,7 +15,7 @@ from dipaco.control.claims.history import note_attempts, note_event
 from dipaco.control.claims.queue import LEASE_SECONDS, reopen
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,20 +28,20 @@ class Counter(NamedTuple):
 
 
 class Silence:
-    """What one process has seen of some counters."""
+    """One process's observations of some counters."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[int, float]] = {}  # key -> count, silent seconds
         self._looked_seconds = clock.now_seconds()
 
     def look(self, counters: Mapping[Key, Counter]) -> dict[Key, float]:
-        """Counters -> the seconds for which each has stood still, as far as we have seen.
+        """Counter -> seconds for which this process has seen it stand still.
 
-        At most half of its limit is counted between two looks: where nobody could look (the
+        At most half of its limit is counted between two looks: if nobody could look (the
         database was away, this machine slept), nobody could raise a counter either.
 
         Args:
-          counters: all that are watched; those that are left out are forgotten.
+          counters: all watched ones. A counter that is left out is forgotten.
         """
         now = clock.now_seconds()
         passed, self._looked_seconds = now - self._looked_seconds, now
@@ -53,40 +53,41 @@ class Silence:
         return silent
 
     def over(self, counters: Mapping[Key, Counter]) -> list[Key]:
-        """Looks; the counters that have stood still for their limit, in their order."""
+        """Looks, and returns the counters that have stood still for their limit, in their order."""
         silent = self.look(counters)
         return [key for key, counter in counters.items() if silent[key] >= counter.limit_seconds]
 
 
 WATCHED = 32  # workers that each of them watches
-ENDED_SECONDS = 1.0  # in which a launcher gives back what its worker held
+ENDED_SECONDS = 1.0  # A launcher gives back its worker's claims in this time.
 
 
 ClaimKey = tuple[int, int]  # number of the task, attempt
 
 
 class _Look(NamedTuple):
-    """What a look at all claims has found."""
+    """Result of a look at all claims."""
 
     claims: dict[ClaimKey, Counter]
     holders: dict[ClaimKey, str]  # workers
-    lives: dict[ClaimKey, Life]  # their processes, those of this machine
+    processes: dict[ClaimKey, ProcessId]  # Their processes on this machine.
     over: dict[ClaimKey, str]  # why
 
 
 class Reaper:
-    """What one process has seen of the claims and workers of a run."""
+    """One process's observations of the claims and workers of a run."""
 
     def __init__(self, database: Database):
         self._database = database
         self._claims_seen, self._workers_seen = Silence(), Silence()
-        # Of this machine, that held claims at the last look -> when it was seen to have ended.
-        self._ended_seconds: dict[Life, float | None] = {}
+        # Process of this machine that held claims at the last look -> when it was seen to have
+        # ended.
+        self._ended_seconds: dict[ProcessId, float | None] = {}
 
     @retried
     def reap(self, watcher: str | None = None) -> list[str]:
-        """Looks once at all claims, and ends those that have stood still for their lease, or whose
-        process has ended; returns the names of the workers that held them. Likewise, workers
+        """Looks once at all claims, and ends each that has stood still for its lease or whose
+        process has ended. Returns the names of the workers that held them. Likewise, workers
         without a heartbeat for a lease count as silent. Takes no lock if there is nothing to end.
 
         To be called often: this process must itself have seen that a claim stands still, at least
@@ -98,7 +99,7 @@ class Reaper:
             these are dead, they are marked, and those behind them come next. None = at all.
         """
         self._mark_silent(self._silent_workers(watcher))
-        claims, _, lives, over = self._look()
+        claims, _, processes, over = self._look()
         if not over:
             return []
         with self._database.transaction():
@@ -110,7 +111,7 @@ class Reaper:
                 self._note_lost(dropped, reason, lease_seconds)
                 workers |= {worker for _, _, worker, _ in dropped}
                 if dropped and reason == ENDED:
-                    self._mark_ended(dropped[0][2], lives[task_id, attempt])
+                    self._mark_ended(dropped[0][2], processes[task_id, attempt])
             reopen(self._database)
         return sorted(workers)
 
@@ -119,20 +120,19 @@ class Reaper:
         was seen to be silent. Only for a run where nobody is `active`, and a worker that comes back
         is refused.
         """
-        claims, _, lives, over = self._look()
+        claims, _, processes, over = self._look()
         for row in self._database.rows("drop_all_claims"):
             key, worker = row[:2], row[2]
             lease_seconds = claims[key].limit_seconds if key in claims else LEASE_SECONDS
             self._note_lost([row], over.get(key, SILENT), lease_seconds)
             if over.get(key) == ENDED:
-                self._mark_ended(worker, lives[key])
+                self._mark_ended(worker, processes[key])
         reopen(self._database)
 
     @retried
     def active(self) -> list[str]:
-        """Looks once as `reap` does, and ends nothing: the workers that are here or hold claims,
-        but for those that `reap` would end. For tables of whatever version: those of before the
-        history cannot be told of an end.
+        """The workers that are present or hold claims, without the workers that `reap` would
+        end. Looks once as `reap` does, and ends nothing.
         """
         here = {name for (name, _) in self._database.rows("heard_workers")}
         silent, look = self._silent_workers(None), self._look()
@@ -141,21 +141,21 @@ class Reaper:
         return sorted((here - silent.keys() - ended) | holders)
 
     @retried
-    def life_of_holder(self, worker: str) -> str | None:
-        """The process of a worker, as it is written; None: it holds no claim."""
-        row = self._database.one("life_of_holder", name=worker)
+    def process_of_holder(self, worker: str) -> str | None:
+        """The process of a worker, as it is written. None = it holds no claim."""
+        row = self._database.one("process_of_holder", name=worker)
         return None if row is None else row[0]
 
     @retried
-    def end_claims_of(self, worker: str, life: str) -> int:
+    def end_claims_of(self, worker: str, process_id: str) -> int:
         """Ends the claims of a worker whose process was seen to have ended, on whatever machine.
 
         Returns:
           How many it held; 0 as well if another process has its name by now.
         """
         with self._database.transaction():
-            row = self._database.one("life_of_holder", name=worker)
-            if row is None or row[0] != life:
+            row = self._database.one("process_of_holder", name=worker)
+            if row is None or row[0] != process_id:
                 return 0
             dropped = self._database.rows("drop_claims_of_worker", worker=worker)
             self._note_lost(dropped, ENDED, LEASE_SECONDS)
@@ -171,40 +171,42 @@ class Reaper:
 
     @property
     def sees_some_here(self) -> bool:
-        """Whether a process of this machine held a claim at the last look."""
+        """True if a process of this machine held a claim at the last look."""
         return bool(self._ended_seconds)
 
     def has_seen_one_end(self) -> bool:
-        """Whether there are claims to end, of a process of this machine that held them at the last
+        """True if there are claims to end, of a process of this machine that held them at the last
         look and has ended. Asks no database; to be called often.
         """
         return bool(self._long_ended())
 
-    def _long_ended(self) -> set[Life]:
-        """Of those of this machine, for `ENDED_SECONDS`."""
+    def _long_ended(self) -> set[ProcessId]:
+        """Processes of this machine that ended at least `ENDED_SECONDS` ago."""
         now = time.monotonic()
-        for life, since in self._ended_seconds.items():
-            if since is None and life.is_over():
-                self._ended_seconds[life] = now
+        for process, since in self._ended_seconds.items():
+            if since is None and process.is_over():
+                self._ended_seconds[process] = now
         return {
-            life
-            for life, since in self._ended_seconds.items()
+            process
+            for process, since in self._ended_seconds.items()
             if since is not None and now - since >= ENDED_SECONDS
         }
 
     def _look(self) -> _Look:
-        claims, holders, lives, here = {}, {}, {}, Life.here()
+        claims, holders, processes, here = {}, {}, {}, ProcessId.here()
         for row in self._database.rows("live_claims"):
-            task_id, attempt, worker, renewals, lease_seconds, life = row
+            task_id, attempt, worker, renewals, lease_seconds, process = row
             claims[task_id, attempt] = Counter(renewals, lease_seconds)
             holders[task_id, attempt] = worker
-            if life is not None and (known := here.neighbour(life)) is not None:
-                lives[task_id, attempt] = known
-        self._ended_seconds = {life: self._ended_seconds.get(life) for life in lives.values()}
+            if process is not None and (known := here.neighbour(process)) is not None:
+                processes[task_id, attempt] = known
+        self._ended_seconds = {
+            process: self._ended_seconds.get(process) for process in processes.values()
+        }
         ended = self._long_ended()
         over = dict.fromkeys(self._claims_seen.over(claims), SILENT)
-        over |= {claim: ENDED for claim, life in lives.items() if life in ended}
-        return _Look(claims, holders, lives, over)
+        over |= {claim: ENDED for claim, process in processes.items() if process in ended}
+        return _Look(claims, holders, processes, over)
 
     def _silent_workers(self, watcher: str | None) -> dict[str, int]:
         """Looks once at workers that count as alive: those without a heartbeat for a lease, with
@@ -218,9 +220,9 @@ class Reaper:
         silent = self._workers_seen.over(workers)
         return {name: workers[name].count for name in silent}
 
-    def _mark_ended(self, worker: str, life: Life) -> None:
+    def _mark_ended(self, worker: str, process_id: ProcessId) -> None:
         """Inside a transaction."""
-        if self._database.change("mark_ended", name=worker, life=str(life)):
+        if self._database.change("mark_ended", name=worker, process_id=str(process_id)):
             note_event(self._database, "silent", worker)
 
     def _mark_silent(self, workers: dict[str, int]) -> None:

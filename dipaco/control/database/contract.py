@@ -1,7 +1,7 @@
-"""What the ledger needs of a database: named queries, transactions, snapshots, locks and a clock.
+"""The contract of a ledger's database: named queries, transactions, snapshots, locks and a clock.
 
 Two files keep this contract: `sqlite.py`, a file for the processes of one host, and
-`postgresql.py`, for workers on any machine. Every statement has a name in `queries.sql`; a name
+`postgresql.py`, for workers on any machine. Every statement has a name in `queries.sql`. A name
 followed by `@postgresql` is for that database only.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dipaco.control.errors import LedgerVersion
 
-TABLES_VERSION = 5  # To be raised with every change of the schema.
+TABLES_VERSION = 5  # Every change of the schema raises it.
 NUMBERED = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"  # SQL's own word, in `tables.sql`
 TRIGGER = re.compile(
     r"^CREATE TRIGGER (?P<name>\w+) (?P<event>(?:BEFORE|AFTER) [\w ]+ ON \w+)"
@@ -23,33 +23,33 @@ TRIGGER = re.compile(
 )
 REFUSAL = re.compile(r"\bSELECT raise\(ABORT, (.*)\);")  # SQLite's, in the body of a trigger
 FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
-PART = "part"  # in the place of a dialect: a condition that several queries share
+PART = "part"  # A "dialect" for a condition that several queries share.
 
 
 class KeyTaken(Exception):
-    """A row with this primary key exists already; the caller knows what that means."""
+    """A row with this primary key exists already. The caller knows what that means."""
 
 
 class Database(Protocol):
-    """For one thread; another takes what `for_thread` gives."""
+    """For one thread. Another takes what `for_thread` gives."""
 
     @property
     def epoch(self) -> str:
-        """Names the clock of `:now`; times of different epochs cannot be compared."""
+        """Names the clock of `:now`. Times of different epochs cannot be compared."""
         ...
 
     def transaction(self, *, is_durable: bool = True) -> contextlib.AbstractContextManager[None]:
         """All statements inside take effect together or not at all.
 
         Args:
-          is_durable: outlives a power cut once it has ended; False is faster, and outlives the
+          is_durable: outlives a power cut once it has ended. False is faster, and outlives the
             process only.
         """
         ...
 
     @property
     def is_inside(self) -> bool:
-        """Whether we are in a transaction or a snapshot."""
+        """True if we are in a transaction or a snapshot."""
         ...
 
     def lock(self, *subjects: str) -> None:
@@ -60,36 +60,36 @@ class Database(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether frequent operations must be one statement each: then `claim_task` and
+        """True if frequent operations must be one statement each. Then `claim_task` and
         `finish_training` exist.
         """
         ...
 
     def lock_keys(self, *subjects: str) -> list[str]:
-        """The names of the locks that `lock` takes, in its order; none on SQLite."""
+        """The names of the locks that `lock` takes, in its order. None on SQLite."""
         ...
 
     def flush(self) -> None:
-        """What was committed outlives a power cut from now on; part of a durable `transaction`."""
+        """Makes all commits outlive a power cut. A durable `transaction` ends with it."""
         ...
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
-        """Read-only; all queries inside see the database as it is at the first of them."""
+        """Read-only. All queries inside see the database as it is at the first of them."""
         ...
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
-        """Runs a named query; all its rows. `:now` is the database's clock, in seconds, and `:wall`
-        one that is fit to be shown: seconds since 1970.
+        """Runs a named query and returns all its rows. `:now` is the database's clock, in seconds,
+        and `:wall` one that is fit to be shown: seconds since 1970.
         """
         ...
 
     def select(self, text: str, **values: Any) -> list[tuple]:
-        """As `rows`, for a statement of another room, which reads only."""
+        """Same as `rows`, for a statement of another room, which reads only."""
         ...
 
     def once(self, query: str, **values: Any) -> list[tuple]:
-        """As `rows`, for what must not be done twice: in a transaction of its own, and not retried
-        when the connection is lost.
+        """Same as `rows`, for a statement that must not run twice: in its own transaction, not
+        retried when the connection is lost.
         """
         ...
 
@@ -98,12 +98,12 @@ class Database(Protocol):
         ...
 
     def change(self, query: str, **values: Any) -> int:
-        """Runs a named statement; how many rows it changed. Raises `KeyTaken`."""
+        """Runs a named statement, and returns how many rows it changed. Raises `KeyTaken`."""
         ...
 
     def for_thread(self) -> "Database":
         """The same database for another thread of this process. On a server it uses our connection
-        in turn with us, and another for a moment while we are in a long statement; a process holds
+        in turn with us, and another for a moment while we are in a long statement. A process holds
         one connection.
         """
         ...
@@ -128,8 +128,8 @@ class Database(Protocol):
 
 
 def storable(text: str) -> str:
-    """A text as any database takes it. An error may quote a file name that is no text, or what is
-    in a binary file: such characters are written as in a literal of Python.
+    """A text as any database takes it. An error may quote a file name that is no text, or a part
+    of a binary file. Such characters are written as in a literal of Python.
     """
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
@@ -141,7 +141,7 @@ def with_storable_text(values: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def queries(dialect: str) -> dict[str, str]:
-    """Name -> statement, for one dialect; parts that several share are put in."""
+    """Name -> statement, for one dialect. Parts that several share are put in."""
     pieces = re.split(r"^-- (\w+)(?:@(\w+))?: .*$", _read("queries.sql"), flags=re.MULTILINE)
     statements: dict[str, str] = {}
     parts: dict[str, str] = {}
@@ -166,7 +166,7 @@ def check_version(found: int, place: object) -> None:
 def schema_script(dialect: str) -> str:
     """The script that makes the tables of an empty database.
 
-    `tables.sql` serves both databases, and `DIALECT.sql` holds what one of them has alone. The two
+    `tables.sql` serves both databases, and `DIALECT.sql` holds the rest of one database. The two
     differ in `tables.sql` by three things only. SQLite numbers rows by another phrase. Its tables
     without such a number are kept in the order of their key. A trigger of PostgreSQL calls a
     function.

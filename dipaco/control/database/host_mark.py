@@ -26,11 +26,11 @@ from dipaco.files import now_in, write_atomically
 RENEW_SECONDS = 5.0
 SILENT_SECONDS = 30.0  # a live worker has a heartbeat every 15 s
 POLL_SECONDS = 0.5
-SETTLE_SECONDS = 0.5  # of two hosts that take a free place at once, one sees the other's mark
+SETTLE_SECONDS = 0.5  # If two hosts take a free place at once, one sees the other's mark.
 
 
 class _Mark(NamedTuple):
-    """What the file says."""
+    """The content of the file."""
 
     boot: str
     host: str
@@ -49,11 +49,11 @@ class HostMark:
     def __init__(self, ledger: Path, boot: str, sleep: Callable[[float], None] = time.sleep):
         self._ledger, self._boot, self._sleep = ledger, boot, sleep
         self._file = ledger.with_name(f"{ledger.name}-host")
-        self._free: _Mark | None = None  # of a host that was found to be silent
+        self._free: _Mark | None = None  # The mark of a host that was found to be silent.
         self._due_seconds = 0.0  # when the mark is to be renewed
 
     def wait_until_free(self) -> None:
-        """Returns when no other host is at work; at once, where none was for `SILENT_SECONDS`.
+        """Returns when no other host is at work. Returns at once if none was for `SILENT_SECONDS`.
 
         Raises:
           LedgerOnOtherHost: one is.
@@ -76,7 +76,7 @@ class HostMark:
         self._free = before
 
     def renew(self) -> None:
-        """Says that this host is at work; takes the place of one that is silent.
+        """Says that this host is at work. Takes the place of one that is silent.
 
         Raises:
           LedgerOnOtherHost: another has taken it.
@@ -101,7 +101,7 @@ class HostMark:
         write_atomically(self._file, json.dumps(mark).encode())
 
     def _other(self) -> _Mark | None:
-        """The mark of another host; None where there is none."""
+        """The mark of another host, if there is one."""
         try:
             with self._file.open() as stream:  # a file server is asked whenever a file is opened
                 renewed = os.fstat(stream.fileno()).st_mtime_ns

@@ -1,4 +1,4 @@
-"""Where the facts of a run are: in its folder, or in a database that the user names.
+"""The place of a run's facts: its folder, or a database that the user names.
 
     postgresql://ana@host/runs      a server; the password, if any, from PostgreSQL's password file
     env:DIPACO_DATABASE             the URL is in this environment variable, password and all
@@ -40,7 +40,7 @@ class DatabaseLocation(NamedTuple):
         return str(where) if isinstance(where, Path) else without_password(where)
 
 
-MOST_LETTERS = 20  # of a run's name in its schema's: PostgreSQL cuts names after 63 bytes
+MOST_LETTERS = 20  # A schema's name has so many of the run's. PostgreSQL cuts names after 63 bytes.
 
 
 def new_schema(name: str) -> str:
@@ -79,12 +79,12 @@ def location_of(file: Path, database: str | None, schema: str = "") -> DatabaseL
     return DatabaseLocation(url, schema)
 
 
-_QUERY = re.compile(r"(?=\?\w+=)")  # where it begins; a `?` alone may be in a password
+_QUERY = re.compile(r"(?=\?\w+=)")  # The query begins here. A `?` alone may be in a password.
 
 
 def _credentials(url: str) -> tuple[str, str, str]:
-    """The URL in three: what is before the user, the user and password, and the rest from the `@`
-    on. The second is empty where there are none.
+    """The URL in three parts: up to the user, user and password, and the rest from the `@` on. The
+    second is empty if there are none.
     """
     scheme, slashes, place = url.partition("://") if re.match(r"\w+://", url) else ("", "", url)
     of_a_client, of_a_person = place.partition("/")[0], _QUERY.split(place, maxsplit=1)[0]

@@ -1,12 +1,12 @@
 """PostgreSQL: the facts of a run in a schema of their own, for workers on any machine.
 
-A transaction that counts facts (contributions to a module, say) must count all, and at READ
-COMMITTED it does not see what other transactions are about to commit. So transactions that count
+A transaction that counts facts (contributions to a module, say) must count all. At READ COMMITTED
+it does not see the facts that other transactions are about to commit. So transactions that count
 the same facts take an advisory lock of that name, after they have recorded and before they count.
 
-What happens for every path and phase is one statement each: a claim, and what is recorded of a
-phase (`finish_training`, a function of the schema). A lock is then never held while a client waits
-for a processor.
+The frequent operations are one statement each: a claim, and the commit of a path's phase
+(`finish_training`, a function of the schema). A lock is then never held while a client waits for a
+processor.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from dipaco.control.database.contract import (
 from dipaco.control.database.retry import with_retry
 from dipaco.control.database.server_connection import ServerConnection, qualified
 
-PATIENCE_SECONDS = 1.0  # for which a renewal waits for another thread's statement
+PATIENCE_SECONDS = 1.0  # A renewal waits so long for another thread's statement.
 CLOCKS = ("now", "wall")
 NOW = "extract(epoch FROM clock_timestamp())::double precision"
 
@@ -76,7 +76,7 @@ class PostgreSQL:
             self.flush()
 
     def flush(self) -> None:
-        """What was committed outlives a power cut. A flush follows the commit, when our locks are
+        """Makes all commits outlive a power cut. A flush follows the commit, when our locks are
         released: the server flushes the commits of many clients at once.
         """
         self._execute("flush", {})
@@ -119,7 +119,8 @@ class PostgreSQL:
         )
 
     def once(self, query: str, **values: Any) -> list[tuple]:
-        self._connection.give_back()  # what an interrupt has left: it would not be committed
+        # An interrupt may have left a transaction, which would not be committed.
+        self._connection.give_back()
         return self._execute(query, values).fetchall()
 
     def one(self, query: str, **values: Any) -> tuple | None:

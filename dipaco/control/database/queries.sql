@@ -194,12 +194,12 @@ NOT EXISTS (
     OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
       AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
 
--- is_not_left_to_a_home@part: of `tasks`: a path is left to the worker that trained its last phase,
+-- is_not_left_to_its_worker@part: of `tasks`: a path is left to the worker that trained its last phase,
 -- unless that trains another just now (and, if is_patient, even then), or this very path, an earlier
 -- phase of which is asked for again, or it went wrong or was lost there
-(:heeds_homes = 0 OR NOT EXISTS (
+(:heeds_assignments = 0 OR NOT EXISTS (
   SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
-  WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+  WHERE tasks.kind = 'train' AND h.key = 'assigned ' || tasks.arm || '/' || tasks.subject
     AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
     AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
     AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
@@ -217,7 +217,7 @@ WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
   AND [[is_not_a_swarms]]
   AND (:own = '' OR tasks.kind <> 'train'
     OR :own LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%')
-  AND [[is_not_left_to_a_home]]
+  AND [[is_not_left_to_its_worker]]
 ORDER BY priority, id LIMIT 1;
 
 -- take_task@sqlite: a ready task is claimed; `add_claim` follows
@@ -232,7 +232,7 @@ WITH next AS MATERIALIZED
      AND [[is_not_a_swarms]]
      AND (:own = '' OR tasks.kind <> 'train'
        OR :own LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%')
-     AND [[is_not_left_to_a_home]]
+     AND [[is_not_left_to_its_worker]]
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
@@ -263,11 +263,11 @@ SELECT 1 FROM tasks WHERE kind = :kind AND arm = :arm AND subject = :subject AND
   AND state NOT IN ('done', 'aside') LIMIT 1;
 
 -- has_others: a row if there is something to see to for a worker that waits with a task in hand: a
--- ready task of some kinds (a JSON array) that is not left to its home, or one that has failed and
+-- ready task of some kinds (a JSON array) that is not left to its worker, or one that has failed and
 -- may hold up the run
 SELECT 1 WHERE
      EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
-       AND [[is_not_left_to_a_home]])
+       AND [[is_not_left_to_its_worker]])
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 
 -- lock_task: nobody else changes it; SQLite has one writer at a time
@@ -312,7 +312,7 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id, attempt, worker, be
 DELETE FROM claims RETURNING task_id, attempt, worker, begun;
 
 -- live_claims: every claim, with the counter that its worker raises, and its process if known
-SELECT c.task_id, c.attempt, c.worker, c.renewals, c.lease_seconds, w.life
+SELECT c.task_id, c.attempt, c.worker, c.renewals, c.lease_seconds, w.process_id
 FROM claims c LEFT JOIN workers w ON w.name = c.worker ORDER BY c.task_id, c.attempt;
 
 -- drop_silent_claim: of a worker that was silent for a whole lease, or whose process has ended; no
@@ -336,12 +336,12 @@ SELECT name, heartbeats FROM (
 UPDATE workers SET is_silent = 1
 WHERE name = :name AND heartbeats = :heartbeats AND is_silent = 0;
 
--- life_of_holder: the process of a worker that holds a claim
-SELECT life FROM workers
+-- process_of_holder: the process of a worker that holds a claim
+SELECT process_id FROM workers
 WHERE name = :name AND EXISTS (SELECT 1 FROM claims c WHERE c.worker = workers.name);
 
 -- mark_ended: a worker whose process has ended; no row if another has taken its name
-UPDATE workers SET is_silent = 1 WHERE name = :name AND life = :life AND is_silent = 0;
+UPDATE workers SET is_silent = 1 WHERE name = :name AND process_id = :process_id AND is_silent = 0;
 
 -- note_attempt: how an attempt at a task ended
 INSERT INTO history (task_id, attempt, worker, machine, begun, ended, outcome, reason)
@@ -456,24 +456,24 @@ SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds,
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
 -- put_worker: registers a worker; changes no row if another took the name meanwhile
-INSERT INTO workers (name, host, pid, life, machine, version, state, epoch, joined, heartbeat,
+INSERT INTO workers (name, host, pid, process_id, machine, version, state, epoch, joined, heartbeat,
                      kinds)
-VALUES (:name, :host, :pid, :life, :machine, :version, 'here', :epoch, :now, :now, :kinds)
+VALUES (:name, :host, :pid, :process_id, :machine, :version, 'here', :epoch, :now, :now, :kinds)
 ON CONFLICT (name) DO UPDATE SET
   earlier_seconds = workers.earlier_seconds + workers.heartbeat - workers.joined,
-  host = excluded.host, pid = excluded.pid, life = excluded.life, machine = excluded.machine,
+  host = excluded.host, pid = excluded.pid, process_id = excluded.process_id, machine = excluded.machine,
   state = 'here', version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
   heartbeat = excluded.heartbeat, heartbeats = workers.heartbeats + 1, is_silent = 0,
   kinds = excluded.kinds, last_words = ''
-WHERE workers.state <> 'here' OR workers.life = :after;
+WHERE workers.state <> 'here' OR workers.process_id = :after;
 
 -- heartbeat: a worker is alive
 UPDATE workers SET heartbeat = :now, heartbeats = heartbeats + 1, is_silent = 0
-WHERE name = :name AND life = :life;
+WHERE name = :name AND process_id = :process_id;
 
 -- leave: a worker has left
 UPDATE workers SET state = 'left', heartbeat = :now, last_words = :last_words
-WHERE name = :name AND life = :life AND state = 'here';
+WHERE name = :name AND process_id = :process_id AND state = 'here';
 
 -- lose_worker: a worker is known to be dead
 UPDATE workers SET state = 'lost', last_words = :last_words WHERE name = :name AND state = 'here';
@@ -491,7 +491,7 @@ SELECT name, host, pid, machine, state,
        CASE WHEN epoch = :epoch THEN :now - heartbeat ELSE :now END,
        earlier_seconds + heartbeat - joined,
        committed_seconds, committed_tasks, lost_tasks, epoch, joined, heartbeats,
-       CASE WHEN epoch = :epoch THEN is_silent ELSE 1 END, life, kinds, last_words
+       CASE WHEN epoch = :epoch THEN is_silent ELSE 1 END, process_id, kinds, last_words
 FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase
@@ -514,14 +514,14 @@ SELECT losses FROM partial_snapshots WHERE arm = :arm;
 DELETE FROM partial_snapshots WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- finish_training@postgresql: commits a path's phase with all that follows (see the schema), and
--- its home
+-- its assigned worker
 WITH ended AS MATERIALIZED
   (SELECT finish_training(:task_id, :attempt, :worker, :held_seconds, CAST(:trained AS JSONB),
                           CAST(:contributions AS JSONB), CAST(:lock_keys AS TEXT[]),
                           CAST(:outer AS JSONB)) AS state),
 settled AS
   (INSERT INTO meta (key, value)
-   SELECT h.key, h.value FROM ended CROSS JOIN jsonb_each_text(CAST(:homes AS JSONB)) h
+   SELECT h.key, h.value FROM ended CROSS JOIN jsonb_each_text(CAST(:assignments AS JSONB)) h
    WHERE ended.state = 'done'
    ON CONFLICT (key) DO UPDATE SET value = excluded.value)
 SELECT state FROM ended;

@@ -42,7 +42,7 @@ def patience(seconds: float) -> Generator[None]:
 
 
 def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
-    """What `ask` returns, retried on a new connection while the old one is lost.
+    """Returns the result of `ask`. Retries it on a new connection while the old one is lost.
 
     Raises:
       DatabaseUnreachable: it has failed for `RETRY_SECONDS`, or as long as `patience` says, or
@@ -70,7 +70,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
 
 def retried(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """Runs a method of an object with a `_database` `with_retry`. Inside a transaction it is run
-    once: what is retried there is the whole.
+    once, because the whole transaction is retried.
     """
 
     @functools.wraps(method)

@@ -3,7 +3,7 @@
 The threads of a process use it in turn. A thread that must not wait (it renews leases) has
 *patience*: while another thread is in a long statement, it opens a second connection for one use.
 
-A pooler (PgBouncer with `pool_mode = transaction`) gives each transaction to any of its own
+A pooler (PgBouncer with `pool_mode = transaction`) gives each transaction to any of its
 connections. So nothing may last longer than a transaction: no settings of a session, no prepared
 statements, no search path (`qualified` names each table with its schema).
 """
@@ -64,7 +64,7 @@ class ServerConnection:
         self._is_owner = beside is None
         self._held: Any = None  # while it is our turn
         self._single: Any = None  # opened for a single use
-        self._user: object | None = None  # of the turn
+        self._user: object | None = None  # Identifies the present turn.
         if beside is None:
             self._check_url()
 
@@ -106,7 +106,7 @@ class ServerConnection:
             raise
 
     def give_back(self) -> None:
-        """It is not our turn any more; once more changes nothing."""
+        """Gives the turn back. A second call changes nothing."""
         self._held = None
         if self._single is not None:
             self._single.close()
@@ -116,7 +116,7 @@ class ServerConnection:
 
     @contextlib.contextmanager
     def transaction(self, mode: str = "") -> Generator[None]:
-        """All statements inside take effect together or not at all; see `flush` for when. It is
+        """All statements inside take effect together or not at all. See `flush` for when. It is
         part of no other transaction.
 
         Args:
@@ -146,11 +146,11 @@ class ServerConnection:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is our turn: in a transaction."""
+        """True in a transaction."""
         return self._held is not None
 
     def execute(self, text: str, values: Any = None) -> Any:
-        """Runs a statement that names tables without their schema; its cursor."""
+        """Runs a statement that names tables without their schema, and returns its cursor."""
         with self.turn() as raw, self.translated_errors():
             return raw.execute(qualified(text, self._schema), values)
 
@@ -190,7 +190,7 @@ class ServerConnection:
             raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
         except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction) as error:
             raise LedgerDamaged(file=self.place, problem=_line(error)) from error
-        except errors.ReadOnlySqlTransaction as error:  # a standby; the next may be the primary
+        except errors.ReadOnlySqlTransaction as error:  # A standby. The next may be the primary.
             if self._held is not None:
                 self._held.close()
             raise ConnectionLost(place=self.place, problem=_line(error)) from error
@@ -224,8 +224,8 @@ class ServerConnection:
                 raise BadDatabaseURL(place=self.place, problem=f"its port is `{port}`")
 
     def _problem(self, text: str) -> str:
-        """What is wrong with the URL. Of what is quoted of it, no more than is shown of it: the
-        rest may be of a password.
+        """The problem with the URL. It quotes no more of the URL than `place` shows: the rest may
+        belong to a password.
         """
         text = re.sub(r' in URI: ".*"', "", text)
         shown = f"{self.place} ]"  # a bracket that is missing is quoted too
@@ -233,7 +233,7 @@ class ServerConnection:
 
 
 class _Turn:
-    """What the threads of a process share: the connection, and whose turn it is.
+    """The connection that the threads of a process share, and the thread that uses it.
 
     The lock knows which thread has it: an interrupt may come as it is taken, before anything is
     noted of it.
@@ -245,17 +245,17 @@ class _Turn:
         self.raw: Any = None  # psycopg's
 
     def take(self, by: ServerConnection, patience_seconds: float) -> bool:
-        """From here to `give_back` it is their turn; False: another's, for all this time."""
+        """Takes the turn until `give_back`. False if another thread had it for all this time."""
         if not self._lock.acquire(timeout=patience_seconds):
             return False
-        if self._holder is not None:  # in this very thread
+        if self._holder is not None:  # This very thread holds it.
             self._lock.release()
             return False
         self._holder = by
         return True
 
     def give_back(self, by: ServerConnection) -> None:
-        """Whether or not it is their turn; what an interrupt has left counts as theirs."""
+        """Gives the turn back if it has it. A turn left by an interrupt counts as its own."""
         if self._holder is by:
             self._holder = None
         elif self._holder is not None:
@@ -271,7 +271,7 @@ class _Turn:
 
 
 def _is_usable(raw: Any) -> bool:
-    """Whether it is connected and between two transactions."""
+    """True if it is connected and between two transactions."""
     return not raw.closed and raw.info.transaction_status.name == "IDLE"
 
 
@@ -279,8 +279,8 @@ def _is_usable(raw: Any) -> bool:
 def qualified(text: str, schema: str) -> str:
     """A statement with its tables and functions named by their schema.
 
-    Only those of the run's own tables that follow a word of SQL before a table are changed: columns
-    may be called like tables.
+    A table is changed only after a word of SQL that precedes tables, because columns may be called
+    like tables.
     """
     tables, functions = _names("TABLE"), _names("FUNCTION")
     text = re.sub(

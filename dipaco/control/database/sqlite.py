@@ -2,7 +2,7 @@
 
 WAL, and always BEGIN IMMEDIATE: a transaction that reads first and writes later can fail in a way
 that no waiting cures. SQLite's own lock is unfair, and with many writers some wait for seconds. So
-writers first take a lock on a file beside the ledger (`writers_turn.py`), which the system grants
+writers first take a lock on a file beside the ledger (`write_lock.py`), which the system grants
 in order.
 """
 
@@ -25,13 +25,13 @@ from dipaco.control.database.contract import (
     with_storable_text,
 )
 from dipaco.control.database.host_mark import HostMark
-from dipaco.control.database.writers_turn import Turn
+from dipaco.control.database.write_lock import WriteLock
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
 from dipaco.files import PRIVATE, translate_os_errors
 
 FOLD = "PRAGMA wal_checkpoint(TRUNCATE)"
-TURN_SECONDS = 30.0  # for which a writer waits for its turn, before it says who holds it
-SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a little
+TURN_SECONDS = 30.0  # A writer waits so long for the lock before it says who holds it.
+SPARE_BYTES = 64 << 10  # The index of the write-ahead log takes a little less.
 
 
 class SQLite:
@@ -40,17 +40,17 @@ class SQLite:
     Args:
       file: its place.
       turn_seconds: for which a transaction waits while another process is in one; then it raises
-        `TurnHeld`, which is retried as the loss of a server is.
+        `WriteLockHeld`, which is retried as the loss of a server is.
     """
 
     is_remote = False
 
     def __init__(self, file: Path, *, turn_seconds: float | None = None):
         self._file = file
-        self._turn: Turn | None = None
+        self._turn: WriteLock | None = None
         self._turn_seconds = TURN_SECONDS if turn_seconds is None else turn_seconds
         self._inside: object | None = None  # the transaction that we are in
-        self._log: int | None = None  # write-ahead log; SQLite keeps it open as long as we do
+        self._log: int | None = None  # Write-ahead log. SQLite keeps it open as long as we do.
         self.epoch = clock.epoch()
         self._host: HostMark | None = None
         if str(file) != ":memory:":
@@ -63,7 +63,7 @@ class SQLite:
         try:
             with self._translate_errors():
                 if str(file) != ":memory:":
-                    self._turn = Turn(file.with_name(f"{file.name}-turn"), self._turn_seconds)
+                    self._turn = WriteLock(file.with_name(f"{file.name}-turn"), self._turn_seconds)
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 # A commit is flushed by `flush`, after the lock is released: the system flushes the
                 # commits of many writers at once. A power cut undoes the last commits, in order; a
@@ -87,7 +87,7 @@ class SQLite:
             self.flush()
 
     @contextlib.contextmanager
-    def _begun(self, begin: str, end: str, turn: Turn | None) -> Generator[None]:
+    def _begun(self, begin: str, end: str, turn: WriteLock | None) -> Generator[None]:
         """A transaction, and no part of another. An interrupt may come where no `finally` runs as
         long as its traceback is kept: what it has left is ended here, or by `close`.
         """
@@ -109,7 +109,7 @@ class SQLite:
                 raise
 
     def _leave(self) -> None:
-        """Undoes what is not committed, and gives back the turn; once more changes nothing."""
+        """Rolls back, and gives back the turn. A second call changes nothing."""
         try:
             if self._connection.in_transaction:  # a full disk has rolled it back by itself
                 self._connection.execute("ROLLBACK")
@@ -123,7 +123,7 @@ class SQLite:
         return self._connection.in_transaction
 
     def lock(self, *subjects: str) -> None:
-        """There is one writer at a time; a transaction holds the only lock."""
+        """There is one writer at a time. A transaction holds the only lock."""
 
     def lock_keys(self, *subjects: str) -> list[str]:
         return []

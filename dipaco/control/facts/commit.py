@@ -7,7 +7,7 @@ without a row are deleted later (`workers/keeping.py`).
 import json
 from collections.abc import Collection, Iterable
 
-from dipaco.control.claims.assigned_workers import homes_of
+from dipaco.control.claims.assigned_workers import assignments_of
 from dipaco.control.claims.history import note_attempts
 from dipaco.control.claims.queue import (
     Queue,
@@ -53,12 +53,12 @@ class Commit:
         self._quorums, self._facts = quorums, facts
 
     def finish(
-        self, plan: Plan, claim: Claim, facts: Iterable[Fact], *, settles: bool = False
+        self, plan: Plan, claim: Claim, facts: Iterable[Fact], *, assigns: bool = False
     ) -> list[Task]:
         """Records the facts of a finished task, and makes due what they make due. All or nothing.
 
         Args:
-          settles: the paths that were trained are assigned to the worker from now on.
+          assigns: the paths that were trained are assigned to the worker from now on.
 
         Returns:
           What is due now, without outer steps: only the database knows whether they are.
@@ -67,16 +67,16 @@ class Commit:
           ClaimLost: another worker holds the task, or has finished it. Nothing was recorded.
         """
         facts, has_tried = list(facts), False
-        homes = homes_of(plan, facts, claim.worker) if settles else {}
+        assignments = assignments_of(plan, facts, claim.worker) if assigns else {}
 
         def record() -> list[Task]:
             nonlocal has_tried
             if has_tried and self._queue.is_finished_by(claim):
                 return []  # the connection broke during the commit, which went through
             has_tried = True
-            if self._database.is_remote and self._finish_training(plan, claim, facts, homes):
+            if self._database.is_remote and self._finish_training(plan, claim, facts, assignments):
                 return []
-            return self._finish(plan, claim, facts, homes)
+            return self._finish(plan, claim, facts, assignments)
 
         return with_retry(record, self._database.reconnect)
 
@@ -87,20 +87,22 @@ class Commit:
         partial_snapshot: PartialSnapshot,
         needed: Collection[ModuleId] = (),
     ) -> None:
-        """Gives a training task back inside its phase; the next worker continues from there.
+        """Gives a training task back inside its phase. The next worker continues from there.
 
         Args:
           claim: dropped.
           partial_snapshot: where the next worker continues.
           needed: the modules at the start of this phase that the next step needs. While one is
-            missing, the task waits; recording the last of them makes it due.
+            missing, the task waits. Recording the last of them makes it due.
 
         Raises:
           ClaimLost: another worker holds the task. Nothing was recorded.
         """
         arm, phase = claim.task.arm, claim.task.phase
         with self._database.transaction():
-            if needed:  # by what records a module too, which then finds the task waiting
+            if (
+                needed
+            ):  # A commit that records a module locks this too, and then finds the task waiting.
                 self._database.lock(of_modules_ready(arm, phase))
             dropped = self._database.rows("drop_claim", **key_of(claim))
             if not dropped:
@@ -123,7 +125,7 @@ class Commit:
             self._put_partial_snapshot(claim.task, partial_snapshot)
 
     def _finish_training(
-        self, plan: Plan, claim: Claim, facts: list[Fact], homes: dict[str, str]
+        self, plan: Plan, claim: Claim, facts: list[Fact], assignments: dict[str, str]
     ) -> bool:
         """The most frequent commit, as one statement. False, with nothing changed, if the facts
         are of other kinds or the task was done again.
@@ -153,7 +155,7 @@ class Commit:
                 contributions=json.dumps(contributions),
                 lock_keys=self._database.lock_keys(*lock_subjects(plan, facts)),
                 outer=json.dumps(outer),
-                homes=json.dumps(homes),
+                assignments=json.dumps(assignments),
             )
             self._database.flush()
         except KeyTaken as error:
@@ -161,7 +163,7 @@ class Commit:
         return done == "done"
 
     def _finish(
-        self, plan: Plan, claim: Claim, facts: list[Fact], homes: dict[str, str]
+        self, plan: Plan, claim: Claim, facts: list[Fact], assignments: dict[str, str]
     ) -> list[Task]:
         database = self._database
         try:
@@ -182,7 +184,7 @@ class Commit:
                 for arm, phase in dict.fromkeys(scored):
                     self._release(plan, arm, phase)
                 add_tasks(database, tasks)
-                for key, worker in homes.items():
+                for key, worker in assignments.items():
                     database.change("change_meta", key=key, value=worker)
                 database.change("credit_worker", name=claim.worker, seconds=seconds)
         except KeyTaken as error:

@@ -1,4 +1,4 @@
-"""Facts of a run, as they are read: what each task made, and the frontier that the scheduler
+"""Reading the facts of a run: the results of each task, and the frontier that the scheduler
 reads.
 """
 
@@ -24,16 +24,16 @@ from dipaco.topology import ModuleId
 
 
 class Snapshot(NamedTuple):
-    """Where a path's snapshot is, and what its position counts."""
+    """A path's snapshot, and how far it has come."""
 
     receipt: Receipt
-    step: int  # of the arm's schedule
-    position: int  # in the data of `batches`
+    step: int  # Counted in the arm's schedule.
+    position: int  # Counted in the data of `batches`.
     batches: str
 
 
 class StoredModule(NamedTuple):
-    """Where a module at a phase is."""
+    """The objects of a module at a phase."""
 
     parameters: Receipt
     outer_state: Receipt | None
@@ -43,7 +43,7 @@ class OuterStep(NamedTuple):
     """The outer step that made a module as it is at the start of a phase."""
 
     phase: int
-    gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
+    gradient_norm: float | None  # Norm of the mean outer gradient. None = nothing was averaged.
     gradient_stats: GradientStats | None
 
 
@@ -53,18 +53,21 @@ class PartialSnapshot(NamedTuple):
     receipt: Receipt  # snapshot of parameters and inner state
     step: int  # inner steps taken in all
     batches: str
-    losses: tuple[float, ...]  # of the steps of this phase
+    losses: tuple[float, ...]  # Losses of this phase's steps.
     seconds: float
 
 
 class Facts:
-    """What is recorded of one run; a `Frontier` of the scheduler."""
+    """The recorded facts of one run, which are a `Frontier` of the scheduler."""
 
     def __init__(self, database: Database):
         self._database = database
 
     def stage(self, stage: str, phase: int = 0) -> StageDone:
-        """What a stage made; `route`, at the phase of an alternation. Raises `NotAvailable`."""
+        """The result of a stage. `route` has one at the phase of each alternation too.
+
+        Raises `NotAvailable`.
+        """
         row = self._database.one("get_stage", stage=stage, phase=phase)
         if row is None:
             raise NotAvailable(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
@@ -76,7 +79,7 @@ class Facts:
         return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
 
     def slices(self, stage: str, step: str = "") -> list[SliceDone]:
-        """What the slices of a stage made that are done, of one step or of all; in order."""
+        """Results of a stage's slices that are done, of one step or of all, in order."""
         rows = self._database.rows("list_slices", names=f"{stage} {step + ' ' if step else ''}%")
         return sorted((slice_done(*row) for row in rows), key=lambda fact: (fact.step, fact.slice))
 
@@ -88,7 +91,7 @@ class Facts:
         return StoredModule(Receipt(*row[:3]), Receipt(*row[3:6]) if row[3] else None)
 
     def has_module(self, arm: str, module: ModuleId, phase: int) -> bool:
-        """Whether a module has reached a phase."""
+        """True if a module has reached a phase."""
         row = self._database.one("get_module", arm=arm, module=str(module), phase=phase)
         return row is not None
 
@@ -128,7 +131,7 @@ class Facts:
         ]
 
     def partial_snapshot(self, arm: str, path: int, phase: int) -> PartialSnapshot | None:
-        """Where a path stopped inside a phase, if it did."""
+        """The state of a path that stopped inside a phase. None if it did not."""
         row = self._database.one("get_partial_snapshot", arm=arm, path=path, phase=phase)
         if row is None:
             return None
@@ -187,11 +190,13 @@ class Facts:
         return evaluations
 
     def samples(self, arm: str | None = None) -> list[Sampled]:
-        """What releases made of the run's prompts: of an arm, or of all; phases ascending."""
+        """Continuations of the run's prompts by the releases of an arm, or of all; phases
+        ascending.
+        """
         return sampled_facts(self._database.rows("list_samples", arm=arm))
 
     def newest_samples(self, arm: str) -> Sampled | None:
-        """What the newest release of an arm that was sampled made of them; None: none so far."""
+        """Continuations by the newest release of an arm that was sampled. None = none so far."""
         return next(iter(sampled_facts(self._database.rows("newest_samples", arm=arm))), None)
 
     # The frontier, as the scheduler asks for it.

@@ -1,4 +1,4 @@
-"""How far a run is, and what its training took: what `status`, the metrics and the report show."""
+"""Progress of a run and costs of its training, for `status`, the metrics and the report."""
 
 import json
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from dipaco.control.database.contract import Database
 
 
 class TrainingTotals(NamedTuple):
-    """What the training of an arm took, over all its paths."""
+    """Costs of training an arm, over all its paths."""
 
     tokens: int
     seconds: float
-    bytes_sent: int  # modules and contributions, were each path on a machine of its own
+    bytes_sent: int  # Modules and contributions, as if each path were alone on a machine.
     path_phases: int  # phases, counted once for each path that took part
 
 
@@ -30,19 +30,19 @@ class NewestPhase(NamedTuple):
     arm: str
     path: int
     phase: int
-    step: int  # of the arm's schedule
-    loss: float | None  # of the last inner step
-    tokens: int  # of all its phases
+    step: int  # Counted in the arm's schedule.
+    loss: float | None  # Loss of the last inner step.
+    tokens: int  # Sum over all its phases.
 
 
 class RunProgress:
-    """Of one run."""
+    """The progress of one run."""
 
     def __init__(self, database: Database):
         self._database = database
 
     def phases_reached(self, arm: str, num_modules: int) -> int:
-        """The last phase that all modules of an arm have reached; -1 where there is none."""
+        """The last phase that all modules of an arm have reached. -1 if there is none."""
         row = self._database.one("phases_reached", arm=arm, num_modules=num_modules)
         return -1 if row is None else row[0]
 
@@ -70,7 +70,7 @@ class RunProgress:
         return [loss for (values,) in rows for loss in json.loads(values)]
 
     def training_totals(self, arm: str, before: int | None = None) -> TrainingTotals:
-        """Of all phases, or of those before one."""
+        """Sums over all phases, or over the phases before one."""
         if before is None:
             row = self._database.one("training_totals", arm=arm)
         else:

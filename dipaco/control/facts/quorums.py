@@ -4,7 +4,7 @@ Once enough contributions of a phase are in, the rest has a *grace period*: `out
 the database's clock. Then the step is due without them. The worker that claims a step decides which
 contributions it takes, before it begins: a step that is done again after a crash takes the same and
 comes to the same bytes, whatever has arrived meanwhile.
-A contribution is taken once (a primary key sees to that): by the step of its own phase or, late, by
+A contribution is taken once (a primary key sees to that): by the step of its phase or, late, by
 the next, which waits for it.
 """
 
@@ -23,7 +23,7 @@ from dipaco.topology import ModuleId
 class TakenContribution(NamedTuple):
     """A contribution, and the outer step that took it."""
 
-    phase: int  # of the contribution
+    phase: int  # The contribution's.
     path: int
     step: int  # the phase of the outer step
 
@@ -65,7 +65,7 @@ class Quorums:
     @retried
     def end_grace(self, plan: Plan) -> list[Task]:
         """Makes due the steps whose grace is over, and returns them. If the clock is another after
-        a reboot, or was set back, the grace starts again; if it was set forth, it ends early.
+        a reboot, or was set back, the grace starts again. If it was set forth, it ends early.
         """
         database, epoch = self._database, self._database.epoch
         arms = [
@@ -84,8 +84,8 @@ class Quorums:
 
     @retried
     def take(self, claim: Claim) -> list[TakenContribution]:
-        """What the claimed step takes, in the order of its sum: by phase (late ones first) and
-        path. Decided at the first call; later calls return the same.
+        """The contributions that the claimed step takes, in the order of its sum: by phase (late
+        ones first) and path. The first call decides, and later calls return the same.
 
         Raises:
           ClaimLost: another worker holds the step. Nothing was changed.
@@ -99,11 +99,11 @@ class Quorums:
                 if not database.rows("taken", **of):
                     database.change("take", **of)
                 return [TakenContribution(*row) for row in database.rows("taken", **of)]
-        except KeyTaken as error:  # by the worker that holds the step now
+        except KeyTaken as error:  # The worker that holds the step now has taken them.
             raise ClaimLost(task=task) from error
 
     def of_step(self, task: Task) -> list[TakenContribution]:
-        """What an outer step has taken, in the order of its sum."""
+        """The contributions that an outer step has taken, in the order of its sum."""
         rows = self._database.rows("taken", arm=task.arm, module=task.subject, step=task.phase)
         return [TakenContribution(*row) for row in rows]
 
@@ -116,7 +116,7 @@ class Quorums:
         return self._by_step("newest_taken", arm)
 
     def late(self, arm: str) -> dict[tuple[ModuleId, int], list[TakenContribution]]:
-        """(module, step) -> late contributions; steps of their own phase took all others."""
+        """(module, step) -> late contributions. Steps of their own phase took all others."""
         return self._by_step("late_taken", arm)
 
     def num_taken(self, arm: str) -> int:

@@ -97,14 +97,14 @@ def record(database: Database, fact: Fact) -> None:
         case Sampled():
             for number, sample in enumerate(fact.samples):
                 values = sample._asdict()
-                # As JSON: a text may hold characters that PostgreSQL does not take.
+                # JSON, because a text may hold characters that PostgreSQL does not take.
                 values |= {name: json.dumps(values[name]) for name in ("prompt", "text")}
                 values["has_ended"] = int(sample.has_ended)
                 change("add_sample", arm=fact.arm, phase=fact.phase, number=number, **values)
 
 
 def row_of_contribution(fact: Contribution) -> dict[str, Any]:
-    """By column."""
+    """The row of a fact, by column."""
     return {
         "arm": fact.arm,
         "module": str(fact.module),
@@ -116,7 +116,7 @@ def row_of_contribution(fact: Contribution) -> dict[str, Any]:
 
 
 def row_of_trained(fact: PathTrained) -> dict[str, Any]:
-    """By column."""
+    """The row of a fact, by column."""
     return {
         "arm": fact.arm,
         "path": fact.path,
@@ -135,16 +135,16 @@ def row_of_trained(fact: PathTrained) -> dict[str, Any]:
 
 
 def lock_subjects(plan: Plan, facts: Iterable[Fact]) -> list[str]:
-    """What to lock before the scheduler counts these facts. Facts that share a subject commit
-    serially. Otherwise two commits could each miss that the set is complete.
+    """The locks that are needed before the scheduler counts these facts. Facts that share a subject
+    commit serially. Otherwise two commits could each miss that the set is complete.
     """
     return [subject for fact in facts for subject in _lock_subjects(plan, fact)]
 
 
 def _lock_subjects(plan: Plan, fact: Fact) -> tuple[str, ...]:
     match fact:
-        # With a quorum a contribution may be late, and a path's next phase waits for the path
-        # itself as well as for its modules.
+        # A contribution may be late if there is a quorum. A path's next phase then waits for the
+        # path itself as well as for its modules.
         case Contribution() if plan.arm(fact.arm).has_quorum:
             return (_of_module(fact),)
         case ModuleReady() if plan.arm(fact.arm).has_quorum:
@@ -191,7 +191,7 @@ def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: fl
 
 
 def name_of_slice(fact: SliceDone) -> str:
-    """In the table of stages, where stages themselves have no spaces in their names."""
+    """The slice's name in the table of stages. Stages themselves have no spaces in their names."""
     return " ".join(fact.task[:3])
 
 
@@ -210,7 +210,7 @@ def slice_done(name: str, artifacts: str, summary: str, seconds: float) -> Slice
 
 
 def sampled_facts(rows: Iterable[tuple]) -> list[Sampled]:
-    """Rows of the table of samples, those of one release one after another."""
+    """The facts of rows of the table of samples. Rows of one release follow each other."""
     by_release: dict[tuple[str, int], list[Sample]] = {}
     for arm, phase, domain, document, path, prompt, text, num_tokens, has_ended in rows:
         texts = json.loads(prompt), json.loads(text)

@@ -18,7 +18,7 @@ from dipaco.control.planning.tasks import PRIORITY, SLICED, Claim, Contribution,
 from dipaco.errors import ClaimLost
 from dipaco.schedule.plan import Plan
 
-MOST_REDOS = 3  # of one task for another, until that one is done; then a person must look
+MOST_REDOS = 3  # A task is redone so often for another one; then a person must look.
 
 
 class Refusal(NamedTuple):
@@ -26,8 +26,8 @@ class Refusal(NamedTuple):
 
     what: str  # its name in the store
     reason: str
-    task: str  # that was done again for it
-    worker: str  # that found it
+    task: str  # The task that was done again for it.
+    worker: str  # The worker that found it.
 
 
 class Redos:
@@ -46,7 +46,7 @@ class Redos:
           claim: dropped.
           cause: the task that made the input.
           what: name of the object that is damaged, or was refused.
-          reason: what is wrong with it; `status` shows it.
+          reason: the defect. `status` shows it.
           refused: a contribution to delete.
 
         Raises:
@@ -85,7 +85,7 @@ class Redos:
             )
 
     def refuse(self, claim: Claim, contribution: Contribution, reason: str) -> None:
-        """Deletes a wrong contribution; its path is trained again. Raises as `redo`."""
+        """Deletes a wrong contribution. Its path is trained again. Raises as `redo`."""
         path = str(contribution.path)
         cause = Task("train", contribution.arm, path, contribution.phase)
         self.redo(claim, cause, contribution.message.name, reason, refused=contribution)
@@ -102,17 +102,17 @@ class Redos:
         return {number: Refusal(*row) for number, *row in rows}
 
     def newest_refusal(self) -> int:
-        """The number of the newest; 0 where there is none."""
+        """The number of the newest refusal. 0 if there is none."""
         ((number,),) = self._database.rows("newest_refusal")
         return number
 
     def num_refusals(self) -> int:
-        """In the whole run."""
+        """Number of refusals in the whole run."""
         ((count,),) = self._database.rows("num_refusals")
         return count
 
     def maker_of(self, plan: Plan, name: str) -> Task | None:
-        """The task that made an object; None if the run can go on without it."""
+        """The task that made an object. None if the run can go on without it."""
         one = self._database.one
         if row := one("maker_of_snapshot", name=name):
             return _training(plan, *row)
@@ -140,7 +140,7 @@ class Redos:
 
     @retried
     def forget_partial_snapshot(self, name: str) -> bool:
-        """Deletes the partial snapshot called `name`; False if there is none."""
+        """Deletes the partial snapshot called `name`. False if there is none."""
         with self._database.transaction():
             return bool(self._database.change("drop_partial_snapshot_named", name=name))
 

@@ -30,11 +30,11 @@ from dipaco.control.planning.tasks import (
 
 
 def stands(database: Database, task: Task, fact: Fact) -> bool:
-    """Whether what is recorded stands, so that the fact of a task done again is not. What does not
-    stand is dropped here.
+    """True if the recorded fact stands, so that the fact of a task done again is not recorded. A
+    fact that does not stand is dropped here.
 
     Raises:
-      NotReproduced: it is recorded with other bytes, and something that was made of those is needed
+      NotReproduced: it is recorded with other bytes, and something that was made of these is needed
         again.
     """
     match fact:
@@ -97,7 +97,7 @@ def _trained_stands(database: Database, task: Task, fact: PathTrained) -> bool:
     if row is None:
         return False
     if row[1] == fact.snapshot.digest:
-        # Each attempt writes its snapshot into a folder of its own.
+        # Each attempt writes its snapshot into a new folder.
         database.change("move_snapshot", **what, name=fact.snapshot.name)
         return True
     database.rows("lock_later_phases", arm=fact.arm, subject=str(fact.path), phase=fact.phase)
@@ -115,7 +115,7 @@ def _stands(
     known: str,
     new: str,
 ) -> bool:
-    """Whether a row stands though its task has made other bytes; dropped if not.
+    """True if a row stands though its task has made other bytes; dropped if not.
 
     Args:
       drop: the statement that drops it.

@@ -1,4 +1,4 @@
-"""What of a run is kept.
+"""Retention of a run's objects and records.
 
 retention.py  which objects no fact needs any more
 cleaning.py   a finished run gives up what it would go on from

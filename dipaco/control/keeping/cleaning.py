@@ -17,13 +17,13 @@ KEY = "cleaned"
 
 
 class Cleanings:
-    """Of one run."""
+    """The cleanings of one run."""
 
     def __init__(self, database: Database):
         self._database = database
 
     def removed(self) -> dict[str, int] | None:
-        """Kind -> bytes that the first cleaning found to remove; None: there was none."""
+        """Kind -> bytes that the first cleaning found to remove. None = there was none."""
         row = self._database.one("get_meta", key=KEY)
         return None if row is None else json.loads(row[0])
 
@@ -41,7 +41,7 @@ class Cleanings:
 
     @retried
     def record(self, removed: Mapping[str, int]) -> None:
-        """From now on the run cannot go on, and of each arm the newest release alone is there.
+        """Records that the run cannot go on, and that each arm has its newest release alone.
 
         Args:
           removed: kind -> bytes that are going to be deleted.

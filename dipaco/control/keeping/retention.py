@@ -8,7 +8,7 @@ from dipaco.topology import ModuleId
 
 
 class Retention:
-    """Of one run."""
+    """The retention of one run."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -18,7 +18,7 @@ class Retention:
     ) -> list[str]:
         """Names of the contributions that a module at phase `newest` leaves behind. Those of `keep`
         phases are kept, the one that is being gathered included. Where a contribution may have been
-        late, those of as many steps are.
+        late, as many steps are kept.
         """
         of = {"arm": arm.name, "module": str(module), "newest": newest, "keep": keep}
         query = "superseded_taken" if arm.has_quorum else "superseded_contributions"
@@ -47,15 +47,15 @@ class Retention:
         return [name for (name,) in self._database.rows("superseded_modules", **of)]
 
     def live_names(self, *, snapshots: int, contributions: int, but: str = "") -> set[str]:
-        """Names of the newest snapshots of every path, those of the arm `but` left out, and of the
-        newest phases of contributions, so many of each; and of what stopped part-way.
+        """Names of the newest snapshots of every path, without the arm `but`, and of the newest
+        phases of contributions, so many of each. Partial snapshots are included.
         """
         keep = {"snapshots": snapshots, "contributions": contributions, "but": but}
         return {name for (name,) in self._database.rows("live_names", **keep)}
 
     def modules_of_finished(self, plan: Plan, arm: str, *, states: int) -> set[str]:
-        """Names of the modules that a finished run is asked for: those of every release, the base
-        model, those of `arm` at every phase, and its outer states at the newest `states` phases.
+        """Names of the modules that a finished run is asked for: modules of every release, the base
+        model, modules of `arm` at every phase, and its outer states at the newest `states` phases.
         """
         needed, newest = self.released(plan), plan.arm(arm).phases
         for of, phase, name, state_name in self._database.rows("module_objects"):
@@ -66,8 +66,8 @@ class Retention:
         return needed
 
     def released(self, plan: Plan, *, is_newest_only: bool = False) -> set[str]:
-        """Names of the modules of every release, or of the newest of each arm; of the modules as
-        they were at its phase; and of the base model, which routes.
+        """Names of the modules of every release, or of the newest of each arm. Included are the
+        modules as they were at its phase, and the base model, which routes.
         """
         releases = sorted(self._database.rows("release_bodies"))
         newest = {arm: phase for arm, phase, _ in releases}
@@ -86,6 +86,6 @@ class Retention:
 
     def object_bytes(self) -> dict[str, int]:
         """Name -> bytes of every module, state, contribution, snapshot and score that was ever
-        recorded; many are deleted by now.
+        recorded. Many are deleted by now.
         """
         return dict(self._database.rows("object_bytes"))

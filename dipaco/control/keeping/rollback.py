@@ -30,7 +30,7 @@ class Rollback(NamedTuple):
     """One return to an earlier phase."""
 
     arm: str
-    phase: int  # that the arm went back to
+    phase: int  # The arm went back to it.
     set_aside: dict[str, int]  # kind of fact -> how many
 
 
@@ -42,7 +42,7 @@ class Rollbacks:
 
     @retried
     def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
-        """Puts an arm back to the start of `phase`; returns the rows set aside, by table.
+        """Puts an arm back to the start of `phase`. Returns the rows set aside, by table.
 
         Args:
           arm: the arm that goes back.
@@ -59,7 +59,7 @@ class Rollbacks:
             lock_whole_run(database)
             refuse_cleaned(database)
             # First: from here on a claim of these tasks waits for this transaction and then finds
-            # none; a claim made before is seen below.
+            # none. A claim made before is seen below.
             database.change("aside_tasks", **of)
             database.change("forget_failures_aside")
             database.change("forget_recoveries_aside")

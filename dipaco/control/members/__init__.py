@@ -1,4 +1,4 @@
-"""Who takes part in a run, and what they are asked to do.
+"""The workers and volunteers of a run, and the commands that they follow.
 
 members.py      the workers, and how much of their time counted
 meta.py         values of the run: its command, desired workers, program version

@@ -1,4 +1,4 @@
-"""What each volunteer has done for a run, over all paths and sessions."""
+"""The work of each volunteer for a run, over all paths and sessions."""
 
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from dipaco.control.members.swarms import Swarms
 class VolunteerRecord(NamedTuple):
     """One name, and what was counted of its sessions."""
 
-    place: int  # 1 = most samples; equal ones share a place
+    place: int  # 1 = most samples. Equal ones share a place.
     name: str
     samples: int
-    share: float  # of the samples of all volunteers
-    steps: int  # of a group, that it had a part in
+    share: float  # Share of the samples of all volunteers.
+    steps: int  # Group steps that it had a part in.
     paths: tuple[int, ...]
     is_here: bool
-    does: str  # "computes, waits": what each of its machines does now; empty where none is here
-    samples_per_second: float  # of these machines, while they compute
+    does: str  # "computes, waits": what each of its machines does now. Empty if none is here.
+    samples_per_second: float  # Speed of these machines while they compute.
 
 
 def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
@@ -31,7 +31,7 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
     samples: Counter[str] = Counter()
     steps: Counter[str] = Counter()
     paths: dict[str, set[int]] = defaultdict(set)
-    doing: dict[str, list[str]] = defaultdict(list)  # of each that is here
+    doing: dict[str, list[str]] = defaultdict(list)  # Activities of each volunteer that is present.
     speeds: dict[str, float] = defaultdict(float)
     for swarm in swarms.statuses():
         for session, peer in swarm["peers"].items():
@@ -43,7 +43,7 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
             steps[share.name] += share.steps
             paths[share.name].add(share.path)
     total, ranked = samples.total(), sorted(samples, key=lambda name: (-samples[name], name))
-    place_of: dict[int, int] = {}  # by samples
+    place_of: dict[int, int] = {}  # Samples -> place.
     for place, name in enumerate(ranked, start=1):
         place_of.setdefault(samples[name], place)
     return [
@@ -63,5 +63,5 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
 
 
 def _holder(session: str) -> str:
-    """Of the credential of a session, whose name is `HOLDER/…`."""
+    """The credential's name of a session that is called `HOLDER/…`."""
     return session.rpartition("/")[0]

@@ -7,7 +7,7 @@ from dipaco.control.claims.history import note_event
 from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 
 
 class Member(NamedTuple):
@@ -16,19 +16,19 @@ class Member(NamedTuple):
     name: str
     host: str
     pid: int
-    machine: str  # what the bits of its results depend on
+    machine: str  # The bits of its results depend on it.
     state: str  # here, left, lost
     silent_seconds: float  # since its last heartbeat, by the database's clock: to be shown only
-    live_seconds: float  # from joining to its last heartbeat, each time that it took part
-    committed_seconds: float  # of them, spent in tasks that were recorded
+    live_seconds: float  # Time from joining to the last heartbeat, summed over its stays.
+    committed_seconds: float  # The part of it spent in tasks that were recorded.
     committed_tasks: int
     lost_tasks: int  # leases that it lost
-    epoch: str  # of the clock that counts these seconds
+    epoch: str  # Names the clock that counts these seconds.
     joined: float  # on that clock
     heartbeats: int  # a counter: whether a worker is alive is seen by its growing
     is_silent: bool  # a process that ends leases has seen no heartbeat for `LEASE_SECONDS`
-    life: str  # its process, told from any other's on any machine
-    kinds: tuple[str, ...]  # of the tasks that it does; none: not recorded
+    process_id: str  # its process, told from any other's on any machine
+    kinds: tuple[str, ...]  # Kinds of task that it does. Empty = not recorded.
     last_words: str  # why it ended, if not in order
 
     @property
@@ -52,7 +52,7 @@ class Members:
 
     @property
     def epoch(self) -> str:
-        """Of the clock as it is now."""
+        """Names the clock as it is now."""
         return self._database.epoch
 
     @retried
@@ -62,7 +62,7 @@ class Members:
         *,
         host: str,
         pid: int,
-        life: str,
+        process_id: str,
         machine: str,
         version: str,
         kinds: Collection[str] = (),
@@ -71,7 +71,7 @@ class Members:
         """Registers a worker.
 
         Args:
-          life: of its process, another than that of any other process ever.
+          process_id: unique among all processes of all machines.
           kinds: of the tasks that it does.
           after: the member of this name whose place it takes, if there is one.
 
@@ -84,11 +84,11 @@ class Members:
                 name=name,
                 host=host,
                 pid=pid,
-                life=life,
+                process_id=process_id,
                 machine=machine,
                 version=version,
                 epoch=self._database.epoch,
-                after=None if after is None else after.life,
+                after=None if after is None else after.process_id,
                 kinds=",".join(kinds),
             )
             if changed:
@@ -96,18 +96,18 @@ class Members:
             return bool(changed)
 
     @retried
-    def heartbeat(self, name: str, life: str) -> bool:
-        """Records that a worker is alive; False if another was registered under its name."""
+    def heartbeat(self, name: str, process_id: str) -> bool:
+        """Records that a worker is alive. False if another was registered under its name."""
         with self._database.transaction(is_durable=False):
-            return bool(self._database.change("heartbeat", name=name, life=life))
+            return bool(self._database.change("heartbeat", name=name, process_id=process_id))
 
     @retried
-    def leave(self, name: str, life: str, last_words: str = "") -> None:
-        """Records that a worker has left, and why if not in order; nothing if another was
+    def leave(self, name: str, process_id: str, last_words: str = "") -> None:
+        """Records that a worker has left, and why if not in order. Does nothing if another was
         registered under its name.
         """
         with self._database.transaction(is_durable=False):
-            of = {"name": name, "life": life, "last_words": last_words}
+            of = {"name": name, "process_id": process_id, "last_words": last_words}
             if self._database.change("leave", **of):
                 note_event(self._database, "left", name, last_words)
 
@@ -115,8 +115,10 @@ class Members:
     def list(self) -> list[Member]:
         """All workers that ever took part, by name."""
         return [
-            Member(*row, bool(is_silent), life, tuple(kinds.split(",")) if kinds else (), words)
-            for *row, is_silent, life, kinds, words in self._database.rows(
+            Member(
+                *row, bool(is_silent), process_id, tuple(kinds.split(",")) if kinds else (), words
+            )
+            for *row, is_silent, process_id, kinds, words in self._database.rows(
                 "list_workers", epoch=self._database.epoch
             )
         ]
@@ -138,7 +140,7 @@ class Members:
 def _as_seen_here(member: Member) -> Member:
     if member.state != "here":
         return member
-    if Life.parse(member.life).is_over():
+    if ProcessId.parse(member.process_id).is_over():
         return member._replace(state="lost")
     is_silent = member.is_silent or member.silent_seconds > LEASE_SECONDS
     return member._replace(is_silent=is_silent)

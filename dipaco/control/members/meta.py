@@ -19,25 +19,25 @@ BEFORE_DRAIN = "command before the upgrade's drain"
 
 
 class RunCommand(NamedTuple):
-    """What the workers of a run do from now on, and which program version they must be."""
+    """The present command to the workers of a run, and the program version that they must have."""
 
     name: str  # run, pause, drain
-    version: str | None  # that the run is pinned to
+    version: str | None  # The run is pinned to it.
 
 
 class DesiredWorkers(NamedTuple):
-    """How many workers a launcher is asked to keep."""
+    """A request to a launcher to keep so many workers."""
 
     workers: int
-    identity: str  # of the request: the same number asked for again is another request
+    identity: str  # Tells requests apart: the same number asked for again is another request.
 
 
 class LauncherState(NamedTuple):
-    """What a launcher was started with, and how many workers it keeps since."""
+    """The arguments of a launcher, and the number of workers that it keeps since."""
 
     given: int  # `--workers`
     wanted: int
-    requests: Sequence[str]  # identities of those that it followed, or that were older
+    requests: Sequence[str]  # Identities of the requests that it followed, and of older ones.
 
 
 class WorkSummary(NamedTuple):
@@ -61,20 +61,20 @@ class Meta:
 
     @retried
     def remember(self, key: str, value: str) -> str:
-        """Stores a value unless there is one already; returns the one that is stored."""
+        """Stores a value unless there is one already. Returns the one that is stored."""
         with self._database.transaction():
             self._database.change("remember_meta", key=key, value=value)
         return self.get(key) or value
 
     @retried
     def change_config(self, config: str) -> None:
-        """The run's settings from now on, JSON; processes that work on it keep what they read."""
+        """The run's settings from now on, JSON. Processes that work on it keep what they read."""
         with self._database.transaction():
             self._database.change("change_meta", key="config", value=config)
 
     def hosts_secret(self) -> str:
-        """What the hosts of a worker sign with; made the first time. Each process that
-        reads the ledger has it.
+        """The secret that the hosts of a worker sign with. The first call makes it. Each process
+        that reads the ledger has it.
         """
         return self.remember("hosts_secret", secrets.token_hex(32))
 
@@ -105,7 +105,7 @@ class Meta:
 
     @retried
     def want_workers(self, count: int, launcher: str | None = None) -> None:
-        """How many workers one launcher keeps from now on; every launcher, if it is None."""
+        """Sets how many workers one launcher keeps from now on. None = every launcher."""
         request = f"{count} {uuid.uuid4().hex}"
         with self._database.transaction():
             self._database.change("change_meta", key=_workers_of(launcher), value=request)
@@ -123,30 +123,29 @@ class Meta:
             self._database.change("change_meta", **values)
 
     def launcher(self, name: str) -> LauncherState | None:
-        """As it was noted last; None: no launcher of this name was ever started."""
+        """The state that was noted last. None = no launcher of this name was ever started."""
         text = self.get(f"launcher {name}")
         return None if text is None else LauncherState(*json.loads(text))
 
-    def launcher_life(self, name: str) -> str | None:
-        """The life of the process that took the name last; None: none has."""
-        return self.get(_life_of(name))
+    def launcher_process(self, name: str) -> str | None:
+        """The process that took the name last. None = no process has."""
+        return self.get(_process_of(name))
 
     @retried
-    def take_launcher_name(self, name: str, life: str, *, after: str | None) -> bool:
+    def take_launcher_name(self, name: str, process_id: str, *, after: str | None) -> bool:
         """Records that a launcher has a name.
 
         Args:
-          life: of its process.
-          after: `launcher_life` as it was seen; None = nobody had the name.
+          after: `launcher_process` as it was seen. None = no process had the name.
 
         Returns:
           False: another process took the name first.
         """
         with self._database.transaction():
-            self._database.lock(_life_of(name))
-            if self.get(_life_of(name)) not in (after, life):
+            self._database.lock(_process_of(name))
+            if self.get(_process_of(name)) not in (after, process_id):
                 return False
-            self._database.change("change_meta", key=_life_of(name), value=life)
+            self._database.change("change_meta", key=_process_of(name), value=process_id)
             return True
 
     @retried
@@ -196,5 +195,5 @@ def _workers_of(launcher: str | None) -> str:
     return "workers" if launcher is None else f"workers {launcher}"
 
 
-def _life_of(launcher: str) -> str:
-    return f"life of launcher {launcher}"
+def _process_of(launcher: str) -> str:
+    return f"process of launcher {launcher}"

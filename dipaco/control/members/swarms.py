@@ -1,4 +1,4 @@
-"""What the ledger knows of swarms: credentials, backbones, group steps, and the status of each."""
+"""The ledger's records of swarms: credentials, backbones, group steps, and the status of each."""
 
 import json
 from typing import Any, NamedTuple
@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 from dipaco.control.database.contract import Database, storable
 from dipaco.control.database.retry import retried
 
-REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
+REFUSALS = "swarm_refusals"  # Key prefix, before serial and session, of the reason of a refusal.
 EVIDENCE = "swarm_evidence"  # likewise, of a session that was found to lie
-OPTIONS = "swarm_options"  # with arm and path: the value of the run that has them
+OPTIONS = "swarm_options"  # Key prefix, before arm and path, of a path's options.
 UNSTAFFED = "unstaffed "
-MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
-PROVED = "proved"  # how the reason begins where one such session is enough
+MAX_REFUSALS = 3  # A credential is locked after so many refused sessions.
+PROVED = "proved"  # A reason that begins so locks a credential at once.
 
 
 def is_locking(reasons: tuple[str, ...]) -> bool:
-    """Whether a credential is locked whose sessions were refused for that."""
+    """True if a credential is locked whose sessions were refused for that."""
     return len(reasons) >= MAX_REFUSALS or any(one.startswith(PROVED) for one in reasons)
 
 
@@ -34,7 +34,7 @@ class LockedCredential(NamedTuple):
 
     serial: str
     name: str
-    reasons: tuple[str, ...]  # of each session that was refused
+    reasons: tuple[str, ...]  # One for each refused session.
 
 
 class GroupStep(NamedTuple):
@@ -46,11 +46,11 @@ class GroupStep(NamedTuple):
     targets: float
     seconds: float
     blocks: dict[str, list[int]]
-    delay: int = 0  # by so many steps its gradients' parameters are older than those it changed
+    delay: int = 0  # Its gradients' parameters are so many steps older than those it changed.
 
 
 class StepShare(NamedTuple):
-    """In how many steps of a path a name computed so many blocks."""
+    """The number of a path's steps in which a name computed so many blocks."""
 
     path: int
     name: str
@@ -67,7 +67,7 @@ class Swarms:
 
     @retried
     def issue(self, serial: str, name: str, role: str, not_after: float) -> None:
-        """Puts a credential on the list of those that are accepted."""
+        """Puts a credential on the list of accepted ones."""
         with self._database.transaction():
             self._database.change(
                 "put_swarm_credential", serial=serial, name=name, role=role, not_after=not_after
@@ -75,7 +75,7 @@ class Swarms:
 
     @retried
     def revoke(self, name: str) -> int:
-        """Revokes all credentials of a volunteer; returns how many it has had."""
+        """Revokes all credentials of a volunteer. Returns how many it has had."""
         with self._database.transaction():
             return self._database.change("revoke_swarm_credentials", name=name)
 
@@ -83,7 +83,7 @@ class Swarms:
     def refuse(
         self, serial: str, session: str, reason: str, evidence: dict[str, Any] | None = None
     ) -> tuple[str, ...]:
-        """A session of a credential was refused for good; it counts once. The `MAX_REFUSALS`th
+        """A session of a credential was refused for good. It counts once. The `MAX_REFUSALS`th
         locks the credential, and the first that is `PROVED`, of which `evidence` (JSON values) is
         kept. Returns the reasons of all of them.
         """
@@ -121,7 +121,7 @@ class Swarms:
 
     @retried
     def evidence(self) -> list[dict[str, Any]]:
-        """What shows that sessions have lied, as it was kept."""
+        """The recorded evidence that sessions have lied."""
         rows = self._database.rows("swarm_refusals", keys=f"{EVIDENCE}/%")
         return [json.loads(value) for _, value in rows]
 
@@ -134,7 +134,7 @@ class Swarms:
     def put_backbone(
         self, worker: str, arm: str, path: int, address: str, *, is_staffed: bool = True
     ) -> None:
-        """Where `worker` is the backbone of a path.
+        """Records that `worker` is the backbone of a path.
 
         Other workers leave the path to it from now on, as long as it lives and has volunteers
         (`is_staffed`). It claims no other path, and without volunteers none.
@@ -150,8 +150,8 @@ class Swarms:
         self, arm: str, path: int, options: dict[str, str]
     ) -> tuple[dict[str, str], list[str]]:
         """Records the options that all backbones of a path have in common, unless other ones are
-        recorded and some backbone has not left in order. Returns those that are recorded now, and
-        the backbones.
+        recorded and some backbone has not left in order. Returns the recorded options, and the
+        backbones.
         """
         key = _options_of(arm, path)
         subjects = {"subject": str(path), "other": _unstaffed(path)}
@@ -164,7 +164,7 @@ class Swarms:
         return options if row is None else json.loads(row[0]), [worker for (worker,) in rows]
 
     def options(self, arm: str, path: int) -> dict[str, str]:
-        """Those that the backbones of a path have in common; empty before there are any."""
+        """Options that the backbones of a path have in common. Empty before there are any."""
         row = self._database.one("get_meta", key=_options_of(arm, path))
         return {} if row is None else json.loads(row[0])
 
@@ -175,9 +175,9 @@ class Swarms:
 
     @retried
     def backbones(self, arm: str, path: int, *, is_staffed: bool | None = None) -> dict[str, str]:
-        """Worker -> address of the live backbones; the newest heartbeat first.
+        """Worker -> address of the live backbones, the newest heartbeat first.
 
-        `is_staffed`: only those with volunteers, or without; None = all.
+        `is_staffed`: only those with volunteers, or without. None = all.
         """
         subjects = str(path), _unstaffed(path)
         first, second = subjects if is_staffed is None else (subjects[not is_staffed],) * 2
@@ -185,7 +185,7 @@ class Swarms:
 
     @retried
     def addresses(self) -> list[str]:
-        """Where volunteers reach the live backbones of all paths."""
+        """Addresses at which volunteers reach the live backbones of all paths."""
         return [address for (address,) in self._database.rows("swarm_addresses")]
 
     @retried
@@ -198,7 +198,7 @@ class Swarms:
 
     @retried
     def wants(self, arm: str, path: int, worker: str) -> bool:
-        """Whether a live backbone has volunteers for a path that `worker` trains without them."""
+        """True if a live backbone has volunteers for a path that `worker` trains without them."""
         values = {"arm": arm, "subject": str(path), "worker": worker}
         return bool(self._database.rows("swarm_wants", **values))
 
@@ -218,7 +218,7 @@ class Swarms:
 
     @retried
     def shares(self) -> list[StepShare]:
-        """Of all steps that were taken; costs the same after any number of them."""
+        """The shares of all steps. They cost the same after any number of steps."""
         return [StepShare(*row) for row in self._database.rows("swarm_shares")]
 
     @retried
@@ -246,6 +246,6 @@ def _options_of(arm: str, path: int) -> str:
     return f"{OPTIONS}/{arm}/{path}"
 
 
-def _unstaffed(path: int) -> str:
-    """The subject of a backbone without volunteers: that of no task."""
-    return f"{UNSTAFFED}{path}"
+def _unmanned(path: int) -> str:
+    """The subject of a backbone without volunteers. No task has it."""
+    return f"{UNMANNED}{path}"

@@ -27,7 +27,7 @@ class Release(NamedTuple):
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
 
     def modules_of(self, path: int) -> dict[ModuleId, Receipt]:
-        """Where the modules of one path lie."""
+        """Receipts of the modules of one path."""
         return {
             ModuleId.parse(module): self.objects[digest]
             for module, digest in self.paths[path].items()
@@ -53,9 +53,9 @@ def make_release(
     """The release of an arm at the start of one phase.
 
     Args:
-      arm, phase, topology: what is released.
-      modules: for every path where (at least) its modules lie: as they are at that phase, or, where
-        paths stop early, as they were at the path's best.
+      arm, phase, topology: the release.
+      modules: for every path where (at least) its modules lie: in that phase or, where
+        paths stop early, at the path's best.
       companions: what belongs to it, by name: digests.
     """
     of_paths = [

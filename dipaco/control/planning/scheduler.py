@@ -1,5 +1,5 @@
-"""Which tasks does a new fact make due? A pure function; its cost depends on what changed, not on
-the history.
+"""The scheduler says which tasks a new fact makes due. It is a pure function. Its cost depends on
+the change, not on the history.
 
 There is no global barrier (DiPaCo section 3): a module steps when its own contributions are in, and
 a path continues when its own modules have stepped. An alternation is a barrier by its nature: the
@@ -7,12 +7,12 @@ router needs the labels of every path before it can route documents again, and u
 has data to train on.
 
 Many paths may record contributions to one module at the same moment. So whether all are in is not
-decided here: `AwaitedStep` states it as a condition, which the database checks where it counts.
+decided here: `AwaitedStep` states it as a condition, which the database checks.
 
 With a quorum (`outer.quorum`), a module may step while a path is late, and takes that path's
 contribution with its next step (`QuorumStep`). The next step waits for it, so no path is late by
-more than one phase. A late path finishes its phase first; every path takes every phase in order,
-each from its modules as they are at the start of that phase.
+more than one phase. A late path finishes its phase first. Every path takes every phase in order,
+each from its modules at the start of that phase.
 
 With a delay (`outer.delay`), a path begins its next phase as soon as it has finished one, and needs
 the modules only some steps later. Where they are not there then, its task waits (`waiting`) until
@@ -133,7 +133,7 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
 
 def _after_slice(plan: Plan, fact: SliceDone, frontier: Frontier) -> Iterable[Task]:
     """All text is read before it is known which documents stay, and all of it is tokens before it
-    is put together; all features are there before documents are routed.
+    is put together. All features are there before documents are routed.
     """
     if fact.step == "merge":
         return _of_all_slices(fact.stage, "tokenise", plan.slices)

@@ -1,7 +1,7 @@
-"""What a finished stage says of what it made, as records: the `summary` of its fact.
+"""Summaries of finished stages, as records: the `summary` of their facts.
 
-In the ledger a summary is a JSON object, which `status` shows as it is. What a run has nothing to
-say about is left out of it, and what an older version did not say yet is missing there.
+The ledger holds a summary as a JSON object, which `status` shows as it is. A value that a run does
+not have is left out.
 """
 
 from typing import Any, Self
@@ -12,7 +12,7 @@ from dipaco.control.planning.tasks import StageDone
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What all of them share: from a fact, and to the JSON object of one."""
+    """A record that is read from a fact and written as its JSON object."""
 
     @classmethod
     def of(cls, stage: StageDone) -> Self:
@@ -23,7 +23,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Prepared(Summary, frozen=True, kw_only=True):
-    """Of `prepare`: the corpus."""
+    """Summary of `prepare`: the corpus."""
 
     documents: dict[str, int]  # split -> documents
     tokens: int
@@ -35,20 +35,20 @@ class Prepared(Summary, frozen=True, kw_only=True):
 
 
 class Routed(Summary, frozen=True, kw_only=True, omit_defaults=True):
-    """Of `route`: the shards of all paths, in order."""
+    """Summary of `route`: the shards of all paths, in order."""
 
     documents: list[int]
     domains: list[dict[str, int]] = []  # domain -> documents
     valid: list[int]  # validation documents
-    small_models_seconds: float | None = None  # of fitting the small models that route
-    outside_bounds: str = ""  # which shards are outside their bounds, in a sentence
+    small_models_seconds: float | None = None  # Time to fit the small models that route.
+    outside_bounds: str = ""  # A sentence that names the shards outside their bounds.
 
 
 class Alternated(Routed, frozen=True, kw_only=True, omit_defaults=True):
-    """Of `route` before a later phase: also what that changed."""
+    """Summary of `route` before a later phase: also the changes."""
 
     labels: list[int]  # documents of the router that are best under each path
-    before_calibration: list[int]  # of these documents, how many each path gets
+    before_calibration: list[int]  # Number of these documents that each path gets.
     after_calibration: list[int]
     agreement: float  # share of them that the router before sends to their best path
     agreement_after: float  # this one
@@ -58,17 +58,17 @@ class Alternated(Routed, frozen=True, kw_only=True, omit_defaults=True):
 class ReroutedEvery(msgspec.Struct, frozen=True, kw_only=True):
     """The last release on the validation documents, where a path is chosen so often."""
 
-    every: int | None  # tokens; None = once, by the document router
+    every: int | None  # Tokens. None = once, by the document router.
     perplexity: float
     switches: int  # changes of path within documents
-    tokens_read_again: int  # by the paths that took over
+    tokens_read_again: int  # Tokens that paths read again as they took over.
     tokens: int  # predicted
 
 
 class Rerouted(Summary, frozen=True, kw_only=True):
-    """Of `reroute`: the router within documents, and what it brings."""
+    """Summary of `reroute`: the router within documents, and its benefit."""
 
     rows: list[ReroutedEvery]
     release: int  # phase of the release that it is of
     step: int = 0  # after which the router was kept
-    hold_out_loss: float | None = None  # then; None = it was not measured
+    hold_out_loss: float | None = None  # Then. None = it was not measured.

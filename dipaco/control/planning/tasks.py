@@ -65,12 +65,12 @@ class Task(NamedTuple):
 
     @property
     def step(self) -> str:
-        """Of one of the stages `SLICED`: which step it does a slice of; empty: the whole stage."""
+        """The step of a sliced stage that it does a slice of. Empty = the whole stage."""
         return self.arm if self.kind in SLICED else ""
 
     @property
     def slice(self) -> int:
-        """Of that step."""
+        """Its slice of that step."""
         return int(self.subject)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Claim(NamedTuple):
     task: Task
     task_id: int
     attempt: int  # fencing token: a later claim of the same task has a higher one
-    worker: str  # that claimed it
+    worker: str  # The worker that claimed it.
     since: float = 0.0  # seconds of `clock.now_seconds` of the process that claimed it
 
 
@@ -95,8 +95,8 @@ class GradientStats(NamedTuple):
     """The outer gradients of a module in a phase: their norms, and how much they agree."""
 
     norms: dict[int, float]  # path -> norm of its outer gradient
-    cosine: float | None  # mean over pairs of paths; None where a single path goes through
-    # Between their mean and that of the phase before; None where that did not move the module.
+    cosine: float | None  # Mean over pairs of paths. None if a single path goes through.
+    # Between their mean and the mean of the phase before. None if that did not move the module.
     lag_cosine: float | None
 
 
@@ -111,19 +111,19 @@ class ModuleReady:
     phase: int
     parameters: Receipt
     outer_state: Receipt | None = None
-    gradient_norm: float | None = None  # of the mean outer gradient that made it
-    gradient_stats: GradientStats | None = None  # of the paths that it is the mean of
+    gradient_norm: float | None = None  # Norm of the mean outer gradient that made it.
+    gradient_stats: GradientStats | None = None  # Statistics of the paths in that mean.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What one path contributes to one module after `phase`."""
+    """The contribution of one path to one module after `phase`."""
 
     arm: str
     path: int
     module: ModuleId
     phase: int
-    base_digest: str  # of the module's parameters that the path started from
+    base_digest: str  # Digest of the parameters that the path started from.
     message: Receipt
 
 
@@ -135,22 +135,22 @@ class PathTrained:
     path: int
     phase: int
     snapshot: Receipt  # digest of the restored tree, not of the files
-    step: int  # of the arm's schedule, after this phase
-    position: int  # batches taken of this data; the path may have trained on other data before
+    step: int  # Counted in the arm's schedule, after this phase.
+    position: int  # Batches taken of this data. The path may have trained on other data before.
     batches: str  # fingerprint of the data that the position counts in
     losses: tuple[float, ...]  # per inner step
     tokens: int
     seconds: float
-    bytes_down: int  # that a path on a machine of its own fetches for its modules before the phase
+    bytes_down: int  # Modules that a path alone on a machine fetches before the phase.
     bytes_up: int  # contributions that it sends after the phase
-    machine: str  # what its bits depend on: kind and number of devices, CPUs, compiler
+    machine: str  # Its bits depend on this: kind and number of devices, CPUs, compiler.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageDone:
-    """`prepare`, `route`, `reroute` or `report` is done; what it made, by name.
+    """`prepare`, `route`, `reroute` or `report` is done: its results, by name.
 
-    `route` is done again at the phase of each alternation; what was made before stays.
+    `route` is done again at the phase of each alternation. Earlier results stay.
     """
 
     stage: Kind
@@ -173,7 +173,7 @@ class SliceDone:
 
     @property
     def task(self) -> Task:
-        """That did it."""
+        """The task that did it."""
         return Task(self.stage, self.step, str(self.slice))
 
 
@@ -190,13 +190,13 @@ class PathLabelled:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathChecked:
-    """How well a path, as it is at the start of `phase`, predicts what its shard holds out."""
+    """The loss of a path, at the start of `phase`, on the documents that its shard holds out."""
 
     arm: str
     path: int
     phase: int
     loss: float  # mean nats per token
-    best_phase: int  # of the lowest loss since the path has had this shard; where it stops
+    best_phase: int  # Phase of the lowest loss since the path has had this shard. It stops there.
     seconds: float
 
 
@@ -231,17 +231,17 @@ class Sample(NamedTuple):
     """A prompt, continued by the path of a release that it was routed to."""
 
     domain: str
-    document: int  # of validation, whose first tokens are the prompt
+    document: int  # A validation document. Its first tokens are the prompt.
     path: int
     prompt: str
     text: str  # without the prompt
-    num_tokens: int  # of the text
+    num_tokens: int  # Length of the text.
     has_ended: bool  # the text ended by itself; else it was cut there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """A release continued the run's prompts; always the same ones, in the same order."""
+    """A release continued the run's prompts, always the same ones in the same order."""
 
     arm: str
     phase: int

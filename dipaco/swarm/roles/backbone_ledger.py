@@ -89,7 +89,7 @@ class BackboneLedger:
         places = self._swarms.backbones(self._place.arm, self._place.path)
         for worker, at in places.items():
             if at == address and worker != self._place.worker:
-                process = self._ledger.reaper.life_of_holder(worker)
+                process = self._ledger.reaper.process_of_holder(worker)
                 return None if process is None else (worker, process)
         return None
 

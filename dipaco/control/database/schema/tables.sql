@@ -73,7 +73,7 @@ CREATE TABLE workers (
   name               TEXT PRIMARY KEY,
   host               TEXT NOT NULL,
   pid                BIGINT NOT NULL,
-  life               TEXT NOT NULL,  -- its process: two containers may share host and pid
+  process_id               TEXT NOT NULL,  -- its process: two containers may share host and pid
   machine            TEXT NOT NULL,  -- what the bits of its results depend on
   version            TEXT NOT NULL,
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),

@@ -1,7 +1,7 @@
-"""The turn of a writer: a lock on a file beside the ledger, which the system grants in order.
+"""The write lock of a ledger: a lock on a file beside it, which the system grants in order.
 
-A process that is stopped, or hangs, inside a transaction keeps its turn, and everybody else would
-wait without end. So waiting has a limit, and the file says whose turn it is.
+A process that is stopped, or hangs, inside a transaction keeps the lock, and everybody else would
+wait without end. So waiting has a limit, and the file names the holder.
 """
 
 import _thread
@@ -13,33 +13,33 @@ import threading
 from pathlib import Path
 
 from dipaco.control.database.retry import ConnectionLost
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 
-MOST_BYTES = 200  # of what the file says
+MOST_BYTES = 200  # Length of the file's text.
 
 
-class TurnHeld(ConnectionLost):
+class WriteLockHeld(ConnectionLost):
     """The ledger {place} cannot be written: {problem}."""
 
 
-class Turn:
-    """The turns of one process. An interrupt may come anywhere: then `give_back` is to be called,
-    though `take` has not returned or `give_back` has been called.
+class WriteLock:
+    """One process's use of the lock. An interrupt may come anywhere. Then `give_back` is to be
+    called, though `take` has not returned or `give_back` has been called.
 
     Args:
       file: beside the ledger.
-      wait_seconds: for one's turn.
+      wait_seconds: limit of a wait for the lock.
     """
 
     def __init__(self, file: Path, wait_seconds: float):
         self._file, self._wait_seconds = file, wait_seconds
         self._descriptor = _open(file)
-        self._waiter: _Waiter | None = None  # whose file has the lock, or will have
-        name = f"process {os.getpid()} on {socket.gethostname()}\n{Life.here()}"
+        self._waiter: _Waiter | None = None  # Its file has the lock, or will have it.
+        name = f"process {os.getpid()} on {socket.gethostname()}\n{ProcessId.here()}"
         self._name = name.encode()[:MOST_BYTES]
 
     def take(self) -> None:
-        """From here to `give_back` it is our turn. Raises `TurnHeld`."""
+        """Takes the lock until `give_back`. Raises `WriteLockHeld`."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -47,12 +47,12 @@ class Turn:
             self._waiter.begin()
             if not self._waiter.is_granted_within(self._wait_seconds):
                 self.give_back()
-                raise TurnHeld(place=self._file, problem=self._problem()) from None
+                raise WriteLockHeld(place=self._file, problem=self._problem()) from None
         with contextlib.suppress(OSError):  # a full disk: it is only a name
             os.pwrite(self._descriptor, self._name.ljust(MOST_BYTES), 0)
 
     def give_back(self) -> None:
-        """It is not our turn any more, and we wait for none; once more changes nothing."""
+        """Releases the lock, and waits for it no more. A second call changes nothing."""
         if self._waiter is not None:
             self._waiter.end()
             self._waiter = None
@@ -63,11 +63,11 @@ class Turn:
         os.close(self._descriptor)
 
     def _problem(self) -> str:
-        """Who holds the turn, and what to do. The name in the file is of who wrote it last; where
-        that cannot be who holds it, there is no advice to end it.
+        """Names the holder, and advises. The file has the name of the last holder that could write
+        it. If this cannot be the present holder, there is no advice to end it.
         """
         name = os.pread(self._descriptor, MOST_BYTES, 0).decode(errors="replace").strip()
-        who, _, life = name.partition("\n")
+        who, _, process_id = name.partition("\n")
         number = next((word for word in who.split() if word.isdigit()), "PID")
         advice = (
             f". There, `kill -CONT {number}` lets it go on and `kill -9 {number}` ends it; nothing "
@@ -75,7 +75,7 @@ class Turn:
         )
         if name == self._name.decode():
             who, advice = "another thread of this process, or a process without its name there,", ""
-        elif not who or _has_ended(life):
+        elif not who or _has_ended(process_id):
             who, advice = "a process that has not written its name there", ""
         return (
             f"{who} has been inside a transaction for {self._wait_seconds:.0f} s, and is stopped "
@@ -83,18 +83,18 @@ class Turn:
         )
 
 
-def _has_ended(life: str) -> bool:
-    """Whether a process, by what it has written, is certainly no more."""
-    neighbour = Life.here().neighbour(life)
+def _has_ended(process_id: str) -> bool:
+    """True if the process that wrote this text has certainly ended."""
+    neighbour = ProcessId.here().neighbour(process_id)
     return neighbour is not None and neighbour.is_over()
 
 
 class _Waiter:
-    """A thread that waits in the system's queue, which no limit of ours shortens, with an open file
-    of its own. A waiter that has given up lets go of its turn when it comes.
+    """A thread that waits in the system's queue, which no limit of ours shortens, with its own open
+    file. A waiter that has given up releases the lock when it gets it.
 
-    Both threads first say where they are and then look at the other, so that one of them lets go;
-    a lock between them might be kept by the one that is interrupted.
+    Both threads first say where they are and then look at the other, so that one thread lets go. A
+    lock between them might be kept by an interrupted thread.
 
     No `Event`, nor a `Thread`, whose start waits for one: they are written in Python, and may turn
     an interrupt into an error of their own.
@@ -114,7 +114,7 @@ class _Waiter:
         return self._until_granted.acquire(timeout=seconds)
 
     def end(self) -> None:
-        """Lets go of the turn, or waits for it no more; once more changes nothing."""
+        """Releases the lock, or waits for it no more. A second call changes nothing."""
         self._has_given_up = True
         if self._is_granted:
             self._opened.close()

@@ -1,4 +1,4 @@
-"""Homes: a path's next phase is left to the worker whose machine has what it begins from."""
+"""A path's next phase is left to the worker whose machine has what it begins from."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.control.conftest import do_until, facts_of
 def settle(ledger, arm, path, worker):
     """The worker has what the next phase of a path begins from; a commit records it."""
     with ledger._database.transaction():
-        ledger._database.change("change_meta", key=f"home {arm}/{path}", value=worker)
+        ledger._database.change("change_meta", key=f"assigned {arm}/{path}", value=worker)
 
 
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
@@ -25,7 +25,7 @@ def paths(ledger, plan):
     first = do_until(ledger, plan, "train")
     ledger.queue.give_back(first)
     for name in ("ana", "ben"):
-        ledger.members.join(name, life=name, **HERE)
+        ledger.members.join(name, process_id=name, **HERE)
     for claim in iter(lambda: ledger.queue.claim("ana"), None):
         if claim.task.arm != "modular" or claim.task.kind != "train":
             ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
@@ -46,7 +46,7 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
     assert paths("ben") == [0, 1, 2, 3]
     for path in (0, 1):
         settle(ledger, "modular", path, "ana")
-    assert ledger.homes.home_of("modular", 1) == "ana"
+    assert ledger.assigned_workers.worker_of("modular", 1) == "ana"
     assert paths("ben") == [2, 3]
     assert paths("ana") == [0, 1, 2, 3]
     held = ledger.queue.claim("ana")
@@ -69,10 +69,10 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
 def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
     settle(ledger, "modular", 0, "ana")
     ledger.members.leave("ana", "ana")
-    ledger.members.join("ana", **HERE, life="later", kinds=("outer", "score"))
+    ledger.members.join("ana", **HERE, process_id="later", kinds=("outer", "score"))
     assert paths("ben", is_patient=True) == [0, 1, 2, 3], "it came back to do other tasks"
     ledger.members.leave("ana", "later")
-    ledger.members.join("ana", **HERE, life="at last", kinds=("outer", "train"))
+    ledger.members.join("ana", **HERE, process_id="at last", kinds=("outer", "train"))
     assert paths("ben") == [1, 2, 3]
     ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_staffed=False)
     assert paths("ana") == [], "a backbone without volunteers claims no path"
@@ -128,15 +128,19 @@ def test_a_path_has_its_home_from_the_commit_of_its_phase(ledger, plan):
     ledger.queue.give_back(claim)
     late = ledger.queue.claim("ben", ["train"])
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, claim, facts, settles=True)
-    assert ledger.homes.home_of("modular", 0) is None
-    ledger.commit.finish(plan, late, facts, settles=True)
-    assert ledger.homes.home_of("modular", 0) == "ben"
+        ledger.commit.finish(plan, claim, facts, assigns=True)
+    assert ledger.assigned_workers.worker_of("modular", 0) is None
+    ledger.commit.finish(plan, late, facts, assigns=True)
+    assert ledger.assigned_workers.worker_of("modular", 0) == "ben"
     ledger.redos.redo(ledger.queue.claim("ana", ["train"]), late.task, "a snapshot", "it is lost")
     again = ledger.queue.claim("ana", ["train"])
     assert again.task == late.task
-    ledger.commit.finish(plan, again, facts, settles=True)
-    assert ledger.homes.home_of("modular", 0) == "ana", "it has what a lost one is made of again"
+    ledger.commit.finish(plan, again, facts, assigns=True)
+    assert ledger.assigned_workers.worker_of("modular", 0) == "ana", (
+        "it has what a lost one is made of again"
+    )
     other = ledger.queue.claim("ana", ["train"])
     ledger.commit.finish(plan, other, facts_of(plan, other.task))
-    assert ledger.homes.home_of(other.task.arm, other.task.path) is None, "machines share a disk"
+    assert ledger.assigned_workers.worker_of(other.task.arm, other.task.path) is None, (
+        "machines share a disk"
+    )

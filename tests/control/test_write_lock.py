@@ -15,10 +15,10 @@ import pytest
 
 from dipaco.control.database import retry, sqlite
 from dipaco.control.database.sqlite import SQLite
-from dipaco.control.database.writers_turn import Turn, TurnHeld, _Waiter
+from dipaco.control.database.write_lock import WriteLock, WriteLockHeld, _Waiter
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.process_id import Life
+from dipaco.control.process_id import ProcessId
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +56,7 @@ def test_the_process_that_holds_the_turn_is_named_with_what_to_do(file, stopped)
     who = f"process {stopped.pid} on {socket.gethostname()} has been inside a transaction"
     said = f"{who}.*`kill -CONT {stopped.pid}` .*`kill -9 {stopped.pid}`"
     for _ in range(3):
-        with pytest.raises(TurnHeld, match=said), database.transaction():
+        with pytest.raises(WriteLockHeld, match=said), database.transaction():
             raise AssertionError("it is another's turn")
     assert database.rows("get_meta", key="who") == [], "readers do not wait"
     database.close()
@@ -65,7 +65,7 @@ def test_the_process_that_holds_the_turn_is_named_with_what_to_do(file, stopped)
 @pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL])
 def test_others_go_on_when_it_goes_on_or_is_gone(file, stopped, number):
     database = SQLite(file, turn_seconds=0.05)
-    with pytest.raises(TurnHeld), database.transaction():
+    with pytest.raises(WriteLockHeld), database.transaction():
         pass
     stopped.send_signal(number)
     assert stopped.wait(timeout=60) == (0 if number == signal.SIGCONT else -signal.SIGKILL)
@@ -141,7 +141,7 @@ def test_who_is_interrupted_as_the_turn_is_given_back_has_given_it_back(
 def test_a_turn_that_was_waited_for_and_never_begun_with_is_left_to_others(
     tmp_path, monkeypatch, how
 ):
-    first, second, third = (Turn(tmp_path / "turn", seconds) for seconds in (60.0, 60.0, 5.0))
+    first, second, third = (WriteLock(tmp_path / "turn", seconds) for seconds in (60.0, 60.0, 5.0))
     begin = _Waiter.begin
     monkeypatch.setattr(_Waiter, "begin", lambda waiter: (begin(waiter), first.give_back()))
     first.take()
@@ -155,10 +155,10 @@ def test_a_turn_that_was_waited_for_and_never_begun_with_is_left_to_others(
 @pytest.mark.parametrize(
     ("holder", "advises"),
     [
-        (Life.here(), False),
-        (Life.here()._replace(began="0"), False),  # it has ended, and its number is ours
-        (Life.here()._replace(namespace="pid:[1]", pid=2**22 + 1), True),
-        (Life.here()._replace(boot="another", pid=2**22 + 1), True),
+        (ProcessId.here(), False),
+        (ProcessId.here()._replace(began="0"), False),  # it has ended, and its number is ours
+        (ProcessId.here()._replace(namespace="pid:[1]", pid=2**22 + 1), True),
+        (ProcessId.here()._replace(boot="another", pid=2**22 + 1), True),
     ],
     ids=["this process", "one that has ended", "in another container", "on another machine"],
 )
@@ -171,19 +171,19 @@ def test_nobody_is_told_to_end_this_process_or_one_that_has_certainly_ended(
     first, second = SQLite(file), SQLite(file, turn_seconds=0.05)
     with first.transaction():
         with monkeypatch.context() as patch:
-            patch.setattr(Life, "here", lambda: holder)
+            patch.setattr(ProcessId, "here", lambda: holder)
             patch.setattr("os.getpid", lambda: holder.pid)
-            written = Turn(file.with_name("elsewhere"), 0.0)
+            written = WriteLock(file.with_name("elsewhere"), 0.0)
             written.take()
             text = file.with_name("elsewhere").read_bytes()
             written.close()
         file.with_name(f"{file.name}-turn").write_bytes(text)
-        with pytest.raises(TurnHeld) as held:
+        with pytest.raises(WriteLockHeld) as held:
             second.transaction().__enter__()
     said = str(held.value)
     assert (f"`kill -9 {holder.pid}`" in said) == advises
     assert (f"process {holder.pid} on {socket.gethostname()} has been" in said) == advises
-    assert ("another thread of this process" in said) == (holder == Life.here())
+    assert ("another thread of this process" in said) == (holder == ProcessId.here())
     for database in (first, second):
         database.close()
 
