@@ -246,6 +246,6 @@ def _options_of(arm: str, path: int) -> str:
     return f"{OPTIONS}/{arm}/{path}"
 
 
-def _unmanned(path: int) -> str:
+def _unstaffed(path: int) -> str:
     """The subject of a backbone without volunteers. No task has it."""
-    return f"{UNMANNED}{path}"
+    return f"{UNSTAFFED}{path}"
