@@ -191,8 +191,9 @@ def _as_postgresql(found: re.Match[str]) -> str:
     refuse = r"RAISE integrity_constraint_violation USING MESSAGE = \1;"
     body = REFUSAL.sub(refuse, body)
     when = f" WHEN ({condition})" if condition else ""
-    trigger = queries("postgresql")["trigger"]
-    return trigger.format(name=name, event=event, when=when, body=body.rstrip())
+    texts = queries("postgresql")
+    function = texts["trigger_function"].format(name=name, body=f"{body}  RETURN new;\n")
+    return f"{function}\n" + texts["trigger"].format(name=name, event=event, when=when)
 
 
 def _read(name: str) -> str:

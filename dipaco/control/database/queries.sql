@@ -535,11 +535,11 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 -- drop_schema@postgresql: of a run that another process began first
 DROP SCHEMA {schema} CASCADE;
 
--- trigger@postgresql: of `tables.sql`, as this database has it
+-- trigger_function@postgresql: the body of a trigger of `tables.sql`
 CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-{body}
-  RETURN new;
-END $$;
+{body}END $$;
+
+-- trigger@postgresql: a trigger of `tables.sql`
 CREATE TRIGGER {name} {event} FOR EACH ROW{when} EXECUTE FUNCTION {name}();
 
 -- search_here@postgresql: until the transaction ends, for the schema's scripts
