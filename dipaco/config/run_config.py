@@ -244,7 +244,6 @@ def check_mesh(config: RunConfig, sizes: Mapping[str, int]) -> None:
     """Raises `SettingsDisagree` for batches that a mesh cannot divide.
 
     Args:
-      config: of the run.
       sizes: devices along each axis of its mesh.
     """
     inner = config.inner

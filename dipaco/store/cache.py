@@ -37,9 +37,8 @@ class FileCache:
     """The fetched files under a folder of run folders.
 
     Args:
-      runs: the folder.
-      max_bytes: of all fetched files together.
-      clock: wall clock in seconds.
+      max_bytes: bound for all fetched files together.
+      clock: the wall clock in seconds.
     """
 
     def __init__(self, runs: Path, max_bytes: int, clock: Callable[[], float] = time.time):

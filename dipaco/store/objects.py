@@ -223,7 +223,6 @@ class Objects:
 
         Args:
           file: its place in the run's folder.
-          content: of the file.
         """
         if self.remote is not None:
             self.remote.write(file.relative_to(self.root).as_posix(), content)

@@ -187,8 +187,8 @@ class Remote:
         """The result of a request, which is retried while the store does not answer.
 
         Args:
-          ask: makes the request; returns a future.
-          num_bytes: that it transfers, at most.
+          ask: makes the request, and returns a future.
+          num_bytes: most bytes that it transfers.
           under_way: the future of a first attempt that was made already.
 
         Raises:

@@ -74,7 +74,7 @@ class Failures:
         Args:
           claim: dropped.
           reason: the error, for `status`.
-          is_lasting: trying again would meet it again; the task fails at once.
+          is_lasting: trying again would meet it again. The task fails at once.
           is_crash: it may have been caused by a process that died, and counts as one.
 
         Returns:

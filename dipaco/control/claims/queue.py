@@ -211,7 +211,6 @@ class Queue:
         """The tasks of a worker that is known to be dead are ready again. Returns how many.
 
         Args:
-          worker: its name.
           crash: how its process died, if it was seen to; counted against its tasks.
           last_words: the last of its output, for `status`.
         """

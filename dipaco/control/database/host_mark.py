@@ -41,8 +41,7 @@ class HostMark:
     """The mark beside one ledger.
 
     Args:
-      ledger: its file.
-      boot: of the kernel of this host.
+      boot: names the boot of this host's kernel.
       sleep: waits for so many seconds.
     """
 

@@ -47,7 +47,7 @@ def new_schema(name: str) -> str:
     """A name that no other schema has, for the facts of a new run.
 
     Args:
-      name: of the run, for people who list the schemas of a server.
+      name: the run's name, for people who list the schemas of a server.
     """
     letters = re.sub(r"[^a-z0-9_]", "", name.lower())[:MOST_LETTERS]
     return f"dipaco_{letters}_{uuid.uuid4().hex}"
@@ -57,9 +57,7 @@ def location_of(file: Path, database: str | None, schema: str = "") -> DatabaseL
     """The location that the user named.
 
     Args:
-      file: of the ledger, if no database is named.
-      database: as above, or None.
-      schema: of the run, on a server.
+      file: the ledger's file, used if no database is named.
 
     Raises:
       BadDatabase, PasswordOnCommandLine, VariableMissing.

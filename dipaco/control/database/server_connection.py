@@ -37,10 +37,8 @@ class ServerConnection:
     """A connection to a server, for the statements of one schema.
 
     Args:
-      url: of the server.
-      schema: of the run.
       beside: the connection of another thread of this process, to use in turn with it.
-      patience_seconds: for which it waits for its turn, before it opens one for a single use.
+      patience_seconds: limit of a wait for its turn. Then it opens a connection for a single use.
 
     Raises:
       BadDatabaseURL: it cannot be read.
@@ -118,9 +116,6 @@ class ServerConnection:
     def transaction(self, mode: str = "") -> Generator[None]:
         """All statements inside take effect together or not at all. See `flush` for when. It is
         part of no other transaction.
-
-        Args:
-          mode: of the transaction, as SQL has it.
         """
         settings = {
             "synchronous_commit": "off",

@@ -38,9 +38,8 @@ class SQLite:
     """A `Database` in a file; `:memory:` for one that goes with its connection.
 
     Args:
-      file: its place.
-      turn_seconds: for which a transaction waits while another process is in one; then it raises
-        `WriteLockHeld`, which is retried as the loss of a server is.
+      turn_seconds: limit of a transaction's wait for another process. Then it raises
+        `WriteLockHeld`, which is retried like the loss of a server.
     """
 
     is_remote = False

@@ -122,7 +122,6 @@ def _stands(
       what: names the row.
       found: whether something is recorded that was made of it, and the number of tasks that make
         such things now, and that are to make them again.
-      task, known, new: for the error.
     """
     is_used, being_made, to_be_made = found
     if is_used and to_be_made:

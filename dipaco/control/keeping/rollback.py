@@ -45,7 +45,6 @@ class Rollbacks:
         """Puts an arm back to the start of `phase`. Returns the rows set aside, by table.
 
         Args:
-          arm: the arm that goes back.
           phase: one that all modules of the arm have reached.
           due: the tasks to continue with.
 

@@ -24,8 +24,7 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
     """The volunteers whose samples went into a step, the most samples first.
 
     Args:
-      swarms: of the run.
-      batch_size: samples of a step.
+      batch_size: number of samples in a step.
     """
     known = {one.name for one in swarms.credentials() if one.role == "volunteer"}
     samples: Counter[str] = Counter()

@@ -72,7 +72,7 @@ class Members:
 
         Args:
           process_id: unique among all processes of all machines.
-          kinds: of the tasks that it does.
+          kinds: kinds of task that it does.
           after: the member of this name whose place it takes, if there is one.
 
         Returns:

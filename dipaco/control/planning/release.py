@@ -53,7 +53,6 @@ def make_release(
     """The release of an arm at the start of one phase.
 
     Args:
-      arm, phase, topology: the release.
       modules: for every path where (at least) its modules lie: in that phase or, where
         paths stop early, at the path's best.
       companions: what belongs to it, by name: digests.
