@@ -1,6 +1,7 @@
 """Every error as OpenAI writes it: `{"error": {message, type, param, code}}`, and its status."""
 
 import logging
+from typing import Any
 
 import msgspec
 
@@ -61,39 +62,37 @@ class ApiError(Exception):
         return msgspec.json.encode(ErrorResponse(error=self.detail))
 
 
+# Kind of error -> status of its response, and the fields beside its message.
+RESPONSES: dict[type[DipacoError], tuple[int, dict[str, Any]]] = {
+    LoopStopping: (503, {"code": "stopping", "retry_after_seconds": 5}),
+    NoReplica: (503, {"code": "no_replica", "retry_after_seconds": 5}),
+    ReplicaLost: (503, {"code": "no_replica", "retry_after_seconds": 5}),
+    NotAllPaths: (503, {"param": "prompt", "code": "path_not_whole"}),
+    ObjectMissing: (503, {"param": "path", "code": "path_not_whole"}),
+    ObjectDamaged: (503, {"param": "path", "code": "path_not_whole"}),
+    StoreFault: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
+    NoRoomForPath: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
+    PathCacheTooSmall: (503, {"param": "path", "code": "path_too_large"}),
+    NoSuchModel: (404, {"param": "model", "code": "model_not_found"}),
+    GrammarFailed: (400, {"param": "response_format", "code": "grammar_failed"}),
+    NoGrammar: (400, {"param": "response_format", "code": "no_structured_output"}),
+    EmptyPrompt: (400, {"param": "prompt"}),
+    ContextTooLong: (400, {"param": "prompt", "code": "context_length_exceeded"}),
+    NoSuchPath: (400, {"param": "path", "code": "no_such_path"}),
+}
+
+
 def api_error_of(error: Exception) -> ApiError:
-    """The response to an error. One that is not a `DipacoError` is internal: it goes to the log."""
-    match error:
-        case ApiError():
-            return error
-        case QueueFull():
-            seconds = int(str(error.values["retry_after_seconds"]))
-            return ApiError(429, str(error), code="queue_full", retry_after_seconds=seconds)
-        case LoopStopping():
-            return ApiError(503, str(error), code="stopping", retry_after_seconds=5)
-        case NoReplica() | ReplicaLost():
-            return ApiError(503, str(error), code="no_replica", retry_after_seconds=5)
-        case NotAllPaths():
-            return ApiError(503, str(error), param="prompt", code="path_not_whole")
-        case ObjectMissing() | ObjectDamaged():
-            return ApiError(503, str(error), param="path", code="path_not_whole")
-        case StoreFault() | NoRoomForPath():
-            return ApiError(503, str(error), code="path_not_there", retry_after_seconds=5)
-        case PathCacheTooSmall():
-            return ApiError(503, str(error), param="path", code="path_too_large")
-        case NoSuchModel():
-            return ApiError(404, str(error), param="model", code="model_not_found")
-        case GrammarFailed():
-            return ApiError(400, str(error), param="response_format", code="grammar_failed")
-        case NoGrammar():
-            return ApiError(400, str(error), param="response_format", code="no_structured_output")
-        case EmptyPrompt():
-            return ApiError(400, str(error), param="prompt")
-        case ContextTooLong():
-            return ApiError(400, str(error), param="prompt", code="context_length_exceeded")
-        case NoSuchPath():
-            return ApiError(400, str(error), param="path", code="no_such_path")
-        case DipacoError():
-            return ApiError(500, str(error))
+    """The response to an error. One that is not a `DipacoError` is internal and goes to the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, QueueFull):
+        seconds = int(str(error.values["retry_after_seconds"]))
+        return ApiError(429, str(error), code="queue_full", retry_after_seconds=seconds)
+    for kind, (status, fields) in RESPONSES.items():
+        if isinstance(error, kind):
+            return ApiError(status, str(error), **fields)
+    if isinstance(error, DipacoError):
+        return ApiError(500, str(error))
     log.error("an answer failed", exc_info=error)
     return ApiError(500, "Internal error; see the server's log.")
