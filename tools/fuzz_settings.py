@@ -8,7 +8,8 @@ A draw takes one value of every option in `OPTIONS`, some modules, and perhaps a
 that do not fit each other must be refused with a sentence, before anything is trained; such a draw
 is counted as refused. The others train the toy text in the smallest model. Some paths, drawn as
 well, are held back until nothing else is left to do: with a quorum they are late, with a delay the
-others go on without them. Every module at every phase must have the bits of Algorithm 1.
+others go on without them. Every module at every phase must have the bits of Algorithm 1. A run that
+ends because its router left a path without documents is counted as `no text`.
 
 `--draw N` does one draw alone, and prints what goes wrong with its traceback. The last line is one
 JSON object; exit code 1: a draw was not equal, or neither refused nor trained.
@@ -35,6 +36,7 @@ from support.smallest_run import CONFIG, SHARINGS, worker_of
 from dipaco.caches import cache_folder
 from dipaco.config import MODULAR, RunConfig
 from dipaco.control.planning.tasks import Task
+from dipaco.data.errors import EmptyShard
 from dipaco.errors import DipacoError
 from dipaco.overrides import override
 from dipaco.runs.opening import create_or_open
@@ -115,7 +117,7 @@ def main() -> int:
     options = parse()
     sys.path.insert(0, str(EXAMPLES))
     use_compilation_cache(cache_folder() / "compiled")
-    counts = {"equal": 0, "refused": 0}
+    counts = {"equal": 0, "refused": 0, "no text": 0}
     wrong: list[dict[str, Any]] = []
     begun = time.monotonic()
     numbers = range(options.draws) if options.draw is None else [options.draw]
@@ -159,7 +161,7 @@ def drawn(dice: random.Random) -> Draw:
 
 
 def try_one(draw: Draw, folder: Path, seed: float) -> tuple[str, str]:
-    """(outcome, what is to be said of it). Outcomes: equal, refused, differs, fails."""
+    """(outcome, what is to be said of it). Outcomes: equal, refused, no text, differs, fails."""
     try:
         try:
             check(draw)
@@ -167,6 +169,8 @@ def try_one(draw: Draw, folder: Path, seed: float) -> tuple[str, str]:
             return "refused", str(error)
         with trained(draw, folder, random.Random(seed)) as run:
             wrong = differences(run)
+    except EmptyShard as error:
+        return "no text", str(error)
     except Exception:
         return "fails", traceback.format_exc()
     return ("differs", "; ".join(wrong)) if wrong else ("equal", "")
