@@ -11,7 +11,7 @@ import tokenizers
 from dipaco import trees
 from dipaco.cli import train
 from dipaco.config import MODULAR
-from dipaco.launch import devices, plugins
+from dipaco.launch import devices
 from dipaco.model.config import MeshConfig
 from dipaco.model.errors import BadMesh
 from dipaco.runs.errors import NoSuchRun
@@ -116,10 +116,10 @@ def test_a_process_that_only_starts_workers_does_not_judge_gpus_that_it_cannot_s
     with pytest.raises(BadMesh):
         train._check_devices(2, config)
     monkeypatch.delenv("JAX_PLATFORMS")
-    monkeypatch.setattr(plugins, "is_for_cpu_only", lambda: True)
+    monkeypatch.setattr(devices, "is_for_cpu_only", lambda: True)
     with pytest.raises(BadMesh):
         train._check_devices(2, config)
-    monkeypatch.setattr(plugins, "is_for_cpu_only", lambda: False)
+    monkeypatch.setattr(devices, "is_for_cpu_only", lambda: False)
     train._check_devices(2, config)
 
 

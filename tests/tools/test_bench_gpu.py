@@ -1,4 +1,4 @@
-"""The accelerator's benchmark starts with jax, flax, optax and msgspec alone."""
+"""The accelerator's benchmark starts with JAX, Flax, Optax and annotated-types alone."""
 
 import os
 import subprocess
