@@ -1,6 +1,6 @@
 """Measures training on an accelerator against its peak arithmetic.
 
-    python tools/bench_gpu.py                        # all of it; needs jax, flax, optax, annotated-types
+    python tools/bench_gpu.py                 # all of it; needs jax, flax, optax, annotated-types
     python tools/bench_gpu.py --only train --profile profile
     python tools/bench_gpu.py --anyway --tiny        # where there is none: that it runs, no more
 
