@@ -191,9 +191,8 @@ def _as_postgresql(found: re.Match[str]) -> str:
     refuse = r"RAISE integrity_constraint_violation USING MESSAGE = \1;"
     body = REFUSAL.sub(refuse, body)
     when = f" WHEN ({condition})" if condition else ""
-    texts = queries("postgresql")
-    function = texts["trigger_function"].format(name=name, body=f"{body}  RETURN new;\n")
-    return f"{function}\n" + texts["trigger"].format(name=name, event=event, when=when)
+    as_postgresql = _read("schema/postgresql_trigger.sql")
+    return as_postgresql.format(name=name, event=event, when=when, body=body)
 
 
 def _read(name: str) -> str:

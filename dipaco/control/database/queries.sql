@@ -535,13 +535,6 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 -- drop_schema@postgresql: of a run that another process began first
 DROP SCHEMA {schema} CASCADE;
 
--- trigger_function@postgresql: the body of a trigger of `tables.sql`
-CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-{body}END $$;
-
--- trigger@postgresql: a trigger of `tables.sql`
-CREATE TRIGGER {name} {event} FOR EACH ROW{when} EXECUTE FUNCTION {name}();
-
 -- search_here@postgresql: until the transaction ends, for the schema's scripts
 SET LOCAL search_path = {schema};
 

@@ -1,0 +1,5 @@
+-- A trigger of `tables.sql`, as PostgreSQL has it. `contract.schema_script` fills it in.
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+{body}  RETURN new;
+END $$;
+CREATE TRIGGER {name} {event} FOR EACH ROW{when} EXECUTE FUNCTION {name}();
