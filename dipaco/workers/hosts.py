@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from dipaco.control.planning.tasks import Claim, Task
-from dipaco.errors import DipacoError
+from dipaco.errors import ClaimLost, DipacoError
 from dipaco.workers.errors import BadHosts
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ HEARTBEAT_SECONDS = 30  # without one, JAX ends the others
 SHUTDOWN_SECONDS = 30  # the first host to finish waits as long for the last
 WAIT_SECONDS = 1.0  # a wait for a value lasts so long, then a host looks whether it is to stop
 BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # another address to listen at
+LOST = "lost"  # broadcast in the place of a decision
 POLL_SECONDS = 1.0  # between two looks of the first host whether another is to stop
 
 
@@ -49,6 +50,9 @@ class SingleHost:
 
     def broadcast(self, value: Any = None) -> Any:
         return value
+
+    def decided_by_first(self, decide: Callable[[], bool]) -> bool:
+        return decide()
 
     def run_on_all(self, act: Callable[[], T], summary: Callable[[T], str] = lambda _: "") -> T:
         return act()
@@ -92,6 +96,24 @@ class HostGroup:
             self._publish(key, json.dumps(value))
             return value
         return json.loads(self._read(key))
+
+    def decided_by_first(self, decide: Callable[[], bool]) -> bool:
+        """Returns the first host's decision on every host.
+
+        Raises:
+          ClaimLost: `decide` raised it. The first host raises it too.
+        """
+        if not self.is_first:
+            decision = self.broadcast()
+            if decision == LOST:
+                raise ClaimLost(task="of this worker")
+            return decision
+        try:
+            decision = decide()
+        except ClaimLost:
+            self.broadcast(LOST)
+            raise
+        return self.broadcast(decision)
 
     def run_on_all(self, act: Callable[[], T], summary: Callable[[T], str] = lambda _: "") -> T:
         """Runs `act` on every host and returns this host's result. If one host fails, all do.

@@ -15,13 +15,11 @@ from collections.abc import Callable
 import jax
 
 from dipaco.control.planning.tasks import Claim
-from dipaco.errors import ClaimLost
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.state import PathState
 from dipaco.outer.delay import merge
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId, assemble
-from dipaco.workers.hosts import Hosts
 from dipaco.workers.phase_start import PhaseStart, modules_before, receipts_of
 
 # Seconds between two looks: a fifth of the time that it has waited, within these bounds.
@@ -39,31 +37,15 @@ def modules_needed(run: Run, claim: Claim, step: int) -> tuple[ModuleId, ...]:
     return arm.topology.modules_of(task.path)
 
 
-def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool], hosts: Hosts) -> bool:
+def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool]) -> bool:
     """Waits until all modules that the path takes are there. False if it was to leave before.
 
     Args:
       should_leave: called between two looks. True ends the waiting.
-      hosts: train the path together. The first waits for the modules, and the others for the first.
 
     Raises:
       ClaimLost: `should_leave` raised it.
     """
-    if not hosts.is_first:
-        decision = hosts.broadcast()
-        if decision == "lost":
-            raise ClaimLost(task="of this worker")
-        return decision == "merge"
-    try:
-        is_there = _wait(run, claim, should_leave)
-    except ClaimLost:
-        hosts.broadcast("lost")
-        raise
-    hosts.broadcast("merge" if is_there else "leave")
-    return is_there
-
-
-def _wait(run: Run, claim: Claim, should_leave: Callable[[], bool]) -> bool:
     task, wait_seconds = claim.task, MIN_WAIT_SECONDS
     needed = run.plan.arm(task.arm).topology.modules_of(task.path)
     while not run.ledger.facts.modules_at(task.arm, task.phase).issuperset(needed):

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import numpy as np
 
-from dipaco.errors import ClaimLost
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import PhaseResult, run_phase
@@ -91,29 +90,11 @@ class SeveralHosts:
         return self
 
     def __call__(self, work: PhaseWork) -> PhaseResult:
-        should_stop = self._decided_by_first(work.should_stop)
+        def should_stop() -> bool:
+            return self.hosts.decided_by_first(work.should_stop)
+
         result = OneHost(self._run)(work._replace(should_stop=should_stop))
         return result._replace(state=self._run.programs.gather(result.state))
-
-    def _decided_by_first(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
-        """`should_stop` of the first host, broadcast to the others before each step."""
-        hosts = self.hosts
-
-        def decide() -> bool:
-            if not hosts.is_first:
-                decision = hosts.broadcast()
-                if decision == "lost":
-                    raise ClaimLost(task="of this worker")
-                return decision == "stop"
-            try:
-                is_over = should_stop()
-            except ClaimLost:
-                hosts.broadcast("lost")
-                raise
-            hosts.broadcast("stop" if is_over else "go")
-            return is_over
-
-        return decide
 
 
 class Volunteers:
@@ -128,8 +109,8 @@ class Volunteers:
     is_shared = True
 
     def __init__(self, run: Run, lead: PhaseRunner):
-        assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses such runs"
-        assert run.config.outer.delay == 0, "and these"
+        assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses it"
+        assert run.config.outer.delay == 0, "`dipaco swarm` refuses `outer.delay`"
         self._run, self._lead = run, lead
 
     @property

@@ -50,7 +50,7 @@ def train(
     result = runner(phase_work(run, start, until, on_step, should_stop))
     if first + len(result.losses) == merges_at:
         since = time.monotonic()
-        have_all_come = have_come(run, claim, should_leave, hosts)
+        have_all_come = hosts.decided_by_first(lambda: have_come(run, claim, should_leave))
         started += time.monotonic() - since
         if have_all_come:
             start = merged(run, start, result)
