@@ -150,7 +150,7 @@ def _plan_of(config: RunConfig) -> Plan:
         path_share=config.outer.path_share,
         quorum=config.outer.quorum,
         grace_seconds=config.outer.grace_seconds,
-        delay=0 if config.outer.synchronous else config.outer.delay,
+        delay=config.outer.delay,
         seed=config.seed,
         hold_out=config.inner.hold_out,
     )
@@ -258,9 +258,7 @@ def check_mesh(config: RunConfig, sizes: Mapping[str, int]) -> None:
 
 def _check_kernel(config: RunConfig) -> None:
     """cuDNN's attention takes masks of even rows (`attend_fused`)."""
-    if config.model.attention_kernel != "cudnn":
-        return
-    if config.data.length % 2:
+    if config.model.attention_kernel == "cudnn" and config.data.length % 2:
         raise SettingsDisagree(
             problem=f"`model.attention_kernel` is cudnn, which takes rows of an even length, and "
             f"`data.length` is {config.data.length}; auto takes the plain kernel"

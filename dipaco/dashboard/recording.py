@@ -23,7 +23,7 @@ MOST_LOSSES = 100_000
 
 
 def state_of(reader: Reader) -> dict[str, Any]:
-    """The values that every read computes anew: status, alarms, curves, the report."""
+    """The values that every read computes again: status, alarms, curves, the report."""
     run, facts = reader.run, reader.facts
     status = status_of(run, with_sizes=False)
     evaluations = run.ledger.facts.evaluations()

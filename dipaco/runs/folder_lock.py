@@ -63,7 +63,8 @@ def folder_lock(where: Where) -> Generator[FolderLock]:
                 stream = lock.open("a")
             except (FileNotFoundError, FileExistsError):
                 # Perhaps removed meanwhile, by the process that had made it.
-                if folder.exists() or time.monotonic() > deadline:
+                openings += 1
+                if folder.exists() or openings == MOST_OPENINGS:
                     raise
                 time.sleep(RETRY_SECONDS)
                 continue

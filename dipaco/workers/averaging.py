@@ -59,10 +59,7 @@ def weights_of_step(
     row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
-        if arm.is_routed:
-            documents = run.shards_of(run.routing_of(task.arm, phase)).documents
-        else:  # a base model, whose paths share the text out
-            documents = [1] * arm.topology.num_paths
+        documents = run.shards_of(run.routing_of(task.arm, phase)).documents
         of_phase = path_weights(
             [documents[path] for path in through], by_documents=settings.weigh_by_documents
         )

@@ -80,7 +80,7 @@ class Claimer:
         return claim
 
     def begin_idling(self) -> None:
-        """Counts idle time anew: a task has ended, or the run is paused."""
+        """Counts idle time from now: a task has ended, or the run is paused."""
         self._idle_since = time.monotonic()
 
     def has_others(self) -> bool:

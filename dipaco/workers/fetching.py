@@ -23,6 +23,7 @@ from dipaco.control.planning.release import Release
 from dipaco.control.planning.tasks import Contribution, Task
 from dipaco.outer.errors import NotFinite
 from dipaco.receipt import Receipt
+from dipaco.runs.forecast.traffic import WORTH
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -33,8 +34,6 @@ from dipaco.topology import ModuleId
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiffers
 from dipaco.workers.tasks.outer import contributions_taken, stepped_module
 
-# Share of the whole's bytes. A step also costs a pass over the module for each contribution.
-WORTH = 0.9
 FETCHES_AT_ONCE = 8
 FETCHED_WHOLE = (  # errors after which a module is fetched whole
     *(ObjectMissing, ObjectDamaged, NotAvailable, NotFinite),

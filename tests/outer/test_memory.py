@@ -53,7 +53,7 @@ def step(earlier, before, state, messages, fan_in):
     config = types.SimpleNamespace(outer=OuterSettings())
     paths = lambda module, phase: range(fan_in)
     arm = types.SimpleNamespace(
-        paths_through=paths, has_quorum=False, is_routed=True
+        paths_through=paths, has_quorum=False
     )
     run = types.SimpleNamespace(
         objects=objects,

@@ -19,7 +19,7 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Claim, Task
-from dipaco.errors import SettingsDisagree
+from dipaco.errors import ClaimLost, SettingsDisagree
 from dipaco.launch.devices import fake_cpus
 from dipaco.launch.local import LocalEngine
 from dipaco.model.config import MeshConfig
@@ -93,6 +93,21 @@ def test_all_hosts_read_what_the_first_broadcasts_in_its_order(service):
         return [host.broadcast(value if host.is_first else None) for value in ("one", [2, 3], None)]
 
     assert on_each(service, act) == [["one", [2, 3], None]] * 3
+
+
+def test_the_decision_of_the_first_host_is_that_of_all_and_so_is_its_lost_claim(service):
+    def act(host):
+        return [host.decided_by_first(decide) for decide in (lambda: True, lambda: False)]
+
+    assert on_each(service, act) == [[True, False]] * 3
+
+    service.values.clear()
+
+    def lost():
+        raise ClaimLost(task="test")
+
+    ends = on_each(service, lambda host: host.decided_by_first(lost))
+    assert [type(end) for end in ends] == [ClaimLost] * 3
 
 
 def test_what_ran_on_all_hosts_is_done_and_keys_before_it_are_deleted(service):

@@ -182,8 +182,13 @@ def _after_module(plan: Plan, fact: ModuleReady, frontier: Frontier) -> Iterable
 def _after_base_phase(plan: Plan, phase: int) -> Iterable[Task]:
     """The base model goes on training. After its last phase, documents are routed by it."""
     if phase < plan.base.phases:
-        return _of_all_paths("pretrain", plan.base, phase)
+        return [_pretraining(plan, phase)]
     return _of_all_slices("route", "features", plan.feature_slices) or [Task("route")]
+
+
+def _pretraining(plan: Plan, phase: int) -> Task:
+    """The one path of the base model goes through a phase."""
+    return Task("pretrain", plan.base.name, "0", phase)
 
 
 def _step_without_paths(
@@ -251,7 +256,7 @@ def _after_training(plan: Plan, fact: PathTrained, frontier: Frontier) -> Iterab
 
 def _after_stage(plan: Plan, fact: StageDone, _: Frontier) -> Iterable[Task]:
     if fact.stage == "prepare":
-        yield Task("pretrain", plan.base.name, "0", 0)
+        yield _pretraining(plan, 0)
     elif fact.stage == "reroute":
         yield Task("report")
     elif fact.stage == "route" and fact.phase == 0:
@@ -275,7 +280,7 @@ def _after_alternation(arm: Arm, phase: int) -> Iterable[Task]:
 
 
 def _after_labels(plan: Plan, fact: PathLabelled, frontier: Frontier) -> Iterable[Task]:
-    """All paths have labelled: documents are routed anew."""
+    """All paths have labelled: documents are routed again."""
     if frontier.num_labelled(fact.arm, fact.phase) == plan.arm(fact.arm).topology.num_paths:
         yield Task("route", phase=fact.phase)
 

@@ -1,4 +1,4 @@
-"""An alternation: the paths score documents, and these are divided among the paths anew.
+"""An alternation: the paths score documents, and these are divided among the paths again.
 
 `label` scores documents under one path as it is at the start of a phase. `route` then fits the
 router of features to the best path of each document (DiPaCo section 2.4). Where documents are
