@@ -139,7 +139,7 @@ def begin_shared(folder: Path, config: RunConfig, find_text: Callable[[], Path |
             link_folder(Layout(prepared).corpus, Layout(folder).corpus)
         elif is_there:
             return
-        # A run that has recorded nothing begins again: its tasks would read the text that is linked.
+        # A run that has recorded nothing begins again: its tasks would read the linked text.
         for file in folder.glob(f"{ledger.name}*"):
             file.unlink()
     run, _ = create_or_open(folder, config, {ENDS_WITH_BASE: True})
