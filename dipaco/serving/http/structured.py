@@ -95,11 +95,16 @@ class SchemaCompiler:
                 return self._begun[schema]
             mine = self._begun[schema] = Future()
             mine.set_running_or_notify_cancel()  # none of those who wait can cancel it
+        error, grammar = None, None
         try:
-            mine.set_result(self._grammars.compiled(schema))
-        except BaseException as error:
+            grammar = self._grammars.compiled(schema)
+        except BaseException as failed:
+            error = failed
+        # The entry goes before the end is known: who asks again after a failure does not join it.
+        with self._lock:
+            del self._begun[schema]
+        if error is None:
+            mine.set_result(grammar)
+        else:
             mine.set_exception(error)
-        finally:
-            with self._lock:
-                del self._begun[schema]
         return mine
