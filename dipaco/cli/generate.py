@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truncate",
         action="store_true",
-        help="of a prompt that leaves no room for --max-tokens read the end only, at least half of "
+        help="if a prompt leaves no room for --max-tokens, read only its end, at least half of "
         "the context; its beginning still chooses the path",
     )
     parser.add_argument(

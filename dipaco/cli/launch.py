@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_start(parser)
     add = parser.add_argument
     add("--engine", choices=("local", "ray"), default="local", help="default: local")
-    add("--address", metavar="A", help="of the Ray cluster (default: that of this machine)")
+    add("--address", metavar="A", help="address of the Ray cluster (default: this machine's)")
     add("--workers", type=int, required=True, metavar="N", help="how many to keep alive")
-    add("--devices-per-worker", type=int, metavar="K", help="of each of its hosts (default: all)")
+    add("--devices-per-worker", type=int, metavar="K", help="devices of each host (default: all)")
     add("--hosts-per-worker", type=int, default=1, metavar="H", help="machines of one worker")
     add(
         "--cpus-per-worker",
@@ -54,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-fraction",
         type=float,
         metavar="F",
-        help="of a GPU's memory, for each worker that shares it (default: equal parts)",
+        help="share of a GPU's memory for each worker that uses it (default: equal parts)",
     )
     add("--executors", type=int, default=0, metavar="N", help="processes that only step modules")
     add("--evaluators", type=int, default=0, metavar="N", help="processes that only evaluate")
     add("--monitor", action="store_true", help="also a process that reports silent workers")
-    add("--name", help="for `dipaco scale --launcher` (default: one is made up)")
+    add("--name", help="name for `dipaco scale --launcher` (default: one is made up)")
 
 
 def run(options: argparse.Namespace) -> int:

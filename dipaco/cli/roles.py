@@ -41,7 +41,7 @@ class RoleVerb:
         add_run(parser)
         add_database(parser)
         add_metrics(parser)
-        parser.add_argument("--name", help="among the run's workers (default: one is made up)")
+        parser.add_argument("--name", help="name among the run's workers (default: one is made up)")
         parser.add_argument(
             "--lease-seconds",
             type=float,

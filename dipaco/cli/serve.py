@@ -70,13 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices",
         type=int,
         metavar="N",
-        help="of this machine, over which paths are spread; each has `--rows`, "
+        help="devices of this machine that share the paths; each has `--rows`, "
         "`--rows-per-client` and `--path-bytes` of its own; without accelerators, parts of the "
         "CPU (1)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
-    how.add_argument("--rows-per-path", type=int, metavar="N", help="of one path at once (all)")
-    how.add_argument("--rows-per-client", type=int, metavar="N", help="of one client at once (all)")
+    how.add_argument("--rows-per-path", type=int, metavar="N", help="rows of one path (all)")
+    how.add_argument("--rows-per-client", type=int, metavar="N", help="rows of one client (all)")
     how.add_argument("--waiting", type=int, default=256, help="requests that may wait (256)")
     how.add_argument(
         "--chat-template",
@@ -97,9 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     many = parser.add_argument_group("on many machines")
     many.add_argument("--engine", choices=("local", "ray"), default="local", help="default: local")
-    many.add_argument(
-        "--address", metavar="A", help="of the Ray cluster; default: the one on this machine"
-    )
+    many.add_argument("--address", metavar="A", help="address of the Ray cluster (this machine's)")
     many.add_argument(
         "--replicas",
         metavar="MIN..MAX",
@@ -110,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-fraction",
         type=float,
         metavar="F",
-        help="of a GPU for each replica, so that several share it; default: a GPU each",
+        help="share of a GPU for each replica (a GPU each)",
     )
 
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         help="name or address that peers are told, with tls:// (default: this machine's own)",
     )
-    start.add_argument("--name", help="of this worker (default: one is made up)")
+    start.add_argument("--name", help="name of this worker (default: one is made up)")
     start.add_argument(
         "--block-rows", type=int, metavar="N", help="rows in a block (default: a 32nd of a batch)"
     )
@@ -83,13 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--codec",
         choices=("none", "float16", "int8"),
         default="none",
-        help="of gradients on the wire (default: none, float32)",
+        help="codec of gradients on the wire (default: none, float32)",
     )
     start.add_argument(
         "--state-codec",
         choices=("none", "float16", "int8"),
         default="none",
-        help="of the state that newcomers fetch (default: none); if coded, only backbones give it",
+        help="codec of the state for newcomers (default: none); with one, only backbones send it",
     )
     start.add_argument(
         "--delayed-updates",
@@ -98,20 +98,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "are one step late (default: off, the steps are those of one machine)",
     )
     start.add_argument(
-        "--save-seconds", type=float, default=60.0, metavar="S", help="between two saves"
+        "--save-seconds", type=float, default=60.0, metavar="S", help="time between saves (60)"
     )
     start.add_argument(
         "--lease-seconds",
         type=float,
         default=LEASE_SECONDS,
         metavar="S",
-        help=f"of silence, after which another backbone leads (default: {LEASE_SECONDS:.0f})",
+        help=f"silence after which another backbone leads (default: {LEASE_SECONDS:.0f})",
     )
 
     token = verb("token", "make a credential for one name: a file to send to a volunteer")
     add_run(token)
-    token.add_argument("--name", required=True, help="of the volunteer")
-    token.add_argument("--days", type=float, default=7.0, help="of validity (default: 7)")
+    token.add_argument("--name", required=True, help="name of the volunteer")
+    token.add_argument("--days", type=float, default=7.0, help="days until it expires (default: 7)")
     token.add_argument("--out", type=output_path, metavar="FILE", help="default: NAME.pass")
 
     revoke = verb("revoke", "revoke all credentials of a name")

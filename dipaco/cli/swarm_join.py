@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, computes: bool) -> None:
         parser.add_argument(
             "--path", type=int, metavar="I", help="serve this one (default: as it is needed)"
         )
-    parser.add_argument("--megabits", type=float, metavar="N", help="at most, in each direction")
+    parser.add_argument("--megabits", type=float, metavar="N", help="most megabits each way")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="processors that it may use (default: all)"
     )
