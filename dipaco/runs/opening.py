@@ -277,10 +277,10 @@ def database_location_of(where: Where, database: str | None = None) -> DatabaseL
 
 
 def check_folder(address: Address) -> None:
-    """True if there is a run at an address. False: there is a place for one.
+    """Refuses an address where there is no run and no place for one.
 
     Raises:
-      RunIsFile, FolderHoldsSweep: there is something else.
+      RunIsFile, FolderHoldsSweep: something else is there.
       FolderHoldsOther: there are folders of no run, as in a folder that holds several runs.
     """
     refuse_sweep(address)

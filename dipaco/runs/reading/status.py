@@ -165,7 +165,7 @@ def _rollback(rollback: Rollback) -> dict[str, Any]:
 
 
 def _bits(run: Run, machines: dict[str, int]) -> str:
-    """True if the run gives the same bits when it is done again."""
+    """A sentence that says whether the run gives the same bits when it is done again."""
     if run.plan.arm(MODULAR).has_quorum:
         return "not promised: with a quorum they depend on who is late"
     if len(machines) <= 1:
