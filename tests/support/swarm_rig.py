@@ -27,6 +27,7 @@ from dipaco.swarm.roles.leader import Leader
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_clock import MovingLoop
 
 LENGTH, BATCH, STEPS = 24, 16, 6
 MODEL = ModelConfig(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=24)
@@ -251,12 +252,14 @@ class Slow:
 
     def __init__(self, compute, seconds):
         self._compute, self._seconds = compute, seconds
+        loop = asyncio.get_running_loop()
+        self._sleep = loop.sleep_in_thread if isinstance(loop, MovingLoop) else time.sleep
 
     def __getattr__(self, name):
         return getattr(self._compute, name)
 
     def gradient(self, parts, rows):
-        time.sleep(self._seconds)
+        self._sleep(self._seconds)
         return self._compute.gradient(parts, rows)
 
 

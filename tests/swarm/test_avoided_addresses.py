@@ -21,6 +21,7 @@ from dipaco.swarm.roles import session
 from dipaco.swarm.roles.avoided_addresses import AVOIDED_SECONDS, AvoidedAddresses
 from dipaco.swarm.roles.session import SessionConfig, run_session, wire_to
 from tests.support.backbone_stub import stub_backbone
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import issue
 
 NOWHERE = "tcp://127.0.0.1:1"
@@ -59,7 +60,7 @@ def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
         async with stub_backbone(asked, (far,)) as address:
             await refused_at_first(address, said)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert asked == ["run", "settings", "join"]
     assert said[0].startswith("path 1 needs volunteers more, but is not reached from here (tcp://")
 
@@ -72,7 +73,7 @@ def test_of_a_paths_addresses_one_that_answers_is_moved_to():
             await refused_at_first(address, said)
             assert said[0] == f"path 1 needs volunteers most, and is led at {good}"
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert "join" in there
     assert asked == ["run", "run", "settings", "join"], "where it is not let in, it goes back"
 
@@ -105,7 +106,7 @@ def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was
             lending.cancel()
             await asyncio.gather(lending, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert any("closed meanwhile. Check" in one and "goes back to tcp" in one for one in said), said
 
 
@@ -132,7 +133,7 @@ def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(monk
         async with stub_backbone(asked, (needy(LIBP2P),)) as address:
             await refused_at_first(address, said)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert sum("goes back" in sentence for sentence in said) == 1
     assert asked == ["run", "run", "settings", "join"]
 
@@ -144,7 +145,7 @@ def test_a_volunteer_that_another_path_does_not_let_in_serves_its_first_path():
         async with first_and_needy(asked, there) as (address, _):
             await refused_at_first(address, said)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert there.count("join") == 1
     assert asked.count("join") == 1, "its first address refuses it as well, and that is the end"
     assert any("enough was seen. This machine goes back to" in sentence for sentence in said)
@@ -168,7 +169,7 @@ def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatc
             monkeypatch.setattr(session._Visit, "_join", fails)
             await refused_at_first(address, said)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert asked.count("join") == 1
 
 
@@ -188,7 +189,7 @@ def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home
             monkeypatch.setattr(session._Visit, "_join", banned)
             await refused_at_first(address, [], match="its sum is another")
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     assert "join" not in asked
 
 

@@ -27,6 +27,7 @@ from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support import backbone_rig
+from tests.support.swarm_clock import run, until
 from tests.support.swarm_rig import (
     COMPUTE,
     SETTINGS,
@@ -58,16 +59,6 @@ class Late(Group):
     @property
     def delays(self):
         return [outcome.closed.delay for outcome in self.outcomes]
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
-
-
-async def until(condition, seconds=20.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def hold_rounds_until(group, condition):

@@ -18,6 +18,7 @@ from dipaco.swarm.planning import volunteers_seen
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
+from tests.support import swarm_clock
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import Group, first_state, largest_difference, plain_states
 from tests.support.tiny_run import TOY
@@ -146,7 +147,7 @@ def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(monkeypat
             await step
             assert volunteers() == 1
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    swarm_clock.run(scenario)
 
 
 def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(monkeypatch):
@@ -183,4 +184,4 @@ def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(m
             assert num_volunteers_after(0.9 * 3600.0) == 0
             step.cancel()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    swarm_clock.run(scenario)

@@ -15,11 +15,8 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.errors import Diverged
 from dipaco.swarm.network.messages import StatePosition
 from dipaco.swarm.roles.volunteer import Volunteer
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import Group, assert_replayed, first_state
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_where_the_model_has_diverged_the_owner_is_told_and_no_volunteer_is_banned():

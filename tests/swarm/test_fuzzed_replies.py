@@ -20,6 +20,7 @@ from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.sum_proof import prove
+from tests.support import swarm_clock
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, wire_of
 
@@ -104,7 +105,7 @@ def rng(request):
 
 def run(scenario):
     with warnings.catch_warnings(action="error"):
-        asyncio.run(asyncio.wait_for(scenario(), 100))
+        swarm_clock.run(scenario)
 
 
 def settled(group, eve):

@@ -9,6 +9,7 @@ from dipaco.swarm.errors import SwarmUnreachable
 from dipaco.swarm.network import leader_connection
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
+from tests.support.swarm_clock import run
 
 TLS_ADDRESS = f"tls://nowhere.invalid:4710/{'0' * 32}"
 
@@ -41,7 +42,7 @@ def found(replies, known, until=lambda said: False):
             return
         await finding
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
     return said
 
 

@@ -13,6 +13,7 @@ from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace
 from dipaco.swarm.roles.leader_watch import REFUSALS, LeaderWatch
 from dipaco.swarm.roles.session import _needs
+from tests.support import swarm_clock
 from tests.support.swarm_rig import SETTINGS, Group
 from tests.support.tiny_run import TOY
 
@@ -140,4 +141,4 @@ def test_a_peer_knows_which_leader_it_has_lost():
                 while ana.lost != address:
                     await asyncio.sleep(0.05)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    swarm_clock.run(scenario)

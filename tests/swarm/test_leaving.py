@@ -9,6 +9,7 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import Group
 
 
@@ -42,7 +43,7 @@ def test_who_leaves_in_an_averaging_whose_leader_is_gone_does_not_wait_for_anoth
             await asyncio.wait_for(running, 10)
             step.cancel()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
 
 
 @pytest.mark.parametrize("kind", [Volunteer, Auxiliary])
@@ -56,4 +57,4 @@ def test_who_leaves_in_an_averaging_and_is_refused_meanwhile_is_told_why(kind):
                 await asyncio.wait_for(running, 10)
             step.cancel()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)

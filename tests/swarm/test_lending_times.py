@@ -13,6 +13,7 @@ from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import SwarmRefuses, SwarmUnreachable
 from dipaco.swarm.roles import lending_times
 from dipaco.swarm.roles.lending_times import Hours, PluggedIn, while_lent
+from tests.support.swarm_clock import run
 
 EVENING = datetime(2030, 5, 1, 21, 58)
 
@@ -65,7 +66,7 @@ def lend(monkeypatch, session, text="22:00-22:05", stop_at=None, rules=(), check
             60,
         )
 
-    asyncio.run(scenario())
+    run(scenario)
     return said, times
 
 

@@ -12,6 +12,7 @@ from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, ClosedStep, Slice, digest
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.reducer import Reducer
+from tests.support.swarm_clock import run
 
 MEAN = b"m" * 4000
 PART = Slice(start=0, stop=1000, reducer="bo/1", address="tcp://bo")
@@ -60,7 +61,7 @@ def mean_over(wire, reducer_seconds, tries=1):
         peer._means._fetching = {7: {0: wire.fetching}}
         return [await peer._means.of_slice(CLOSED, PART, digest(MEAN)) for _ in range(tries)][-1]
 
-    return asyncio.run(asyncio.wait_for(fetch(), 60))
+    return run(fetch)
 
 
 def test_what_a_slow_link_still_brings_is_not_fetched_from_the_leader_as_well():

@@ -28,12 +28,9 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import AUTHORITY, Group, assert_replayed, issue, wire_of
 from tests.support.tiny_run import TOY
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 async def refused_to_join(group, credential, why, **hello):

@@ -26,6 +26,7 @@ from dipaco.swarm.roles.session import (
     run_session,
     wire_to,
 )
+from tests.support import swarm_clock
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import SETTINGS, issue, largest_difference, plain_states
@@ -215,5 +216,5 @@ def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_la
             with pytest.raises(NoSuchSwarm, match=r"path 3 .*these paths: 0"):
                 await lending
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    swarm_clock.run(scenario)
     assert asked == ["run"]

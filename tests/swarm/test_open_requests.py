@@ -29,14 +29,11 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.training import state_holder
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import Group, admitted, issue, wire_of
 
 PUSH = PushRequest(round_number=round_number_of(7, 1), step=0, start=0, stop=1)
 MANY = bytes(8 << 20)  # more than sockets hold
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @contextlib.asynccontextmanager

@@ -12,11 +12,8 @@ from dipaco.swarm.network.messages import GroupInfo, JoinRequest, RoundPlan, Sli
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.slices import push_slice
 from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 def cut(wire, address, silent_seconds=0.0):

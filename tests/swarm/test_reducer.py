@@ -9,6 +9,7 @@ import pytest
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, round_number_of
 from dipaco.swarm.training.reducer import Reducer, overlap_mostly
+from tests.support.swarm_clock import run
 
 
 def plan(number, start=0, stop=3, senders=("ana",)):
@@ -39,7 +40,7 @@ def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_is_not_mixed_with
         assert not slot.parts
         assert reducer.arrived(round_number_of(900, 9)) == ()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    run(scenario)
 
 
 def added_up(reducer, number, start, stop, sizes):
@@ -135,4 +136,4 @@ def test_a_round_that_is_held_again_keeps_no_parts_and_lets_those_go_that_wait_f
         with pytest.raises(SwarmRefuses, match="over"):
             await another_term
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    run(scenario)

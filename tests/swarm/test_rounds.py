@@ -16,6 +16,7 @@ from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import BlockResult, JoinRequest, RoundPlan, Sender, Slice
 from dipaco.swarm.training.reducer import Reducer, SliceMean
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import SETTINGS, Group, issue
 
 BACK, PEERS = "back/1", ("ana/1", "bo/1", "eve/1")
@@ -78,7 +79,7 @@ class Round:
             within_seconds=within_seconds,
         )
         self.number = number
-        return asyncio.run(asyncio.wait_for(self.rounds.hold(plan), 20))
+        return run(lambda: self.rounds.hold(plan))
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_a_step_counts_no_failure_of_one_that_its_round_excuses(monkeypatch, is_
             assert not outcomes
             assert ("bo/1" in members.active_members()) == is_excused
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    run(scenario)
 
 
 def test_all_sessions_of_a_holder_whose_word_stands_alone_get_no_slice_for_a_while(held):

@@ -22,6 +22,7 @@ from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_clock import run, until
 from tests.support.swarm_rig import (
     SETTINGS,
     Group,
@@ -32,16 +33,6 @@ from tests.support.swarm_rig import (
     plain_states,
     wire_of,
 )
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
-
-
-async def until(condition, seconds=20.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def test_peers_of_different_speeds_take_the_steps_of_one_machine():

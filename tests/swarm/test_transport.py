@@ -19,6 +19,7 @@ from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, ArrivedRequest, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import Wire
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import admitted, issue
 
 # hivemind finds its daemon by a function that Python will drop.
@@ -45,10 +46,6 @@ def wire_for(name, role="volunteer", meter=None):
     wire = Wire(signer, Verifier(given.authority, "run", signer.name, time.time), 1 << 24, meter)
     wire.credential = given
     return wire
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario, 120))
 
 
 async def pair(like):
@@ -94,7 +91,7 @@ def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
         await ana.transport.close()
         await back.transport.close()
 
-    run(scenario())
+    asyncio.run(scenario())  # a daemon does not wait for a moved clock
 
 
 @pytest.mark.parametrize("like", [LIKES["tls"], LIKES["tcp"]], ids=["tls", "tcp"])
@@ -119,7 +116,7 @@ def test_a_machine_that_vanishes_is_noticed_on_a_connection_on_which_nothing_is_
         await dials.close()
         await listens.close()
 
-    run(scenario())
+    run(scenario)
 
 
 def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
@@ -149,7 +146,7 @@ def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
         writer.close()
         await back.transport.close()
 
-    run(scenario())
+    run(scenario)
 
 
 def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
@@ -173,7 +170,7 @@ def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
             )
         await eve.transport.close()
 
-    run(scenario())
+    run(scenario)
 
 
 def test_transfers_keep_to_the_rate_limit():
@@ -192,7 +189,7 @@ def test_transfers_keep_to_the_rate_limit():
         assert time.monotonic() - started > 0.9, "half a megabyte each way at one a second"
         await back.transport.close()
 
-    run(scenario())
+    run(scenario)
 
 
 def test_a_short_request_does_not_wait_behind_payloads_and_what_it_used_is_kept_to_later():
@@ -215,7 +212,7 @@ def test_a_short_request_does_not_wait_behind_payloads_and_what_it_used_is_kept_
         await ana.transport.close()
         await back.transport.close()
 
-    run(scenario())
+    run(scenario)
 
 
 def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monkeypatch):
@@ -243,7 +240,7 @@ def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monkeypatc
         await ana.transport.close()
         await back.transport.close()
 
-    run(scenario())
+    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +251,7 @@ def test_a_wrong_address_is_refused_with_a_sentence(given):
     if given.startswith("/"):
         pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
     with pytest.raises(BadAddress, match="dipaco swarm start"):
-        run(_open(given))
+        asyncio.run(_open(given))
 
 
 def test_where_a_daemon_does_not_start_only_its_reason_is_said(monkeypatch):
@@ -267,7 +264,7 @@ def test_where_a_daemon_does_not_start_only_its_reason_is_said(monkeypatch):
     monkeypatch.setattr(p2p.P2P, "create", create)
     given = "/ip4/127.0.0.1/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
     with pytest.raises(SwarmUnreachable) as refused:
-        run(_open(given))
+        asyncio.run(_open(given))
     assert refused.value.values["problem"] == "failed to connect"
 
 
@@ -295,4 +292,4 @@ def test_a_machine_that_does_not_answer_is_given_up_before_the_request_would_be(
                     await opened.open(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
         await opened.close()
 
-    run(scenario())
+    run(scenario)

@@ -23,14 +23,11 @@ from dipaco.swarm.planning.check_schedule import CheckSchedule
 from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.sum_proof import SpotPart
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import COMPUTE, SETTINGS, Group, assert_replayed, batch_of, first_state
 
 STEPS = 20  # within which a liar is found
 FLOAT32 = TOLERANCES["float32"]
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 class Lies(Volunteer):

@@ -3,7 +3,6 @@
 The steps stay those of plain AdamW, to the same bits as without the liar where sums are in order.
 """
 
-import asyncio
 import dataclasses
 import re
 
@@ -15,13 +14,10 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.training.sum_proof import _is_coded
+from tests.support.swarm_clock import run
 from tests.support.swarm_rig import SETTINGS, Group, assert_replayed
 
 ROUNDS = 20  # within which a liar is found
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 def lying(kind, lie):

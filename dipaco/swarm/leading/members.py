@@ -22,10 +22,10 @@ class GroupMember:
     name: str
     certificate: Certificate
     join_request: JoinRequest
-    joined_at: float = dataclasses.field(default_factory=time.monotonic)
+    joined_at: float = dataclasses.field(default_factory=lambda: time.monotonic())
     open_polls: int = 0  # its requests that wait for the group's state to change
     has_hung_up: bool = False  # its last poll was cut off, not answered
-    silent_since: float = dataclasses.field(default_factory=time.monotonic)
+    silent_since: float = dataclasses.field(default_factory=lambda: time.monotonic())
     silences: Durations = dataclasses.field(default_factory=Durations)
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)

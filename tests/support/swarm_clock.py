@@ -1,0 +1,84 @@
+"""A clock for a group in one process: where all of it only waits, the clock goes to the end of the
+wait. What is computed takes as long as it takes.
+"""
+
+import asyncio
+import selectors
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+MOST_SECONDS = 600.0  # of that clock, in one scenario
+
+
+class MovingLoop(asyncio.SelectorEventLoop):
+    """An event loop that does not wait for times, but for threads and for bytes."""
+
+    def __init__(self):
+        self._skipped, self._monotonic = 0.0, time.monotonic
+        self._threads, self._asleep, self._working = ThreadPoolExecutor(32), 0, set()
+        super().__init__(_Selector(self))
+        self.set_default_executor(self._threads)
+
+    def time(self):
+        return self._monotonic() + self._skipped
+
+    def skip(self, seconds):
+        self._skipped += seconds
+
+    @property
+    def is_computing(self):
+        return len(self._working) > self._asleep
+
+    def run_in_executor(self, executor, func, *arguments):
+        work = self._threads.submit(func, *arguments)
+        self._working.add(work)
+        awaited = asyncio.wrap_future(work, loop=self)
+        work.add_done_callback(self._working.discard)  # the last of all: the loop is woken before
+        return awaited
+
+    def sleep_in_thread(self, seconds):
+        """Of one of its threads: `time.sleep`, by this clock."""
+        awake = threading.Event()
+
+        def falls_asleep():
+            self._asleep += 1
+            self.call_later(seconds, wakes)
+
+        def wakes():
+            self._asleep -= 1
+            awake.set()
+
+        self.call_soon_threadsafe(falls_asleep)
+        awake.wait()
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, loop):
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout=None):
+        if (events := super().select(0)) or timeout == 0:
+            return events
+        if timeout is None or self._loop.is_computing:
+            return super().select(timeout)
+        if not (events := super().select(min(timeout, 1e-3))):
+            self._loop.skip(timeout)
+        return events
+
+
+def run(scenario):
+    """`asyncio.run` of what it makes, by such a clock, which is the process's while it runs."""
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=MovingLoop) as runner:
+        patch.setattr(time, "monotonic", runner.get_loop().time)
+        return runner.run(asyncio.wait_for(scenario(), MOST_SECONDS))
+
+
+async def until(condition, seconds=60.0):
+    """Waits until that holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
