@@ -17,6 +17,7 @@ from support.pgbouncer import pgbouncer
 from support.servers import postgresql, s3
 
 from tests.support.browser import browser  # noqa: F401
+from tests.support.in_process import here  # noqa: F401
 from tests.support.markers import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,

@@ -50,10 +50,10 @@ def test_a_run_is_cleaned_after_it_was_said_what_goes(dipaco, tiny, copy_of):
     assert said.code == 0, said.err
 
 
-def test_a_run_that_is_not_finished_is_refused(dipaco, half, copy_of):
+def test_a_run_that_is_not_finished_is_refused(here, half, copy_of):
     run = copy_of(half)
     before = files_in(run.folder)
-    ended = dipaco("clean", "--run", run.folder)
+    ended = here("clean", "--run", run.folder)
     assert ended.code == 2
     assert "CannotClean: The run cannot be cleaned: " in ended.err
     assert ended.err.rstrip().endswith("Nothing was removed.")

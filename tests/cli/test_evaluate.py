@@ -26,7 +26,7 @@ def documents(tmp_path_factory) -> Path:
 
 
 def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report(
-    dipaco, tiny, opened, tmp_path
+    here, tiny, opened, tmp_path
 ):
     tokenizer = opened.corpus.tokenizer()
     numbers = opened.corpus.documents("valid")
@@ -34,7 +34,7 @@ def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report
     file = tmp_path / "valid.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     beginnings = ("--documents", file, "--beginnings", "--json")
-    found = as_json(dipaco("evaluate", "--run", tiny.folder, *beginnings))
+    found = as_json(here("evaluate", "--run", tiny.folder, *beginnings))
     rows = {
         row["name"]: row for row in json.loads((tiny.folder / "report.json").read_text())["rows"]
     }
@@ -42,11 +42,11 @@ def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report
     assert (found["arm"], found["phase"], found["documents"]) == ("modular", 2, len(numbers))
     routed = opened.stage("route").summary["valid"]
     assert found["paths"] == {str(path): n for path, n in enumerate(routed) if n}
-    dense = dipaco("evaluate", "--run", tiny.folder, "--arm", "dense", *beginnings)
+    dense = here("evaluate", "--run", tiny.folder, "--arm", "dense", *beginnings)
     assert as_json(dense)["perplexity"] == pytest.approx(rows["dense"]["perplexity"], rel=1e-6)
 
 
-def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_path):
+def test_a_long_text_is_evaluated_whole_in_windows(here, tiny, opened, tmp_path):
     """Each document by its windows, one after another, as a loop over the model's own values."""
     (tmp_path / "notes").mkdir()
     for number in (7, 8):
@@ -54,8 +54,8 @@ def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_pat
         (tmp_path / f"notes/{number}.txt").write_text("\n".join(texts))
     (tmp_path / "notes/9.py").write_text("not read")
     evaluate = ("evaluate", "--run", tiny.folder, "--path", 1, "--json", "--documents")
-    found = as_json(dipaco(*evaluate, tmp_path / "notes"))
-    assert found == as_json(dipaco(*evaluate, tmp_path / "notes/*.txt"))
+    found = as_json(here(*evaluate, tmp_path / "notes"))
+    assert found == as_json(here(*evaluate, tmp_path / "notes/*.txt"))
     data, tokenizer = opened.config.data, opened.corpus.tokenizer()
     release = opened.ledger.facts.release("modular")
     log_likelihoods = opened.scoring_programs.log_likelihoods(opened.path_of(release, 1))
@@ -79,7 +79,7 @@ def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_pat
     expected = {"tokens": count, "of_tokens": of, "windows": windows, "documents": len(pieces)}
     assert {name: found[name] for name in expected} == expected
     assert found["perplexity"] == pytest.approx(np.exp(nats / count), rel=1e-5)
-    beginnings = dipaco(*evaluate[:-2], "--beginnings", "--documents", tmp_path / "notes")
+    beginnings = here(*evaluate[:-2], "--beginnings", "--documents", tmp_path / "notes")
     counted = sum(min(len(tokens), data.length) - 32 for tokens in tokenizer.encode(pieces))
     of_each = f"in {len(pieces)} windows of {len(pieces)} documents"
     assert f"over {counted} of {of:,} tokens, {of_each}" in beginnings.out
@@ -130,11 +130,11 @@ def test_an_exported_path_has_the_same_perplexity_in_transformers(
         (b"text " * 100, ["--phase", "7"], "at phase 7"),
     ],
 )
-def test_bad_documents_are_refused(dipaco, tiny, tmp_path, content, arguments, error):
+def test_bad_documents_are_refused(here, tiny, tmp_path, content, arguments, error):
     file = tmp_path / "notes.txt"
     if content is not None:
         file.write_bytes(content)
-    ended = dipaco("evaluate", "--run", tiny.folder, "--documents", file, *arguments)
+    ended = here("evaluate", "--run", tiny.folder, "--documents", file, *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert error in ended.err
     assert "Traceback" not in ended.err
@@ -155,19 +155,19 @@ def test_a_run_of_a_mesh_is_evaluated_with_fewer_devices(tiny, monkeypatch):
             assert found["documents"] == expected["documents"]
 
 
-def test_an_interrupted_export_of_all_paths_continues(dipaco, tiny, tmp_path):
+def test_an_interrupted_export_of_all_paths_continues(here, tiny, tmp_path):
     out = tmp_path / "all"
     export = ("export", "--run", tiny.folder, "--all", "--out", out)
-    done = dipaco(*export)
+    done = here(*export)
     assert done.code == 0, done.err
     assert "4 paths of modular at phase 2" in done.out
     whole = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     shutil.rmtree(out / "path_0002")
-    assert dipaco(*export).out == done.out
+    assert here(*export).out == done.out
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == whole
     (out / "path_0001" / "config.json").unlink()
-    lost = dipaco(*export)
+    lost = here(*export)
     assert (lost.code, "path_0001` lacks config.json. Remove the folder" in lost.err) == (2, True)
     # Of another release it would be a mixture.
-    other = dipaco(*export[:3], "--phase", 1, *export[3:])
+    other = here(*export[:3], "--phase", 1, *export[3:])
     assert (other.code, "never overwrites" in other.err) == (2, True)

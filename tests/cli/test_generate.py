@@ -23,10 +23,10 @@ PROMPT = next(toy_documents(documents=1, words=4, seed=7)).text.strip()
 
 
 @pytest.fixture(scope="module")
-def greedy(dipaco, tiny):
+def greedy(here, tiny):
     """`dipaco generate`, of 12 tokens."""
     command = ("generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12)
-    return dipaco(*command, "--temperature", 0)
+    return here(*command, "--temperature", 0)
 
 
 def test_greedy_text_is_the_argmax_of_the_full_forward(greedy, opened):
@@ -72,11 +72,11 @@ def test_the_best_score_chooses_the_path(greedy):
     assert len(scores) == 4
 
 
-def test_a_text_ends_by_itself_unless_that_is_ignored(dipaco, tiny):
+def test_a_text_ends_by_itself_unless_that_is_ignored(here, tiny):
     command = ["generate", "--run", tiny.folder, "--prompt", "", "--temperature", 4, "--path", 0]
     command += ["--max-tokens", 60, "--seed"]
     for seed in range(20):
-        ended = dipaco(*command, seed)
+        ended = here(*command, seed)
         assert ended.code == 0, ended.err
         if "ended by itself" in ended.err:
             break
@@ -84,32 +84,30 @@ def test_a_text_ends_by_itself_unless_that_is_ignored(dipaco, tiny):
     assert END_OF_TEXT not in ended.out
     number = int(ended.err.splitlines()[-1].split()[0])
     assert number < 60
-    longer = dipaco(*command, seed, "--min-tokens", 60)
+    longer = here(*command, seed, "--min-tokens", 60)
     assert END_OF_TEXT not in longer.out
     assert "60 tokens in" in longer.err
-    ignored = dipaco(*command, seed, "--ignore-eos")
+    ignored = here(*command, seed, "--ignore-eos")
     assert ignored.out.startswith(ended.out[:-1] + END_OF_TEXT)
     assert "60 tokens in" in ignored.err
 
 
-def test_sampled_text_depends_on_the_seed_and_comes_from_the_path_that_is_given(
-    dipaco, tiny, greedy
-):
+def test_sampled_text_depends_on_the_seed_and_comes_from_the_path_that_is_given(here, tiny, greedy):
     path = 3 - int(greedy.err.split()[1])
     command = ["generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12]
     command += ["--temperature", 1.5, "--path", path, "--seed"]
-    one, other = (dipaco(*command, seed) for seed in (1, 2))
+    one, other = (here(*command, seed) for seed in (1, 2))
     assert (one.code, other.code) == (0, 0)
     assert one.out != other.out
     assert one.err.startswith(f"path {path} =")
 
 
-def test_the_seed_that_is_shown_gives_the_text_again(dipaco, tiny):
+def test_the_seed_that_is_shown_gives_the_text_again(here, tiny):
     command = ["generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 20]
-    first = dipaco(*command)
+    first = here(*command)
     assert first.code == 0, first.err
     (seed,) = re.findall(r"^temperature 1, --seed (\d+) gives it again$", first.err, re.MULTILINE)
-    assert dipaco(*command, "--seed", seed).out == first.out
+    assert here(*command, "--seed", seed).out == first.out
 
 
 def test_a_prompt_from_standard_input_is_cut_at_its_beginning_if_that_is_wanted(
@@ -139,7 +137,7 @@ def test_a_prompt_from_standard_input_is_cut_at_its_beginning_if_that_is_wanted(
 
 
 def test_a_release_without_all_its_paths_is_refused_by_likelihood_alone(
-    dipaco, tiny, opened, copy_of
+    here, tiny, opened, copy_of
 ):
     folder = copy_of(tiny).folder
     release = opened.ledger.facts.release(MODULAR)
@@ -149,10 +147,10 @@ def test_a_release_without_all_its_paths_is_refused_by_likelihood_alone(
     (folder / release.objects[gone].name).unlink()
     before = sizes(folder)
     command = ("generate", "--run", folder, "--prompt", PROMPT, "--max-tokens", 2)
-    ended = dipaco(*command, "--rule", "likelihood")
+    ended = here(*command, "--rule", "likelihood")
     assert (ended.code, ended.out) == (2, ""), ended.err
     assert re.search(r"NotAllPaths: .* path \d cannot be read", ended.err), ended.err
-    assert dipaco(*command).code == 0  # by features, its path is whole
+    assert here(*command).code == 0  # by features, its path is whole
     assert sizes(folder) == before
 
 
@@ -199,8 +197,8 @@ def test_an_unknown_option_is_answered_with_the_nearest(arguments, says, capsys)
         (["--prompt", "x", "--arm", "dens"], "no arm `dens`. It has: base, modular, dense"),
     ],
 )
-def test_bad_arguments_are_refused_before_any_text_is_printed(dipaco, tiny, arguments, error):
-    ended = dipaco("generate", "--run", tiny.folder, *arguments)
+def test_bad_arguments_are_refused_before_any_text_is_printed(here, tiny, arguments, error):
+    ended = here("generate", "--run", tiny.folder, *arguments)
     assert ended.code == 2
     assert error in ended.err
     assert "Traceback" not in ended.err

@@ -13,16 +13,16 @@ from dipaco.cli.roles import EXECUTOR, WORKER
 from tests.cli.conftest import as_json
 
 
-def test_config_show_lists_the_final_settings(dipaco, config_file):
+def test_config_show_lists_the_final_settings(here, config_file):
     arguments = ("config", "show", config_file, "--set", "inner.steps=50", "--set", "phases=7")
-    shown = dipaco(*arguments)
+    shown = here(*arguments)
     assert "inner.steps = 50\n" in shown.out
     assert "arm modular: 350 steps a path in 7 phases" in shown.out
     assert "level early: 2 experts, owns embed, block_00" in shown.out
-    settings = as_json(dipaco(*arguments, "--json"))
+    settings = as_json(here(*arguments, "--json"))
     assert (settings["inner"]["steps"], settings["phases"]) == (50, 7)
     of_one_set = ("config", "show", "--set", "inner.steps=50", "phases=7", config_file, "--json")
-    assert as_json(dipaco(*of_one_set)) == settings
+    assert as_json(here(*of_one_set)) == settings
 
 
 @pytest.mark.parametrize(("name", "verb"), [("quickstart", "train"), ("sharing", "ablate")])
@@ -138,20 +138,20 @@ print("LOADED", *sorted({{"jax", "flax", "numpy", "orbax", "grain"}} & set(sys.m
         (("worker", "--coordinator", "here:1"), "give `--hosts` as well"),
     ],
 )
-def test_numbers_out_of_range_are_refused(dipaco, tiny, words, says):
+def test_numbers_out_of_range_are_refused(here, tiny, words, says):
     words = [tiny.config if word == "CONFIG" else word for word in words]
-    ended = dipaco(*words, "--run", tiny.folder)
+    ended = here(*words, "--run", tiny.folder)
     assert (ended.code, says in ended.err) == (2, True), ended.err
 
 
-def test_a_folder_without_a_run_is_refused_and_left_alone(dipaco, tiny, tmp_path):
+def test_a_folder_without_a_run_is_refused_and_left_alone(here, tiny, tmp_path):
     readers = [
         ("status",),
         ("generate", "--prompt", "x"),
         ("export", "--path", 0, "--out", tmp_path / "out"),
     ]
     for verb, *arguments in readers:
-        ended = dipaco(verb, "--run", tmp_path / "nowhere", *arguments)
+        ended = here(verb, "--run", tmp_path / "nowhere", *arguments)
         assert (ended.code, "holds no run. Begin one" in ended.err) == (2, True)
     assert not list(tmp_path.iterdir())
 

@@ -5,9 +5,9 @@ import pytest
 from tests.cli.conftest import as_json
 
 
-def test_it_says_memory_bytes_time_and_what_else_would_bring(dipaco, config_file):
+def test_it_says_memory_bytes_time_and_what_else_would_bring(here, config_file):
     command = ("plan", config_file, "--workers", 5, "--mbit", 20, "--step-seconds", 2)
-    said = dipaco(*command).out
+    said = here(*command).out
     lines = said.splitlines()
     assert max(map(len, lines)) <= 80
     assert "1 of them would wait: a phase trains 4 paths" in lines
@@ -15,15 +15,15 @@ def test_it_says_memory_bytes_time_and_what_else_would_bring(dipaco, config_file
         assert any(line.startswith(part) for line in lines), said
     assert any(line.startswith("* none") for line in lines), said
     assert any(line.split()[:2] == ["lock-step", "32"] for line in lines), said
-    found = as_json(dipaco(*command, "--json"))
+    found = as_json(here(*command, "--json"))
     assert f"{found['computing']:.1%}" in said
     assert (found["workers"], found["machines_at_work"]) == (5, 4)
 
 
-def test_it_plans_for_the_settings_as_they_are_changed(dipaco, config_file):
+def test_it_plans_for_the_settings_as_they_are_changed(here, config_file):
     command = ("plan", config_file, "--step-seconds", 2, "--json", "--set")
-    plain = as_json(dipaco(*command, "outer.codec=none"))
-    changed = as_json(dipaco(*command, "outer.codec=int8", "inner.steps=50"))
+    plain = as_json(here(*command, "outer.codec=none"))
+    changed = as_json(here(*command, "outer.codec=int8", "inner.steps=50"))
     assert (changed["codec"], changed["steps"]) == ("int8", 50)
     assert (
         changed["bytes_up"] < plain["bytes_up"] or changed["memory_bytes"] > plain["memory_bytes"]
@@ -31,9 +31,9 @@ def test_it_plans_for_the_settings_as_they_are_changed(dipaco, config_file):
     assert changed["computing"] > plain["computing"]
 
 
-def test_the_printed_terms_add_up_to_the_phase(dipaco, config_file):
+def test_the_printed_terms_add_up_to_the_phase(here, config_file):
     command = ("plan", config_file, "--mbit", 1, "--step-seconds", 2, "--no-outer-steps")
-    found = as_json(dipaco(*command, "--json", "--set", "outer.delay=2"))
+    found = as_json(here(*command, "--json", "--set", "outer.delay=2"))
     assert found["hidden_seconds"] > 0
     terms = found["computing_seconds"] + found["transfer_seconds"] - found["hidden_seconds"]
     assert found["phase_seconds"] == pytest.approx(terms)
@@ -41,14 +41,15 @@ def test_the_printed_terms_add_up_to_the_phase(dipaco, config_file):
     assert found["transfer_seconds"] == pytest.approx(8 * bytes_of_phase / 1e6, rel=1e-3)
 
 
-def test_it_measures_a_step(dipaco, config_file):
-    found = as_json(dipaco("plan", config_file, "--json"))
+@pytest.mark.contract
+def test_it_measures_a_step(here, config_file):
+    found = as_json(here("plan", config_file, "--json"))
     assert found["step_seconds_are"] == "measured on this machine"
     assert found["step_seconds"] > 0
 
 
-def test_of_a_model_that_is_too_large_here_it_says_all_but_hours(dipaco):
-    said = dipaco("plan", "paper_16x16").out
+def test_of_a_model_that_is_too_large_here_it_says_all_but_hours(here):
+    said = here("plan", "paper_16x16").out
     assert "No step was tried here: a step of " in said
     assert "With `--step-seconds S`" in said
     assert max(map(len, said.splitlines())) <= 80
@@ -65,8 +66,8 @@ def test_of_a_model_that_is_too_large_here_it_says_all_but_hours(dipaco):
         (("--set", "outer.codex=int8"), "Did you mean `outer.codec`"),
     ],
 )
-def test_a_bad_number_is_refused_with_a_sentence(dipaco, config_file, words, says):
-    done = dipaco("plan", config_file, *words)
+def test_a_bad_number_is_refused_with_a_sentence(here, config_file, words, says):
+    done = here("plan", config_file, *words)
     assert done.code == 2
     assert says in done.err
 

@@ -1,9 +1,8 @@
 """`dipaco rollback` and `dipaco upgrade`: a run at an earlier phase, and of another version."""
 
 import contextlib
+import signal
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
@@ -14,74 +13,69 @@ from tests.support.tiny_run import facts
 
 
 @pytest.mark.parametrize("trains_again", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_run_that_was_rolled_back_ends_with_the_same_facts(dipaco, tiny, copy_of, trains_again):
+def test_a_run_that_was_rolled_back_ends_with_the_same_facts(
+    here, dipaco, tiny, copy_of, trains_again
+):
     """That it ends so is shown in `tests/workers/test_rollback.py` too."""
     run = copy_of(tiny)
     before = facts(run.folder)
-    ended = dipaco("rollback", "--run", run.folder, "--phase", 1)
+    ended = here("rollback", "--run", run.folder, "--phase", 1)
     assert ended.code == 0, ended.err
     assert (
         "The run is at phase 1 again. Set aside: 4 modules, 8 contributions, 4 trained" in ended.out
     )
-    status = as_json(dipaco("status", "--run", run.folder, "--json"))
+    status = as_json(here("status", "--run", run.folder, "--json"))
     assert {module["phase"] for module in status["modules"].values()} == {1}
     assert status["rollbacks"][0]["set_aside"]["modules"] == 4
     if trains_again:
         ended = dipaco("train", run.config, "--run", run.folder)
         assert ended.code == 0, ended.err
         assert facts(run.folder) == before
-    ended = dipaco("rollback", "--run", run.folder, "--phase", 7)
+    ended = here("rollback", "--run", run.folder, "--phase", 7)
     assert ended.code == 2
     at = 2 if trains_again else 1
     assert f"CannotRollBack: The run cannot go back to phase 7: it is at phase {at}." in ended.err
 
 
-def test_a_run_of_another_version_is_refused_until_it_is_upgraded(dipaco, tiny, copy_of):
+def test_a_run_of_another_version_is_refused_until_it_is_upgraded(here, tiny, copy_of):
     run = copy_of(tiny)
     with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
         ledger.execute("UPDATE meta SET value = '0.4.99' WHERE key = 'version'")
     for verb in ("status", "worker"):
-        ended = dipaco(verb, "--run", run.folder)
+        ended = here(verb, "--run", run.folder)
         assert ended.code == 2
         assert "is a run of dipaco 0.4.99; this is" in ended.err
         assert "`dipaco upgrade --run RUN`" in ended.err
-    ended = dipaco("upgrade", "--run", run.folder)
+    ended = here("upgrade", "--run", run.folder)
     assert ended.code == 0, ended.err
     assert ended.out.startswith("The run was of dipaco 0.4.99 and is of ")
     assert "resume" not in ended.out
-    assert dipaco("status", "--run", run.folder).code == 0
+    assert here("status", "--run", run.folder).code == 0
 
 
 @pytest.mark.parametrize("command", ["pause", "drain"])
-def test_an_upgrade_leaves_a_run_told_what_it_was_told(dipaco, tiny, copy_of, command):
+def test_an_upgrade_leaves_a_run_told_what_it_was_told(here, tiny, copy_of, command):
     run = copy_of(tiny)
-    assert dipaco(command, "--run", run.folder).code == 0
-    ended = dipaco("upgrade", "--run", run.folder)
+    assert here(command, "--run", run.folder).code == 0
+    ended = here("upgrade", "--run", run.folder)
     assert ended.code == 0, ended.err
     assert f"It was told to {command}: `dipaco resume --run {run.folder}`" in ended.out
     with reading(run.folder) as opened:
         assert opened.ledger.meta.command().name == command
 
 
-def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, tiny, copy_of):
+def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, here, tiny, copy_of):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
-        here = {
-            "host": "other-host",
-            "pid": 1,
-            "process_id": "one",
-            "machine": "one",
-            "version": "0",
-        }
-        opened.ledger.members.join("back", **here)
-        words = ["upgrade", "--run", str(run.folder), "--wait-seconds", "600"]
-        with subprocess.Popen([sys.executable, "-m", "dipaco.cli.main", *words]) as upgrade:
-            until = time.monotonic() + 120
-            while opened.ledger.meta.command().name != "drain":
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            upgrade.terminate()
-            assert upgrade.wait(timeout=60) == 130
+        away = {"host": "other-host", "pid": 1, "process_id": "one", "machine": "one"}
+        opened.ledger.members.join("back", **away, version="0")
+        upgrade = dipaco.start("upgrade", "--run", run.folder, "--wait-seconds", 600)
+        until = time.monotonic() + 120
+        while opened.ledger.meta.command().name != "drain":
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        upgrade.signal(signal.SIGTERM)
+        assert upgrade.wait().code == 130
         assert opened.ledger.meta.command().name == "run"
-    ended = dipaco("upgrade", "--run", run.folder, "--wait-seconds", "nan")
+    ended = here("upgrade", "--run", run.folder, "--wait-seconds", "nan")
     assert (ended.code, "`--wait-seconds` is nan." in ended.err) == (2, True)

@@ -17,8 +17,8 @@ from tests.cli.conftest import as_json
 from tests.support.tiny_run import Fault
 
 
-def test_status_names_every_module_with_phase_and_digest(dipaco, tiny, opened):
-    status = as_json(dipaco("status", "--run", tiny.folder, "--json"))
+def test_status_names_every_module_with_phase_and_digest(here, tiny, opened):
+    status = as_json(here("status", "--run", tiny.folder, "--json"))
     assert status["finished"] is True
     assert set(status["stages"]) == {"prepare", "route", "report"}
     assert set(status["modules"]) == {"early/0000", "early/0001", "late/0000", "late/0001"}
@@ -30,23 +30,23 @@ def test_status_names_every_module_with_phase_and_digest(dipaco, tiny, opened):
         assert (at["phase"], at["step"], at["tokens"]) == (2, 6, 6 * 4 * 64)
         assert 0 < at["loss"] < np.log(300) + 1
     assert status["unfinished"] == []
-    shown = dipaco("status", "--run", tiny.folder)
+    shown = here("status", "--run", tiny.folder)
     assert status["modules"]["late/0001"]["digest"] in shown.out
     assert not any(line.startswith("text:") for line in details(status))
     status["stages"]["prepare"]["notes"] = ["2 documents of 3 are left out"]
     assert "text: 2 documents of 3 are left out" in list(details(status))
 
 
-def test_status_of_an_unfinished_run_lists_its_tasks(dipaco, half):
-    status = as_json(dipaco("status", "--run", half.folder, "--json"))
+def test_status_of_an_unfinished_run_lists_its_tasks(here, half):
+    status = as_json(here("status", "--run", half.folder, "--json"))
     assert status["finished"] is False
     assert {task["state"] for task in status["unfinished"]} == {"ready", "claimed"}
     assert status["modules"]["early/0000"]["phase"] == 1
 
 
-def test_inspect_shows_what_paths_were_given_and_how_modules_moved(dipaco, tiny, opened, tmp_path):
+def test_inspect_shows_what_paths_were_given_and_how_modules_moved(here, tiny, opened, tmp_path):
     picture = tmp_path / "inspect.png"
-    inspection = as_json(dipaco("inspect", "--run", tiny.folder, "--json", "--picture", picture))
+    inspection = as_json(here("inspect", "--run", tiny.folder, "--json", "--picture", picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
     shards = opened.stage("route").summary
     assert [at["documents"] for at in inspection["paths"]] == shards["documents"]
@@ -77,7 +77,7 @@ def test_inspect_shows_what_paths_were_given_and_how_modules_moved(dipaco, tiny,
         assert list(last["norms"].values()) == pytest.approx(norms, rel=1e-5)
         cosine = float(vectors[0] @ vectors[1]) / (norms[0] * norms[1])
         assert last["cosine"] == pytest.approx(cosine, abs=1e-4)
-    shown = dipaco("inspect", "--run", tiny.folder, "--picture", picture)
+    shown = here("inspect", "--run", tiny.folder, "--picture", picture)
     assert f"path   0  {shards['documents'][0]} documents" in shown.out
     assert "modules early/0000 late/0000\n" in shown.out
     assert f"shards: mean {sum(shards['documents']) / 4:,.0f}, capacity " in shown.out
@@ -103,32 +103,32 @@ def test_status_of_a_run_whose_database_is_away_says_so_soon(tmp_path, monkeypat
     assert "DatabaseUnreachable: The database postgresql://127.0.0.1:1/runs" in said
 
 
-def test_status_says_first_what_the_run_does(dipaco, tiny, half):
-    assert dipaco("status", "--run", tiny.folder).out.splitlines()[1].startswith("now: finished")
-    status = as_json(dipaco("status", "--run", half.folder, "--json"))
+def test_status_says_first_what_the_run_does(here, tiny, half):
+    assert here("status", "--run", tiny.folder).out.splitlines()[1].startswith("now: finished")
+    status = as_json(here("status", "--run", half.folder, "--json"))
     assert status["why"]["state"] in ("silent", "lease", "no_worker", "working")
 
 
 def test_status_counts_workers_that_died_all_at_once_with_their_machine_as_silent(
-    dipaco, half, copy_of
+    here, half, copy_of
 ):
     run = copy_of(half)
     with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
         died = "UPDATE workers SET heartbeat = heartbeat - 3600, process_id = 'another-boot - 1 1'"
         number = ledger.execute(died).rowcount
-    shown = dipaco("status", "--run", run.folder).out
+    shown = here("status", "--run", run.folder).out
     assert f"workers: 0 here, {number} silent, 0 gone" in shown
     assert "silent for 1 h" in shown
 
 
-def test_a_worker_that_was_killed_on_this_machine_is_gone_at_once(dipaco, half):
-    shown = dipaco("status", "--run", half.folder).out.splitlines()
+def test_a_worker_that_was_killed_on_this_machine_is_gone_at_once(here, half):
+    shown = here("status", "--run", half.folder).out.splitlines()
     assert shown[0].endswith("left for one worker; nobody is working")
     assert shown[1].startswith("now: no worker is here")
     assert shown[2].startswith("workers: 0 here, 0 silent, 1 gone")
 
 
-def test_watch_on_a_terminal_shows_what_fits(dipaco, tiny, monkeypatch, capsys):
+def test_watch_on_a_terminal_shows_what_fits(here, tiny, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("LINES", "6")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,26 +34,26 @@ def first_modules(folder: Path) -> dict[str, str]:
         }
 
 
-def test_a_removed_report_is_written_again(dipaco, tiny, copy_of):
+def test_a_removed_report_is_written_again(here, tiny, copy_of):
     run = copy_of(tiny)
     before = {file.name: file.read_bytes() for file in run.folder.glob("report.*")}
     assert len(before) == 3
     for name in before:
         (run.folder / name).unlink()
-    ended = dipaco("train", run.config, "--run", run.folder)
+    ended = here("train", run.config, "--run", run.folder)
     assert (ended.code, f"Written: {run.folder}/report.md" in ended.out) == (0, True)
     for name in ("report.json", "report.md"):
         assert (run.folder / name).read_bytes() == before[name]
     assert (run.folder / "report.png").exists()
 
 
-def test_training_a_finished_run_changes_nothing_and_prints_its_table(dipaco, tiny):
+def test_training_a_finished_run_changes_nothing_and_prints_its_table(here, tiny):
     def everything():
         files = sorted(file for file in tiny.folder.rglob("*") if file.is_file())
         return {file: file.read_bytes() for file in files if "ledger" not in file.name}
 
     before, known = everything(), facts(tiny.folder)
-    ended = dipaco("train", tiny.config, "--run", tiny.folder)
+    ended = here("train", tiny.config, "--run", tiny.folder)
     assert ended.code == 0, ended.err
     assert everything() == before
     assert facts(tiny.folder) == known
@@ -60,52 +61,49 @@ def test_training_a_finished_run_changes_nothing_and_prints_its_table(dipaco, ti
         assert f"\n{name} " in ended.out
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_too_few_devices_are_said_before_a_run_begins(dipaco, tiny, tmp_path, workers):
+def test_too_few_devices_are_said_before_a_run_begins(here, config_file, tmp_path):
     """Its mesh would be that of the run for good, once its text is prepared."""
-    words = ("train", tiny.config, "--run", tmp_path / "run", "--workers", workers)
-    refused = dipaco(*words, "--set", "mesh.data=2")
-    says = "CannotTrainHere: A mesh of data=2"
-    assert (refused.code, says in refused.err) == (4, True), refused.err
+    for workers in (1, 2):
+        words = ("train", config_file, "--run", tmp_path / "run", "--workers", workers)
+        refused = here(*words, "--set", "mesh.tensor=16")
+        says = "CannotTrainHere: A mesh of "
+        assert (refused.code, says in refused.err) == (4, True), (workers, refused.err)
     with pytest.raises(NoSuchRun):
         open_run(Address(tmp_path / "run"))
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("train --metrics-port 99999", "`--metrics-port` is 99999. Expected 0 to 65535"),
-        ("train --metrics-port 0", "pip install 'dipaco[metrics]'"),
-        ("train --wandb", "pip install 'dipaco[wandb]'"),
-        ("train --trackio --workers 2", "pip install 'dipaco[trackio]'"),
-        ("launch --tensorboard --workers 1", "pip install 'dipaco[tensorboard]'"),
-    ],
-)
+CANNOT_BE_USED = {
+    "train --metrics-port 99999": "`--metrics-port` is 99999. Expected 0 to 65535",
+    "train --metrics-port 0": "pip install 'dipaco[metrics]'",
+    "train --wandb": "pip install 'dipaco[wandb]'",
+    "train --trackio --workers 2": "pip install 'dipaco[trackio]'",
+    "launch --tensorboard --workers 1": "pip install 'dipaco[tensorboard]'",
+}
+
+
 def test_an_option_that_cannot_be_used_is_said_before_a_run_begins(
-    dipaco, config_file, tmp_path, words, says
+    here, config_file, tmp_path, monkeypatch
 ):
     """Else a run of the wrong line is there, which may refuse the right one."""
     for package in ("prometheus_client", "tensorboardX", "trackio", "wandb"):
-        (tmp_path / f"{package}.py").write_text("raise ImportError")
-    verb, *options = words.split()
-    run = tmp_path / "run"
-    refused = dipaco(verb, config_file, "--run", run, *options, path=[str(tmp_path)])
-    assert (refused.code in (2, 4), says in refused.err) == (True, True), refused.err
-    assert not run.exists()
+        monkeypatch.setitem(sys.modules, package, None)
+    for words, says in CANNOT_BE_USED.items():
+        verb, *options = words.split()
+        refused = here(verb, config_file, "--run", tmp_path / "run", *options)
+        assert (refused.code in (2, 4), says in refused.err) == (True, True), (words, refused.err)
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_taken_port_of_metrics_is_said_before_a_run_begins(
-    dipaco, config_file, tmp_path, workers
-):
+def test_a_taken_port_of_metrics_is_said_before_a_run_begins(here, config_file, tmp_path):
     pytest.importorskip("prometheus_client", reason="metrics need the `metrics` extra")
     run = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        words = ("--workers", workers, "--metrics-port", port)
-        refused = dipaco("train", config_file, "--run", run, *words)
-    assert refused.code == 2
-    assert f"CannotListen: Cannot listen on 127.0.0.1:{port}" in refused.err
+        for workers in (1, 2):
+            words = ("--workers", workers, "--metrics-port", port)
+            refused = here("train", config_file, "--run", run, *words)
+            assert refused.code == 2
+            assert f"CannotListen: Cannot listen on 127.0.0.1:{port}" in refused.err
     assert not run.exists()
 
 
@@ -288,40 +286,35 @@ def test_a_tokenizer_with_other_tokens_than_the_origins_is_refused(tiny, opened,
     assert start(there)["tokenizer"]
 
 
-@pytest.mark.parametrize(
-    ("source", "settings", "error"),
-    [
-        ("{tiny}", [], "expected DIR@PHASE or DIR@base"),
-        ("{tiny}@last", [], "expected DIR@PHASE or DIR@base"),
-        ("{tiny}@²", [], "expected DIR@PHASE or DIR@base"),
-        ("@2", [], "Cannot start from @2: expected DIR@PHASE or DIR@base"),
-        ("s3://x y/z@2", [], "Cannot start from s3://x y/z: `x y` is not a valid name of a bucket"),
-        ("{tiny}@9", [], "that run has 2 phases"),
-        ("{tiny}@99999999999999999999", [], "that run has 2 phases"),
-        ("{tiny}-nowhere@1", [], "holds no run"),
-        ("{tiny}@1", ["--set", "model.d_ff=64"], "`model.d_ff` is 48 there and 64 here"),
-        ("{tiny}@base", ["--set", "model.d_ff=64"], "`model.d_ff` is 48 there and 64 here"),
-        (
-            "{tiny}@base",
-            ["--set", "model.vocab_size=290"],
-            "`model.vocab_size` is 300 there and 290 here",
-        ),
-        (
-            "{tiny}@base",
-            ["--set", "data.valid_fraction=0.2"],
-            "`data.valid_fraction` is 0.1 there and 0.2 here. It comes with its text",
-        ),
-    ],
-)
-def test_a_bad_start_is_refused(dipaco, tiny, tmp_path, source, settings, error):
-    start = source.format(tiny=tiny.folder)
-    ended = dipaco("train", tiny.config, "--run", tmp_path / "new", "--from", start, *settings)
-    assert (ended.code, error in ended.err) == (2, True), ended.err
+BAD_STARTS = [
+    ("{tiny}", (), "expected DIR@PHASE or DIR@base"),
+    ("{tiny}@last", (), "expected DIR@PHASE or DIR@base"),
+    ("{tiny}@²", (), "expected DIR@PHASE or DIR@base"),
+    ("@2", (), "Cannot start from @2: expected DIR@PHASE or DIR@base"),
+    ("s3://x y/z@2", (), "Cannot start from s3://x y/z: `x y` is not a valid name of a bucket"),
+    ("{tiny}@9", (), "that run has 2 phases"),
+    ("{tiny}@99999999999999999999", (), "that run has 2 phases"),
+    ("{tiny}-nowhere@1", (), "holds no run"),
+    ("{tiny}@1", ("model.d_ff=64",), "`model.d_ff` is 48 there and 64 here"),
+    ("{tiny}@base", ("model.d_ff=64",), "`model.d_ff` is 48 there and 64 here"),
+    ("{tiny}@base", ("model.vocab_size=290",), "`model.vocab_size` is 300 there and 290 here"),
+    (
+        "{tiny}@base",
+        ("data.valid_fraction=0.2",),
+        "`data.valid_fraction` is 0.1 there and 0.2 here. It comes with its text",
+    ),
+]
+
+
+def test_a_bad_start_is_refused(here, tiny, tmp_path):
+    train = ("train", tiny.config, "--run")
+    for source, settings, error in BAD_STARTS:
+        start = ("--from", source.format(tiny=tiny.folder))
+        sets = ("--set", *settings) if settings else ()
+        ended = here(*train, tmp_path / "new", *start, *sets)
+        assert (ended.code, error in ended.err) == (2, True), (source, ended.err)
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("start", ["runs/x", "@2", "runs/x@last"])
-def test_a_mistyped_start_is_said_of_a_run_that_has_begun(dipaco, tiny, start):
-    ended = dipaco("train", tiny.config, "--run", tiny.folder, "--from", start)
-    says = f"CannotStartFrom: Cannot start from {start}: expected DIR@PHASE"
-    assert (ended.code, says in ended.err) == (2, True), ended.err
+    for start in ("runs/x", "@2", "runs/x@last"):  # a run that has begun looks at it as well
+        ended = here(*train, tiny.folder, "--from", start)
+        says = f"CannotStartFrom: Cannot start from {start}: expected DIR@PHASE"
+        assert (ended.code, says in ended.err) == (2, True), ended.err

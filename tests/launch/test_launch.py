@@ -123,9 +123,9 @@ def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed
     ],
 )
 def test_counts_that_cannot_be_are_refused_before_a_run_is_begun(
-    dipaco, config_file, tmp_path, options, says
+    here, config_file, tmp_path, options, says
 ):
-    ended = dipaco("launch", config_file, "--run", tmp_path / "run", *options)
+    ended = here("launch", config_file, "--run", tmp_path / "run", *options)
     assert ended.code == 2
     assert says in ended.err
     assert not (tmp_path / "run").exists()

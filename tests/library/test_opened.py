@@ -193,9 +193,9 @@ def test_a_dense_arm_has_one_path_which_takes_all(tiny):
         library.open(tiny.folder, arm="modules")
 
 
-def test_greedy_text_is_that_of_the_command_line(opened, dipaco, tiny):
+def test_greedy_text_is_that_of_the_command_line(opened, here, tiny):
     made = opened.generate("ba bi bo", max_tokens=8, temperature=0)
-    ended = dipaco(
+    ended = here(
         *("generate", "--run", tiny.folder, "--prompt", "ba bi bo"),
         *("--max-tokens", 8, "--temperature", 0),
     )
@@ -253,10 +253,10 @@ def test_a_phase_is_a_whole_number(tiny, phase):
         library.open(tiny.folder, phase=phase)
 
 
-def test_a_score_is_what_evaluate_prints(opened, dipaco, tiny, tmp_path):
+def test_a_score_is_what_evaluate_prints(opened, here, tiny, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    ended = dipaco("evaluate", "--run", tiny.folder, "--documents", file, "--json")
+    ended = here("evaluate", "--run", tiny.folder, "--documents", file, "--json")
     assert ended.code == 0, ended.err
     printed, scored = json.loads(ended.out), opened.score(TEXTS)
     assert math.isclose(scored["perplexity"], printed["perplexity"], rel_tol=1e-6)

@@ -197,21 +197,21 @@ def test_a_changed_row_is_named_and_run_again_with_redo(dipaco, little):
     ],
 )
 def test_a_bad_sweep_or_argument_is_refused_before_anything_is_written(
-    dipaco, tmp_path, rows, arguments, problem
+    here, tmp_path, rows, arguments, problem
 ):
     folder = tmp_path / "sweep"
     sweep = sweep_file(tmp_path, rows)
-    ended = dipaco("ablate", sweep, "--run", folder, *arguments)
+    ended = here("ablate", sweep, "--run", folder, *arguments)
     assert ended.code == 2
     assert len(ended.err.strip().splitlines()) == 1
     assert re.search(problem, ended.err), ended.err
     assert not folder.exists()
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path):
+def test_a_folder_that_holds_something_else_is_left_alone(here, tiny, tmp_path):
     sweep = sweep_file(tmp_path, '"a": tiny()')
     before = content_of(tiny.folder)
-    ended = dipaco("ablate", sweep, "--run", tiny.folder)
+    ended = here("ablate", sweep, "--run", tiny.folder)
     assert ended.code == 2
     assert "holds a single run, not the sweep `little`" in ended.err
     assert content_of(tiny.folder) == before
@@ -219,23 +219,23 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "sweep.json").write_text('{"sweep": "sharing"}')
-    ended = dipaco("ablate", sweep, "--run", folder)
+    ended = here("ablate", sweep, "--run", folder)
     assert ended.code == 2
     assert "holds the sweep `sharing`, not the sweep `little`" in ended.err
     assert [file.name for file in folder.iterdir()] == ["sweep.json"]
 
     for damaged in ("{", "", "[]", "{}"):
         (folder / "sweep.json").write_text(damaged)
-        ended = dipaco("ablate", sweep, "--run", folder)
+        ended = here("ablate", sweep, "--run", folder)
         assert ended.code == 2
         assert "holds a damaged sweep.json (where it is `little`'s, remove that file)" in ended.err
     for verb in (("status",), ("inspect",), ("train", tiny.config)):
-        ended = dipaco(*verb, "--run", folder)
+        ended = here(*verb, "--run", folder)
         assert ended.code == 2
         assert f"FolderHoldsSweep: {folder} holds a sweep, not a run." in ended.err
     assert [file.name for file in folder.iterdir()] == ["sweep.json"]
 
-    ended = dipaco("ablate", sweep, "--run", "s3://bucket/sweep")
+    ended = here("ablate", sweep, "--run", "s3://bucket/sweep")
     assert ended.code == 2
     assert "SweepNeedsFolder" in ended.err
 
