@@ -5,8 +5,6 @@ import contextlib
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import (
     BadMessage,
@@ -21,7 +19,6 @@ from dipaco.swarm.roles import session
 from dipaco.swarm.roles.avoided_addresses import AVOIDED_SECONDS, AvoidedAddresses
 from dipaco.swarm.roles.session import SessionConfig, run_session, wire_to
 from tests.support.backbone_stub import stub_backbone
-from tests.support.swarm_clock import run
 from tests.support.swarm_rig import issue
 
 NOWHERE = "tcp://127.0.0.1:1"
@@ -52,61 +49,51 @@ async def refused_at_first(address, said, match="enough was seen"):
         await run_session(config, issue("ana"), asyncio.Event(), said.append)
 
 
-def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
+async def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
     asked, said = [], []
     far = needy(NOWHERE, "tcp://127.0.0.1:2")
-
-    async def scenario():
-        async with stub_backbone(asked, (far,)) as address:
-            await refused_at_first(address, said)
-
-    run(scenario)
+    async with stub_backbone(asked, (far,)) as address:
+        await refused_at_first(address, said)
     assert asked == ["run", "settings", "join"]
     assert said[0].startswith("path 1 needs volunteers more, but is not reached from here (tcp://")
 
 
-def test_of_a_paths_addresses_one_that_answers_is_moved_to():
+async def test_of_a_paths_addresses_one_that_answers_is_moved_to():
     asked, said, there = [], [], []
-
-    async def scenario():
-        async with first_and_needy(asked, there, NOWHERE) as (address, good):
-            await refused_at_first(address, said)
-            assert said[0] == f"path 1 needs volunteers most, and is led at {good}"
-
-    run(scenario)
+    async with first_and_needy(asked, there, NOWHERE) as (address, good):
+        await refused_at_first(address, said)
+        assert said[0] == f"path 1 needs volunteers most, and is led at {good}"
     assert "join" in there
     assert asked == ["run", "run", "settings", "join"], "where it is not let in, it goes back"
 
 
-def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was_given(monkeypatch):
+async def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was_given(
+    monkeypatch,
+):
     monkeypatch.setattr(leader_connection, "GIVE_UP_SECONDS", 0.5)
     asked, said, there = [], [], []
+    async with first_and_needy(asked, there) as (address, gone):
+        serves = wire_to
 
-    async def scenario():
-        async with first_and_needy(asked, there) as (address, gone):
-            serves = wire_to
+        async def moves(to, *args, **more):
+            wire = await serves(to, *args, **more)
+            if to == gone:
+                wire.ask = unanswered
+            return wire
 
-            async def moves(to, *args, **more):
-                wire = await serves(to, *args, **more)
-                if to == gone:
-                    wire.ask = unanswered
-                return wire
+        async def unanswered(to, *request, **more):
+            raise ConnectionRefusedError("closed meanwhile")
 
-            async def unanswered(to, *request, **more):
-                raise ConnectionRefusedError("closed meanwhile")
-
-            monkeypatch.setattr(session, "wire_to", moves)
-            config = SessionConfig(address, True, False, None)
-            lending = asyncio.ensure_future(
-                run_session(config, issue("ana"), asyncio.Event(), said.append)
-            )
-            while asked.count("run") < 2:
-                await asyncio.wait([lending], timeout=0.02)
-                assert not lending.done(), lending.result()
-            lending.cancel()
-            await asyncio.gather(lending, return_exceptions=True)
-
-    run(scenario)
+        monkeypatch.setattr(session, "wire_to", moves)
+        config = SessionConfig(address, True, False, None)
+        lending = asyncio.ensure_future(
+            run_session(config, issue("ana"), asyncio.Event(), said.append)
+        )
+        while asked.count("run") < 2:
+            await asyncio.wait([lending], timeout=0.02)
+            assert not lending.done(), lending.result()
+        lending.cancel()
+        await asyncio.gather(lending, return_exceptions=True)
     assert any("closed meanwhile. Check" in one and "goes back to tcp" in one for one in said), said
 
 
@@ -119,7 +106,9 @@ def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was
         ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"),
     ],
 )
-def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(monkeypatch, error):
+async def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(
+    monkeypatch, error
+):
     asked, said, dials = [], [], wire_to
 
     async def dialled(to, *args, **more):
@@ -128,24 +117,16 @@ def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(monk
         return await dials(to, *args, **more)
 
     monkeypatch.setattr(session, "wire_to", dialled)
-
-    async def scenario():
-        async with stub_backbone(asked, (needy(LIBP2P),)) as address:
-            await refused_at_first(address, said)
-
-    run(scenario)
+    async with stub_backbone(asked, (needy(LIBP2P),)) as address:
+        await refused_at_first(address, said)
     assert sum("goes back" in sentence for sentence in said) == 1
     assert asked == ["run", "run", "settings", "join"]
 
 
-def test_a_volunteer_that_another_path_does_not_let_in_serves_its_first_path():
+async def test_a_volunteer_that_another_path_does_not_let_in_serves_its_first_path():
     asked, said, there = [], [], []
-
-    async def scenario():
-        async with first_and_needy(asked, there) as (address, _):
-            await refused_at_first(address, said)
-
-    run(scenario)
+    async with first_and_needy(asked, there) as (address, _):
+        await refused_at_first(address, said)
     assert there.count("join") == 1
     assert asked.count("join") == 1, "its first address refuses it as well, and that is the end"
     assert any("enough was seen. This machine goes back to" in sentence for sentence in said)
@@ -154,42 +135,34 @@ def test_a_volunteer_that_another_path_does_not_let_in_serves_its_first_path():
 @pytest.mark.parametrize(
     "error", [BadMessage(problem="odd"), MessageRefused(sender="?", reason="no")]
 )
-def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatch, error):
+async def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatch, error):
     asked, said, there = [], [], []
+    async with first_and_needy(asked, there) as (address, other):
+        joins = session._Visit._join
 
-    async def scenario():
-        async with first_and_needy(asked, there) as (address, other):
-            joins = session._Visit._join
+        async def fails(visit, **more):
+            if visit._config.address == other:
+                raise error
+            return await joins(visit, **more)
 
-            async def fails(visit, **more):
-                if visit._config.address == other:
-                    raise error
-                return await joins(visit, **more)
-
-            monkeypatch.setattr(session._Visit, "_join", fails)
-            await refused_at_first(address, said)
-
-    run(scenario)
+        monkeypatch.setattr(session._Visit, "_join", fails)
+        await refused_at_first(address, said)
     assert asked.count("join") == 1
 
 
-def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home(monkeypatch):
+async def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home(monkeypatch):
     asked, there = [], []
+    async with first_and_needy(asked, there) as (address, other):
+        joins = session._Visit._join
 
-    async def scenario():
-        async with first_and_needy(asked, there) as (address, other):
-            joins = session._Visit._join
+        async def banned(visit, **more):
+            if visit._config.address == other:
+                visit.has_joined = True
+                raise SwarmRefuses(reason="its sum is another")
+            return await joins(visit, **more)
 
-            async def banned(visit, **more):
-                if visit._config.address == other:
-                    visit.has_joined = True
-                    raise SwarmRefuses(reason="its sum is another")
-                return await joins(visit, **more)
-
-            monkeypatch.setattr(session._Visit, "_join", banned)
-            await refused_at_first(address, [], match="its sum is another")
-
-    run(scenario)
+        monkeypatch.setattr(session._Visit, "_join", banned)
+        await refused_at_first(address, [], match="its sum is another")
     assert "join" not in asked
 
 

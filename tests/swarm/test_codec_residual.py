@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.network.messages import Slice
 from dipaco.swarm.roles.codec_residual import CodecResidual
 from dipaco.swarm.training.slices import rounding

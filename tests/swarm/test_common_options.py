@@ -5,16 +5,12 @@ import dataclasses
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.config import MODULAR
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import OptionsDiffer
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import common_options
 from tests.support.backbone_rig import backbone_of, issued, until
 from tests.support.swarm_rig import SETTINGS
-from tests.support.tiny_run import TOY
 
 OTHERS = {
     "`--block-rows` is 4 here and 2 there": {"block_rows": 4},
@@ -22,13 +18,6 @@ OTHERS = {
     "`--state-codec` is float16 here and none there": {"state_codec": "float16"},
     "`--delayed-updates` is on here and off there": {"delayed_updates": True},
 }
-
-
-@pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
 
 
 @pytest.fixture

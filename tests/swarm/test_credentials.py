@@ -3,8 +3,6 @@
 import msgspec
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.control.errors import BadName
 from dipaco.swarm.errors import BadCredential, MessageRefused
 from dipaco.swarm.network import credentials

@@ -14,8 +14,6 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading.leasing import lease_rows, should_begin_again
@@ -27,7 +25,7 @@ from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support import backbone_rig
-from tests.support.swarm_clock import run, until
+from tests.support.swarm_clock import until
 from tests.support.swarm_rig import (
     COMPUTE,
     SETTINGS,
@@ -59,6 +57,11 @@ class Late(Group):
     @property
     def delays(self):
         return [outcome.closed.delay for outcome in self.outcomes]
+
+
+@pytest.fixture
+def group():
+    return Late()
 
 
 def hold_rounds_until(group, condition):
@@ -97,143 +100,118 @@ def test_a_delayed_step_is_another_than_a_plain_one():
     assert all(largest_difference(a, b) < 1e-6 for a, b in zip(plain_again, plain, strict=True))
 
 
-def test_peers_compute_rows_of_the_next_step_while_those_of_this_one_are_averaged():
-    async def scenario():
-        async with Late() as group:
-            for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
-                await group.join(name, slow=slow)
-            leader = group.leader.group
-            hold_rounds_until(group, lambda: leader.next_rows.ledger.num_done > 0)
-            for _ in range(6):
-                await group.step()
-            assert group.delays == [0, 1, 1, 1, 1, 1]
-            assert_replayed(group)
-
-    run(scenario)
+async def test_peers_compute_rows_of_the_next_step_while_those_of_this_one_are_averaged(group):
+    for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
+        await group.join(name, slow=slow)
+    leader = group.leader.group
+    hold_rounds_until(group, lambda: leader.next_rows.ledger.num_done > 0)
+    for _ in range(6):
+        await group.step()
+    assert group.delays == [0, 1, 1, 1, 1, 1]
+    assert_replayed(group)
 
 
-def test_a_peer_that_dies_with_rows_of_two_steps_costs_its_rows_and_no_step():
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.15)  # so bo has rows of both steps
-            bo = (await group.join("bo", slow=0.03)).wire.name
-            leader = group.leader.group
-            await group.step()
+async def test_a_peer_that_dies_with_rows_of_two_steps_costs_its_rows_and_no_step(group):
+    await group.join("ana", slow=0.15)  # so bo has rows of both steps
+    bo = (await group.join("bo", slow=0.03)).wire.name
+    leader = group.leader.group
+    await group.step()
 
-            def has_none():  # on a busy machine the other may have done all rows of a step
-                return any(
-                    one.ledger.is_complete and not one.ledger.done_by(bo)
-                    for one in leader.open_rows
-                )
+    def has_none():  # on a busy machine the other may have done all rows of a step
+        return any(
+            one.ledger.is_complete and not one.ledger.done_by(bo) for one in leader.open_rows
+        )
 
-            def has_two():
-                return len(leader.open_rows) == 2 and all(
-                    one.ledger.done_by(bo) for one in leader.open_rows
-                )
+    def has_two():
+        return len(leader.open_rows) == 2 and all(
+            one.ledger.done_by(bo) for one in leader.open_rows
+        )
 
-            is_dead, step = threading.Event(), None
-            go_on = hold_rounds_until(group, lambda: is_dead.is_set() or has_none())
-            while step is None or step.done():
-                step = asyncio.ensure_future(group.step())
-                await until(lambda at=step: at.done() or has_two())
-            await group.kill("bo")
-            go_on()
-            is_dead.set()
-            await step
-            while bo in leader.members:
-                await group.step()
-            assert not any(one.ledger.done_by(bo) for one in leader.open_rows)
-            await group.step()
-            assert bo not in group.outcomes[-1].blocks_by_peer
-            assert group.delays == [0, *[1] * (len(group.outcomes) - 1)]
-            assert_replayed(group)
-
-    run(scenario)
+    is_dead, step = threading.Event(), None
+    go_on = hold_rounds_until(group, lambda: is_dead.is_set() or has_none())
+    while step is None or step.done():
+        step = asyncio.ensure_future(group.step())
+        await until(lambda at=step: at.done() or has_two())
+    await group.kill("bo")
+    go_on()
+    is_dead.set()
+    await step
+    while bo in leader.members:
+        await group.step()
+    assert not any(one.ledger.done_by(bo) for one in leader.open_rows)
+    await group.step()
+    assert bo not in group.outcomes[-1].blocks_by_peer
+    assert group.delays == [0, *[1] * (len(group.outcomes) - 1)]
+    assert_replayed(group)
 
 
-def test_a_volunteer_that_leaves_in_an_averaging_gives_its_sum_of_the_next_step():
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.03)
-            bo = await group.join("bo", slow=0.03)
-            leader, name = group.leader.group, bo.wire.name
+async def test_a_volunteer_that_leaves_in_an_averaging_gives_its_sum_of_the_next_step(group):
+    await group.join("ana", slow=0.03)
+    bo = await group.join("bo", slow=0.03)
+    leader, name = group.leader.group, bo.wire.name
 
-            def leaves():
-                if bo._sums and leader.next_rows.ledger.done_by(name):
-                    bo.leave()
-                return bo._is_leaving.is_set()
-
-            await group.step()
-            hold_rounds_until(group, leaves)
-            await group.step()
-            await group.volunteers["bo"][1]
-            await group.step()
-            assert name in group.outcomes[1].blocks_by_peer
-            assert group.wire.name in group.outcomes[2].blocks_by_peer, (
-                "the leader sends what bo had"
-            )
-            assert_replayed(group)
-            assert not group.refused
-
-    run(scenario)
-
-
-def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps(monkeypatch):
-    monkeypatch.setattr(assignment, "PATIENCE", math.inf)  # nobody else computes what ana has
-
-    async def scenario():
-        async with Late() as group:
-            ana, bo = await group.join("ana"), await group.join("bo", slow=0.05)
-            may_go_on = threading.Event()
-            ana.compute = Gated(ana.compute, may_go_on)
-            leader, name = group.leader.group, bo.wire.name
-            await until(lambda: (ana.holder.step, bo.holder.step) == (0, 0))
-            step = asyncio.ensure_future(group.step())
-            await until(
-                lambda: (
-                    len(leader.open_rows) == 2
-                    and all(rows.ledger.done_by(name) for rows in leader.open_rows)
-                )
-            )
-            assert group.leader.group_state.plan is None
+    def leaves():
+        if bo._sums and leader.next_rows.ledger.done_by(name):
             bo.leave()
-            await group.volunteers["bo"][1]
-            assert all(rows.ledger.done_by(group.wire.name) for rows in leader.open_rows)
-            may_go_on.set()
-            await step
-            await group.step()
-            assert all(group.wire.name in one.blocks_by_peer for one in group.outcomes)
-            assert_replayed(group)
-            assert not group.refused
+        return bo._is_leaving.is_set()
 
-    run(scenario)
+    await group.step()
+    hold_rounds_until(group, leaves)
+    await group.step()
+    await group.volunteers["bo"][1]
+    await group.step()
+    assert name in group.outcomes[1].blocks_by_peer
+    assert group.wire.name in group.outcomes[2].blocks_by_peer, "the leader sends what bo had"
+    assert_replayed(group)
+    assert not group.refused
+
+
+async def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps(group, monkeypatch):
+    monkeypatch.setattr(assignment, "PATIENCE", math.inf)  # nobody else computes what ana has
+    ana, bo = await group.join("ana"), await group.join("bo", slow=0.05)
+    may_go_on = threading.Event()
+    ana.compute = Gated(ana.compute, may_go_on)
+    leader, name = group.leader.group, bo.wire.name
+    await until(lambda: (ana.holder.step, bo.holder.step) == (0, 0))
+    step = asyncio.ensure_future(group.step())
+    await until(
+        lambda: (
+            len(leader.open_rows) == 2
+            and all(rows.ledger.done_by(name) for rows in leader.open_rows)
+        )
+    )
+    assert group.leader.group_state.plan is None
+    bo.leave()
+    await group.volunteers["bo"][1]
+    assert all(rows.ledger.done_by(group.wire.name) for rows in leader.open_rows)
+    may_go_on.set()
+    await step
+    await group.step()
+    assert all(group.wire.name in one.blocks_by_peer for one in group.outcomes)
+    assert_replayed(group)
+    assert not group.refused
 
 
 @pytest.mark.parametrize("has_both", [True, False], ids=["has both states", "has only the newest"])
-def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(has_both):
+async def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(group, has_both):
     """A backbone that has only the newest state takes one step that is not late."""
-
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.1)
-            await group.join("bo", slow=0.1, listens=False)
-            for _ in range(2):
-                await group.step()
-            step = asyncio.ensure_future(group.step())
-            leader = group.leader.group
-            names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
-            await until(lambda: leader.ledger.step == 2 and leader.next_rows is not None)
-            await until(lambda: all(leader.ledger.done_by(name) for name in names))
-            step.cancel()
-            await (new_leader_with_both_states(group) if has_both else group.new_leader())
-            for _ in range(3):
-                await group.step()
-            assert group.delays == [0, 1, int(has_both), 1, 1]
-            assert any("comes with" in said for said in group.said) or not has_both
-            assert_replayed(group)
-            assert not group.refused, group.refused
-
-    run(scenario)
+    await group.join("ana", slow=0.1)
+    await group.join("bo", slow=0.1, listens=False)
+    for _ in range(2):
+        await group.step()
+    step = asyncio.ensure_future(group.step())
+    leader = group.leader.group
+    names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
+    await until(lambda: leader.ledger.step == 2 and leader.next_rows is not None)
+    await until(lambda: all(leader.ledger.done_by(name) for name in names))
+    step.cancel()
+    await (new_leader_with_both_states(group) if has_both else group.new_leader())
+    for _ in range(3):
+        await group.step()
+    assert group.delays == [0, 1, int(has_both), 1, 1]
+    assert any("comes with" in said for said in group.said) or not has_both
+    assert_replayed(group)
+    assert not group.refused, group.refused
 
 
 async def new_leader_with_both_states(group):
@@ -250,28 +228,26 @@ async def new_leader_with_both_states(group):
         await group.new_leader()
 
 
-def test_the_sums_of_both_steps_are_brought_to_the_next_leader_before_rows_are_asked_for():
-    async def scenario():
-        async with Late() as group:
-            ana = await group.join("ana", slow=0.02)
-            for _ in range(2):
-                await group.step()
-            name, leader = ana.wire.name, group.leader.group
-            hold_rounds_until(group, lambda: False)
-            step = asyncio.ensure_future(group.step())
-            await until(lambda: leader.next_rows and leader.next_rows.ledger.done_by(name))
-            assert ana.last_senders == {name}
-            step.cancel()
-            await new_leader_with_both_states(group)
-            step = asyncio.ensure_future(group.step())
-            brought = f"{name} comes with"
-            await until(lambda: sum(one.startswith(brought) for one in group.said) == 2)
-            await step
-            await group.step()
-            assert_replayed(group)
-            assert not group.refused, group.refused
-
-    run(scenario)
+async def test_the_sums_of_both_steps_are_brought_to_the_next_leader_before_rows_are_asked_for(
+    group,
+):
+    ana = await group.join("ana", slow=0.02)
+    for _ in range(2):
+        await group.step()
+    name, leader = ana.wire.name, group.leader.group
+    hold_rounds_until(group, lambda: False)
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: leader.next_rows and leader.next_rows.ledger.done_by(name))
+    assert ana.last_senders == {name}
+    step.cancel()
+    await new_leader_with_both_states(group)
+    step = asyncio.ensure_future(group.step())
+    brought = f"{name} comes with"
+    await until(lambda: sum(one.startswith(brought) for one in group.said) == 2)
+    await step
+    await group.step()
+    assert_replayed(group)
+    assert not group.refused, group.refused
 
 
 class MissesTheLastBoard(Volunteer):
@@ -303,25 +279,22 @@ class MissesTheLastBoard(Volunteer):
         return await super()._sum_of(lease)
 
 
-def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same_parameters(monkeypatch):
+async def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same_parameters(
+    group, monkeypatch
+):
     monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
-
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.3)
-            bo = await group.join("bo", kind=MissesTheLastBoard, slow=0.2)
-            await until(lambda: bo.holder.step == 0)
-            for _ in range(2):
-                await group.step()
-            assert bo.holder.step == 1
-            await new_leader_with_both_states(group)
-            for _ in range(2):
-                await group.step()
-            assert not group.leader.group.banned, group.said
-            assert bo.behind & set(group.outcomes[2].blocks_by_peer[bo.wire.name])
-            assert_replayed(group)
-
-    run(scenario)
+    await group.join("ana", slow=0.3)
+    bo = await group.join("bo", kind=MissesTheLastBoard, slow=0.2)
+    await until(lambda: bo.holder.step == 0)
+    for _ in range(2):
+        await group.step()
+    assert bo.holder.step == 1
+    await new_leader_with_both_states(group)
+    for _ in range(2):
+        await group.step()
+    assert not group.leader.group.banned, group.said
+    assert bo.behind & set(group.outcomes[2].blocks_by_peer[bo.wire.name])
+    assert_replayed(group)
 
 
 def offer_the_newest_state(group):
@@ -329,44 +302,36 @@ def offer_the_newest_state(group):
     group.leader._service._offered = None
 
 
-def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_step():
+async def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_step(group):
 
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.05)
-            for _ in range(2):
-                await group.step()
-            offer_the_newest_state(group)
-            bo, leader = await group.join("bo"), group.leader.group
-            hold_rounds_until(group, lambda: bo.wire.name in leader.next_rows.ledger.blocks_by_peer)
-            await until(lambda: bo.holder.step == 2)
-            assert bo.holder.before is None
-            await group.step()
-            assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
-            await group.step()
-            assert bo.wire.name in group.outcomes[-1].blocks_by_peer
-            assert_replayed(group)
-            assert group.delays == [0, 1, 1, 1]
-
-    run(scenario)
+    await group.join("ana", slow=0.05)
+    for _ in range(2):
+        await group.step()
+    offer_the_newest_state(group)
+    bo, leader = await group.join("bo"), group.leader.group
+    hold_rounds_until(group, lambda: bo.wire.name in leader.next_rows.ledger.blocks_by_peer)
+    await until(lambda: bo.holder.step == 2)
+    assert bo.holder.before is None
+    await group.step()
+    assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
+    await group.step()
+    assert bo.wire.name in group.outcomes[-1].blocks_by_peer
+    assert_replayed(group)
+    assert group.delays == [0, 1, 1, 1]
 
 
-def test_where_only_newcomers_are_left_the_step_is_not_late():
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.02)
-            for _ in range(2):
-                await group.step()
-            await group.kill("ana")
-            offer_the_newest_state(group)
-            await group.join("bo")
-            for _ in range(2):
-                await group.step()
-            assert group.delays == [0, 1, 0, 1]
-            assert any("begins again" in said for said in group.said)
-            assert_replayed(group)
-
-    run(scenario)
+async def test_where_only_newcomers_are_left_the_step_is_not_late(group):
+    await group.join("ana", slow=0.02)
+    for _ in range(2):
+        await group.step()
+    await group.kill("ana")
+    offer_the_newest_state(group)
+    await group.join("bo")
+    for _ in range(2):
+        await group.step()
+    assert group.delays == [0, 1, 0, 1]
+    assert any("begins again" in said for said in group.said)
+    assert_replayed(group)
 
 
 class MissesMeans(Volunteer):
@@ -389,45 +354,36 @@ class MissesMeans(Volunteer):
         super()._discard_sum(step)
 
 
-def test_a_peer_that_fetches_the_state_again_keeps_what_it_has_summed_of_the_next_step():
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.02)
-            bo = await group.join("bo", kind=MissesMeans, slow=0.02)
-            leader, name = group.leader.group, bo.wire.name
-            await until(lambda: bo.holder.step == 0)
-            before = bo.fetched
-            hold_rounds_until(group, lambda: leader.next_rows.ledger.done_by(name))
-            await group.step()
-            await group.step()
-            offer_the_newest_state(group)
-            await until(lambda: bo.fetched > before)
-            await group.step()
-            assert name in group.outcomes[2].blocks_by_peer
-            assert bo.discarded == ()
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_peer_that_fetches_the_state_again_keeps_what_it_has_summed_of_the_next_step(group):
+    await group.join("ana", slow=0.02)
+    bo = await group.join("bo", kind=MissesMeans, slow=0.02)
+    leader, name = group.leader.group, bo.wire.name
+    await until(lambda: bo.holder.step == 0)
+    before = bo.fetched
+    hold_rounds_until(group, lambda: leader.next_rows.ledger.done_by(name))
+    await group.step()
+    await group.step()
+    offer_the_newest_state(group)
+    await until(lambda: bo.fetched > before)
+    await group.step()
+    assert name in group.outcomes[2].blocks_by_peer
+    assert bo.discarded == ()
+    assert_replayed(group)
 
 
 # --- what is checked --------------------------------------------------------------------------
 
 
-def test_no_honest_peer_is_accused_whichever_step_is_checked(monkeypatch):
+async def test_no_honest_peer_is_accused_whichever_step_is_checked(group, monkeypatch):
     monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
-
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.01)
-            await group.join("bo", slow=0.02)
-            for _ in range(5):
-                await group.step()
-            await until(lambda: not group.leader._checks._judging)
-            assert group.leader._checks.num_blocks > 20
-            assert not group.leader.group.banned, group.said
-            assert not [sentence for sentence in group.said if "differed" in sentence]
-
-    run(scenario)
+    await group.join("ana", slow=0.01)
+    await group.join("bo", slow=0.02)
+    for _ in range(5):
+        await group.step()
+    await until(lambda: not group.leader._checks._judging)
+    assert group.leader._checks.num_blocks > 20
+    assert not group.leader.group.banned, group.said
+    assert not [sentence for sentence in group.said if "differed" in sentence]
 
 
 class Negates(Volunteer):
@@ -436,48 +392,40 @@ class Negates(Volunteer):
         return None if vector is None else -vector
 
 
-def test_a_wrong_gradient_is_found_before_it_counts():
-    async def scenario():
-        async with Late() as group:
-            await group.join("ana", slow=0.02)
-            eve = await group.join("eve", kind=Negates, slow=0.02)
-            while not group.evidence:
-                await asyncio.wait_for(group.step(), 30)
-            assert list(group.leader.group.banned) == [eve.wire.name], group.said
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_wrong_gradient_is_found_before_it_counts(group):
+    await group.join("ana", slow=0.02)
+    eve = await group.join("eve", kind=Negates, slow=0.02)
+    while not group.evidence:
+        await asyncio.wait_for(group.step(), 30)
+    assert list(group.leader.group.banned) == [eve.wire.name], group.said
+    await group.step()
+    assert_replayed(group)
 
 
-def test_what_a_codec_loses_is_added_once():
+async def test_what_a_codec_loses_is_added_once():
     """Each round has the rest of the one before it, also where it begins at once."""
+    async with Late(dataclasses.replace(LATE, codec="float16")) as group:
+        ana, _ = await group.join("ana"), await group.join("bo")
+        sent, lost = [], []
+        added_to = ana._residual.added_to
 
-    async def scenario():
-        async with Late(dataclasses.replace(LATE, codec="float16")) as group:
-            ana, _ = await group.join("ana"), await group.join("bo")
-            sent, lost = [], []
-            added_to = ana._residual.added_to
+        def noted(vector, plan):
+            total = added_to(vector, plan)
+            lost.append(np.asarray(total) - np.asarray(vector))
+            sent.append(plan.number)
+            return total
 
-            def noted(vector, plan):
-                total = added_to(vector, plan)
-                lost.append(np.asarray(total) - np.asarray(vector))
-                sent.append(plan.number)
-                return total
-
-            ana._residual.added_to = noted
-            leader = group.leader.group
-            hold_rounds_until(group, lambda: leader.next_rows.ledger.is_complete)
-            while len(sent) < 3:  # on a busy machine the other may have done all rows of a step
-                await asyncio.wait_for(group.step(), 30)
-            assert not lost[0].any()
-            assert lost[1].any()
-            assert lost[2].any()
-            assert not np.array_equal(lost[1], lost[2])
-            difference = largest_difference(delayed_states(group.delays)[-1], group.states[-1])
-            assert difference < 1e-2
-
-    run(scenario)
+        ana._residual.added_to = noted
+        leader = group.leader.group
+        hold_rounds_until(group, lambda: leader.next_rows.ledger.is_complete)
+        while len(sent) < 3:  # on a busy machine the other may have done all rows of a step
+            await asyncio.wait_for(group.step(), 30)
+        assert not lost[0].any()
+        assert lost[1].any()
+        assert lost[2].any()
+        assert not np.array_equal(lost[1], lost[2])
+        difference = largest_difference(delayed_states(group.delays)[-1], group.states[-1])
+        assert difference < 1e-2
 
 
 def test_the_settings_of_a_group_say_whether_updates_are_delayed():

@@ -6,29 +6,16 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
-import pytest
-
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.config import MODULAR
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
 from dipaco.swarm.planning import volunteers_seen
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
-from tests.support import swarm_clock
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
-from tests.support.swarm_rig import Group, first_state, largest_difference, plain_states
-from tests.support.tiny_run import TOY
-
-
-@pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
+from tests.support.swarm_rig import first_state, largest_difference, plain_states
 
 
 def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
@@ -122,66 +109,57 @@ def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, m
         backbone.close(is_finished=True)
 
 
-def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(monkeypatch):
+async def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(group, monkeypatch):
     """As one that fetches the state over a link that is too slow, or whose programs hang."""
 
     class Stuck(Volunteer):
         async def _compute_forever(self):
             await asyncio.Event().wait()
 
-    async def scenario():
-        async with Group() as group:
-            stuck = await group.join("stuck", kind=Stuck)
-            step = asyncio.ensure_future(group.step())
-            await asyncio.sleep(0.05)
-            volunteers = group.leader.num_volunteers
-            assert volunteers() == 1
-            monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 0.1)
-            await asyncio.sleep(0.3)
-            assert volunteers() == 0
-            monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 60.0)
-            assert volunteers() == 0, "for so long also where there are no rows"
-            group.leader._service._note_waiting(stuck.wire.name, True)
-            await group.join("ana")
-            assert volunteers() == 1
-            await step
-            assert volunteers() == 1
-
-    swarm_clock.run(scenario)
+    stuck = await group.join("stuck", kind=Stuck)
+    step = asyncio.ensure_future(group.step())
+    await asyncio.sleep(0.05)
+    volunteers = group.leader.num_volunteers
+    assert volunteers() == 1
+    monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 0.1)
+    await asyncio.sleep(0.3)
+    assert volunteers() == 0
+    monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 60.0)
+    assert volunteers() == 0, "for so long also where there are no rows"
+    group.leader._service._note_waiting(stuck.wire.name, True)
+    await group.join("ana")
+    assert volunteers() == 1
+    await step
+    assert volunteers() == 1
 
 
-def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(monkeypatch):
+async def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_idle(
+    group, monkeypatch
+):
     now = [1e6]
     monkeypatch.setattr("dipaco.swarm.roles.leader.time", SimpleNamespace(monotonic=lambda: now[0]))
+    leader, members = group.leader, group.leader.group
 
-    async def scenario():
-        async with Group() as group:
-            leader, members = group.leader, group.leader.group
+    def num_volunteers_after(seconds):
+        for _ in range(100):
+            now[0] += seconds / 100
+            num_volunteers = leader.num_volunteers()
+        return num_volunteers
 
-            def num_volunteers_after(seconds):
-                for _ in range(100):
-                    now[0] += seconds / 100
-                    num_volunteers = leader.num_volunteers()
-                return num_volunteers
+    async def hold(plan):
+        assert num_volunteers_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
+        return RoundOutcome([bytes(4 * group.compute.num_values)], {})
 
-            async def hold(plan):
-                assert num_volunteers_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
-                return RoundOutcome([bytes(4 * group.compute.num_values)], {})
-
-            group.add_timed("ana/1")
-            monkeypatch.setattr(leader._rounds, "hold", hold)
-            monkeypatch.setattr(members, "check_members", lambda: None)
-            step = asyncio.ensure_future(group.step())
-            await group.adopt_all("ana/1")
-            members.changed.set()
-            await step
-            step = asyncio.ensure_future(group.step())
-            while members.ledger.is_complete:
-                await asyncio.sleep(0.01)
-            assert num_volunteers_after(0.9 * 3600.0) == 1, (
-                "the mean takes as long as the averaging"
-            )
-            assert num_volunteers_after(0.9 * 3600.0) == 0
-            step.cancel()
-
-    swarm_clock.run(scenario)
+    group.add_timed("ana/1")
+    monkeypatch.setattr(leader._rounds, "hold", hold)
+    monkeypatch.setattr(members, "check_members", lambda: None)
+    step = asyncio.ensure_future(group.step())
+    await group.adopt_all("ana/1")
+    members.changed.set()
+    await step
+    step = asyncio.ensure_future(group.step())
+    while members.ledger.is_complete:
+        await asyncio.sleep(0.01)
+    assert num_volunteers_after(0.9 * 3600.0) == 1, "the mean takes as long as the averaging"
+    assert num_volunteers_after(0.9 * 3600.0) == 0
+    step.cancel()

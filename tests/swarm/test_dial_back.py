@@ -5,8 +5,6 @@ import contextlib
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-
 from dipaco.swarm.network import dial_back
 from dipaco.swarm.network.addresses import own_host
 from dipaco.swarm.network.dial_back import reached_address, seen_address

@@ -10,30 +10,23 @@ import msgspec
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.errors import Diverged
 from dipaco.swarm.network.messages import StatePosition
 from dipaco.swarm.roles.volunteer import Volunteer
-from tests.support.swarm_clock import run
-from tests.support.swarm_rig import Group, assert_replayed, first_state
+from tests.support.swarm_rig import assert_replayed, first_state
 
 
-def test_where_the_model_has_diverged_the_owner_is_told_and_no_volunteer_is_banned():
-    async def scenario():
-        async with Group() as group:
-            parts = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), first_state().parts)
-            diverged = first_state()._replace(parts=parts)
-            group.holder.set_state(diverged, StatePosition("test", 4, "diverged"), [3.0] * 4)
-            group.leader.begin_phase((group.wire.address,))
-            for name in ("ana", "bo", "cy"):
-                await group.join(name)
-            with pytest.raises(Diverged, match="at step 5 of the phase"):
-                await asyncio.wait_for(group.step(), 20)
-            assert group.leader.group.banned == {}
-            assert not any(task.done() for _, task in group.volunteers.values())
-
-    run(scenario)
+async def test_where_the_model_has_diverged_the_owner_is_told_and_no_volunteer_is_banned(group):
+    parts = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), first_state().parts)
+    diverged = first_state()._replace(parts=parts)
+    group.holder.set_state(diverged, StatePosition("test", 4, "diverged"), [3.0] * 4)
+    group.leader.begin_phase((group.wire.address,))
+    for name in ("ana", "bo", "cy"):
+        await group.join(name)
+    with pytest.raises(Diverged, match="at step 5 of the phase"):
+        await asyncio.wait_for(group.step(), 20)
+    assert group.leader.group.banned == {}
+    assert not any(task.done() for _, task in group.volunteers.values())
 
 
 class SaysNan(Volunteer):
@@ -44,18 +37,14 @@ class SaysNan(Volunteer):
         return await super()._request_work(msgspec.structs.replace(work, done=done))
 
 
-def test_a_loss_that_only_its_sender_has_is_left_out_of_the_steps():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.02)
-            eve = await group.join("eve", kind=SaysNan, slow=0.02)
-            while eve.wire.name not in (await group.step()).blocks_by_peer:
-                await asyncio.sleep(0)
-            assert group.leader.group.banned == {}
-            assert all(2.0 < outcome.closed.loss < 6.0 for outcome in group.outcomes)
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_loss_that_only_its_sender_has_is_left_out_of_the_steps(group):
+    await group.join("ana", slow=0.02)
+    eve = await group.join("eve", kind=SaysNan, slow=0.02)
+    while eve.wire.name not in (await group.step()).blocks_by_peer:
+        await asyncio.sleep(0)
+    assert group.leader.group.banned == {}
+    assert all(2.0 < outcome.closed.loss < 6.0 for outcome in group.outcomes)
+    assert_replayed(group)
 
 
 class SendsNan(Volunteer):
@@ -66,17 +55,13 @@ class SendsNan(Volunteer):
         return None if vector is None else vector * np.float32(np.nan)
 
 
-def test_a_nan_that_the_leader_does_not_find_in_the_same_rows_is_not_the_models():
-    async def scenario():
-        async with Group() as group:
-            eve = await group.join("eve", kind=SendsNan, slow=0.02)
-            step = asyncio.ensure_future(group.step())
-            while not any("NaN" in sentence for sentence in group.said):
-                await asyncio.sleep(0.02)
-            await group.join("ana", slow=0.02)
-            await step
-            while eve.wire.name not in group.leader.group.banned:
-                await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_nan_that_the_leader_does_not_find_in_the_same_rows_is_not_the_models(group):
+    eve = await group.join("eve", kind=SendsNan, slow=0.02)
+    step = asyncio.ensure_future(group.step())
+    while not any("NaN" in sentence for sentence in group.said):
+        await asyncio.sleep(0.02)
+    await group.join("ana", slow=0.02)
+    await step
+    while eve.wire.name not in group.leader.group.banned:
+        await group.step()
+    assert_replayed(group)

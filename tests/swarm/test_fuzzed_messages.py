@@ -9,8 +9,6 @@ import warnings
 import msgspec
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.runs.version import program_version
 from dipaco.swarm.network import messages, run_overview, wire
 from dipaco.swarm.network.merkle import root_of

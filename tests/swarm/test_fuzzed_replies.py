@@ -4,13 +4,10 @@ not expect, and none is taken for what it is not.
 
 import asyncio
 import random
-import warnings
 
 import msgspec
 import numpy as np
 import pytest
-
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.network import messages, wire
 from dipaco.swarm.network.addresses import parse
@@ -20,12 +17,14 @@ from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.sum_proof import prove
-from tests.support import swarm_clock
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, wire_of
 
 TIMES = 200  # each
 EVE_AT = "tcp://127.0.0.1:9"
+
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Answers:
@@ -103,11 +102,6 @@ def rng(request):
     return random.Random(request.node.name)
 
 
-def run(scenario):
-    with warnings.catch_warnings(action="error"):
-        swarm_clock.run(scenario)
-
-
 def settled(group, eve):
     """Eve is a member, as if nothing had happened."""
     members = group.leader.group
@@ -143,96 +137,84 @@ class WithEve:
 
 
 @pytest.mark.parametrize("damaged", ["slice_mean", "proof", "arrived"])
-def test_damaged_replies_of_a_reducer_do_not_stop_a_round(damaged, rng):
-    async def scenario():
-        async with WithEve(damaged, rng) as it:
-            group, eve, rounds = it.group, it.eve, it.group.leader._rounds
-            count = group.compute.num_values
-            plan = messages.RoundPlan(
-                number=1,
-                step=0,
-                senders=(messages.Sender(name=eve.name, blocks=(0,), targets=46.0),),
-                slices=(messages.Slice(start=0, stop=count, reducer=eve.name, address=EVE_AT),),
-                codec="none",
-                within_seconds=5.0,
-            )
-            reducer = Reducer(eve.name)
-            reducer.begin(plan)
-            total = await reducer.slice_sum(1, 0, count)
-            vector = np.random.default_rng(0).normal(size=count).astype("<f4")
-            reducer.push(total, eve.name, vector.tobytes())
-            proof = lambda body: msgspec.msgpack.decode(body, type=messages.ProofRequest)  # noqa: E731
-            it.handlers |= {
-                "slice_mean": lambda body: (messages.MeanReply(), total.mean),
-                "proof": lambda body: (prove(eve, total, proof(body)), b""),
-                "arrived": lambda body: (messages.ArrivedReply(senders=(eve.name,)), b""),
-            }
-            held = 0
-            for _ in range(TIMES):
-                settled(group, eve)
-                if damaged == "arrived":
-                    waiting = {eve.name: asyncio.get_running_loop().create_future()}
-                    late = await rounds._late_members(plan, waiting, is_early=False)
-                    assert set(late) <= {eve.name}
-                    continue
-                outcome = await rounds.hold(plan)
-                held += bool(outcome.contents)
-                assert outcome.failed or outcome.contents == [total.mean]
-            assert damaged == "arrived" or held < TIMES / 2
-            group.leader.group.remove(eve.name, "it has left")
-
-    run(scenario)
+async def test_damaged_replies_of_a_reducer_do_not_stop_a_round(damaged, rng):
+    async with WithEve(damaged, rng) as it:
+        group, eve, rounds = it.group, it.eve, it.group.leader._rounds
+        count = group.compute.num_values
+        plan = messages.RoundPlan(
+            number=1,
+            step=0,
+            senders=(messages.Sender(name=eve.name, blocks=(0,), targets=46.0),),
+            slices=(messages.Slice(start=0, stop=count, reducer=eve.name, address=EVE_AT),),
+            codec="none",
+            within_seconds=5.0,
+        )
+        reducer = Reducer(eve.name)
+        reducer.begin(plan)
+        total = await reducer.slice_sum(1, 0, count)
+        vector = np.random.default_rng(0).normal(size=count).astype("<f4")
+        reducer.push(total, eve.name, vector.tobytes())
+        proof = lambda body: msgspec.msgpack.decode(body, type=messages.ProofRequest)  # noqa: E731
+        it.handlers |= {
+            "slice_mean": lambda body: (messages.MeanReply(), total.mean),
+            "proof": lambda body: (prove(eve, total, proof(body)), b""),
+            "arrived": lambda body: (messages.ArrivedReply(senders=(eve.name,)), b""),
+        }
+        held = 0
+        for _ in range(TIMES):
+            settled(group, eve)
+            if damaged == "arrived":
+                waiting = {eve.name: asyncio.get_running_loop().create_future()}
+                late = await rounds._late_members(plan, waiting, is_early=False)
+                assert set(late) <= {eve.name}
+                continue
+            outcome = await rounds.hold(plan)
+            held += bool(outcome.contents)
+            assert outcome.failed or outcome.contents == [total.mean]
+        assert damaged == "arrived" or held < TIMES / 2
+        group.leader.group.remove(eve.name, "it has left")
 
 
-def test_damaged_states_of_another_backbone_are_not_taken(rng):
-    async def scenario():
-        async with WithEve("held", rng, role="backbone") as it:
-            group = it.group
-            group.holder.pin(0)
-            packed = await group.holder.pinned_bytes(0, "root", "none")
-            manifest = messages.StateManifest(
-                origin="test",
-                step=0,
-                lineage="root",
-                chunk_bytes=CHUNK_BYTES,
-                digests=(*packed.digests, messages.digest(b"x")),
-                donors=(EVE_AT,),
-                losses=(),
-            )
-            elsewhere = msgspec.structs.replace(manifest, donors=("root", "tcp://a..b:1"))
-            it.handlers |= {
-                "held": lambda body: (rng.choice([manifest, elsewhere]), b""),
-                "chunk": lambda body: (messages.Ack(), rng.choice([b"", b"x"])),
-            }
-            for _ in range(TIMES):
-                group.holder.set_state(first_state(), group.holder.position, [])
-                await fetch_held_state(group.wire, group.holder, [EVE_AT], "test", (0, 9), print)
-                assert group.holder.origin == "test"
-                assert group.holder.step == 0
-
-    run(scenario)
+async def test_damaged_states_of_another_backbone_are_not_taken(rng):
+    async with WithEve("held", rng, role="backbone") as it:
+        group = it.group
+        group.holder.pin(0)
+        packed = await group.holder.pinned_bytes(0, "root", "none")
+        manifest = messages.StateManifest(
+            origin="test",
+            step=0,
+            lineage="root",
+            chunk_bytes=CHUNK_BYTES,
+            digests=(*packed.digests, messages.digest(b"x")),
+            donors=(EVE_AT,),
+            losses=(),
+        )
+        elsewhere = msgspec.structs.replace(manifest, donors=("root", "tcp://a..b:1"))
+        it.handlers |= {
+            "held": lambda body: (rng.choice([manifest, elsewhere]), b""),
+            "chunk": lambda body: (messages.Ack(), rng.choice([b"", b"x"])),
+        }
+        for _ in range(TIMES):
+            group.holder.set_state(first_state(), group.holder.position, [])
+            await fetch_held_state(group.wire, group.holder, [EVE_AT], "test", (0, 9), print)
+            assert group.holder.origin == "test"
+            assert group.holder.step == 0
 
 
-def test_a_newcomer_that_answers_damaged_is_taken_for_one_that_is_not_reached(rng):
-    async def scenario():
-        async with WithEve("dial_back", rng) as it:
-            it.handlers["dial_back"] = lambda body: (messages.Ack(), b"")
-            request = wire.PeerRequest(it.eve.name, None, b"", source="127.0.0.1")
-            found = [await reached_address(it.group.wire, EVE_AT, request) for _ in range(TIMES)]
-            assert set(found) == {None, EVE_AT}
-
-    run(scenario)
+async def test_a_newcomer_that_answers_damaged_is_taken_for_one_that_is_not_reached(rng):
+    async with WithEve("dial_back", rng) as it:
+        it.handlers["dial_back"] = lambda body: (messages.Ack(), b"")
+        request = wire.PeerRequest(it.eve.name, None, b"", source="127.0.0.1")
+        found = [await reached_address(it.group.wire, EVE_AT, request) for _ in range(TIMES)]
+        assert set(found) == {None, EVE_AT}
 
 
 @pytest.mark.parametrize(
     "odd",
     ["tcp://a..b:1", f"tcp://{'x' * 100}:1", "tcp://\0:1", "/ip4/a..b/tcp/1", "/ip4/::/tcp/99999"],
 )
-def test_an_address_that_no_machine_can_have_is_not_reached(odd):
-    async def scenario():
-        dials = await wire_of(issue("back", "backbone"))
-        request = wire.PeerRequest("eve/00000000", None, b"")
-        assert await reached_address(dials, odd, request) is None
-        await dials.transport.close()
-
-    run(scenario)
+async def test_an_address_that_no_machine_can_have_is_not_reached(odd):
+    dials = await wire_of(issue("back", "backbone"))
+    request = wire.PeerRequest("eve/00000000", None, b"")
+    assert await reached_address(dials, odd, request) is None
+    await dials.transport.close()

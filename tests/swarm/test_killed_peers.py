@@ -7,8 +7,6 @@ import signal
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.leading import past_means, service
 from dipaco.swarm.training import state_bytes
 from tests.support import swarm_peer

@@ -5,16 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace
 from dipaco.swarm.roles.leader_watch import REFUSALS, LeaderWatch
 from dipaco.swarm.roles.session import _needs
-from tests.support import swarm_clock
-from tests.support.swarm_rig import SETTINGS, Group
+from tests.support.swarm_rig import SETTINGS
 from tests.support.tiny_run import TOY
 
 
@@ -130,15 +127,11 @@ def test_what_the_run_expects_of_a_path_has_those_that_have_just_come(run, ledge
     assert [need.samples_per_second for need in _needs(ledger.overview(100, TOY.inner))] == [7.0]
 
 
-def test_a_peer_knows_which_leader_it_has_lost():
-    async def scenario():
-        async with Group() as group:
-            ana, address = await group.join("ana"), group.wire.address
-            await group.step()
-            assert ana.lost is None
-            await group.wire.transport.close()
-            async with asyncio.timeout(20):
-                while ana.lost != address:
-                    await asyncio.sleep(0.05)
-
-    swarm_clock.run(scenario)
+async def test_a_peer_knows_which_leader_it_has_lost(group):
+    ana, address = await group.join("ana"), group.wire.address
+    await group.step()
+    assert ana.lost is None
+    await group.wire.transport.close()
+    async with asyncio.timeout(20):
+        while ana.lost != address:
+            await asyncio.sleep(0.05)

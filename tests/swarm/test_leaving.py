@@ -4,13 +4,9 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
-from tests.support.swarm_clock import run
-from tests.support.swarm_rig import Group
 
 
 async def leaves_in_an_averaging(group, kind):
@@ -35,26 +31,20 @@ async def leaves_in_an_averaging(group, kind):
 
 
 @pytest.mark.parametrize("kind", [Volunteer, Auxiliary])
-def test_who_leaves_in_an_averaging_whose_leader_is_gone_does_not_wait_for_another(kind):
-    async def scenario():
-        async with Group() as group:
-            _, running, step = await leaves_in_an_averaging(group, kind)
-            await group.wire.transport.close()
-            await asyncio.wait_for(running, 10)
-            step.cancel()
-
-    run(scenario)
+async def test_who_leaves_in_an_averaging_whose_leader_is_gone_does_not_wait_for_another(
+    group, kind
+):
+    _, running, step = await leaves_in_an_averaging(group, kind)
+    await group.wire.transport.close()
+    await asyncio.wait_for(running, 10)
+    step.cancel()
 
 
 @pytest.mark.parametrize("kind", [Volunteer, Auxiliary])
-def test_who_leaves_in_an_averaging_and_is_refused_meanwhile_is_told_why(kind):
-    async def scenario():
-        async with Group() as group:
-            peer, running, step = await leaves_in_an_averaging(group, kind)
-            group.leader.group.ban(peer.wire.name, "its gradient is half of that of its rows")
-            group.leader._published.publish(plan=None)
-            with pytest.raises(SwarmRefuses, match="half of that"):
-                await asyncio.wait_for(running, 10)
-            step.cancel()
-
-    run(scenario)
+async def test_who_leaves_in_an_averaging_and_is_refused_meanwhile_is_told_why(group, kind):
+    peer, running, step = await leaves_in_an_averaging(group, kind)
+    group.leader.group.ban(peer.wire.name, "its gradient is half of that of its rows")
+    group.leader._published.publish(plan=None)
+    with pytest.raises(SwarmRefuses, match="half of that"):
+        await asyncio.wait_for(running, 10)
+    step.cancel()

@@ -7,8 +7,6 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from tests.support.swarm_rig import Group, assert_replayed
 
 NAMES = ("back", "ana", "bo")

@@ -4,10 +4,6 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, ClosedStep, Slice, digest
 from dipaco.swarm.roles.peer import Peer

@@ -7,13 +7,10 @@ import threading
 import jax
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
 from dipaco.control.claims.queue import add_tasks
 from dipaco.control.planning.tasks import Task
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm, SwarmRefuses
 from dipaco.swarm.network.run_overview import Helper, RunOverview
 from dipaco.swarm.planning import paths
@@ -26,20 +23,11 @@ from dipaco.swarm.roles.session import (
     run_session,
     wire_to,
 )
-from tests.support import swarm_clock
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import SETTINGS, issue, largest_difference, plain_states
-from tests.support.tiny_run import TOY
 
 STEPS = 4
-
-
-@pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
 
 
 @pytest.fixture
@@ -200,21 +188,15 @@ def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, cre
     assert said[0] == f"path 1 is led at {both[1].address}"
 
 
-def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_later():
+async def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_later():
     asked, said = [], []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-
-    async def scenario():
-        config = SessionConfig(f"tcp://127.0.0.1:{port}", True, False, None, path=3)
-        lending = asyncio.ensure_future(
-            run_session(config, issue("ana"), asyncio.Event(), said.append)
-        )
-        await asyncio.sleep(0.3)
-        async with stub_backbone(asked, (), port):
-            with pytest.raises(NoSuchSwarm, match=r"path 3 .*these paths: 0"):
-                await lending
-
-    swarm_clock.run(scenario)
+    config = SessionConfig(f"tcp://127.0.0.1:{port}", True, False, None, path=3)
+    lending = asyncio.ensure_future(run_session(config, issue("ana"), asyncio.Event(), said.append))
+    await asyncio.sleep(0.3)
+    async with stub_backbone(asked, (), port):
+        with pytest.raises(NoSuchSwarm, match=r"path 3 .*these paths: 0"):
+            await lending
     assert asked == ["run"]

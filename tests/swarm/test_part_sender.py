@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.network.messages import Ack, RoundPlan, Sender, Slice
 from dipaco.swarm.roles.part_sender import PartSender
 from dipaco.swarm.training.reducer import Reducer

@@ -5,15 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.runs.version import program_version
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, RoundPlan, Slice
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.slices import push_slice
 from dipaco.swarm.training.state_holder import StateHolder
-from tests.support.swarm_clock import run
-from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
+from tests.support.swarm_rig import assert_replayed, issue, wire_of
 
 
 def cut(wire, address, silent_seconds=0.0):
@@ -31,115 +28,89 @@ def cut(wire, address, silent_seconds=0.0):
     wire.transport.open = refuse
 
 
-def test_of_two_peers_without_a_connection_neither_is_removed_and_the_rest_adds_up():
-    async def scenario():
-        async with Group() as group:
-            ana = await group.join("ana", slow=0.02, bytes_per_second=1e9)
-            await group.step()
-            bo = await group.join("bo", slow=0.02)
-            cut(bo.wire, ana.wire.address)
-            both = {ana.wire.name, bo.wire.name}
-            for _ in range(
-                60
-            ):  # on a busy machine one may be late, and adds up nothing for a while
-                outcome = await group.step()
-                reducers = {part.reducer for part in outcome.closed.slices}
-                if both <= set(outcome.blocks_by_peer) and bo.wire.name in reducers:
-                    break
-            assert both <= set(outcome.blocks_by_peer)
-            assert bo.wire.name in reducers, "the leader does not add up everything"
-            assert ana.wire.name not in reducers
-            assert not any("is gone" in sentence for sentence in group.said), group.said
-            assert_replayed(group)
-
-    run(scenario)
+async def test_of_two_peers_without_a_connection_neither_is_removed_and_the_rest_adds_up(group):
+    ana = await group.join("ana", slow=0.02, bytes_per_second=1e9)
+    await group.step()
+    bo = await group.join("bo", slow=0.02)
+    cut(bo.wire, ana.wire.address)
+    both = {ana.wire.name, bo.wire.name}
+    for _ in range(60):  # on a busy machine one may be late, and adds up nothing for a while
+        outcome = await group.step()
+        reducers = {part.reducer for part in outcome.closed.slices}
+        if both <= set(outcome.blocks_by_peer) and bo.wire.name in reducers:
+            break
+    assert both <= set(outcome.blocks_by_peer)
+    assert bo.wire.name in reducers, "the leader does not add up everything"
+    assert ana.wire.name not in reducers
+    assert not any("is gone" in sentence for sentence in group.said), group.said
+    assert_replayed(group)
 
 
 @pytest.mark.parametrize("silent_seconds", [0.0, 3.0])
-def test_a_sender_that_reaches_the_leader_alone_stays_and_its_parts_are_passed_on(silent_seconds):
+async def test_a_sender_that_reaches_the_leader_alone_stays_and_its_parts_are_passed_on(
+    group, silent_seconds
+):
     """As behind a firewall that lets out little: others go on adding up, and its rows count; also
     where a round is over before it has given up connecting.
     """
-
-    async def scenario():
-        async with Group() as group:
-            others = [
-                await group.join(name, slow=0.02, bytes_per_second=1e9)
-                for name in ("ana", "bo", "cy")
-            ]
-            eve = await group.join("eve", slow=0.02)
-            for one in others:
-                cut(eve.wire, one.wire.address, silent_seconds)
-            everyone = {one.wire.name for one in (*others, eve)}
-            for _ in range(60):
-                outcome = await group.step()
-                reducers = {part.reducer for part in outcome.closed.slices}
-                if everyone <= set(outcome.blocks_by_peer) and len(reducers) > 2:
-                    break
-            assert everyone <= set(outcome.blocks_by_peer)
-            assert len(reducers - {group.wire.name, eve.wire.name}) >= 2
-            assert not any("is gone" in sentence for sentence in group.said), group.said
-            assert_replayed(group)
-
-    run(scenario)
+    others = [
+        await group.join(name, slow=0.02, bytes_per_second=1e9) for name in ("ana", "bo", "cy")
+    ]
+    eve = await group.join("eve", slow=0.02)
+    for one in others:
+        cut(eve.wire, one.wire.address, silent_seconds)
+    everyone = {one.wire.name for one in (*others, eve)}
+    for _ in range(60):
+        outcome = await group.step()
+        reducers = {part.reducer for part in outcome.closed.slices}
+        if everyone <= set(outcome.blocks_by_peer) and len(reducers) > 2:
+            break
+    assert everyone <= set(outcome.blocks_by_peer)
+    assert len(reducers - {group.wire.name, eve.wire.name}) >= 2
+    assert not any("is gone" in sentence for sentence in group.said), group.said
+    assert_replayed(group)
 
 
-def test_a_peer_that_is_not_reached_at_its_address_is_taken_for_a_client():
-    async def scenario():
-        async with Group() as group:
-            said = []
-            group.wire.transport.open, opened = None, group.wire.transport.open
+async def test_a_peer_that_is_not_reached_at_its_address_is_taken_for_a_client(group):
+    said = []
+    group.wire.transport.open, opened = None, group.wire.transport.open
 
-            async def behind_a_router(address):
-                if any(address == one.wire.address for one, _ in group.volunteers.values()):
-                    return await opened(address)
-                raise ConnectionRefusedError("no route to host")
+    async def behind_a_router(address):
+        if any(address == one.wire.address for one, _ in group.volunteers.values()):
+            return await opened(address)
+        raise ConnectionRefusedError("no route to host")
 
-            group.wire.transport.open = behind_a_router
-            ana = await group.join("ana", slow=0.01, say=said.append)
-            assert group.leader.group.members[ana.wire.name].address is None
-            assert any("is not reached from outside" in sentence for sentence in said)
-            for _ in range(2):
-                outcome = await group.step()
-                assert {part.reducer for part in outcome.closed.slices} == {group.wire.name}
-            assert_replayed(group)
-
-    run(scenario)
+    group.wire.transport.open = behind_a_router
+    ana = await group.join("ana", slow=0.01, say=said.append)
+    assert group.leader.group.members[ana.wire.name].address is None
+    assert any("is not reached from outside" in sentence for sentence in said)
+    for _ in range(2):
+        outcome = await group.step()
+        assert {part.reducer for part in outcome.closed.slices} == {group.wire.name}
+    assert_replayed(group)
 
 
-def test_an_address_where_another_peer_answers_is_not_a_newcomers():
-    async def scenario():
-        async with Group() as group:
-            ana, eve = await wire_of(issue("ana")), await wire_of(issue("eve"))
-            for wire in (ana, eve):
-                StateHolder(wire, None)  # answers when it is dialled back
-            for address, is_reached in ((eve.address, True), (ana.address, False)):
-                body = JoinRequest(
-                    version=program_version(), address=address, computes=True, holds_state=True
-                )
-                info, _ = await eve.ask(
-                    group.wire.address, "join", body, GroupInfo, within_seconds=5.0
-                )
-                assert info.is_reached == is_reached
-            for wire in (ana, eve):
-                await wire.transport.close()
-
-    run(scenario)
-
-
-def test_a_reducer_at_whose_address_another_peer_answers_is_not_reached():
-    """Its sender reports a missing connection: the sum is not at fault."""
-
-    async def scenario():
-        ana, bo = await wire_of(issue("ana")), await wire_of(issue("bo"))
-        part = Slice(start=0, stop=3, reducer="cy/00000000", address=bo.address)
-        plan = RoundPlan(
-            number=1, step=0, senders=(), slices=(part,), codec="none", within_seconds=5.0
+async def test_an_address_where_another_peer_answers_is_not_a_newcomers(group):
+    ana, eve = await wire_of(issue("ana")), await wire_of(issue("eve"))
+    for wire in (ana, eve):
+        StateHolder(wire, None)  # answers when it is dialled back
+    for address, is_reached in ((eve.address, True), (ana.address, False)):
+        body = JoinRequest(
+            version=program_version(), address=address, computes=True, holds_state=True
         )
-        vector = np.ones(3, np.float32)
-        with pytest.raises(ConnectionRefusedError, match="another peer"):
-            await push_slice(ana, Reducer(ana.name), plan, part, vector, within_seconds=5.0)
-        for wire in (ana, bo):
-            await wire.transport.close()
+        info, _ = await eve.ask(group.wire.address, "join", body, GroupInfo, within_seconds=5.0)
+        assert info.is_reached == is_reached
+    for wire in (ana, eve):
+        await wire.transport.close()
 
-    run(scenario)
+
+async def test_a_reducer_at_whose_address_another_peer_answers_is_not_reached():
+    """Its sender reports a missing connection: the sum is not at fault."""
+    ana, bo = await wire_of(issue("ana")), await wire_of(issue("bo"))
+    part = Slice(start=0, stop=3, reducer="cy/00000000", address=bo.address)
+    plan = RoundPlan(number=1, step=0, senders=(), slices=(part,), codec="none", within_seconds=5.0)
+    vector = np.ones(3, np.float32)
+    with pytest.raises(ConnectionRefusedError, match="another peer"):
+        await push_slice(ana, Reducer(ana.name), plan, part, vector, within_seconds=5.0)
+    for wire in (ana, bo):
+        await wire.transport.close()

@@ -9,7 +9,6 @@ import pytest
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, round_number_of
 from dipaco.swarm.training.reducer import Reducer, overlap_mostly
-from tests.support.swarm_clock import run
 
 
 def plan(number, start=0, stop=3, senders=("ana",)):
@@ -23,24 +22,21 @@ def plan(number, start=0, stop=3, senders=("ana",)):
     )
 
 
-def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_is_not_mixed_with_the_old_ones():
-    async def scenario():
-        reducer = Reducer("bo")
-        for count in range(7, 10):
-            reducer.begin(plan(round_number_of(900, count)))
-        with pytest.raises(SwarmRefuses, match="over"):  # it is not told as a bad message
-            await reducer.slice_sum(round_number_of(900, 6), 0, 3)
-        # Its first round: not over, though its number is smaller than all that are known.
-        first = asyncio.ensure_future(reducer.slice_sum(round_number_of(800, 1), 0, 3))
-        await asyncio.sleep(0.01)
-        assert not first.done()
-        reducer.begin(plan(round_number_of(800, 1)))
-        slot = await first
-        assert slot.plan.number == round_number_of(800, 1)
-        assert not slot.parts
-        assert reducer.arrived(round_number_of(900, 9)) == ()
-
-    run(scenario)
+async def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_is_not_mixed_with_old_ones():
+    reducer = Reducer("bo")
+    for count in range(7, 10):
+        reducer.begin(plan(round_number_of(900, count)))
+    with pytest.raises(SwarmRefuses, match="over"):  # it is not told as a bad message
+        await reducer.slice_sum(round_number_of(900, 6), 0, 3)
+    # Its first round: not over, though its number is smaller than all that are known.
+    first = asyncio.ensure_future(reducer.slice_sum(round_number_of(800, 1), 0, 3))
+    await asyncio.sleep(0.01)
+    assert not first.done()
+    reducer.begin(plan(round_number_of(800, 1)))
+    slot = await first
+    assert slot.plan.number == round_number_of(800, 1)
+    assert not slot.parts
+    assert reducer.arrived(round_number_of(900, 9)) == ()
 
 
 def added_up(reducer, number, start, stop, sizes):
@@ -102,38 +98,34 @@ def test_slices_that_share_nine_tenths_are_about_the_same(one, other, same):
     assert overlap_mostly(one, other) == overlap_mostly(other, one) == same
 
 
-def test_a_round_that_is_held_again_keeps_no_parts_and_lets_those_go_that_wait_for_its_mean():
+async def test_a_round_that_is_held_again_keeps_no_parts_and_lets_those_go_that_wait_for_its_mean():
     """A peer that vanished without a goodbye would wait, and have it all kept, for ever."""
+    reducer = Reducer("bo")
+    rounds = [round_number_of(900, count) for count in (1, 2, 3)]
+    values = np.ones(3, np.float32).tobytes()
 
-    async def scenario():
-        reducer = Reducer("bo")
-        rounds = [round_number_of(900, count) for count in (1, 2, 3)]
-        values = np.ones(3, np.float32).tobytes()
+    def begun(number):
+        reducer.begin(plan(number, senders=("ana", "cy")))
+        return reducer.sum_of(number)
 
-        def begun(number):
-            reducer.begin(plan(number, senders=("ana", "cy")))
-            return reducer.sum_of(number)
-
-        done = begun(rounds[0])
-        for name in ("ana", "cy"):
-            reducer.push(done, name, values)
-        failed = begun(rounds[1])
-        reducer.push(failed, "ana", values)
-        waiting = asyncio.ensure_future(reducer.mean(failed))
-        last = begun(rounds[2])
-        with pytest.raises(SwarmRefuses, match="over"):
-            await waiting
-        with pytest.raises(SwarmRefuses, match="over"):
-            reducer.push(failed, "cy", values)
-        assert not failed.parts
-        assert not failed.signed
-        with pytest.raises(SwarmRefuses, match="over"):
-            await reducer.slice_sum(rounds[1], 0, 3)
-        assert (await reducer.mean(done)).content == values, "one that ended is still given out"
-        another_term = asyncio.ensure_future(reducer.mean(last))
-        await asyncio.sleep(0)
-        reducer.begin(plan(round_number_of(800, 1)))
-        with pytest.raises(SwarmRefuses, match="over"):
-            await another_term
-
-    run(scenario)
+    done = begun(rounds[0])
+    for name in ("ana", "cy"):
+        reducer.push(done, name, values)
+    failed = begun(rounds[1])
+    reducer.push(failed, "ana", values)
+    waiting = asyncio.ensure_future(reducer.mean(failed))
+    last = begun(rounds[2])
+    with pytest.raises(SwarmRefuses, match="over"):
+        await waiting
+    with pytest.raises(SwarmRefuses, match="over"):
+        reducer.push(failed, "cy", values)
+    assert not failed.parts
+    assert not failed.signed
+    with pytest.raises(SwarmRefuses, match="over"):
+        await reducer.slice_sum(rounds[1], 0, 3)
+    assert (await reducer.mean(done)).content == values, "one that ended is still given out"
+    another_term = asyncio.ensure_future(reducer.mean(last))
+    await asyncio.sleep(0)
+    reducer.begin(plan(round_number_of(800, 1)))
+    with pytest.raises(SwarmRefuses, match="over"):
+        await another_term

@@ -5,8 +5,6 @@ import contextlib
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network import wire
 from dipaco.swarm.network.messages import Ack, MeanReply, PushRequest, RelayRequest

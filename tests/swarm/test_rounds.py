@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.rounds import RoundOutcome, Rounds
@@ -17,7 +15,7 @@ from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import BlockResult, JoinRequest, RoundPlan, Sender, Slice
 from dipaco.swarm.training.reducer import Reducer, SliceMean
 from tests.support.swarm_clock import run
-from tests.support.swarm_rig import SETTINGS, Group, issue
+from tests.support.swarm_rig import SETTINGS, issue
 
 BACK, PEERS = "back/1", ("ana/1", "bo/1", "eve/1")
 MEAN = SliceMean(bytes(8), {})  # of two values
@@ -146,32 +144,30 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
 
 
 @pytest.mark.parametrize("is_excused", [True, False])
-def test_a_step_counts_no_failure_of_one_that_its_round_excuses(monkeypatch, is_excused):
-    async def scenario():
-        async with Group() as group:
-            leader, members = group.leader, group.leader.group
-            mean = bytes(4 * group.compute.num_values)
-            excused = frozenset({"bo/1"} if is_excused else ())
-            failed = RoundOutcome([], {"bo/1": "refused: 2 bytes"}, excused)
-            outcomes = [failed, failed, RoundOutcome([mean], {})]
+async def test_a_step_counts_no_failure_of_one_that_its_round_excuses(
+    group, monkeypatch, is_excused
+):
+    leader, members = group.leader, group.leader.group
+    mean = bytes(4 * group.compute.num_values)
+    excused = frozenset({"bo/1"} if is_excused else ())
+    failed = RoundOutcome([], {"bo/1": "refused: 2 bytes"}, excused)
+    outcomes = [failed, failed, RoundOutcome([mean], {})]
 
-            async def hold(plan):
-                if "bo/1" not in members.members:
-                    group.add_timed("bo/1")
-                return outcomes.pop(0)
+    async def hold(plan):
+        if "bo/1" not in members.members:
+            group.add_timed("bo/1")
+        return outcomes.pop(0)
 
-            group.add_timed("ana/1")
-            monkeypatch.setattr(leader._rounds, "hold", hold)
-            monkeypatch.setattr(members, "check_members", lambda: None)
-            step = asyncio.ensure_future(group.step())
-            await group.adopt_all("ana/1")
-            members.rows.note_work(60.0)
-            members.changed.set()
-            await step
-            assert not outcomes
-            assert ("bo/1" in members.active_members()) == is_excused
-
-    run(scenario)
+    group.add_timed("ana/1")
+    monkeypatch.setattr(leader._rounds, "hold", hold)
+    monkeypatch.setattr(members, "check_members", lambda: None)
+    step = asyncio.ensure_future(group.step())
+    await group.adopt_all("ana/1")
+    members.rows.note_work(60.0)
+    members.changed.set()
+    await step
+    assert not outcomes
+    assert ("bo/1" in members.active_members()) == is_excused
 
 
 def test_all_sessions_of_a_holder_whose_word_stands_alone_get_no_slice_for_a_while(held):

@@ -5,24 +5,13 @@ import threading
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.config import MODULAR
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
-from tests.support.tiny_run import TOY
 
 STEPS = 2
-
-
-@pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
 
 
 class Lent:

@@ -3,10 +3,6 @@
 import asyncio
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, StateManifest, digest
 from dipaco.swarm.training.state_download import StateDownload

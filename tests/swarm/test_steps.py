@@ -8,8 +8,6 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading import rounds
 from dipaco.swarm.leading.group import QUIET_SECONDS
@@ -22,7 +20,7 @@ from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
-from tests.support.swarm_clock import run, until
+from tests.support.swarm_clock import until
 from tests.support.swarm_rig import (
     SETTINGS,
     Group,
@@ -35,144 +33,118 @@ from tests.support.swarm_rig import (
 )
 
 
-def test_peers_of_different_speeds_take_the_steps_of_one_machine():
-    async def scenario():
-        async with Group() as group:
-            for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
-                await group.join(name, slow=slow)
-            for _ in range(6):
-                await group.step()
-            assert_replayed(group)
-            blocks = dict.fromkeys(group.volunteers, 0)
-            for outcome in group.outcomes[1:]:
-                for sender, done in outcome.blocks_by_peer.items():
-                    blocks[sender.partition("/")[0]] += len(done)
-            assert blocks["ana"] > blocks["cy"]
-
-    run(scenario)
+async def test_peers_of_different_speeds_take_the_steps_of_one_machine(group):
+    for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
+        await group.join(name, slow=slow)
+    for _ in range(6):
+        await group.step()
+    assert_replayed(group)
+    blocks = dict.fromkeys(group.volunteers, 0)
+    for outcome in group.outcomes[1:]:
+        for sender, done in outcome.blocks_by_peer.items():
+            blocks[sender.partition("/")[0]] += len(done)
+    assert blocks["ana"] > blocks["cy"]
 
 
-def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_has_its_rows():
+async def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_has_its_rows(group):
     """The ledger has what the means were made of, though the group has removed the member."""
+    await group.join("ana", slow=0.01)
+    await group.join("bo", slow=0.01)
+    await group.step()
+    leader, hold = group.leader, group.leader._rounds.hold
 
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.01)
-            await group.join("bo", slow=0.01)
-            await group.step()
-            leader, hold = group.leader, group.leader._rounds.hold
+    async def hold_and_lose(plan):
+        outcome = await hold(plan)
+        assert not outcome.failed
+        for one in plan.senders:
+            leader.group.remove(one.name, "it has left")
+        return outcome
 
-            async def hold_and_lose(plan):
-                outcome = await hold(plan)
-                assert not outcome.failed
-                for one in plan.senders:
-                    leader.group.remove(one.name, "it has left")
-                return outcome
-
-            leader._rounds.hold = hold_and_lose
-            outcome = await group.step()
-            assert len(outcome.blocks_by_peer) == 2
-            assert outcome.closed.loss > 1.0
-            assert_replayed(group)
-
-    run(scenario)
+    leader._rounds.hold = hold_and_lose
+    outcome = await group.step()
+    assert len(outcome.blocks_by_peer) == 2
+    assert outcome.closed.loss > 1.0
+    assert_replayed(group)
 
 
-def test_the_rows_of_a_volunteer_that_dies_are_computed_by_others():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.05)
-            await group.join("bo", slow=0.05)
-            await group.step()
-            step = asyncio.ensure_future(group.step())
-            bo = group.volunteers["bo"][0].wire.name
-            await until(lambda: group.leader.group.ledger.done_by(bo))
-            await group.kill("bo")
-            await step
-            assert set(group.outcomes[-1].blocks_by_peer) == {group.volunteers["ana"][0].wire.name}
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+async def test_the_rows_of_a_volunteer_that_dies_are_computed_by_others(group):
+    await group.join("ana", slow=0.05)
+    await group.join("bo", slow=0.05)
+    await group.step()
+    step = asyncio.ensure_future(group.step())
+    bo = group.volunteers["bo"][0].wire.name
+    await until(lambda: group.leader.group.ledger.done_by(bo))
+    await group.kill("bo")
+    await step
+    assert set(group.outcomes[-1].blocks_by_peer) == {group.volunteers["ana"][0].wire.name}
+    await group.step()
+    assert_replayed(group)
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
+async def test_a_leader_that_dies_costs_no_row_that_is_summed(group, monkeypatch, in_time):
     """Unless its sum comes too late: others may have the rows by then; they are computed again."""
     if not in_time:
         monkeypatch.setattr("dipaco.swarm.leading.group.ADOPTION_SECONDS", 0.0)
-
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.2)
-            await group.join("bo", slow=0.2, listens=False)
-            await group.step()
-            step = asyncio.ensure_future(group.step())
-            names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
-            await until(lambda: group.leader.group.ledger.step == 1)
-            ledger = group.leader.group.ledger
-            await until(lambda: all(ledger.done_by(name) for name in names))
-            step.cancel()
-            before = {name: set(ledger.done_by(name)) for name in names}
-            await group.new_leader()
-            await group.step()
-            for name, blocks in before.items():
-                assert any(f"{name} comes with" in said for said in group.said) == in_time
-                assert not in_time or blocks <= set(group.outcomes[-1].blocks_by_peer[name])
-            await group.step()
-            assert_replayed(group)
-            assert not group.refused, group.refused
-
-    run(scenario)
+    await group.join("ana", slow=0.2)
+    await group.join("bo", slow=0.2, listens=False)
+    await group.step()
+    step = asyncio.ensure_future(group.step())
+    names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
+    await until(lambda: group.leader.group.ledger.step == 1)
+    ledger = group.leader.group.ledger
+    await until(lambda: all(ledger.done_by(name) for name in names))
+    step.cancel()
+    before = {name: set(ledger.done_by(name)) for name in names}
+    await group.new_leader()
+    await group.step()
+    for name, blocks in before.items():
+        assert any(f"{name} comes with" in said for said in group.said) == in_time
+        assert not in_time or blocks <= set(group.outcomes[-1].blocks_by_peer[name])
+    await group.step()
+    assert_replayed(group)
+    assert not group.refused, group.refused
 
 
-def test_a_restarted_backbone_fetches_the_state_that_another_holds():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana")
-            for _ in range(2):
-                await group.step()
-            wire = await wire_of(issue("second", "backbone"))
-            holder = StateHolder(wire, group.compute)
-            Leader(wire, holder)
-            ask = functools.partial(
-                wire.ask, group.wire.address, "held", reply=StateManifest, within_seconds=5.0
-            )
-            with pytest.raises(SwarmRefuses, match="nothing of that phase"):
-                await ask(body=HeldStateRequest(origin="another phase"))
-            manifest, _ = await ask(body=HeldStateRequest(origin="test"))
-            assert await StateDownload(wire, holder, "none", lambda _: None).fetch(manifest)
-            assert holder.position == group.holder.position
-            assert holder.losses == group.holder.losses
-            assert largest_difference(holder.state, group.holder.state) == 0.0
-            volunteer = group.volunteers["ana"][0]
-            with pytest.raises(SwarmRefuses, match="only a backbone"):
-                await volunteer.wire.ask(
-                    group.wire.address,
-                    "held",
-                    HeldStateRequest(origin="test"),
-                    StateManifest,
-                    within_seconds=5.0,
-                )
-            await wire.transport.close()
-
-    run(scenario)
+async def test_a_restarted_backbone_fetches_the_state_that_another_holds(group):
+    await group.join("ana")
+    for _ in range(2):
+        await group.step()
+    wire = await wire_of(issue("second", "backbone"))
+    holder = StateHolder(wire, group.compute)
+    Leader(wire, holder)
+    ask = functools.partial(
+        wire.ask, group.wire.address, "held", reply=StateManifest, within_seconds=5.0
+    )
+    with pytest.raises(SwarmRefuses, match="nothing of that phase"):
+        await ask(body=HeldStateRequest(origin="another phase"))
+    manifest, _ = await ask(body=HeldStateRequest(origin="test"))
+    assert await StateDownload(wire, holder, "none", lambda _: None).fetch(manifest)
+    assert holder.position == group.holder.position
+    assert holder.losses == group.holder.losses
+    assert largest_difference(holder.state, group.holder.state) == 0.0
+    volunteer = group.volunteers["ana"][0]
+    with pytest.raises(SwarmRefuses, match="only a backbone"):
+        await volunteer.wire.ask(
+            group.wire.address,
+            "held",
+            HeldStateRequest(origin="test"),
+            StateManifest,
+            within_seconds=5.0,
+        )
+    await wire.transport.close()
 
 
-def test_a_volunteer_that_was_removed_too_early_brings_its_sum_back():
-    async def scenario():
-        async with Group() as group:
-            ana = await group.join("ana", slow=0.1)
-            await group.step()
-            step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader.group.ledger.step == 1)
-            await until(lambda: len(group.leader.group.ledger.done_by(ana.wire.name)) >= 3)
-            group.leader.group.remove(ana.wire.name, "it fell silent")
-            await step
-            assert any("comes with" in said for said in group.said)
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_volunteer_that_was_removed_too_early_brings_its_sum_back(group):
+    ana = await group.join("ana", slow=0.1)
+    await group.step()
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: group.leader.group.ledger.step == 1)
+    await until(lambda: len(group.leader.group.ledger.done_by(ana.wire.name)) >= 3)
+    group.leader.group.remove(ana.wire.name, "it fell silent")
+    await step
+    assert any("comes with" in said for said in group.said)
+    assert_replayed(group)
 
 
 class DiesAtPush(Volunteer):
@@ -191,242 +163,198 @@ class DiesAtPush(Volunteer):
         raise asyncio.CancelledError
 
 
-def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.05)
-            await group.step()
-            await group.join("bo", kind=DiesAtPush, slow=0.01)
-            bo = group.volunteers["bo"][0]
-            await until(lambda: bo.is_current)
-            step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader.group_state.plan is not None)
-            await asyncio.sleep(0.05)
-            await group.kill("bo")
-            await step
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step(group):
+    await group.join("ana", slow=0.05)
+    await group.step()
+    await group.join("bo", kind=DiesAtPush, slow=0.01)
+    bo = group.volunteers["bo"][0]
+    await until(lambda: bo.is_current)
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: group.leader.group_state.plan is not None)
+    await asyncio.sleep(0.05)
+    await group.kill("bo")
+    await step
+    await group.step()
+    assert_replayed(group)
 
 
-def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.03)
-            for _ in range(3):
-                await group.step()
-            await group.join("bo")
-            bo = group.volunteers["bo"][0]
-            while not any(bo.wire.name in outcome.blocks_by_peer for outcome in group.outcomes):
-                await group.step()
-                assert len(group.outcomes) < 30
-            assert_replayed(group)
-            await until(lambda: bo.holder.position == group.holder.position)
-            assert largest_difference(bo.holder.state, group.holder.state) == 0.0
-
-    run(scenario)
+async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(group):
+    await group.join("ana", slow=0.03)
+    for _ in range(3):
+        await group.step()
+    await group.join("bo")
+    bo = group.volunteers["bo"][0]
+    while not any(bo.wire.name in outcome.blocks_by_peer for outcome in group.outcomes):
+        await group.step()
+        assert len(group.outcomes) < 30
+    assert_replayed(group)
+    await until(lambda: bo.holder.position == group.holder.position)
+    assert largest_difference(bo.holder.state, group.holder.state) == 0.0
 
 
-def test_a_volunteer_that_leaves_gives_its_sum_to_the_leader():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.1)
-            await group.join("bo", slow=0.1)
-            await group.step()
-            step = asyncio.ensure_future(group.step())
-            bo, task = group.volunteers["bo"]
-            await until(lambda: bo.holder.position == group.holder.position and bo._summed)
-            bo.leave()
-            await task
-            await step
-            assert group.wire.name in group.outcomes[-1].blocks_by_peer, (
-                "the leader sends what bo had"
-            )
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_volunteer_that_leaves_gives_its_sum_to_the_leader(group):
+    await group.join("ana", slow=0.1)
+    await group.join("bo", slow=0.1)
+    await group.step()
+    step = asyncio.ensure_future(group.step())
+    bo, task = group.volunteers["bo"]
+    await until(lambda: bo.holder.position == group.holder.position and bo._summed)
+    bo.leave()
+    await task
+    await step
+    assert group.wire.name in group.outcomes[-1].blocks_by_peer, "the leader sends what bo had"
+    await group.step()
+    assert_replayed(group)
 
 
-def test_clients_reduce_nothing_and_an_auxiliary_only_reduces():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", listens=False)
-            await group.join("bo", listens=False, slow=0.01)
-            await group.join("aux", kind=Auxiliary)
-            for _ in range(3):
-                await group.step()
-            adding = {part.reducer for outcome in group.outcomes for part in outcome.closed.slices}
-            assert {name.partition("/")[0] for name in adding} == {"back", "aux"}
-            assert_replayed(group)
-
-    run(scenario)
+async def test_clients_reduce_nothing_and_an_auxiliary_only_reduces(group):
+    await group.join("ana", listens=False)
+    await group.join("bo", listens=False, slow=0.01)
+    await group.join("aux", kind=Auxiliary)
+    for _ in range(3):
+        await group.step()
+    adding = {part.reducer for outcome in group.outcomes for part in outcome.closed.slices}
+    assert {name.partition("/")[0] for name in adding} == {"back", "aux"}
+    assert_replayed(group)
 
 
-def test_a_poll_says_the_state_after_the_step_that_its_peer_was_told_of():
+async def test_a_poll_says_the_state_after_the_step_that_its_peer_was_told_of(group):
     """By that the leader chooses who adds up and who gives the state to newcomers. A poll that
     begins as the step is still being taken says the state before it until the next round.
     """
+    ana = await group.join("ana")
+    request, behind = ana._poll_request, []
 
-    async def scenario():
-        async with Group() as group:
-            ana = await group.join("ana")
-            request, behind = ana._poll_request, []
+    def spied(known):
+        behind.append(known is not None and ana._next_step(known) is not None)
+        return request(known)
 
-            def spied(known):
-                behind.append(known is not None and ana._next_step(known) is not None)
-                return request(known)
-
-            ana._poll_request = spied
-            for _ in range(4):
-                await group.step()
-            assert len(behind) >= 4
-            assert not any(behind)
-
-    run(scenario)
+    ana._poll_request = spied
+    for _ in range(4):
+        await group.step()
+    assert len(behind) >= 4
+    assert not any(behind)
 
 
-def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_that_fell_silent(
+async def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_that_fell_silent(
+    group,
     monkeypatch,
 ):
     """A router at home has a long queue then, and a poll needs three round trips."""
     monkeypatch.setattr(rounds, "MIN_WAIT_SECONDS", 20.0)  # for the parts to come
+    await group.join("ana", slow=0.1)
+    bo = await group.join("bo", slow=0.1)
+    for _ in range(8):
+        await group.step()  # its polls are quick
+    opened = bo.wire.transport.open
 
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.1)
-            bo = await group.join("bo", slow=0.1)
-            for _ in range(8):
-                await group.step()  # its polls are quick
-            opened = bo.wire.transport.open
+    async def queued(address):
+        if group.leader.group_state.plan is not None:
+            await asyncio.sleep(2.5)
+        return await opened(address)
 
-            async def queued(address):
-                if group.leader.group_state.plan is not None:
-                    await asyncio.sleep(2.5)
-                return await opened(address)
-
-            bo.wire.transport.open = queued
-            await group.step()
-            assert bo.wire.name in group.outcomes[-1].blocks_by_peer
-            assert not group.leader.group.departed
-            assert_replayed(group)
-
-    run(scenario)
+    bo.wire.transport.open = queued
+    await group.step()
+    assert bo.wire.name in group.outcomes[-1].blocks_by_peer
+    assert not group.leader.group.departed
+    assert_replayed(group)
 
 
-def test_a_peer_that_dies_is_noticed_sooner_than_one_whose_polls_take_long():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.1)
-            bo = await group.join("bo", slow=0.1)
-            await group.step()
-            step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader.group.ledger.held_by(bo.wire.name))
-            started = time.monotonic()
-            await group.kill("bo")
-            await until(lambda: bo.wire.name in group.leader.group.departed)
-            assert time.monotonic() - started < QUIET_SECONDS - 1.0
-            await step
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_peer_that_dies_is_noticed_sooner_than_one_whose_polls_take_long(group):
+    await group.join("ana", slow=0.1)
+    bo = await group.join("bo", slow=0.1)
+    await group.step()
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: group.leader.group.ledger.held_by(bo.wire.name))
+    started = time.monotonic()
+    await group.kill("bo")
+    await until(lambda: bo.wire.name in group.leader.group.departed)
+    assert time.monotonic() - started < QUIET_SECONDS - 1.0
+    await step
+    assert_replayed(group)
 
 
-def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_silent():
+async def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_silent(group):
     assert STEP_SECONDS < MIN_WAIT_SECONDS / 2
+    await group.join("ana", slow=0.1)
+    bo = await group.join("bo")
+    advance = bo._advance
 
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.1)
-            bo = await group.join("bo")
-            advance = bo._advance
+    async def slow_advance(closed):
+        await asyncio.sleep(2.5)
+        await advance(closed)
 
-            async def slow_advance(closed):
-                await asyncio.sleep(2.5)
-                await advance(closed)
-
-            bo._advance = slow_advance
-            for _ in range(5):
-                await group.step()
-            assert not any("silent" in sentence for sentence in group.said), group.said
-            assert_replayed(group)
-
-    run(scenario)
+    bo._advance = slow_advance
+    for _ in range(5):
+        await group.step()
+    assert not any("silent" in sentence for sentence in group.said), group.said
+    assert_replayed(group)
 
 
-def test_a_peer_that_missed_steps_catches_up_by_their_means():
-    async def scenario():
-        async with Group() as group:
-            states = []
-            late = await group.join("ana", say=states.append)
-            await group.step()
-            await group.join("bo")
-            states.clear()
-            held = asyncio.Event()
-            advance = late._advance
+async def test_a_peer_that_missed_steps_catches_up_by_their_means(group):
+    states = []
+    late = await group.join("ana", say=states.append)
+    await group.step()
+    await group.join("bo")
+    states.clear()
+    held = asyncio.Event()
+    advance = late._advance
 
-            async def slow_advance(closed):
-                await held.wait()
-                await advance(closed)
+    async def slow_advance(closed):
+        await held.wait()
+        await advance(closed)
 
-            late._advance = slow_advance
-            for _ in range(3):
-                await group.step()
-            held.set()
-            await until(lambda: late.holder.position == group.holder.position)
-            assert not any("state" in sentence for sentence in states)
-            assert largest_difference(late.holder.state, group.holder.state) == 0.0
-
-    run(scenario)
+    late._advance = slow_advance
+    for _ in range(3):
+        await group.step()
+    held.set()
+    await until(lambda: late.holder.position == group.holder.position)
+    assert not any("state" in sentence for sentence in states)
+    assert largest_difference(late.holder.state, group.holder.state) == 0.0
 
 
 @pytest.mark.parametrize(("codec", "tolerance"), [("float16", 2e-3), ("int8", 1e-2)])
-def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
-    async def scenario():
-        settings = dataclasses.replace(SETTINGS, codec=codec)
-        async with Group(settings) as group:
-            ana, _ = await group.join("ana"), await group.join("bo")
-            for _ in range(2):
-                await group.step()
-            await until(lambda: ana.holder.position == group.holder.position)
-            assert largest_difference(ana.holder.state, group.holder.state) == 0.0
-            assert mean_difference(plain_states(2)[-1], group.states[-1]) < tolerance
-
-    run(scenario)
+async def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
+    settings = dataclasses.replace(SETTINGS, codec=codec)
+    async with Group(settings) as group:
+        ana, _ = await group.join("ana"), await group.join("bo")
+        for _ in range(2):
+            await group.step()
+        await until(lambda: ana.holder.position == group.holder.position)
+        assert largest_difference(ana.holder.state, group.holder.state) == 0.0
+        assert mean_difference(plain_states(2)[-1], group.states[-1]) < tolerance
 
 
 @pytest.mark.parametrize(
     ("codec", "tolerance", "share"), [("float16", 2e-3, 0.51), ("int8", 2e-2, 0.28)]
 )
-def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it(codec, tolerance, share):
-    async def scenario():
-        settings = dataclasses.replace(SETTINGS, state_codec=codec)
-        async with Group(settings) as group:
-            ana = await group.join("ana")
-            for _ in range(2):
-                await group.step()
-            bo = await group.join("bo")
-            for _ in range(2):
-                await group.step()
-            for late in (ana, bo):
-                await until(lambda late=late: late.holder.position == group.holder.position)
-                assert 0 < largest_difference(late.holder.state, group.holder.state) < tolerance
-            whole = StateBytes(first_state())
-            sent = StateBytes(first_state(), codec)
-            assert size_of(sent) < share * size_of(whole)
-            # The leader is the only donor, and its state is plain AdamW's within the two roundings.
-            answer, _ = await ana.wire.ask(
-                ana.leader.address,
-                "manifest",
-                ManifestRequest(codec="none"),
-                StateManifest,
-                within_seconds=9,
-            )
-            assert answer.donors == (group.wire.address,)
-            assert mean_difference(plain_states(4)[-1], group.states[-1]) < tolerance
-
-    run(scenario)
+async def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it(
+    codec, tolerance, share
+):
+    settings = dataclasses.replace(SETTINGS, state_codec=codec)
+    async with Group(settings) as group:
+        ana = await group.join("ana")
+        for _ in range(2):
+            await group.step()
+        bo = await group.join("bo")
+        for _ in range(2):
+            await group.step()
+        for late in (ana, bo):
+            await until(lambda late=late: late.holder.position == group.holder.position)
+            assert 0 < largest_difference(late.holder.state, group.holder.state) < tolerance
+        whole = StateBytes(first_state())
+        sent = StateBytes(first_state(), codec)
+        assert size_of(sent) < share * size_of(whole)
+        # The leader is the only donor, and its state is plain AdamW's within the two roundings.
+        answer, _ = await ana.wire.ask(
+            ana.leader.address,
+            "manifest",
+            ManifestRequest(codec="none"),
+            StateManifest,
+            within_seconds=9,
+        )
+        assert answer.donors == (group.wire.address,)
+        assert mean_difference(plain_states(4)[-1], group.states[-1]) < tolerance
 
 
 def mean_difference(a, b):
@@ -438,38 +366,30 @@ def size_of(state):
     return sum(len(state.chunk(number)) for number in range(state.num_chunks))
 
 
-def test_a_newcomer_fetches_a_new_state_and_not_every_mean_since_an_old_one():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana")
-            await group.step()
-            bo = await group.join("bo")
-            await until(lambda: bo.holder.step == group.holder.step)
-            for _ in range(5):
-                await group.step()
-            cy = await group.join("cy")
-            await until(lambda: cy.holder.step == group.holder.step)
-            assert cy.holder.steps_taken == 0
-
-    run(scenario)
+async def test_a_newcomer_fetches_a_new_state_and_not_every_mean_since_an_old_one(group):
+    await group.join("ana")
+    await group.step()
+    bo = await group.join("bo")
+    await until(lambda: bo.holder.step == group.holder.step)
+    for _ in range(5):
+        await group.step()
+    cy = await group.join("cy")
+    await until(lambda: cy.holder.step == group.holder.step)
+    assert cy.holder.steps_taken == 0
 
 
-def test_a_state_that_a_slow_peer_still_fetches_stays_the_one_that_is_offered():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana")
-            bo = await group.join("bo", kind=FetchesForLong)
-            await until(lambda: bo.is_fetching)
-            for _ in range(5):
-                await group.step()
-            cy = await group.join("cy")
-            await until(lambda: cy.holder.step == group.holder.step)
-            assert cy.holder.steps_taken == 5
-            bo.may_go_on.set()
-            await until(lambda: bo.holder.step == group.holder.step)
-            assert bo.holder.steps_taken == 5
-
-    run(scenario)
+async def test_a_state_that_a_slow_peer_still_fetches_stays_the_one_that_is_offered(group):
+    await group.join("ana")
+    bo = await group.join("bo", kind=FetchesForLong)
+    await until(lambda: bo.is_fetching)
+    for _ in range(5):
+        await group.step()
+    cy = await group.join("cy")
+    await until(lambda: cy.holder.step == group.holder.step)
+    assert cy.holder.steps_taken == 5
+    bo.may_go_on.set()
+    await until(lambda: bo.holder.step == group.holder.step)
+    assert bo.holder.steps_taken == 5
 
 
 class FetchesForLong(Volunteer):

@@ -7,8 +7,6 @@ import time
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.errors import MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier, printable
 from dipaco.swarm.network.link_meter import LinkMeter

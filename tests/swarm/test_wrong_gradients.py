@@ -13,8 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan, Sender
@@ -23,7 +21,6 @@ from dipaco.swarm.planning.check_schedule import CheckSchedule
 from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.sum_proof import SpotPart
-from tests.support.swarm_clock import run
 from tests.support.swarm_rig import COMPUTE, SETTINGS, Group, assert_replayed, batch_of, first_state
 
 STEPS = 20  # within which a liar is found
@@ -66,64 +63,49 @@ CHANGES = {
 
 @pytest.mark.parametrize("first_step", [0, 6], ids=["from the first step", "later"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_peer_that_sends_another_gradient_is_found(change, first_step):
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.01)
-            eve = await group.join("eve", kind=lying(CHANGES[change], first_step), slow=0.01)
-            lies = 0
-            while not group.evidence:
-                outcome = await group.step()
-                lies += (
-                    outcome.closed.step >= first_step and eve.wire.name in outcome.blocks_by_peer
-                )
-                assert lies <= STEPS, group.said
-                await asyncio.sleep(0.02)  # for checks beside the steps
-            ((who, evidence),) = group.evidence
-            assert who == eve.wire.name
-            assert evidence.kind == "gradient"
-            assert evidence.problem.startswith("its gradient ")
-            assert evidence.claimed != evidence.found
-            assert list(group.leader.group.banned) == [who], "and no other"
-            assert "the credential of eve is locked" in group.said
-            if first_step == 0:
-                assert lies == 0, "it never counted"
-                await group.step()
-                assert_replayed(group)
-
-    run(scenario)
+async def test_a_peer_that_sends_another_gradient_is_found(group, change, first_step):
+    await group.join("ana", slow=0.01)
+    eve = await group.join("eve", kind=lying(CHANGES[change], first_step), slow=0.01)
+    lies = 0
+    while not group.evidence:
+        outcome = await group.step()
+        lies += outcome.closed.step >= first_step and eve.wire.name in outcome.blocks_by_peer
+        assert lies <= STEPS, group.said
+        await asyncio.sleep(0.02)  # for checks beside the steps
+    ((who, evidence),) = group.evidence
+    assert who == eve.wire.name
+    assert evidence.kind == "gradient"
+    assert evidence.problem.startswith("its gradient ")
+    assert evidence.claimed != evidence.found
+    assert list(group.leader.group.banned) == [who], "and no other"
+    assert "the credential of eve is locked" in group.said
+    if first_step == 0:
+        assert lies == 0, "it never counted"
+        await group.step()
+        assert_replayed(group)
 
 
-def test_a_liar_that_is_faster_than_all_others_keeps_no_step_from_its_end():
+async def test_a_liar_that_is_faster_than_all_others_keeps_no_step_from_its_end(group):
     """Its sum is in doubt, it comes back, and computes the same rows again."""
-
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.15)
-            eve = await group.join("eve", kind=lying(CHANGES["scaled"]))
-            while not group.leader.group.banned:
-                await asyncio.wait_for(group.step(), 15)
-            assert list(group.leader.group.banned) == [eve.wire.name]
-            assert_replayed(group)
-
-    run(scenario)
+    await group.join("ana", slow=0.15)
+    eve = await group.join("eve", kind=lying(CHANGES["scaled"]))
+    while not group.leader.group.banned:
+        await asyncio.wait_for(group.step(), 15)
+    assert list(group.leader.group.banned) == [eve.wire.name]
+    assert_replayed(group)
 
 
-def test_a_sum_that_is_left_behind_is_checked_as_well():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.05)
-            eve = await group.join("eve", slow=0.0)
-            step = asyncio.ensure_future(group.step())
-            while not group.leader.group.ledger.done_by(eve.wire.name):
-                await asyncio.sleep(0.005)
-            blocks = group.leader.group.ledger.done_by(eve.wire.name)
-            await eve.send_leave(blocks, np.ones(group.compute.num_values, "<f4").tobytes())
-            await step
-            assert eve.wire.name in group.leader.group.banned
-            assert_replayed(group)
-
-    run(scenario)
+async def test_a_sum_that_is_left_behind_is_checked_as_well(group):
+    await group.join("ana", slow=0.05)
+    eve = await group.join("eve", slow=0.0)
+    step = asyncio.ensure_future(group.step())
+    while not group.leader.group.ledger.done_by(eve.wire.name):
+        await asyncio.sleep(0.005)
+    blocks = group.leader.group.ledger.done_by(eve.wire.name)
+    await eve.send_leave(blocks, np.ones(group.compute.num_values, "<f4").tobytes())
+    await step
+    assert eve.wire.name in group.leader.group.banned
+    assert_replayed(group)
 
 
 class LeavesTooMuch(Volunteer):
@@ -151,59 +133,49 @@ class LeavesManyTimes(Volunteer):
     ("kind", "why"),
     [(LeavesTooMuch, "a sum of no block"), (LeavesManyTimes, "a sum that has a block twice")],
 )
-def test_who_leaves_a_sum_that_is_of_none_of_its_blocks_or_of_one_twice_is_out(kind, why):
+async def test_who_leaves_a_sum_that_is_of_none_of_its_blocks_or_of_one_twice_is_out(
+    group, kind, why
+):
     """Its own blocks count once, whether they were left in order before or are computed again."""
-
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.05)
-            await group.step()
-            eve = await group.join("eve", kind=kind, slow=0.02)
-            while not group.volunteers["eve"][1].done():
-                step = asyncio.ensure_future(group.step())
-                while not step.done():
-                    own = eve._sums.get(eve.holder.step)
-                    if own is not None and own.total is not None:
-                        eve.leave()
-                    await asyncio.sleep(0.005)
-                await step
-            await group.step()
-            assert_replayed(group)
-            assert group.leader.group.banned[eve.wire.name] == f"it leaves {why}"
-
-    run(scenario)
+    await group.join("ana", slow=0.05)
+    await group.step()
+    eve = await group.join("eve", kind=kind, slow=0.02)
+    while not group.volunteers["eve"][1].done():
+        step = asyncio.ensure_future(group.step())
+        while not step.done():
+            own = eve._sums.get(eve.holder.step)
+            if own is not None and own.total is not None:
+                eve.leave()
+            await asyncio.sleep(0.005)
+        await step
+    await group.step()
+    assert_replayed(group)
+    assert group.leader.group.banned[eve.wire.name] == f"it leaves {why}"
 
 
 @pytest.mark.parametrize("codec", ["float16", "int8"])
-def test_who_has_fetched_a_state_in_fewer_bytes_is_not_called_a_liar(codec, monkeypatch):
+async def test_who_has_fetched_a_state_in_fewer_bytes_is_not_called_a_liar(codec, monkeypatch):
     """Its gradients are those at a state that is a rounding off; every one is checked."""
     monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
-
-    async def scenario():
-        async with Group(dataclasses.replace(SETTINGS, state_codec=codec)) as group:
-            for name in ("ana", "bo", "cy"):
-                await group.join(name)
-                for _ in range(3):
-                    await asyncio.wait_for(group.step(), 15)
-            for _ in range(8):
+    async with Group(dataclasses.replace(SETTINGS, state_codec=codec)) as group:
+        for name in ("ana", "bo", "cy"):
+            await group.join(name)
+            for _ in range(3):
                 await asyncio.wait_for(group.step(), 15)
-            await asyncio.sleep(0.2)  # for checks beside the steps
-            assert group.leader.group.banned == {}
-            assert not [sentence for sentence in group.said if "differed" in sentence]
+        for _ in range(8):
+            await asyncio.wait_for(group.step(), 15)
+        await asyncio.sleep(0.2)  # for checks beside the steps
+        assert group.leader.group.banned == {}
+        assert not [sentence for sentence in group.said if "differed" in sentence]
 
-    run(scenario)
 
-
-def test_with_a_state_in_fewer_bytes_another_gradient_is_found_all_the_same():
-    async def scenario():
-        async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
-            await group.join("ana", slow=0.01)
-            eve = await group.join("eve", kind=lying(CHANGES["negated"]), slow=0.01)
-            while not group.evidence:
-                await asyncio.wait_for(group.step(), 15)
-            assert list(group.leader.group.banned) == [eve.wire.name], group.said
-
-    run(scenario)
+async def test_with_a_state_in_fewer_bytes_another_gradient_is_found_all_the_same():
+    async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
+        await group.join("ana", slow=0.01)
+        eve = await group.join("eve", kind=lying(CHANGES["negated"]), slow=0.01)
+        while not group.evidence:
+            await asyncio.wait_for(group.step(), 15)
+        assert list(group.leader.group.banned) == [eve.wire.name], group.said
 
 
 # --- the verdict -----------------------------------------------------------------------------
@@ -326,7 +298,7 @@ class OneGradient:
 
 
 @pytest.mark.parametrize(("factor", "num_sums"), [(9.0, 1), (1.02, 2)], ids=["a lie", "in doubt"])
-def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums):
+async def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums):
     banned = []
     certificate = SimpleNamespace(role="volunteer", serial="one")
     eve = SimpleNamespace(name="eve/1", certificate=certificate)
@@ -336,20 +308,16 @@ def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums):
     compute = OneGradient()
     sent = np.float32(factor) * compute.gradient(None, None)[0]
     spots = {eve.name: [SpotPart(0, sent, np.zeros(len(sent)), b"")]}
-
-    async def scenario():
-        checks = GradientChecks(compute, group)
-        for step in range(num_sums):
-            sender = Sender(name=eve.name, blocks=(0,), targets=1.0)
-            plan = RoundPlan(
-                number=step, step=step, senders=(sender,), slices=(), codec="none", within_seconds=1
-            )
-            checks.begin(plan, None, {})
-            assert list(await checks.settle(plan, spots)) == [eve.name]
-            checks.forget_step()
-            async with asyncio.timeout(10):  # its thread holds the gradient a moment longer
-                while compute.num_held():
-                    await asyncio.sleep(0.001)
-        assert banned == [eve.name]
-
-    run(scenario)
+    checks = GradientChecks(compute, group)
+    for step in range(num_sums):
+        sender = Sender(name=eve.name, blocks=(0,), targets=1.0)
+        plan = RoundPlan(
+            number=step, step=step, senders=(sender,), slices=(), codec="none", within_seconds=1
+        )
+        checks.begin(plan, None, {})
+        assert list(await checks.settle(plan, spots)) == [eve.name]
+        checks.forget_step()
+        async with asyncio.timeout(10):  # its thread holds the gradient a moment longer
+            while compute.num_held():
+                await asyncio.sleep(0.001)
+    assert banned == [eve.name]

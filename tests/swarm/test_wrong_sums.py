@@ -9,12 +9,9 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.training.sum_proof import _is_coded
-from tests.support.swarm_clock import run
 from tests.support.swarm_rig import SETTINGS, Group, assert_replayed
 
 ROUNDS = 20  # within which a liar is found
@@ -68,98 +65,80 @@ LIES = {
 
 @pytest.mark.parametrize("codec", ["none", "float16", "int8"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_reducer_that_lies_is_found_before_the_step_is_taken(lie, codec):
+async def test_a_reducer_that_lies_is_found_before_the_step_is_taken(lie, codec):
     change, why = LIES[lie]
-
-    async def scenario():
-        settings = dataclasses.replace(SETTINGS, codec=codec)
-        async with Group(settings) as group:
-            await group.join("ana", bytes_per_second=1e8)
-            await group.join("bo", bytes_per_second=1e8)
-            await group.step()
-            eve = await group.join("eve", kind=lying(Auxiliary, change), bytes_per_second=1e9)
-            await step_until_banned(group)
-            banned = group.leader.group.banned
-            assert list(banned) == [eve.wire.name], group.said
-            assert banned[eve.wire.name].startswith("proved at step")
-            with np.errstate(all="ignore"):
-                assert re.search(why, banned[eve.wire.name]), banned
-            assert "the credential of eve is locked" in group.said
-            ((who, evidence),) = group.evidence
-            assert who == eve.wire.name
-            assert (evidence.kind, evidence.step) == ("sum", group.holder.step - 1)
-            assert evidence.claimed != evidence.found
-            await group.step()
-            if codec == "none":
-                assert_replayed(group)
-
-    run(scenario)
+    settings = dataclasses.replace(SETTINGS, codec=codec)
+    async with Group(settings) as group:
+        await group.join("ana", bytes_per_second=1e8)
+        await group.join("bo", bytes_per_second=1e8)
+        await group.step()
+        eve = await group.join("eve", kind=lying(Auxiliary, change), bytes_per_second=1e9)
+        await step_until_banned(group)
+        banned = group.leader.group.banned
+        assert list(banned) == [eve.wire.name], group.said
+        assert banned[eve.wire.name].startswith("proved at step")
+        with np.errstate(all="ignore"):
+            assert re.search(why, banned[eve.wire.name]), banned
+        assert "the credential of eve is locked" in group.said
+        ((who, evidence),) = group.evidence
+        assert who == eve.wire.name
+        assert (evidence.kind, evidence.step) == ("sum", group.holder.step - 1)
+        assert evidence.claimed != evidence.found
+        await group.step()
+        if codec == "none":
+            assert_replayed(group)
 
 
-def test_a_reducer_cannot_make_up_what_a_sender_has_sent():
+async def test_a_reducer_cannot_make_up_what_a_sender_has_sent(group):
     """It changes a sender's part and adds up right: the part does not have the root that was
     signed.
     """
+    await group.join("ana", bytes_per_second=1e8)
+    eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
+    push = eve.holder.reducer.push
 
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", bytes_per_second=1e8)
-            eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
-            push = eve.holder.reducer.push
+    def alter(total, sender, content, header=b""):
+        push(total, sender, (1.01 * np.frombuffer(content, "<f4")).tobytes(), header)
 
-            def alter(total, sender, content, header=b""):
-                push(total, sender, (1.01 * np.frombuffer(content, "<f4")).tobytes(), header)
-
-            eve.holder.reducer.push = alter
-            await step_until_banned(group)
-            assert list(group.leader.group.banned) == [eve.wire.name], group.said
-            assert "was not signed by any sender" in group.leader.group.banned[eve.wire.name]
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+    eve.holder.reducer.push = alter
+    await step_until_banned(group)
+    assert list(group.leader.group.banned) == [eve.wire.name], group.said
+    assert "was not signed by any sender" in group.leader.group.banned[eve.wire.name]
+    await group.step()
+    assert_replayed(group)
 
 
-def test_a_reducer_that_leaves_a_sender_out_is_found():
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", bytes_per_second=1e8, slow=0.01)
-            await group.join("bo", bytes_per_second=1e8, slow=0.01)
-            eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
-            add_up = eve.holder.reducer._add_up
+async def test_a_reducer_that_leaves_a_sender_out_is_found(group):
+    await group.join("ana", bytes_per_second=1e8, slow=0.01)
+    await group.join("bo", bytes_per_second=1e8, slow=0.01)
+    eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
+    add_up = eve.holder.reducer._add_up
 
-            def leave_one_out(total, targets):
-                name = min(targets)
-                total.parts[name] = 0 * total.parts[name]
-                add_up(total, targets)
+    def leave_one_out(total, targets):
+        name = min(targets)
+        total.parts[name] = 0 * total.parts[name]
+        add_up(total, targets)
 
-            eve.holder.reducer._add_up = leave_one_out
-            await step_until_banned(group)
-            assert list(group.leader.group.banned) == [eve.wire.name], group.said
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+    eve.holder.reducer._add_up = leave_one_out
+    await step_until_banned(group)
+    assert list(group.leader.group.banned) == [eve.wire.name], group.said
+    await group.step()
+    assert_replayed(group)
 
 
-def test_a_reducer_that_shows_nothing_gets_no_slice_again_and_is_not_called_a_liar():
+async def test_a_reducer_that_shows_nothing_gets_no_slice_again_and_is_not_called_a_liar(group):
     """It may have lost what it had; a liar gains nothing by it."""
-
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", bytes_per_second=1e8)
-            eve = await group.join("eve", kind=lying(Auxiliary, LIES["scaled"][0]),
-                                   bytes_per_second=1e9)  # fmt: skip
-            eve.wire._handlers.pop("proof")
-            for _ in range(4):
-                await group.step()
-            assert not group.leader.group.banned
-            assert any(f"{eve.wire.name} is gone" in sentence for sentence in group.said)
-            assert_replayed(group)
-            reducers = {part.reducer for one in group.outcomes for part in one.closed.slices}
-            assert eve.wire.name not in reducers
-
-    run(scenario)
+    await group.join("ana", bytes_per_second=1e8)
+    eve = await group.join("eve", kind=lying(Auxiliary, LIES["scaled"][0]),
+                           bytes_per_second=1e9)  # fmt: skip
+    eve.wire._handlers.pop("proof")
+    for _ in range(4):
+        await group.step()
+    assert not group.leader.group.banned
+    assert any(f"{eve.wire.name} is gone" in sentence for sentence in group.said)
+    assert_replayed(group)
+    reducers = {part.reducer for one in group.outcomes for part in one.closed.slices}
+    assert eve.wire.name not in reducers
 
 
 def test_reducers_are_not_accused_by_a_machine_that_has_no_subnormal_numbers():
