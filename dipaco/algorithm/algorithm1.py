@@ -10,7 +10,7 @@ from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
-Modules = dict[ModuleId, dict[str, Any]]
+Modules = dict[ModuleId, dict[str, Any]]  # module -> part -> parameters
 # (path, phase, parts, carried or None) -> (parts after tau steps of AdamW, carried). What a path
 # carries from phase to phase (AdamW state, data position) belongs to that path alone.
 TrainPath = Callable[[int, int, Any, Any], tuple[Any, Any]]
@@ -33,7 +33,8 @@ def train(
       documents: [P] |D_i|, documents in each path's shard.
       phases: T, outer steps.
       outer: Nesterov's rate and momentum, and which of section 2.7's two factors are on: a path's
-        weight by its documents, and the root of a module's fan-in.
+        weight by its documents, and the root of a module's fan-in. `variants.py` has the other
+        settings.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {module: fresh(outer, modules[module]) for module in topology.modules}
@@ -53,7 +54,8 @@ def train(
             mean = WeightedMean()
             for path, alpha in zip(paths, alphas, strict=True):  # lines 12-14, in path order
                 mean.add(outer_gradient(modules[module], trained[path][module]), alpha)
-            stepped[module], momentum[module], _ = outer_step(  # line 15
+            # Line 15. `outer_step` empties the dictionary that it is given.
+            stepped[module], momentum[module], _ = outer_step(
                 outer, dict(modules[module]), mean.take(), momentum[module], len(paths)
             )
         modules = stepped

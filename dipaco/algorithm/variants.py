@@ -161,10 +161,11 @@ def train(
                 )
             keys = list(waiting[module]) if takes is None else takes(module, phase)
             taken = [waiting[module].pop(key) for key in keys]
+            # If no path of this phase takes part, late contributions come with their own fan-in.
             fan_in = len(through) or taken[-1].fan_in
-            merged = _mean(taken, fan_in, outer)  # lines 12-14
+            mean = _mean(taken, fan_in, outer)  # lines 12-14
             stepped[module], momentum[module], _ = outer_step(  # line 15
-                outer, dict(modules[module]), merged, momentum[module], fan_in, outer_rule
+                outer, dict(modules[module]), mean, momentum[module], fan_in, outer_rule
             )
         modules = stepped
         yield modules
@@ -177,8 +178,9 @@ def _assembled(
     residual: Mapping[tuple[int, ModuleId], Any],
     codec: Codec,
 ) -> Any:
-    """The parts that a path starts a phase from. They are its modules', less what the path has not
-    sent if the codec leaves that in the path's own parameters.
+    """The parts that a path starts a phase from. They are its modules'. If the codec leaves what
+    the path has not sent in its own parameters, they are moved on by that: a residual points from
+    new to old, so it is subtracted.
     """
     through = topology.modules_of(path)
     parts = assemble(modules, through)

@@ -82,7 +82,8 @@ def encode_rows(
 
 
 def own_parameters(parts: Tree, residual: Tree) -> dict[str, Any]:
-    """Start of a phase for a path that keeps its residual: its modules less what it has not sent.
+    """Start of a phase for a path that keeps its residual: its modules, moved on by what it has not
+    sent yet. A residual points from new to old, so it is subtracted.
 
     Args:
       parts: part name -> parameters of its modules.

@@ -76,7 +76,7 @@ def outer_step(
     Raises:
       StructureMismatch: the rule returned other parts than it was given.
 
-    Source: DiPaCo Algorithm 1 lines 13-15, and section 2.7 for the rescale.
+    Source: DiPaCo Algorithm 1 line 15, and section 2.7 for the rescale.
     """
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in trees.flatten(mean)))
     scale = np.float32(math.sqrt(fan_in) if settings.rescale_by_fan_in else 1.0)

@@ -72,4 +72,4 @@ def num_unsent(arm: Arm, path: int, phase: int, every: int) -> int:
 
 def _taken(arm: Arm, path: int, phase: int) -> int:
     """Phases that a path has taken part in, this one included."""
-    return len(arm.phases_of(path, phase + 1))
+    return sum(path in arm.paths_in(at) for at in range(phase + 1))

@@ -5,7 +5,8 @@ JAX, no files, no clocks.
     plan.py           the arms of a run
     path_sampling.py  the draw of the paths that take part in a phase
 
-`config/run_config.py` makes the plan of a config. A change of who takes part, of when a module
-steps, or of what is late is a change of this room. Source: DiPaCo (arXiv 2403.10616), sections 2.4
-and 3.
+`config/run_config.py` makes the plan of a config. Who takes part in a phase, and how many
+contributions a step needs, is decided here. When a step is due, and which contributions it takes,
+follows in `control/planning/scheduler.py` and `control/facts/quorums.py`. Source: DiPaCo (arXiv
+2403.10616), sections 2.4 and 3.
 """

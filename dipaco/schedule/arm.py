@@ -1,26 +1,25 @@
 """An arm is one model that a run trains. Each question about its schedule is answered here, once.
 
 The word comes from trials: `base`, `modular`, `dense`, `data_parallel`, `dense_equal_tokens` are
-arms. The same tasks train all of them, so a baseline differs from the modular model in its
-topology, in who steps together, and in nothing else. Scheduler, workers and the oracle
-(`algorithm/variants.py`) ask the same arm:
+arms. The same tasks train all of them. A baseline is an arm with other values: its topology is one
+path, or copies of one; it takes no outer steps; it trains on all documents; `dense_equal_tokens`
+takes more steps. Scheduler, workers and the oracle (`algorithm/variants.py`) ask the same arm:
 
-    who takes part in a phase            paths_in, phases_of, trained_before
+    who takes part in a phase            paths_in, trained_before
     who contributes to a module          paths_through
     when a module may step               quorum_of, grace_seconds
     what a contribution brings           sends_all
     how many inner steps                 steps_before, steps_in
     which shards a phase trains on       alternations, routed_at
-    where a path takes its modules late  goes_ahead, merges_at
+    whether a path goes ahead            goes_ahead, merges_at
     what is evaluated                    is_evaluated
     who steps together                   is_averaged, is_synchronous, is_dealt
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
-from dipaco.schedule.path_sampling import paths_drawn, phases_drawn
+from dipaco.schedule.path_sampling import paths_drawn
 from dipaco.topology import ModuleId, Topology
 
 
@@ -31,7 +30,8 @@ class Arm:
     name: str
     topology: Topology
     phases: int
-    total_steps: int  # inner steps of each path over all phases
+    # Inner steps of the schedule. A path skips those of phases in which it takes no part.
+    total_steps: int
     # True: modules take outer steps. False: they become what AdamW made of them, in one path or,
     # if `is_synchronous`, in all paths together.
     is_averaged: bool
@@ -48,7 +48,9 @@ class Arm:
 
     @property
     def is_routed(self) -> bool:
-        """True if each path has a shard. Otherwise all paths train on everything."""
+        """True if each path has a shard. Otherwise its paths train on all documents, or take the
+        batches in turn (`is_dealt`).
+        """
         return (self.is_averaged or self.is_synchronous) and not self.is_dealt
 
     def is_evaluated(self, phase: int) -> bool:
@@ -58,7 +60,7 @@ class Arm:
         return phase > 0 and (phase == self.phases or phase % self.evaluate_every == 0)
 
     def steps_before(self, phase: int) -> int:
-        """Inner steps of a path before `phase` starts. Phases differ by at most one step."""
+        """Inner steps of the schedule before `phase` starts. Phases differ by at most one step."""
         return self.total_steps * phase // self.phases
 
     def steps_in(self, phase: int) -> int:
@@ -73,13 +75,11 @@ class Arm:
         """The paths that take part in a phase, ascending. They are drawn by seed and phase."""
         return paths_drawn(self.topology.num_paths, self.path_share, self.seed, phase)
 
-    def phases_of(self, path: int, before: int) -> Sequence[int]:
-        """The phases below `before` in which a path takes part, ascending."""
-        return phases_drawn(self.topology.num_paths, self.path_share, self.seed, path, before)
-
     @property
     def num_at_once(self) -> int:
-        """Number of paths in each phase, and so of machines that can train at once."""
+        """Number of paths in each phase, and so of machines that can train at once. Every phase
+        has as many as the first (`paths_drawn`).
+        """
         return len(self.paths_in(0))
 
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
@@ -110,8 +110,8 @@ class Arm:
         return next(before, None)
 
     def sends_all(self, phase: int) -> bool:
-        """True if no contribution of a phase may wait for a later one, in part or as a whole. This
-        holds for the last phase and for a phase before an alternation.
+        """True if no contribution of a phase may wait for a later phase's step, in part or as a
+        whole. This holds for the last phase and for a phase before an alternation.
         """
         return phase + 1 == self.phases or phase + 1 in self.alternations
 

@@ -16,9 +16,9 @@ class Plan:
     base: Arm
     arms: tuple[Arm, ...]
     samples: bool = False  # every release continues a few prompts
-    slices: int = 1  # parts of the text; each is read, and made tokens, by a task of its own
-    # Parts of the documents; the features of each, for the router, are computed by a task of its
-    # own. 0 = the router needs no features.
+    slices: int = 1  # slices of the text; each is read, and made tokens, by a task of its own
+    # Slices of the documents; the router's features of each are computed by a task of its own. 0 =
+    # the router needs no features.
     feature_slices: int = 0
     reroutes: bool = False  # a router for every few tokens is trained and evaluated in the end
 

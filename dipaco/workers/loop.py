@@ -95,8 +95,9 @@ class Worker:
         return is_requested or self._renewer.command == "drain"
 
     def run_until_finished(self) -> bool:
-        """Does tasks until none of its kinds can become due any more (True), or it is asked to stop
-        (False). Waits while only other workers have tasks to do.
+        """Does tasks until the run has none left (True), or it is asked to stop (False). Waits
+        while only other workers have tasks to do. A worker for base models ends when none of those
+        kinds can become due.
 
         Raises:
           TaskFailed: the run cannot go on without a task that has failed.
@@ -126,7 +127,9 @@ class Worker:
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
 
     def _wait(self, seconds: float, *, is_paused: bool) -> None:
-        """Waits until it is woken up or, if it may claim, a worker of this machine has died."""
+        """Waits so many seconds, less if it is woken up or, while it may claim, a worker of this
+        machine has died.
+        """
         reaper = self._run.ledger.reaper
         looks = reaper.sees_some_here and not is_paused
         glimpse_seconds = GLIMPSE_SECONDS if looks else seconds
@@ -180,7 +183,7 @@ class Worker:
             should_stop = self._should_stop_doing(claim)
             should_leave = self._should_leave(should_stop)
             facts = execute(
-                *(self._run, claim, self._callbacks, should_stop), self._runner, should_leave
+                self._run, claim, self._callbacks, should_stop, self._runner, should_leave
             )
             self._finish(claim, facts)
         except Preempted as stopped:

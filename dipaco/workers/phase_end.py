@@ -1,8 +1,9 @@
 """The end of a path's phase: its snapshot, and its contributions to its modules.
 
 A contribution is an encoded outer gradient. What the message cannot hold is the residual, which the
-path carries to its next contribution. A path that is stopped before the end leaves a partial
-snapshot. DiPaCo Algorithm 1, line 10.
+path carries to its next contribution. In an arm without outer steps the path saves its modules
+instead. A path that is stopped before the end leaves a partial snapshot. DiPaCo Algorithm 1, lines
+12-14: the outer gradient of one path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -125,7 +126,7 @@ def _contribute(
             sent_V = sent_rows(counts, arm.paths_through(module, phase).index(path))
         encoded = encode_rows(codec, outer_gradient(before, after[module]), lost, sent_V)
         residual |= encoded.residual or {}
-        # One folder per module and phase, which the outer step deletes as a whole.
+        # One folder per module and phase, which is deleted with the last message in it.
         kind = f"messages/{arm.name}/{module}/{phase:06d}"
         contribution = Contribution(
             arm=arm.name,

@@ -1,8 +1,8 @@
 """The start of a path's phase: modules, batches, optimizer state, residual.
 
 A phase begins at its first step, or at the step where another worker was stopped and saved a
-partial snapshot. DiPaCo Algorithm 1, lines 3-6. With `outer.delay` it begins with the path's own
-parameters and without modules, which come later (`late_modules.py`).
+partial snapshot. DiPaCo Algorithm 1, lines 3-4. A path that goes ahead (`Arm.goes_ahead`) begins
+with its own parameters and without modules, which come later (`late_modules.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -89,8 +89,17 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
         losses, seconds = saved.losses, saved.seconds
     return PhaseStart(
-        *(claim, arm, modules, receipts, batches, position, state, residual, losses, seconds),
-        merges_at,
+        claim=claim,
+        arm=arm,
+        modules=modules,
+        receipts=receipts,
+        batches=batches,
+        position=position,
+        state=state,
+        residual=residual,
+        losses=losses,
+        seconds=seconds,
+        merges_at=merges_at,
     )
 
 

@@ -129,8 +129,8 @@ def phase_work(
     should_stop: Callable[[], bool],
 ) -> PhaseWork:
     """The steps of a path from `start` to step `until`, for any of the runners."""
-    claim, first, began = start.claim, start.state.step, time.monotonic()
-    count, tokens = until - first, run.config.inner.batch_size * run.config.data.length
+    claim, next_step, began = start.claim, start.state.step, time.monotonic()
+    count, tokens = until - next_step, run.config.inner.batch_size * run.config.data.length
     present_V = run.present_tokens(start.arm.name, claim.task.path, claim.task.phase)
 
     def prepared(batch: Batch) -> Batch:
@@ -147,12 +147,12 @@ def phase_work(
     return PhaseWork(
         origin=f"{claim.task} {sorted(digests.items())}",
         state=start.state,
-        first_step=first,
+        first_step=next_step,
         losses=start.losses,
-        rates=learning_rates(run.config.inner, start.arm.total_steps, first, count),
+        rates=learning_rates(run.config.inner, start.arm.total_steps, next_step, count),
         batches=map(prepared, start.batches.iterate(start.taken, count)),
         # The runner counts steps of the schedule. The position in the data may differ.
-        batch_at=lambda step: prepared(start.batches.at(start.taken + step - first)),
+        batch_at=lambda step: prepared(start.batches.at(start.taken + step - next_step)),
         on_step=lambda _, loss: on_step(loss, tokens),
         should_stop=should_stop,
         save=save,

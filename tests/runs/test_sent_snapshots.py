@@ -3,10 +3,7 @@
 import dataclasses
 import hashlib
 
-import pytest
-
 from dipaco.runs.sent_snapshots import is_sent, num_unsent
-from dipaco.schedule import path_sampling
 from tests.control.conftest import GRID, arm
 
 
@@ -44,29 +41,5 @@ def test_each_phase_is_drawn_once_however_many_there_are_and_however_often_it_is
     for path in range(4):
         for phase in taken[path][-3:]:
             is_sent(sampled, path, phase, 2)
-            assert list(sampled.phases_of(path, phase)) == taken[path][: taken[path].index(phase)]
     assert sampled.path_steps == sum(map(len, taken.values())) * 10
     assert len(drawn) <= 4 * (phases + 1), "the first one again, for how many take part"
-
-
-def test_who_interrupts_a_draw_finds_the_same_phases_afterwards(monkeypatch):
-    phases, draw = 40, path_sampling.paths_drawn
-    sampled = arm("modular", GRID, phases, averaged=True)
-    sampled = dataclasses.replace(sampled, path_share=0.5, seed=92)
-    interrupted = {7, 20}
-
-    def interrupting(*of):
-        """As Ctrl-C does in a notebook, which goes on in the same process."""
-        for path in draw(*of):
-            yield path
-            if of[-1] in interrupted:
-                interrupted.remove(of[-1])
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(path_sampling, "paths_drawn", interrupting)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            sampled.phases_of(0, phases)
-    for path in range(4):
-        taken = [phase for phase in range(phases) if path in sampled.paths_in(phase)]
-        assert list(sampled.phases_of(path, phases)) == taken

@@ -1,5 +1,5 @@
 """The scheduler says which tasks a new fact makes due. It is a pure function. Its cost depends on
-the change, not on the history.
+the change, not on the history (after an evaluation also on the number of evaluations).
 
 There is no global barrier (DiPaCo section 3): a module steps when its own contributions are in, and
 a path continues when its own modules have stepped. An alternation is a barrier by its nature: the
@@ -10,13 +10,17 @@ Many paths may record contributions to one module at the same moment. So whether
 decided here: `AwaitedStep` states it as a condition, which the database checks.
 
 With a quorum (`outer.quorum`), a module may step while a path is late, and takes that path's
-contribution with its next step (`QuorumStep`). The next step waits for it, so no path is late by
-more than one phase. A late path finishes its phase first. Every path takes every phase in order,
-each from its modules at the start of that phase.
+contribution with its next step (`QuorumStep`, checked by `control/facts/quorums.py`). The next step
+waits for it, so no path is late by more than one phase. A late path finishes its phase first. Every
+path takes the phases that it takes part in, in order, each from its modules at the start of that
+phase.
 
-With a delay (`outer.delay`), a path begins its next phase as soon as it has finished one, and needs
-the modules only some steps later. Where they are not there then, its task waits (`waiting`) until
-the last of them is recorded, which makes it due again.
+With a delay (`outer.delay`), a path goes ahead: it begins its next phase as soon as it has finished
+one, and needs the modules only some steps later. If they are not there then, its task waits
+(`waiting`) until the last of them is recorded, which makes it due again.
+
+A *label* task scores the router's documents under a path, for an alternation. A *check* task
+measures a path's loss on its hold-out, for early stopping.
 """
 
 from collections.abc import Callable, Iterable
@@ -167,7 +171,8 @@ def _after_module(plan: Plan, fact: ModuleReady, frontier: Frontier) -> Iterable
     if phase < arm.phases and not arm.paths_through(module, phase):
         yield from _step_without_paths(arm, module, phase, frontier)
     if phase in arm.alternations:
-        yield from _of_all_paths("label", arm, phase) if is_last else ()
+        if is_last:
+            yield from _of_all_paths("label", arm, phase)
         return
     through = arm.topology.paths_through(module)
     paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
@@ -238,8 +243,8 @@ def _late(arm: Arm, phase: int, frontier: Frontier) -> set[int]:
 
 
 def _after_training(plan: Plan, fact: PathTrained, frontier: Frontier) -> Iterable[Task]:
-    """A late path continues if all its modules have stepped meanwhile. A path that takes its
-    modules late (`outer.delay`) continues at once.
+    """A late path continues if all its modules have stepped meanwhile. A path that goes ahead
+    (`outer.delay`) continues at once.
     """
     arm, path, after = plan.arm(fact.arm), fact.path, fact.phase + 1
     if after >= arm.phases:

@@ -1,7 +1,8 @@
 """`train` and `pretrain`: one path through one phase.
 
 Assemble the path, take tau steps of AdamW, and dissect it. Save its snapshot and its contribution
-to each of its modules. DiPaCo Algorithm 1, lines 3-10.
+to each of its modules, or in an arm without outer steps the modules. A synchronous arm is trained
+by `train_synchronous.py`. DiPaCo Algorithm 1, lines 3-14.
 """
 
 import itertools
@@ -42,7 +43,7 @@ def train(
       Diverged: a loss is not finite. Nothing of the phase is kept.
     """
     started, hosts = time.monotonic(), runner.hosts
-    start = hosts.run_on_all(lambda: phase_start(run, claim), _first_step)
+    start = hosts.run_on_all(lambda: phase_start(run, claim), _summary)
     first, end = start.steps
     merges_at = start.merges_at
 
@@ -69,6 +70,6 @@ def train(
     return end_phase(run, start, result.state, losses, seconds, is_sent=runner.is_shared)
 
 
-def _first_step(start: PhaseStart) -> str:
+def _summary(start: PhaseStart) -> str:
     """Compared between hosts, which may have read the ledger at different moments."""
     return f"{start.claim.task} at {start.state.step}"
