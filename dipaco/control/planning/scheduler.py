@@ -168,8 +168,6 @@ def _after_module(plan: Plan, fact: ModuleReady, frontier: Frontier) -> Iterable
     if arm.name == plan.base.name:
         yield from _after_base_phase(plan, phase)
         return
-    if phase < arm.phases and not arm.paths_through(module, phase):
-        yield from _step_without_paths(arm, module, phase, frontier)
     if phase in arm.alternations:
         if is_last:
             yield from _of_all_paths("label", arm, phase)
@@ -177,6 +175,7 @@ def _after_module(plan: Plan, fact: ModuleReady, frontier: Frontier) -> Iterable
     through = arm.topology.paths_through(module)
     paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
     if phase < arm.phases:
+        yield from _step_without_paths(arm, module, phase, frontier)
         yield from _training(arm, phase, paths, frontier, is_last=is_last)
     if arm.hold_out:
         yield from _checks(arm, phase, paths, frontier)
@@ -199,9 +198,11 @@ def _pretraining(plan: Plan, phase: int) -> Task:
 def _step_without_paths(
     arm: Arm, module: ModuleId, phase: int, frontier: Frontier
 ) -> Iterable[Task]:
-    """The outer step of a phase that no path of the module takes part in: the module stays as it
+    """The outer step of a phase, if no path of the module takes part in it. The module stays as it
     is, unless contributions of the phase before are late.
     """
+    if arm.paths_through(module, phase):
+        return
     late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
     if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
         yield Task("outer", arm.name, str(module), phase)
@@ -259,7 +260,7 @@ def _after_training(plan: Plan, fact: PathTrained, frontier: Frontier) -> Iterab
         yield Task("train", arm.name, str(path), after)
 
 
-def _after_stage(plan: Plan, fact: StageDone, _: Frontier) -> Iterable[Task]:
+def _after_stage(plan: Plan, fact: StageDone, frontier: Frontier) -> Iterable[Task]:
     if fact.stage == "prepare":
         yield _pretraining(plan, 0)
     elif fact.stage == "reroute":
@@ -270,12 +271,16 @@ def _after_stage(plan: Plan, fact: StageDone, _: Frontier) -> Iterable[Task]:
     elif fact.stage == "route":
         for arm in plan.arms:
             if fact.phase in arm.alternations:
-                yield from _after_alternation(arm, fact.phase)
+                yield from _after_alternation(arm, fact.phase, frontier)
 
 
-def _after_alternation(arm: Arm, phase: int) -> Iterable[Task]:
-    """The tasks that wait for an alternation. All modules are ready by then."""
+def _after_alternation(arm: Arm, phase: int, frontier: Frontier) -> Iterable[Task]:
+    """The tasks that wait for an alternation. All modules are ready by then. A module that no path
+    goes through waits too: paths may train on it next, and need their new shards.
+    """
     if phase < arm.phases:
+        for module in arm.topology.modules:
+            yield from _step_without_paths(arm, module, phase, frontier)
         for path in arm.paths_in(phase):
             yield Task("train", arm.name, str(path), phase)
     if arm.hold_out:
