@@ -7,7 +7,7 @@ from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.data.reading import PrepareProgress
 from dipaco.errors import DipacoError
 
-OnStep = Callable[[float, int], None]  # (loss, tokens) of an inner step that was taken
+OnPathStep = Callable[[float, int], None]  # (loss, tokens) of an inner step that was taken
 
 
 class Callbacks(Protocol):

@@ -45,7 +45,7 @@ class LeaseRenewer:
         self._open_ledger, self._worker, self._lease_seconds = open_ledger, worker, lease_seconds
         self._claim: Claim | None = None
         self.has_lost = False  # a renewal was refused: another worker may have the task
-        self.is_wanted = False  # volunteers have come for the path: their backbone is to have it
+        self.volunteers_have_come = False  # Their backbone takes the path.
         self._waited_seconds = 0.0  # seconds that the task in hand has waited for others
         self._guard = threading.Lock()
         self._is_over = threading.Event()
@@ -68,7 +68,7 @@ class LeaseRenewer:
     def hold(self, claim: Claim | None) -> None:
         """Sets the claim to renew from now on. None when its task is done."""
         with self._guard:
-            self._claim, self.has_lost, self.is_wanted = claim, False, False
+            self._claim, self.has_lost, self.volunteers_have_come = claim, False, False
             self._waited_seconds = 0.0
             self._renewed_seconds = time.monotonic()
 
@@ -128,10 +128,10 @@ class LeaseRenewer:
             claim = self._claim
         if claim is None or claim.task.kind != "train":
             return
-        is_wanted = ledger.swarms.wants(claim.task.arm, claim.task.path, self._worker)
+        have_come = ledger.swarms.wants(claim.task.arm, claim.task.path, self._worker)
         with self._guard:
             if claim is self._claim:
-                self.is_wanted = is_wanted
+                self.volunteers_have_come = have_come
 
     def receive(self, command: RunCommand) -> None:
         """Takes over a command.

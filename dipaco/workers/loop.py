@@ -278,7 +278,7 @@ class Worker:
                 self._renewer.renew_if_silent(self._run.ledger)
             if self._renewer.has_lost:
                 raise ClaimLost(task=claim.task)
-            return self._should_stop or self._renewer.is_wanted
+            return self._should_stop or self._renewer.volunteers_have_come
 
         return should_stop
 

@@ -16,7 +16,7 @@ from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch
 from dipaco.runs.run import Run
-from dipaco.workers.callbacks import OnStep
+from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.keeping import delete_partial_snapshots, partial_snapshots_of
 from dipaco.workers.phase_end import partial_snapshot_of
@@ -125,7 +125,7 @@ def phase_work(
     run: Run,
     start: PhaseStart,
     until: int,
-    on_step: OnStep,
+    on_step: OnPathStep,
     should_stop: Callable[[], bool],
 ) -> PhaseWork:
     """The steps of a path from `start` to step `until`, for any of the runners."""

@@ -7,6 +7,7 @@ in two bits each, and `turns2` every value once in several phases. `blocks` cuts
 into one message with a checksum. All is NumPy, so that every machine makes the same bits: no codec
 sums floats, whose order a processor may choose.
 
-Another codec is a file here, a name in `CodecName` of `outer/config.py`, a line in
-`outer/compress.py`, and one in each table of `tests/outer/test_compress.py`.
+Another codec is a file here; a name in `CodecName` of `outer/config.py`, and in `PARTLY` if it
+sends few values; a line in `WITHOUT_SETTINGS` of `outer/compress.py`, or with settings a branch in
+`codec_named`; and a line in each table of `tests/outer/test_compress.py`.
 """

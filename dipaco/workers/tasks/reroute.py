@@ -21,13 +21,13 @@ from dipaco.evaluation.rerouting import path_of_tokens, rerouted
 from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.tensors import save_tree
-from dipaco.workers.callbacks import OnStep
+from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.scoring import routed_paths, saved_scores, validation
 from dipaco.workers.tasks.token_router_training import hidden_of, trained
 
 
 def reroute(
-    run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
+    run: Run, claim: Claim, on_step: OnPathStep, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Fact]:
     """Trains the router and evaluates it with each W of `reroute.every`.
 

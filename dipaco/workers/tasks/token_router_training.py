@@ -31,7 +31,7 @@ from dipaco.model.lm import hidden_states
 from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
-from dipaco.workers.callbacks import OnStep
+from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted, RouterDiverged
 
 NUM_CHECKS = 40  # measurements of the router on its hold-out during training
@@ -81,7 +81,7 @@ def trained(
     run: Run,
     claim: Claim,
     scores: Callable[[str], Iterator[np.ndarray]],
-    on_step: OnStep,
+    on_step: OnPathStep,
     should_stop: Callable[[], bool],
 ) -> tuple[BestRouter, float]:
     """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also returns

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.runs.run import Run
-from dipaco.workers.callbacks import OnStep
+from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted
 from dipaco.workers.late_modules import have_come, merged
 from dipaco.workers.phase_end import end_phase, partial_snapshot_of
@@ -23,7 +23,7 @@ def train(
     run: Run,
     claim: Claim,
     runner: Runner,
-    on_step: OnStep,
+    on_step: OnPathStep,
     should_stop: Callable[[], bool] = lambda: False,
     should_leave: Callable[[], bool] = lambda: True,
 ) -> list[Fact]:

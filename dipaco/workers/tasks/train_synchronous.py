@@ -27,7 +27,7 @@ from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
-from dipaco.workers.callbacks import OnStep
+from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.phase_end import module_as_trained
 from dipaco.workers.row_plans import batches_for
@@ -46,7 +46,7 @@ class SynchronousStart(NamedTuple):
 
 
 def train_synchronous(
-    run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
+    run: Run, claim: Claim, on_step: OnPathStep, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Fact]:
     """Trains all paths of the arm through one phase, and saves their modules.
 
