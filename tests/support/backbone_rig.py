@@ -1,11 +1,15 @@
 """Backbones of a run in this process, and phases that they lead."""
 
+import asyncio
+import contextlib
+import threading
 import time
 
 from dipaco.config import MODULAR
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.network.credentials import DAY_SECONDS
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
+from dipaco.swarm.roles.session import SessionConfig, run_session
 from tests.support.swarm_rig import AUTHORITY, RATES, SETTINGS, batch_of, first_state
 
 
@@ -25,7 +29,7 @@ def issued(run, roles):
     return made
 
 
-def backbone_of(run, path, name, credential, *, settings=None, **more):
+def backbone_of(run, path, name, credential, *, settings=None, listen="tcp://127.0.0.1:0", **more):
     """The backbone of a path, started."""
     run.ledger.members.join(name, host="here", pid=1, process_id=name, machine="m", version="0")
     backbone = Backbone(
@@ -33,7 +37,7 @@ def backbone_of(run, path, name, credential, *, settings=None, **more):
         BackbonePlace(MODULAR, path, name),
         settings or SETTINGS,
         credential,
-        listen="tls://127.0.0.1:0",
+        listen=listen,
         **more,
     )
     backbone.start()
@@ -58,3 +62,41 @@ def phase_of(backbone, steps, state=None, losses=(), on_step=lambda number, loss
             save=lambda state, losses: None,
         )
     )
+
+
+class Lent:
+    """A lent machine, in a thread: what its terminal says, and what ended it."""
+
+    def __init__(self, address, credential, path=None, computes=True):
+        self.said, self.error = [], None
+        self._has_begun, self._leave = threading.Event(), lambda: None
+        config = SessionConfig(address, computes, True, None, path)
+        self._thread = threading.Thread(target=self._lend, args=(config, credential), daemon=True)
+        self._thread.start()
+
+    def _lend(self, config, credential):
+        async def session():
+            loop, leaving = asyncio.get_running_loop(), asyncio.Event()
+            self._leave = lambda: loop.call_soon_threadsafe(leaving.set)
+            self._has_begun.set()
+            await run_session(config, credential, leaving, self.said.append)
+
+        try:
+            asyncio.run(session())
+        except Exception as error:
+            self.error = error
+
+    def leave(self):
+        """Returns what it has said."""
+        self._has_begun.wait()
+        with contextlib.suppress(RuntimeError):  # it has left
+            self._leave()
+        return self.ended()
+
+    def ended(self):
+        """Waits for its end. Returns what it has said."""
+        self._thread.join(60)
+        assert not self._thread.is_alive(), self.said
+        if self.error is not None:
+            raise self.error
+        return self.said

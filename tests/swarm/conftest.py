@@ -32,6 +32,21 @@ def run(tmp_path):
     opened.ledger.close()
 
 
+@pytest.fixture
+def quick_backbones(monkeypatch):
+    """They look at the ledger all the time, and have the programs that groups of tests have."""
+    from dipaco.swarm.roles import backbone, session
+    from dipaco.swarm.training.compute import Compute
+    from tests.support.swarm_rig import COMPUTE
+
+    def compute_of(settings):
+        return COMPUTE if settings == COMPUTE.settings else Compute(settings)
+
+    for module in (backbone, session):
+        monkeypatch.setattr(module, "Compute", compute_of)
+    monkeypatch.setattr(backbone, "STATUS_SECONDS", 0.1)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """An `async def` test runs by a clock that moves on by itself."""

@@ -4,7 +4,7 @@ import heapq
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dipaco.swarm.planning.assignment import assign
@@ -78,9 +78,9 @@ def durations(simulation, count):
     return [simulation.step() for _ in range(count)]
 
 
-@pytest.mark.parametrize("num_blocks", [8, 32, 96, 400])
-@pytest.mark.parametrize("times", [5, 50, 500])
-@pytest.mark.parametrize("fast", [1, 2, 5])
+@pytest.mark.parametrize("num_blocks", [8, 96])
+@pytest.mark.parametrize("times", [5, 500])
+@pytest.mark.parametrize("fast", [1, 5])
 def test_a_slow_peer_costs_a_tenth_at_most_and_counts_or_is_parked(num_blocks, times, fast):
     quick = {f"fast{i}": 0.05 for i in range(fast)}
     alone = durations(Simulation(quick, num_blocks), 12)
@@ -103,6 +103,7 @@ def test_a_peer_fifty_times_slower_counts_at_least_one_block_in_five_steps():
     assert group.counted["slow"] >= 1
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(st.sampled_from("abcdefg"), st.floats(0.01, 50.0), min_size=1),
     st.integers(1, 20),

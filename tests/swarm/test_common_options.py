@@ -7,7 +7,6 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.swarm.errors import OptionsDiffer
-from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import common_options
 from tests.support.backbone_rig import backbone_of, issued, until
 from tests.support.swarm_rig import SETTINGS
@@ -21,8 +20,7 @@ OTHERS = {
 
 
 @pytest.fixture
-def credentials(run, monkeypatch):
-    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
+def credentials(run, quick_backbones):
     return issued(run, {"first": "backbone", "second": "backbone"})
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.swarm_rig import BATCH, COMPUTE, LENGTH, first_state
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(st.integers(0, 2**32 - 1))
 def test_the_targets_that_a_leader_counts_are_those_of_the_loss(seed):
     rng = np.random.default_rng(seed)

@@ -15,14 +15,11 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.leading.leasing import lease_rows, should_begin_again
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest
 from dipaco.swarm.planning import assignment, check_schedule
-from dipaco.swarm.roles import backbone as backbones
-from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support import backbone_rig
 from tests.support.swarm_clock import until
@@ -36,7 +33,6 @@ from tests.support.swarm_rig import (
     largest_difference,
     plain_states,
 )
-from tests.support.tiny_run import TOY
 
 LATE = dataclasses.replace(SETTINGS, delayed_updates=True)
 
@@ -436,42 +432,23 @@ def test_the_settings_of_a_group_say_whether_updates_are_delayed():
 # --- the record -------------------------------------------------------------------------------
 
 
-def test_the_ledger_says_which_steps_were_late_and_a_saved_phase_goes_on(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("quick_backbones")
+def test_the_ledger_says_which_steps_were_late_and_a_saved_phase_goes_on(run):
     """What is saved is the newest state alone: the first step from there is not late. The last step
     of a phase computes nothing ahead.
     """
-    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    credentials = backbone_rig.issued(
-        opened, {"one": "backbone", "two": "backbone", "ana": "volunteer"}
-    )
+    swarms, names = run.ledger.swarms, {"one": "backbone", "two": "backbone", "ana": "volunteer"}
+    credentials = backbone_rig.issued(run, names)
     state, losses = None, ()
     for name, steps in (("one", 4), ("two", 6)):
-        backbone = backbone_rig.backbone_of(opened, 0, name, credentials[name], settings=LATE)
-        done = threading.Event()
-
-        async def lends(address=backbone.address, done=done):
-            leaving = asyncio.Event()
-            config = SessionConfig(address, True, True, None)
-            session = asyncio.ensure_future(
-                run_session(config, credentials["ana"], leaving, lambda sentence: None)
-            )
-            while not done.is_set():
-                await asyncio.sleep(0.02)
-            leaving.set()
-            await session
-
-        ana = threading.Thread(target=lambda lends=lends: asyncio.run(lends()), daemon=True)
-        ana.start()
-        staffed = lambda: opened.ledger.swarms.backbones(MODULAR, 0, is_staffed=True)  # noqa: E731
-        backbone_rig.until(staffed)
+        backbone = backbone_rig.backbone_of(run, 0, name, credentials[name], settings=LATE)
+        ana = backbone_rig.Lent(backbone.address, credentials["ana"])
+        backbone_rig.until(lambda: swarms.backbones(MODULAR, 0, is_staffed=True))
         result = backbone_rig.phase_of(backbone, steps, state, losses)
         state, losses = jax.device_get(result.state), tuple(result.losses.tolist())
-        done.set()
-        ana.join(60)
+        ana.leave()
         backbone.close(is_finished=False)
-    taken = opened.ledger.swarms.steps(MODULAR, 0)
-    opened.ledger.close()
+    taken = swarms.steps(MODULAR, 0)
     assert [one.step for one in taken] == list(range(6))
     assert [one.delay for one in taken] == [0, 1, 1, 1, 0, 1]
     for one in taken:

@@ -1,112 +1,87 @@
 """A backbone without volunteers gives its path up, and takes it back when one comes."""
 
 import asyncio
-import threading
+import functools
 from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pytest
 
 from dipaco.config import MODULAR
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
 from dipaco.swarm.planning import volunteers_seen
-from dipaco.swarm.roles import backbone as backbones
-from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.roles.volunteer import Volunteer
-from tests.support.backbone_rig import backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import first_state, largest_difference, plain_states
 
 
+def leaves(lent, patch):
+    """And from then on is missed in a moment."""
+    patch.setattr(volunteers_seen, "DESERTED_SECONDS", 0.3)
+    patch.setattr(service, "WAITING_SECONDS", 0.3)
+    lent.leave()
+
+
+@pytest.mark.usefixtures("quick_backbones")
 def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
     """One that follows would claim it, and lead it without volunteers, in turn for ever."""
-    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
-    swarms = run.ledger.swarms
     credential = issued(run, {"back": "backbone", "second": "backbone", "ana": "volunteer"})
     both = [backbone_of(run, 0, name, credential[name]) for name in ("back", "second")]
-    staffed = lambda: set(swarms.backbones(MODULAR, 0, is_staffed=True))  # noqa: E731
-    taken = []
+    staffed = functools.partial(run.ledger.swarms.backbones, MODULAR, 0, is_staffed=True)
+    ana = Lent(both[0].address, credential["ana"])
 
-    async def session():
-        leaving = asyncio.Event()
-        config = SessionConfig(both[0].address, True, True, None)
-        ending = asyncio.ensure_future(
-            run_session(config, credential["ana"], leaving, lambda sentence: None)
-        )
-        while len(taken) < 2 or not all(one._staffing.is_staffed for one in both):
-            await asyncio.sleep(0.02)
-        monkeypatch.setattr(volunteers_seen, "DESERTED_SECONDS", 0.5)
-        leaving.set()
-        await ending
+    def on_step(number, loss):
+        if number >= 2 and all(one._staffing.is_staffed for one in both):
+            leaves(ana, monkeypatch)
 
-    ana = threading.Thread(target=lambda: asyncio.run(session()), daemon=True)
     try:
-        ana.start()
         until(staffed)
-        phase = phase_of(both[0], 800, on_step=lambda number, loss: taken.append(number))
+        phase = phase_of(both[0], 800, on_step=on_step)
         assert len(phase.losses) < 800
         assert not staffed(), "only a plain worker may claim it now"
-        ana.join(60)
     finally:
         for backbone in reversed(both):
-            backbone.close(is_finished=True)
+            backbone.close(is_finished=False)
 
 
+@pytest.mark.usefixtures("quick_backbones")
 def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, monkeypatch):
-    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
     swarms = run.ledger.swarms
     credential = issued(run, {"back": "backbone", "ana": "volunteer"})
     backbone = backbone_of(run, 0, "back", credential["back"])
-    taken = []
 
-    def phase(state, losses):
-        return phase_of(backbone, 8, state, losses, lambda number, loss: taken.append(number))
+    def phase(state, losses, leaves_at):
+        """By a volunteer that leaves after so many steps."""
+        ana = Lent(backbone.address, credential["ana"])
+        until(is_staffed)  # by a volunteer that waits
+
+        def on_step(number, loss):
+            if number == leaves_at < 8:
+                leaves(ana, patch)
+
+        with monkeypatch.context() as patch:
+            done = phase_of(backbone, 8, state, losses, on_step)
+        return done if leaves_at < 8 else (done, ana.leave())[0]
 
     def is_staffed():
         return list(swarms.backbones(MODULAR, 0, is_staffed=True)) == ["back"]
 
-    async def session(leaves):
-        leaving = asyncio.Event()
-        config = SessionConfig(backbone.address, True, True, None)
-        ending = asyncio.ensure_future(
-            run_session(config, credential["ana"], leaving, lambda sentence: None)
-        )
-        while not leaves():
-            await asyncio.sleep(0.02)
-        leaving.set()
-        await ending
-
-    def volunteer(num_steps):
-        def takes_part():
-            asyncio.run(session(lambda: len(taken) >= num_steps))
-            monkeypatch.setattr(volunteers_seen, "DESERTED_SECONDS", 0.3)
-            monkeypatch.setattr(service, "WAITING_SECONDS", 0.3)
-
-        ana = threading.Thread(target=takes_part, daemon=True)
-        ana.start()
-        until(is_staffed)  # by a volunteer that waits
-        return ana
-
     try:
         assert not is_staffed(), "no volunteer has come yet"
-        ana = volunteer(2)
-        first = phase(first_state(), [])
-        ana.join(60)
+        first = phase(first_state(), [], leaves_at=2)
         assert 2 <= len(first.losses) < 8, "nobody computes the rest"
         assert not is_staffed()
         (status,) = swarms.statuses()
         assert not status["is_staffed"]
-        plain = plain_states(len(first.losses))[-1]
-        assert largest_difference(first.state, plain) < 1e-5
-        monkeypatch.undo()
-        ana = volunteer(8)
-        last = phase(jax.device_get(first.state), first.losses)
-        ana.join(60)
+        assert largest_difference(first.state, plain_states(len(first.losses))[-1]) < 1e-5
+        last = phase(jax.device_get(first.state), first.losses, leaves_at=8)
         assert np.isfinite(last.losses).all()
         assert len(last.losses) == 8
         assert largest_difference(last.state, plain_states(8)[-1]) < 1e-5
     finally:
-        backbone.close(is_finished=True)
+        backbone.close(is_finished=False)
 
 
 async def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(group, monkeypatch):

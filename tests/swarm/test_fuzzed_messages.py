@@ -1,4 +1,4 @@
-"""Every request of the wire, damaged some hundreds of times: each is refused with a sentence or
+"""Every request of the wire, damaged many times: each is refused with a sentence or
 means something, none raises an error that a leader does not expect, and the group goes on.
 """
 
@@ -16,7 +16,7 @@ from dipaco.swarm.training import state_holder
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 
-TIMES = 200  # each
+TIMES = 90  # each
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
     "run": run_overview.RunRequest(),

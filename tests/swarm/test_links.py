@@ -65,7 +65,7 @@ def test_a_leader_that_is_cut_off_from_all_others_goes_on_when_they_are_back(on_
             step = asyncio.ensure_future(group.step())
             await until(lambda: group.leader.group.ledger.step == 1)
             link.swallow()
-            await until(lambda: link.lost_packets > 20)
+            await until(lambda: link.lost_packets > 8)
             assert not step.done()
             link.restore()
             await step

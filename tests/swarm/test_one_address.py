@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 
 import jax
 import pytest
@@ -23,7 +22,7 @@ from dipaco.swarm.roles.session import (
     run_session,
     wire_to,
 )
-from tests.support.backbone_rig import backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import SETTINGS, issue, largest_difference, plain_states
 
@@ -38,9 +37,8 @@ def credentials(run):
 
 
 @pytest.fixture
-def both(run, credentials, monkeypatch):
+def both(run, credentials, quick_backbones, monkeypatch):
     """The backbones of paths 0 and 1."""
-    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
     monkeypatch.setattr(backbones, "OVERVIEW_SECONDS", 0.05)
     monkeypatch.setattr(paths, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(session, "TELL_SECONDS", 0.05)
@@ -50,7 +48,7 @@ def both(run, credentials, monkeypatch):
     ]
     yield made
     for backbone in made:
-        backbone.close(is_finished=True)
+        backbone.close(is_finished=False)
 
 
 def is_due(run, path):
@@ -76,16 +74,11 @@ def asked(credential, address):
 
 
 def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, both, credentials):
-    swarms, said, ana = run.ledger.swarms, [], credentials["ana"]
+    swarms, ana = run.ledger.swarms, credentials["ana"]
     is_due(run, 1)
     until(lambda: [one.samples_left > 0 for one in asked(ana, both[0].address).paths][1:] == [True])
-    leaving, loop = asyncio.Event(), asyncio.new_event_loop()
-    config = SessionConfig(both[0].address, True, True, None)
-    lends = threading.Thread(
-        target=lambda: loop.run_until_complete(run_session(config, ana, leaving, said.append)),
-        daemon=True,
-    )
-    lends.start()
+    lent = Lent(both[0].address, ana)
+    said = lent.said
     staffed = lambda path: swarms.backbones(MODULAR, path, is_staffed=True)  # noqa: E731
     until(lambda: staffed(1))
     assert said[0].startswith("path 1 needs volunteers most")
@@ -95,10 +88,7 @@ def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, 
     until(lambda: staffed(0))
     assert any("needs volunteers more than path 1" in sentence for sentence in said), said
     second = phase_of(both[0], STEPS)
-    loop.call_soon_threadsafe(leaving.set)
-    lends.join(60)
-    loop.close()
-    assert "Thank you" in said[-1]
+    assert "Thank you" in lent.leave()[-1]
     for done in (first, second):
         assert len(done.losses) == STEPS
         assert largest_difference(jax.device_get(done.state), plain_states(STEPS)[-1]) < 1e-5
@@ -151,41 +141,22 @@ def test_access_is_checked_by_asking_a_backbone(run, both, credentials):
 
 def test_a_volunteer_says_that_the_run_is_over_and_not_so_when_it_leaves(run, both, credentials):
     is_due(run, 0)
-    said, over = [], threading.Event()
-    config = SessionConfig(both[0].address, True, True, None, path=0)
-
-    def lend():
-        asyncio.run(run_session(config, credentials["ana"], asyncio.Event(), said.append))
-        over.set()
-
-    threading.Thread(target=lend, daemon=True).start()
+    lent = Lent(both[0].address, credentials["ana"], path=0)
     until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
     phase_of(both[0], STEPS)
-    assert "the run is over" not in said
+    assert "the run is over" not in lent.said
     both[0]._loop.call_soon_threadsafe(both[0]._leader.end)
-    assert over.wait(60)
-    assert said[-2] == "the run is over"
+    assert lent.ended()[-2] == "the run is over"
 
 
 def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, credentials):
     is_due(run, 0)
-    ana, said, stop = credentials["ana"], [], asyncio.Event()
-
-    async def lends(path):
-        config = SessionConfig(both[0].address, True, True, None, path)
-        lending = asyncio.ensure_future(run_session(config, ana, stop, said.append))
-        while not run.ledger.swarms.backbones(MODULAR, path, is_staffed=True):
-            await asyncio.wait([lending], timeout=0.05)
-            if lending.done():
-                break
-        stop.set()
-        await lending
-
+    address, ana = both[0].address, credentials["ana"]
     with pytest.raises(NoSuchSwarm, match=r"path 3 .*these paths: 0, 1"):
-        asyncio.run(lends(3))
-    stop = asyncio.Event()
-    asyncio.run(lends(1))
-    assert said[0] == f"path 1 is led at {both[1].address}"
+        Lent(address, ana, path=3).ended()
+    lent = Lent(address, ana, path=1)
+    until(lambda: run.ledger.swarms.backbones(MODULAR, 1, is_staffed=True))
+    assert lent.leave()[0] == f"path 1 is led at {both[1].address}"
 
 
 async def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is_up_later():

@@ -39,9 +39,9 @@ def random_bandwidths(rng):
     return b
 
 
-def test_shares_are_the_linear_programs_optimum_in_a_thousand_random_cases():
+def test_shares_are_the_linear_programs_optimum_in_random_cases():
     rng = np.random.default_rng(0)
-    for _ in range(1000):
+    for _ in range(200):
         b = random_bandwidths(rng)
         share = shares(b)
         assert share.sum() == pytest.approx(1.0)
@@ -87,7 +87,7 @@ def links_seconds(links, share):
 
 def test_shares_of_links_that_differ_by_direction_are_optimal_too():
     rng = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(60):
         links = [
             Link(
                 up=float(np.exp(rng.normal())),
