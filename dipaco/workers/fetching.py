@@ -32,7 +32,7 @@ from dipaco.store.objects import Objects
 from dipaco.store.tensors import keep_state, keep_tree
 from dipaco.topology import ModuleId
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiffers
-from dipaco.workers.tasks.outer import contributions_taken, stepped_module
+from dipaco.workers.stepping import contributions_taken, stepped_module
 
 FETCHES_AT_ONCE = 8
 FETCHED_WHOLE = (  # errors after which a module is fetched whole

@@ -14,7 +14,7 @@ SCHEDULER = "tests/control/test_scheduler.py"
 MUTANTS = (
     Mutant(
         name="sums-in-another-order",
-        file="dipaco/workers/tasks/outer.py",
+        file="dipaco/workers/stepping.py",
         old="for path in arm.paths_through(task.module, task.phase)]",
         new="for path in reversed(arm.paths_through(task.module, task.phase))]",
         breaks="contributions are added in path order: the bits are those of Algorithm 1",
@@ -30,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         name="momentum-forgotten",
-        file="dipaco/workers/tasks/outer.py",
+        file="dipaco/workers/stepping.py",
         old="    if stored.outer_state is not None:\n",
         new="    if False:\n",
         breaks="a module's momentum goes on from step to step",
@@ -75,6 +75,19 @@ MUTANTS = (
         new="        if False:\n",
         breaks="a contribution that started from other parameters is refused",
         tests=("tests/workers/test_equals_algorithm.py",),
+    ),
+    Mutant(
+        name="steps-before-the-alternation",
+        file="dipaco/control/planning/scheduler.py",
+        old="    if phase in arm.alternations:\n        if is_last:\n",
+        new="    if phase in arm.alternations:\n"
+        "        if phase < arm.phases:\n"
+        "            yield from _step_without_paths(arm, module, phase, frontier)\n"
+        "        if is_last:\n",
+        breaks="a module that no path goes through waits for an alternation too",
+        tests=(
+            f"{SCHEDULER}::test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last",
+        ),
     ),
     Mutant(
         name="error-feedback-dropped",

@@ -1,13 +1,9 @@
-"""`outer`: averages the contributions of the paths to one module, and steps it.
+"""`outer`: steps a module by the contributions of its paths, and records how it was moved.
 
-Contributions are added in path order, so the bits of the sum do not depend on the order of arrival.
-With a quorum they depend on which came in time: what a step takes is recorded before it begins, and
-contributions that were late for the step before come first. DiPaCo Algorithm 1, lines 11-15.
+`stepping.py` computes the step. DiPaCo Algorithm 1, lines 11-15.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,22 +17,16 @@ from dipaco.control.planning.tasks import (
     ModuleReady,
     Task,
 )
-from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import NotFinite
-from dipaco.outer.gradient import ContributionNorm, mean_cosine
-from dipaco.outer.step import Module, fresh, outer_step
+from dipaco.outer.gradient import mean_cosine
+from dipaco.outer.step import Module
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.tensors import load_state, map_tree, read_pieces, save_state, save_tree
-from dipaco.workers.averaging import (
-    ContributionWeights,
-    find_culprit,
-    refuse,
-    weighted_mean,
-    weights_of_step,
-)
-from dipaco.workers.errors import ContributionMissing, ModuleDiverged
+from dipaco.store.tensors import map_tree, read_pieces, save_state, save_tree
+from dipaco.workers.averaging import find_culprit, refuse, weights_of_step
+from dipaco.workers.errors import ModuleDiverged
+from dipaco.workers.stepping import SteppedModule, contributions_taken, stepped_module
 
 
 def step_module(run: Run, claim: Claim) -> list[Fact]:
@@ -97,82 +87,6 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     ]
 
 
-class SteppedModule(NamedTuple):
-    """A module after its outer step, and what was measured of its contributions."""
-
-    after: Module
-    momentum: dict[str, Any]
-    norm: float  # the norm of the mean outer gradient
-    norm_by_weight: float  # the same without rows of the vocabulary with other weights
-    norms: list[ContributionNorm]  # one for each contribution
-    weights: list[ContributionWeights]
-
-
-def stepped_module(
-    run: Run,
-    task: Task,
-    stored: StoredModule,
-    contributions: list[Contribution],
-    on_mean: Callable[[Module, Module, Module], None] | None = None,
-) -> SteppedModule:
-    """Computes an outer step: for the `outer` task, and on every machine that fetches the module as
-    its contributions, to the same bits.
-
-    Args:
-      stored: the module before it, and its outer state.
-      contributions: the step's, in the order of their sum.
-      on_mean: called with (module, outer state, mean outer gradient) before they are overwritten.
-
-    Raises:
-      ContributionRefused.
-      NotFinite: the mean holds a NaN or an infinity.
-    """
-    settings, rule = run.config.outer, run.rule("outer_step")
-    weights, fan_in = weights_of_step(run, task, contributions)
-    like = trees.outline(map_tree(run.objects, stored.parameters))
-    mean, norms = weighted_mean(run, contributions, weights, like)
-    # Mapped only now: while adding, memory holds the sum, a contribution and the next.
-    before = map_tree(run.objects, stored.parameters)
-    momentum = fresh(settings, before, rule)
-    if stored.outer_state is not None:
-        momentum = load_state(run.objects, stored.outer_state, momentum)
-    has_rows = weights[0].row_weight_V is not None
-    norm_by_weight = _norm_without_rows(mean) if has_rows else None
-    if on_mean is not None:
-        on_mean(before, momentum, mean)
-    after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in, rule)
-    return SteppedModule(
-        after, momentum, norm, norm if norm_by_weight is None else norm_by_weight, norms, weights
-    )
-
-
-def contributions_taken(run: Run, task: Task, claim: Claim | None = None) -> list[Contribution]:
-    """The contributions that an outer step takes, in the order of their sum.
-
-    Args:
-      claim: decides what a step with a quorum takes, at its first call. None: reads it.
-
-    Raises:
-      ContributionMissing: one was refused, and its path trains again.
-      ClaimLost: another worker holds the step.
-    """
-    arm = run.plan.arm(task.arm)
-    awaited = [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
-    if arm.has_quorum:
-        quorums = run.ledger.quorums
-        taken = quorums.of_step(task) if claim is None else quorums.take(claim)
-        awaited = [(each.phase, each.path) for each in taken]
-    by_phase_and_path = {
-        (contribution.phase, contribution.path): contribution
-        for phase in sorted({phase for phase, _ in awaited})
-        for contribution in run.ledger.facts.contributions(task.arm, task.module, phase)
-    }
-    for phase, path in awaited:
-        if (phase, path) not in by_phase_and_path:
-            raise ContributionMissing(path=path, module=task.module, phase=phase)
-    return [by_phase_and_path[key] for key in awaited]
-
-
 def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> None:
     """Refuses a contribution that did not start from the module at the start of its phase."""
     digests = {
@@ -217,9 +131,3 @@ def _lag_cosine(
         return lag_cosine(run.config.outer, pieces, before, momentum, mean)
     except (ObjectMissing, ObjectDamaged):
         return None
-
-
-def _norm_without_rows(mean: Mapping[str, Any]) -> float:
-    """The norm of a mean without the rows of the vocabulary."""
-    kept = [leaf for name, leaf in trees.flatten(mean) if name not in VOCABULARY_AXIS]
-    return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
