@@ -7,6 +7,7 @@ import socket
 import time
 
 import jax
+import msgspec
 import numpy as np
 
 from dipaco.algorithm.delayed_updates import delayed_steps
@@ -19,7 +20,13 @@ from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import JoinRequest, StatePosition
+from dipaco.swarm.network.messages import (
+    JoinRequest,
+    RoundPlan,
+    Sender,
+    Slice,
+    StatePosition,
+)
 from dipaco.swarm.network.transport import CONNECT_SECONDS, STREAM_BYTES, TCP, Tcp
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
@@ -138,6 +145,27 @@ async def wire_of(credential, *, listens=True, meter=None, clock=time.time, host
     return wire
 
 
+def asks_to_join(address="tcp://127.0.0.1:1", computes=True, **more):
+    return JoinRequest(version="", address=address, computes=computes, holds_state=computes, **more)
+
+
+def round_plan(number, senders, slices, step=3, **more):
+    """Of senders or names, each of which has a block, and of (start, stop, reducer, address)."""
+    return RoundPlan(
+        number=number,
+        step=step,
+        senders=tuple(
+            Sender(name=name, blocks=(0,), targets=1.0) if isinstance(name, str) else name
+            for name in senders
+        ),
+        slices=tuple(
+            Slice(start=start, stop=stop, reducer=reducer, address=address)
+            for start, stop, reducer, address in slices
+        ),
+        **({"codec": "none", "within_seconds": 9.0} | more),
+    )
+
+
 async def admitted(body, request):
     """Any request may bring a payload: see `Wire.register`."""
 
@@ -212,6 +240,10 @@ class Group:
         self.volunteers[name] = volunteer, asyncio.ensure_future(volunteer.run())
         return volunteer
 
+    async def join_all(self, **slow):
+        """Volunteers of these names, and the seconds that each needs more for a block."""
+        return [await self.join(name, slow=seconds) for name, seconds in slow.items()]
+
     async def kill(self, name):
         """As SIGKILL: all that it has is gone at once."""
         volunteer, task = self.volunteers.pop(name)
@@ -222,9 +254,8 @@ class Group:
 
     def add_timed(self, name):
         """A member without a process, which was timed."""
-        request = JoinRequest(version="", address=None, computes=True, holds_state=True)
         members = self.leader.group
-        members.add_member(name, issue(name.partition("/")[0]).certificate, request)
+        members.add_member(name, issue(name.partition("/")[0]).certificate, asks_to_join(None))
         members.members[name].time_block(1.0)
 
     async def adopt_all(self, name):
@@ -246,6 +277,9 @@ class Group:
         self.states.append(jax.device_get(self.holder.state))
         return outcome
 
+    async def steps(self, count):
+        return [await self.step() for _ in range(count)][-1]
+
 
 class Slow:
     """A slower machine."""
@@ -261,6 +295,28 @@ class Slow:
     def gradient(self, parts, rows):
         self._sleep(self._seconds)
         return self._compute.gradient(parts, rows)
+
+
+def sending(change, first_step=0):
+    """A volunteer that sends another gradient than it has computed, from a step on."""
+
+    class SendsAnother(Volunteer):
+        def gradient_sum(self, plan):
+            vector = super().gradient_sum(plan)
+            return vector if vector is None or plan.step < first_step else change(np.array(vector))
+
+    return SendsAnother
+
+
+def saying(**fields):
+    """One that computes what it should, and says something else of it."""
+
+    class SaysAnother(Volunteer):
+        async def _request_work(self, work):
+            done = tuple(msgspec.structs.replace(one, **fields) for one in work.done)
+            return await super()._request_work(msgspec.structs.replace(work, done=done))
+
+    return SaysAnother
 
 
 def assert_replayed(group):

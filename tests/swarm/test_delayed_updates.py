@@ -32,6 +32,7 @@ from tests.support.swarm_rig import (
     issue,
     largest_difference,
     plain_states,
+    sending,
 )
 
 LATE = dataclasses.replace(SETTINGS, delayed_updates=True)
@@ -101,8 +102,7 @@ async def test_peers_compute_rows_of_the_next_step_while_those_of_this_one_are_a
         await group.join(name, slow=slow)
     leader = group.leader.group
     hold_rounds_until(group, lambda: leader.next_rows.ledger.num_done > 0)
-    for _ in range(6):
-        await group.step()
+    await group.steps(6)
     assert group.delays == [0, 1, 1, 1, 1, 1]
     assert_replayed(group)
 
@@ -142,8 +142,7 @@ async def test_a_peer_that_dies_with_rows_of_two_steps_costs_its_rows_and_no_ste
 
 
 async def test_a_volunteer_that_leaves_in_an_averaging_gives_its_sum_of_the_next_step(group):
-    await group.join("ana", slow=0.03)
-    bo = await group.join("bo", slow=0.03)
+    _, bo = await group.join_all(ana=0.03, bo=0.03)
     leader, name = group.leader.group, bo.wire.name
 
     def leaves():
@@ -193,8 +192,7 @@ async def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(gr
     """A backbone that has only the newest state takes one step that is not late."""
     await group.join("ana", slow=0.1)
     await group.join("bo", slow=0.1, listens=False)
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     step = asyncio.ensure_future(group.step())
     leader = group.leader.group
     names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
@@ -202,8 +200,7 @@ async def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(gr
     await until(lambda: all(leader.ledger.done_by(name) for name in names))
     step.cancel()
     await (new_leader_with_both_states(group) if has_both else group.new_leader())
-    for _ in range(3):
-        await group.step()
+    await group.steps(3)
     assert group.delays == [0, 1, int(has_both), 1, 1]
     assert any("comes with" in said for said in group.said) or not has_both
     assert_replayed(group)
@@ -228,8 +225,7 @@ async def test_the_sums_of_both_steps_are_brought_to_the_next_leader_before_rows
     group,
 ):
     ana = await group.join("ana", slow=0.02)
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     name, leader = ana.wire.name, group.leader.group
     hold_rounds_until(group, lambda: False)
     step = asyncio.ensure_future(group.step())
@@ -282,12 +278,10 @@ async def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same
     await group.join("ana", slow=0.3)
     bo = await group.join("bo", kind=MissesTheLastBoard, slow=0.2)
     await until(lambda: bo.holder.step == 0)
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     assert bo.holder.step == 1
     await new_leader_with_both_states(group)
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     assert not group.leader.group.banned, group.said
     assert bo.behind & set(group.outcomes[2].blocks_by_peer[bo.wire.name])
     assert_replayed(group)
@@ -301,8 +295,7 @@ def offer_the_newest_state(group):
 async def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_step(group):
 
     await group.join("ana", slow=0.05)
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     offer_the_newest_state(group)
     bo, leader = await group.join("bo"), group.leader.group
     hold_rounds_until(group, lambda: bo.wire.name in leader.next_rows.ledger.blocks_by_peer)
@@ -318,13 +311,11 @@ async def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_ste
 
 async def test_where_only_newcomers_are_left_the_step_is_not_late(group):
     await group.join("ana", slow=0.02)
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     await group.kill("ana")
     offer_the_newest_state(group)
     await group.join("bo")
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     assert group.delays == [0, 1, 0, 1]
     assert any("begins again" in said for said in group.said)
     assert_replayed(group)
@@ -372,25 +363,17 @@ async def test_a_peer_that_fetches_the_state_again_keeps_what_it_has_summed_of_t
 
 async def test_no_honest_peer_is_accused_whichever_step_is_checked(group, monkeypatch):
     monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
-    await group.join("ana", slow=0.01)
-    await group.join("bo", slow=0.02)
-    for _ in range(5):
-        await group.step()
+    await group.join_all(ana=0.01, bo=0.02)
+    await group.steps(5)
     await until(lambda: not group.leader._checks._judging)
     assert group.leader._checks.num_blocks > 20
     assert not group.leader.group.banned, group.said
     assert not [sentence for sentence in group.said if "differed" in sentence]
 
 
-class Negates(Volunteer):
-    def gradient_sum(self, plan):
-        vector = super().gradient_sum(plan)
-        return None if vector is None else -vector
-
-
 async def test_a_wrong_gradient_is_found_before_it_counts(group):
     await group.join("ana", slow=0.02)
-    eve = await group.join("eve", kind=Negates, slow=0.02)
+    eve = await group.join("eve", kind=sending(np.negative), slow=0.02)
     while not group.evidence:
         await asyncio.wait_for(group.step(), 30)
     assert list(group.leader.group.banned) == [eve.wire.name], group.said

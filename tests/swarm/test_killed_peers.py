@@ -89,8 +89,7 @@ def test_a_donor_that_is_killed_in_the_middle_of_a_download_is_done_without(peer
             await group.step()
             donor = peer("donor", group, dies_at="chunk", nth=3)
             name = await joined(group, donor)
-            for _ in range(3):
-                await group.step()
+            await group.steps(3)
             member = group.leader.group.members[name]
             await until(lambda: member.can_donate(group.holder.position))
             bo = await group.join("bo")

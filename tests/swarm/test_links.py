@@ -36,10 +36,8 @@ def test_a_member_whose_link_fails_is_done_without_and_comes_back(on_hosts, faul
 
     async def scenario():
         async with Group(hosts=on_hosts) as group:
-            await group.join("ana", slow=0.05)
-            bo = await group.join("bo", slow=0.05)
-            for _ in range(2):
-                await group.step()
+            _, bo = await group.join_all(ana=0.05, bo=0.05)
+            await group.steps(2)
             step = asyncio.ensure_future(group.step())
             await until(lambda: group.leader.group.ledger.done_by(bo.wire.name))
             fail[fault]() if fault in fail else link.one_way(fault)
@@ -59,8 +57,7 @@ def test_a_leader_that_is_cut_off_from_all_others_goes_on_when_they_are_back(on_
 
     async def scenario():
         async with Group(hosts=on_hosts) as group:
-            await group.join("ana", slow=0.05)
-            await group.join("bo", slow=0.05)
+            await group.join_all(ana=0.05, bo=0.05)
             await group.step()
             step = asyncio.ensure_future(group.step())
             await until(lambda: group.leader.group.ledger.step == 1)
@@ -80,8 +77,7 @@ def test_over_a_link_that_comes_and_goes_every_step_is_right(on_hosts):
 
     async def scenario():
         async with Group(hosts=on_hosts) as group:
-            await group.join("ana", slow=0.02)
-            bo = await group.join("bo", slow=0.02)
+            _, bo = await group.join_all(ana=0.02, bo=0.02)
             await group.step()
             for _ in range(4):
                 step, lost_packets = asyncio.ensure_future(group.step()), link.lost_packets

@@ -36,8 +36,7 @@ from tests.support.swarm_rig import (
 async def test_peers_of_different_speeds_take_the_steps_of_one_machine(group):
     for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
         await group.join(name, slow=slow)
-    for _ in range(6):
-        await group.step()
+    await group.steps(6)
     assert_replayed(group)
     blocks = dict.fromkeys(group.volunteers, 0)
     for outcome in group.outcomes[1:]:
@@ -48,8 +47,7 @@ async def test_peers_of_different_speeds_take_the_steps_of_one_machine(group):
 
 async def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_has_its_rows(group):
     """The ledger has what the means were made of, though the group has removed the member."""
-    await group.join("ana", slow=0.01)
-    await group.join("bo", slow=0.01)
+    await group.join_all(ana=0.01, bo=0.01)
     await group.step()
     leader, hold = group.leader, group.leader._rounds.hold
 
@@ -68,8 +66,7 @@ async def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_h
 
 
 async def test_the_rows_of_a_volunteer_that_dies_are_computed_by_others(group):
-    await group.join("ana", slow=0.05)
-    await group.join("bo", slow=0.05)
+    await group.join_all(ana=0.05, bo=0.05)
     await group.step()
     step = asyncio.ensure_future(group.step())
     bo = group.volunteers["bo"][0].wire.name
@@ -108,8 +105,7 @@ async def test_a_leader_that_dies_costs_no_row_that_is_summed(group, monkeypatch
 
 async def test_a_restarted_backbone_fetches_the_state_that_another_holds(group):
     await group.join("ana")
-    for _ in range(2):
-        await group.step()
+    await group.steps(2)
     wire = await wire_of(issue("second", "backbone"))
     holder = StateHolder(wire, group.compute)
     Leader(wire, holder)
@@ -180,8 +176,7 @@ async def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_
 
 async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(group):
     await group.join("ana", slow=0.03)
-    for _ in range(3):
-        await group.step()
+    await group.steps(3)
     await group.join("bo")
     bo = group.volunteers["bo"][0]
     while not any(bo.wire.name in outcome.blocks_by_peer for outcome in group.outcomes):
@@ -193,8 +188,7 @@ async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(
 
 
 async def test_a_volunteer_that_leaves_gives_its_sum_to_the_leader(group):
-    await group.join("ana", slow=0.1)
-    await group.join("bo", slow=0.1)
+    await group.join_all(ana=0.1, bo=0.1)
     await group.step()
     step = asyncio.ensure_future(group.step())
     bo, task = group.volunteers["bo"]
@@ -211,8 +205,7 @@ async def test_clients_reduce_nothing_and_an_auxiliary_only_reduces(group):
     await group.join("ana", listens=False)
     await group.join("bo", listens=False, slow=0.01)
     await group.join("aux", kind=Auxiliary)
-    for _ in range(3):
-        await group.step()
+    await group.steps(3)
     adding = {part.reducer for outcome in group.outcomes for part in outcome.closed.slices}
     assert {name.partition("/")[0] for name in adding} == {"back", "aux"}
     assert_replayed(group)
@@ -230,8 +223,7 @@ async def test_a_poll_says_the_state_after_the_step_that_its_peer_was_told_of(gr
         return request(known)
 
     ana._poll_request = spied
-    for _ in range(4):
-        await group.step()
+    await group.steps(4)
     assert len(behind) >= 4
     assert not any(behind)
 
@@ -242,8 +234,7 @@ async def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_
 ):
     """A router at home has a long queue then, and a poll needs three round trips."""
     monkeypatch.setattr(rounds, "MIN_WAIT_SECONDS", 20.0)  # for the parts to come
-    await group.join("ana", slow=0.1)
-    bo = await group.join("bo", slow=0.1)
+    _, bo = await group.join_all(ana=0.1, bo=0.1)
     for _ in range(8):
         await group.step()  # its polls are quick
     opened = bo.wire.transport.open
@@ -261,8 +252,7 @@ async def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_
 
 
 async def test_a_peer_that_dies_is_noticed_sooner_than_one_whose_polls_take_long(group):
-    await group.join("ana", slow=0.1)
-    bo = await group.join("bo", slow=0.1)
+    _, bo = await group.join_all(ana=0.1, bo=0.1)
     await group.step()
     step = asyncio.ensure_future(group.step())
     await until(lambda: group.leader.group.ledger.held_by(bo.wire.name))
@@ -276,8 +266,7 @@ async def test_a_peer_that_dies_is_noticed_sooner_than_one_whose_polls_take_long
 
 async def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_silent(group):
     assert STEP_SECONDS < MIN_WAIT_SECONDS / 2
-    await group.join("ana", slow=0.1)
-    bo = await group.join("bo")
+    _, bo = await group.join_all(ana=0.1, bo=0.0)
     advance = bo._advance
 
     async def slow_advance(closed):
@@ -285,8 +274,7 @@ async def test_a_peer_that_takes_a_step_slowly_is_not_taken_for_one_that_fell_si
         await advance(closed)
 
     bo._advance = slow_advance
-    for _ in range(5):
-        await group.step()
+    await group.steps(5)
     assert not any("silent" in sentence for sentence in group.said), group.said
     assert_replayed(group)
 
@@ -305,8 +293,7 @@ async def test_a_peer_that_missed_steps_catches_up_by_their_means(group):
         await advance(closed)
 
     late._advance = slow_advance
-    for _ in range(3):
-        await group.step()
+    await group.steps(3)
     held.set()
     await until(lambda: late.holder.position == group.holder.position)
     assert not any("state" in sentence for sentence in states)
@@ -318,8 +305,7 @@ async def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance
     settings = dataclasses.replace(SETTINGS, codec=codec)
     async with Group(settings) as group:
         ana, _ = await group.join("ana"), await group.join("bo")
-        for _ in range(2):
-            await group.step()
+        await group.steps(2)
         await until(lambda: ana.holder.position == group.holder.position)
         assert largest_difference(ana.holder.state, group.holder.state) == 0.0
         assert mean_difference(plain_states(2)[-1], group.states[-1]) < tolerance
@@ -334,11 +320,9 @@ async def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it(
     settings = dataclasses.replace(SETTINGS, state_codec=codec)
     async with Group(settings) as group:
         ana = await group.join("ana")
-        for _ in range(2):
-            await group.step()
+        await group.steps(2)
         bo = await group.join("bo")
-        for _ in range(2):
-            await group.step()
+        await group.steps(2)
         for late in (ana, bo):
             await until(lambda late=late: late.holder.position == group.holder.position)
             assert 0 < largest_difference(late.holder.state, group.holder.state) < tolerance
@@ -371,8 +355,7 @@ async def test_a_newcomer_fetches_a_new_state_and_not_every_mean_since_an_old_on
     await group.step()
     bo = await group.join("bo")
     await until(lambda: bo.holder.step == group.holder.step)
-    for _ in range(5):
-        await group.step()
+    await group.steps(5)
     cy = await group.join("cy")
     await until(lambda: cy.holder.step == group.holder.step)
     assert cy.holder.steps_taken == 0
@@ -382,8 +365,7 @@ async def test_a_state_that_a_slow_peer_still_fetches_stays_the_one_that_is_offe
     await group.join("ana")
     bo = await group.join("bo", kind=FetchesForLong)
     await until(lambda: bo.is_fetching)
-    for _ in range(5):
-        await group.step()
+    await group.steps(5)
     cy = await group.join("cy")
     await until(lambda: cy.holder.step == group.holder.step)
     assert cy.holder.steps_taken == 5
