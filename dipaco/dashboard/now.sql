@@ -1,4 +1,4 @@
--- The number of the newest event, and what is being done now, since when.
+-- Returns the number of the newest event, and the claims that are held, with their beginnings.
 SELECT n.number, t.kind, t.arm, t.subject, t.phase, c.attempt, c.worker, c.begun
 FROM (SELECT coalesce(max(id), 0) AS number FROM history) AS n
 LEFT JOIN claims c ON TRUE LEFT JOIN tasks t ON t.id = c.task_id

@@ -1,5 +1,5 @@
--- The same, of the phases that were recorded after an event. One task trains all paths of an arm
--- that is synchronous (a JSON array of names).
+-- Lists the phases that `phases.sql` does, if they were recorded after an event. In the arms that
+-- `synchronous` names (a JSON array), one task trains all paths.
 SELECT r.arm, r.path, r.phase, r.tokens, r.seconds, r.bytes_down, r.bytes_up,
        substr(r.losses, CASE WHEN length(r.losses) > 30 THEN length(r.losses) - 29 ELSE 1 END)
 FROM history h JOIN tasks t ON t.id = h.task_id

@@ -43,7 +43,7 @@ def faulty(half, copy_of):
         claim = ledger.queue.claim("one", ("train", "outer"))
         ledger.failures.fail(claim, "OSError: <script>alert(1)</script>")
         with ledger._database.transaction():
-            ledger._database.change("forget_failures", task_id=claim.task_id)
+            ledger._database.change("forget failures", task_id=claim.task_id)
             ledger._database._connection.execute(
                 "UPDATE tasks SET state = 'ready' WHERE state = 'delayed'"
             )

@@ -143,8 +143,8 @@ MUTANTS = (
     Mutant(
         name="redos-counted-for-life",
         file="dipaco/control/claims/failures.py",
-        old='    database.change("forget_recoveries", task_id=task_id)\n',
-        new="",
+        old='COUNTED = ("failures", "recoveries")',
+        new='COUNTED = ("failures",)',
         breaks="once a task is done, how often its inputs were made again counts from zero",
         tests=("tests/control/test_reproducing.py",),
     ),

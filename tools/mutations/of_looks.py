@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         name="backup-of-a-finished-task",
         file=SERVER,
-        old="meanwhile\n    DELETE FROM claims WHERE task_id = held_task RETURNING",
-        new="meanwhile\n    DELETE FROM claims WHERE FALSE RETURNING",
+        old="meanwhile.\n    DELETE FROM claims WHERE task_id = held_task RETURNING",
+        new="meanwhile.\n    DELETE FROM claims WHERE FALSE RETURNING",
         breaks="a task that is finished while it gets a backup leaves no claim",
         tests=(f"{AT_ONCE}::test_a_task_that_is_finished_while_it_gets_a_backup_leaves_no_claim",),
     ),

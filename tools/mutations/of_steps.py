@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         name="rollback-keeps-the-phase",
         file="dipaco/control/database/queries.sql",
-        old="DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;",
-        new="DELETE FROM trained WHERE arm = :arm AND phase > :phase RETURNING *;",
+        old="DELETE FROM {table} WHERE arm = :arm AND phase >= :phase RETURNING *;",
+        new="DELETE FROM {table} WHERE arm = :arm AND phase > :phase RETURNING *;",
         breaks="a run that went back to a phase trains that phase again",
         tests=(ROLLBACK,),
     ),

@@ -26,6 +26,7 @@ from dipaco.control.database.retry import retried
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import ClaimLost
 
+COUNTED = ("failures", "recoveries")  # tables of what is forgotten once a task is done
 SILENT = "its worker fell silent"
 ENDED = "its worker's process has ended"
 MOST_ERRORS = 3
@@ -161,8 +162,8 @@ def count_loss(
 
 def forget(database: Database, task_id: int) -> None:
     """Inside a transaction: the task is done."""
-    database.change("forget_failures", task_id=task_id)
-    database.change("forget_recoveries", task_id=task_id)
+    for table in COUNTED:
+        database.change(f"forget {table}", task_id=task_id)
 
 
 def wait_seconds(errors: int, deaths: int) -> float:

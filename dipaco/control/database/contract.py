@@ -2,7 +2,8 @@
 
 Two files keep this contract: `sqlite.py`, a file for the processes of one host, and
 `postgresql.py`, for workers on any machine. Every statement has a name in `queries.sql`. A name
-followed by `@postgresql` is for that database only.
+followed by `@postgresql` is for that database only. A statement with `{table}` serves several
+tables: `drop_phase trained` is `drop_phase` for the table `trained`.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ TRIGGER = re.compile(
 REFUSAL = re.compile(r"\bSELECT raise\(ABORT, (.*)\);")  # SQLite's, in the body of a trigger
 FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
 PART = "part"  # A "dialect" for a condition that several queries share.
+ROW_LOCK = re.compile(r"\s+FOR UPDATE[\w ]*(?=;)")
 
 
 class KeyTaken(Exception):
@@ -150,10 +152,19 @@ def queries(dialect: str) -> dict[str, str]:
             parts[name] = re.sub(r"^--.*$", "", text, flags=re.MULTILINE).strip()
         elif only_for in (None, dialect):
             statements[name] = text.strip()
+    if dialect == "sqlite":  # It has one writer at a time, and locks no rows.
+        statements = {name: ROW_LOCK.sub("", text) for name, text in statements.items()}
     return {
         name: re.sub(r"\[\[(\w+)\]\]", lambda found: parts[found[1]], text)
         for name, text in statements.items()
     }
+
+
+@functools.cache
+def text_of(dialect: str, query: str) -> str:
+    """The text of a query. Its name may be followed by a table."""
+    name, _, table = query.partition(" ")
+    return queries(dialect)[name].replace("{table}", table)
 
 
 def check_version(found: int, place: object) -> None:

@@ -21,6 +21,7 @@ from dipaco.control.database.contract import (
     check_version,
     queries,
     schema_script,
+    text_of,
     with_storable_text,
 )
 from dipaco.control.database.retry import with_retry
@@ -172,7 +173,7 @@ class PostgreSQL:
 
 @functools.cache
 def _named(query: str) -> str:
-    return _statement(queries("postgresql")[query])
+    return _statement(text_of("postgresql", query))
 
 
 def _statement(text: str) -> str:

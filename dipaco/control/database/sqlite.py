@@ -20,8 +20,8 @@ from dipaco.control.database.contract import (
     TABLES_VERSION,
     KeyTaken,
     check_version,
-    queries,
     schema_script,
+    text_of,
     with_storable_text,
 )
 from dipaco.control.database.host_mark import HostMark
@@ -192,7 +192,7 @@ class SQLite:
         with self._translate_errors():
             clocks = {"now": clock.now_seconds(), "wall": time.time()}
             values = with_storable_text(values) | clocks
-            return self._connection.execute(queries("sqlite")[query], values)
+            return self._connection.execute(text_of("sqlite", query), values)
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._file.absolute().parent).free

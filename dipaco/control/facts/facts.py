@@ -146,7 +146,8 @@ class Facts:
 
     def labels(self, arm: str, phase: int) -> list[Receipt]:
         """Log-likelihoods of the router's documents under every path, in path order."""
-        return [Receipt(*row[1:]) for row in self._database.rows("labels", arm=arm, phase=phase)]
+        rows = self._database.rows("likelihoods labels", arm=arm, phase=phase)
+        return [Receipt(*row) for row in rows]
 
     def checks(self, arm: str, phase: int) -> dict[int, PathChecked]:
         """Losses on what the shards hold out, by path."""
@@ -159,7 +160,8 @@ class Facts:
 
     def scores(self, arm: str, phase: int) -> list[Receipt]:
         """Scores of every path of a release, in path order."""
-        return [Receipt(*row[1:]) for row in self._database.rows("scores", arm=arm, phase=phase)]
+        rows = self._database.rows("likelihoods scores", arm=arm, phase=phase)
+        return [Receipt(*row) for row in rows]
 
     def release(self, arm: str, phase: int | None = None) -> Release:
         """The release of a phase, or the newest. Raises `NotAvailable`, `NoSuchRelease`."""
@@ -172,10 +174,10 @@ class Facts:
             "get_release", arm=arm, phase=phases[-1] if phase is None else phase
         )
         assert row is not None
-        return Release.from_json(row[1])
+        return Release.from_json(row[0])
 
     def releases(self) -> list[tuple[str, int]]:
-        return [(arm, phase) for arm, phase, _ in self._database.rows("list_releases")]
+        return self._database.rows("list_releases")
 
     def evaluations(self) -> list[Evaluated]:
         names = (

@@ -60,7 +60,7 @@ class RunProgress:
     def losses(self, arm: str) -> dict[int, list[float]]:
         """Training loss of every inner step, by path."""
         losses: dict[int, list[float]] = {}
-        for path, _, values in self._database.rows("losses", arm=arm):
+        for path, values in self._database.rows("losses", arm=arm):
             losses.setdefault(path, []).extend(json.loads(values))
         return losses
 

@@ -25,6 +25,8 @@ from dipaco.control.planning.tasks import (
 from dipaco.receipt import Receipt
 from dipaco.schedule.plan import Plan
 
+DROP_PARTIAL_SNAPSHOT = "drop_phase partial_snapshots"
+
 
 def record(database: Database, fact: Fact) -> None:
     """Writes a fact. Raises `KeyTaken`: it is recorded already."""
@@ -50,7 +52,7 @@ def record(database: Database, fact: Fact) -> None:
             change("add_contribution", **row_of_contribution(fact))
         case PathTrained():
             change("add_trained", **row_of_trained(fact))
-            change("drop_partial_snapshot", arm=fact.arm, path=fact.path, phase=fact.phase)
+            change(DROP_PARTIAL_SNAPSHOT, arm=fact.arm, path=fact.path, phase=fact.phase)
         case StageDone():
             change(
                 "add_stage",
@@ -61,7 +63,7 @@ def record(database: Database, fact: Fact) -> None:
                 seconds=fact.seconds,
             )
             if fact.stage == "reroute":
-                change("drop_partial_snapshot", arm="", path=0, phase=0)
+                change(DROP_PARTIAL_SNAPSHOT, arm="", path=0, phase=0)
         case SliceDone():
             change(
                 "add_stage",
@@ -75,7 +77,7 @@ def record(database: Database, fact: Fact) -> None:
             change("add_check", **dataclasses.asdict(fact))
         case PathScored() | PathLabelled():
             change(
-                "add_score" if isinstance(fact, PathScored) else "add_label",
+                f"add_likelihoods {table_of(fact)}",
                 arm=fact.arm,
                 path=fact.path,
                 phase=fact.phase,
@@ -101,6 +103,11 @@ def record(database: Database, fact: Fact) -> None:
                 values |= {name: json.dumps(values[name]) for name in ("prompt", "text")}
                 values["has_ended"] = int(sample.has_ended)
                 change("add_sample", arm=fact.arm, phase=fact.phase, number=number, **values)
+
+
+def table_of(fact: PathScored | PathLabelled) -> str:
+    """The table of a fact that is log-likelihoods."""
+    return "scores" if isinstance(fact, PathScored) else "labels"
 
 
 def row_of_contribution(fact: Contribution) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dipaco.control.database.retry import retried
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts.facts import Facts
 from dipaco.control.facts.recording import stage_done
-from dipaco.control.planning.tasks import PRIORITY, SLICED, Claim, Contribution, Task
+from dipaco.control.planning.tasks import PRIORITY, SLICED, Claim, Contribution, Kind, Task
 from dipaco.errors import ClaimLost
 from dipaco.schedule.plan import Plan
 
@@ -114,21 +114,19 @@ class Redos:
     def maker_of(self, plan: Plan, name: str) -> Task | None:
         """The task that made an object. None if the run can go on without it."""
         one = self._database.one
-        if row := one("maker_of_snapshot", name=name):
-            return _training(plan, *row)
-        if row := one("maker_of_message", name=name):
-            return _training(plan, *row)
+        for table in ("trained", "contributions"):
+            if row := one(f"maker_in {table}", name=name):
+                return _training(plan, *row)
         if rows := self._database.rows("maker_of_module", name=name):
             # Equal parameters are one object: a dense arm starts with the base model's. The task
             # that made them first makes them again.
             makers = [_maker_of_module(plan, *row) for row in rows]
             return min(makers, key=lambda task: (PRIORITY[task.kind], task.phase))
-        if row := one("maker_of_scores", name=name):
-            arm, path, phase = row
-            return Task("score", arm, str(path), phase)
-        if row := one("maker_of_labels", name=name):
-            arm, path, phase = row
-            return Task("label", arm, str(path), phase)
+        kinds: dict[str, Kind] = {"scores": "score", "labels": "label"}
+        for table, kind in kinds.items():
+            if row := one(f"maker_in {table}", name=name):
+                arm, path, phase = row
+                return Task(kind, arm, str(path), phase)
         for stage in (stage_done(*row) for row in self._database.rows("list_stages")):
             if name in {receipt.name for receipt in stage.artifacts.values()}:
                 return Task(stage.stage, phase=stage.phase)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dipaco.control.database.contract import Database
 from dipaco.control.errors import NotReproduced
-from dipaco.control.facts.recording import name_of_slice
+from dipaco.control.facts.recording import name_of_slice, table_of
 from dipaco.control.planning.tasks import (
     Contribution,
     Evaluated,
@@ -58,20 +58,17 @@ def stands(database: Database, task: Task, fact: Fact) -> bool:
             known = None if row is None else _digests(json.loads(row[0]))
             new = _digests(fact.artifacts)
         case PathScored() | PathLabelled():
-            query = "get_score" if isinstance(fact, PathScored) else "get_label"
             what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one(query, **what)
+            row = database.one(f"get_likelihoods {table_of(fact)}", **what)
             known = None if row is None else row[0]
             new = fact.scores.digest
         case PathChecked():
             what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
             row = database.one("get_check", **what)
             known = new = None
-        case Evaluated():
-            row = database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
-            known = new = None
-        case Sampled():
-            row = database.one("get_sample", arm=fact.arm, phase=fact.phase)
+        case Evaluated() | Sampled():
+            table = "evaluations" if isinstance(fact, Evaluated) else "samples"
+            row = database.one(f"has_rows {table}", arm=fact.arm, phase=fact.phase)
             known = new = None
     if row is not None and known != new:
         raise NotReproduced(task=task, known=known, new=new)
@@ -103,7 +100,7 @@ def _trained_stands(database: Database, task: Task, fact: PathTrained) -> bool:
     database.rows("lock_later_phases", arm=fact.arm, subject=str(fact.path), phase=fact.phase)
     found = database.one("state_of_later_phases", **what, subject=str(fact.path))
     assert found is not None
-    return _stands(database, "drop_trained", what, found, task, row[1], fact.snapshot.digest)
+    return _stands(database, "drop_phase trained", what, found, task, row[1], fact.snapshot.digest)
 
 
 def _stands(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dipaco.control.claims.failures import COUNTED
 from dipaco.control.claims.history import note_event
 from dipaco.control.claims.queue import add_tasks
 from dipaco.control.claims.silent_workers import Reaper
@@ -18,11 +19,21 @@ from dipaco.control.keeping.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import WorkersActive
 
-TABLES = (
-    *("modules", "contributions", "taken", "quorums", "trained"),
-    "partial_snapshots",
-    *("labels", "checks", "scores", "releases", "evaluations", "samples", "stages"),
-)
+ASIDE = {  # table -> the query that sets aside its facts
+    "modules": "aside_after",
+    "contributions": "aside_since",
+    "taken": "aside_taken",
+    "quorums": "aside_since",
+    "trained": "aside_since",
+    "partial_snapshots": "aside_since",
+    "labels": "aside_after",
+    "checks": "aside_after",
+    "scores": "aside_after",
+    "releases": "aside_after",
+    "evaluations": "aside_after",
+    "samples": "aside_after",
+    "stages": "aside_stages",
+}
 MOST_AT_ONCE = 1000  # facts that one statement sets aside
 
 
@@ -60,13 +71,13 @@ class Rollbacks:
             # First: from here on a claim of these tasks waits for this transaction and then finds
             # none. A claim made before is seen below.
             database.change("aside_tasks", **of)
-            database.change("forget_failures_aside")
-            database.change("forget_recoveries_aside")
+            for table in COUNTED:
+                database.change(f"forget_aside {table}")
             refuse_while_claimed(database, "Going back")
             ((newest,),) = database.rows("newest_rollback")
             counts = {}
-            for table in TABLES:
-                rows = database.rows(f"aside_{table}", **of)
+            for table, query in ASIDE.items():
+                rows = database.rows(f"{query} {table}", **of)
                 counts[table] = len(rows)
                 for first in range(0, len(rows), MOST_AT_ONCE):
                     bodies = json.dumps(list(map(json.dumps, rows[first : first + MOST_AT_ONCE])))

@@ -25,7 +25,7 @@ function fill(holder, ...children) {
   const kept = new Set(wanted), held = wanted.find(node => node.contains(document.activeElement));
   for (const node of there) if (!kept.has(node)) node.remove();
   wanted.forEach((node, i) => {
-    if (node === held) while (holder.childNodes[i] !== node) holder.append(holder.childNodes[i]); // moving a node would lose the focus
+    if (node === held) while (holder.childNodes[i] !== node) holder.append(holder.childNodes[i]); // Moving a node would lose the focus.
     else if (holder.childNodes[i] !== node) holder.insertBefore(node, holder.childNodes[i] ?? null);
   });
 }
@@ -35,7 +35,7 @@ function keysOf(nodes) {
   return nodes.map(({nodeName, dataset}) => `${nodeName} ${dataset?.key ?? `at ${counts[nodeName] = (counts[nodeName] ?? 0) + 1}`}`);
 }
 
-function become(old, fresh) { // redrawn elements have no handler but `onclick`
+function become(old, fresh) { // Redrawn elements have no handler but `onclick`.
   if (old instanceof Text) { if (old.data !== fresh.data) old.data = fresh.data; return; }
   for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const name of fresh.getAttributeNames()) if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
@@ -69,7 +69,7 @@ function duration(seconds) {
 
 const tickTime = seconds => seconds ? duration(seconds).replace(/ 00 (s|min)$/, "").replace(/\.0 s$/, " s") : "0";
 
-function clockTime(seconds) { // by the clock of the run's machine or server
+function clockTime(seconds) { // the time on the clock of the run's machine or server
   if (run.document.origin === null) return "";
   return new Date((run.document.origin + seconds) * 1000).toLocaleString([], {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"});
 }

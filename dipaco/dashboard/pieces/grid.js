@@ -6,7 +6,7 @@ function buildGrid() {
   const arm = run.arms[MODULAR], holder = at("grid");
   grid.cells = [];
   grid.hovered = null;
-  if (grid.chosen && !(grid.chosen.module < arm.modules.length || grid.chosen.path < arm.num_paths)) grid.chosen = null; // it belongs to an earlier run
+  if (grid.chosen && !(grid.chosen.module < arm.modules.length || grid.chosen.path < arm.num_paths)) grid.chosen = null; // The choice belongs to an earlier run.
   const levels = arm.levels.map(level => {
     const cells = make("div", {className: "cells"});
     for (const id of level.modules) {
@@ -32,7 +32,7 @@ function buildGrid() {
   placeLines();
 }
 
-function placeLines() { // must run after the cells have their places
+function placeLines() { // The cells must have their places already.
   const frame = at("grid").getBoundingClientRect(), middles = grid.cells.map(({cell}) => {
     const box = cell.getBoundingClientRect();
     return [box.x + box.width / 2 - frame.x, box.y - frame.y, box.y + box.height - frame.y];
@@ -67,7 +67,7 @@ function drawGrid() {
     phase.textContent = isSmall ? is.phase : `phase ${is.phase}`;
     norm.textContent = isSmall ? fixed(is.norm, 2) : `‖g‖ ${fixed(is.norm)}`;
     cosine.textContent = `cos ${fixed(is.cosine, 2)}`;
-    cosine.hidden = through.length < 2 || isSmall; // the colour says it
+    cosine.hidden = through.length < 2 || isSmall; // The colour shows the cosine.
     cell.classList.toggle("busy", isBusy);
     const share = Number.isFinite(is.cosine) ? Math.min(1, Math.abs(is.cosine)) : 0;
     cell.style.background = share ? `color-mix(in srgb, var(${is.cosine < 0 ? "--part" : "--agree"}) ${Math.round(8 + 52 * share)}%, var(--cell))` : "";

@@ -4,7 +4,7 @@ const AGAIN_SECONDS = 3;
 
 async function ask(url) {
   const headers = {}, key = at("key").value;
-  if (key) headers.Authorization = `Bearer ${String.fromCharCode(...new TextEncoder().encode(key))}`; // a header is bytes
+  if (key) headers.Authorization = `Bearer ${String.fromCharCode(...new TextEncoder().encode(key))}`; // A header is bytes.
   const answer = await fetch(url, {headers});
   if (answer.ok) return answer;
   if (answer.status === 401) at("key-label").hidden = false;
@@ -26,7 +26,7 @@ async function* eventsOf(answer) {
   }
 }
 
-async function follow() { // runs for ever
+async function follow() { // Runs for ever.
   for (;;) {
     try {
       const document = await (await ask("recording")).json();
@@ -45,7 +45,7 @@ async function follow() { // runs for ever
     } catch (error) {
       at("problem").textContent = run.document ? `${error.message} What is shown is of ${clockTime(run.end)}; trying again.` : error.message;
       if (!run.document) at("headline").textContent = "";
-      if (!at("key-label").hidden && !run.document) return; // the key's field begins again
+      if (!at("key-label").hidden && !run.document) return; // Submitting a key starts this again.
     }
     await new Promise(resolve => setTimeout(resolve, 1000 * AGAIN_SECONDS));
   }

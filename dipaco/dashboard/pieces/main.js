@@ -12,7 +12,7 @@ function begin(document) {
   buildGrid();
   drawGrid();
   if (isFirst) for (const listen of [listenToWorkers, listenToCurves, listenToTexts, listenToClock]) listen();
-  requestAnimationFrame(() => setTimeout(() => draw(true))); // draws the rest once that is on the screen
+  requestAnimationFrame(() => setTimeout(() => draw(true))); // Draws the rest once the grid is on the screen.
 }
 
 function draw(isNew = false) {

@@ -8,7 +8,7 @@ const MODULAR = "modular";
 
 function unpack({type, shape, data}) {
   let bytes;
-  if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(data); // faster, if the browser has it
+  if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(data); // This is faster, if the browser has it.
   else {
     const raw = atob(data);
     bytes = new Uint8Array(raw.length);
@@ -26,7 +26,7 @@ const run = {
   end: 0, // the newest moment
   isLive: false, // a server sends news
   isNewest: true, // the newest moment is shown, and the next will be
-  texts: undefined, // undefined: not asked for; null: there are none
+  texts: undefined, // undefined = not asked for, null = there are none
   textsVersion: undefined, // version of the last request
   hasShownTexts: false,
   areTextsAway: false, // the last request failed
@@ -42,7 +42,7 @@ function load(document) {
   run.events = {};
   for (const [name, column] of Object.entries(document.events)) run.events[name] = column.type === "f4" ? unpack(column) : Int32Array.from(unpack(column));
   run.count = run.events.ended.length;
-  run.isCounted = false; // the grid is shown first
+  run.isCounted = false; // The grid is shown first.
   findEnd();
 }
 
@@ -56,7 +56,7 @@ function extend(difference) {
   for (const [name, column] of Object.entries(difference.events)) {
     const added = unpack(column), old = run.events[name].subarray(0, run.count);
     if (run.count + added.length > run.events[name].length) {
-      const larger = new old.constructor(2 * (run.count + added.length)); // doubled, so that it grows seldom
+      const larger = new old.constructor(2 * (run.count + added.length)); // Doubling makes copies rare.
       larger.set(old);
       run.events[name] = larger;
     }
@@ -78,7 +78,7 @@ function extend(difference) {
   arrived();
 }
 
-function arrived() { // computes everything that does not depend on the moment
+function arrived() { // Computes everything that does not depend on the moment.
   const {events, document: {names}} = run;
   run.isCounted = true;
   findEnd();
@@ -105,7 +105,7 @@ function arrived() { // computes everything that does not depend on the moment
   }
 }
 
-function wentBack(reason) { // voids routing and evaluations after a phase
+function wentBack(reason) { // Voids routings and evaluations after a phase.
   const [arm, phase] = reason.split(" to phase ");
   run.routed = run.routed.filter(([, of]) => of <= Number(phase));
   for (let later = Number(phase) + 1; later <= run.arms[arm]?.phases; later++) delete run.evaluated[`${arm} ${later}`];
@@ -128,7 +128,7 @@ function moduleAt(module, time) { // phase, and the outer step that led there
 
 function pathAt(name, path, time) { // phases gone through, and the loss at the end of the last
   const arm = run.arms[name], phases = reached(arm.train_times, arm.num_paths, path, time);
-  let loss = NaN; // a skipped path has no loss in that phase
+  let loss = NaN; // A skipped path has no loss in that phase.
   for (let phase = phases - 1; phase >= 0 && !Number.isFinite(loss); phase--) loss = arm.losses[phase * arm.num_paths + path];
   return {phases, loss};
 }
@@ -140,7 +140,7 @@ function tokensOf(path, phases) {
   return tokens;
 }
 
-function totalsAt(time) { // over all arms: tokens, bytes down and up, seconds of training
+function totalsAt(time) { // sums over all arms: tokens, bytes down and up, seconds of training
   const total = {tokens: 0, down: 0, up: 0, seconds: 0};
   for (const arm of Object.values(run.arms))
     for (let i = 0; i < arm.train_times.length; i++) if (arm.train_times[i] <= time) {
@@ -173,9 +173,9 @@ function* busyAt(time) { // tasks in progress: [kind, arm, subject, worker]
   for (const [kind, arm, subject, , , worker, begun] of claims) if ((begun ?? 0) <= time) yield [kind, arm, subject, worker];
 }
 
-function routingAt(time) { // the phase of the newest routing; null before the first
+function routingAt(time) { // the phase of the newest routing, or null
   let phase = null;
   for (const [when, of] of run.routed ?? []) if (when <= time) phase = of;
-  if (phase === null && !run.routed?.length && run.document.status.stages.route) phase = 0; // older than the history
+  if (phase === null && !run.routed?.length && run.document.status.stages.route) phase = 0; // The routing is older than the history.
   return phase;
 }

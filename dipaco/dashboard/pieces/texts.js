@@ -41,12 +41,12 @@ function drawCompletions() { // facts of the task `sample`, if there are some
   fill(at("completion-list"), ...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
 }
 
-function textsVersion() { // changes when more has been routed or evaluated, the run went back, or another run is shown
+function textsVersion() { // Changes with every routing, evaluation and rollback, and with the run that is shown.
   const {origin, status: {stages, rollbacks}, curves} = run.document;
   return JSON.stringify([origin, rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
 }
 
-async function getTexts() { // fetches again when there is more, or if there was nothing
+async function getTexts() { // Fetches texts again when there are more, or if there were none.
   const held = at("texts"), version = textsVersion();
   if (run.texts && (held || run.textsVersion === version)) return;
   run.textsVersion = version;
@@ -56,12 +56,12 @@ async function getTexts() { // fetches again when there is more, or if there was
   } catch (error) {
     if (run.textsVersion !== version) return;
     at("no-texts").textContent = error.message;
-    run.textsVersion = undefined; // asked for again
+    run.textsVersion = undefined; // The texts are asked for again.
     run.areTextsAway = true;
     setTimeout(() => { run.areTextsAway = false; renewTexts(); }, 1000 * AWAY_SECONDS);
     return;
   }
-  if (run.textsVersion !== version) return; // a later question is on its way
+  if (run.textsVersion !== version) return; // A later request is on its way.
   at("no-texts").textContent = "";
   if (texts) {
     for (const [key, value] of Object.entries(texts)) if (value?.data !== undefined) texts[key] = unpack(value);
@@ -73,11 +73,11 @@ async function getTexts() { // fetches again when there is more, or if there was
   drawMoves();
 }
 
-function renewTexts() { // only on a page that has shown them
+function renewTexts() { // Fetches texts again if the page has shown some.
   if (run.hasShownTexts && !run.areTextsAway && run.textsVersion !== textsVersion()) getTexts();
 }
 
-function fateOf(number) { // computed from the table
+function fateOf(number) { // the history of one document
   const of = run.texts, count = of.tokens.length;
   if (!(number >= 0 && number < count)) return null;
   const bits = of.trained?.[number], place = of.beginnings.documents.indexOf(number);

@@ -1,9 +1,9 @@
 // Workers: a waterfall of tasks by worker and time, faults, and cost.
 
-const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7}; // red is kept for faults
+const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7}; // Red is kept for faults.
 const kindColour = kind => series(INKS[kind] ?? 7);
 const LEFT = 118, TOP = 20;
-const fall = {from: 0, until: null, rows: [], rowHeight: 18, left: LEFT}; // until null: the newest moment
+const fall = {from: 0, until: null, rows: [], rowHeight: 18, left: LEFT}; // `until` null = the newest moment
 const MARKS = {died: "✕", silent: "◌", left: "▸", joined: "◂", lost: "✕", error: "!", crash: "✕", postponed: "↺"};
 
 function span() { // the time that is shown
@@ -20,7 +20,7 @@ function drawWorkers() {
   const {canvas, context, width, height} = canvasIn(holder, TOP + many * fall.rowHeight + 8);
   fall.x = time => fall.left + (time - from) / (until - from) * (width - fall.left - 6);
   const key = [run.version, from, until, canvas.width, canvas.height, colour("--sheet")].join();
-  if (fall.key !== key) { // drawn as if the run were over, and kept: no moment changes it
+  if (fall.key !== key) { // The picture shows all events, so that no moment changes it.
     drawBars(context, width, height, from, until);
     fall.picture ??= make("canvas");
     Object.assign(fall.picture, {width: canvas.width, height: canvas.height});
@@ -65,7 +65,7 @@ function drawBars(context, width, height, from, until) {
       const begun = events.begun[i], ended = events.ended[i], outcome = events.outcomes[i], isBad = run.isFault[outcome], hasTask = isTask[events.kinds[i]];
       if (ended < from || begun > until) continue;
       const start = Math.max(left, x(begun)), stop = Math.min(width - 4, x(ended));
-      if (!isBad && hasTask && stop - last < .4) continue; // thinner than a pixel: it is there already
+      if (!isBad && hasTask && stop - last < .4) continue; // The bar is thinner than a pixel, and drawn already.
       context.globalAlpha = run.isPale[outcome] ? .45 : 1;
       if (hasTask) {
         context.fillStyle = isBad ? bad : colours[events.kinds[i]];
@@ -113,7 +113,7 @@ function drawFigures(status) {
 }
 
 function drawFaults() {
-  const shown = run.faults.filter(i => run.isNewest || run.events.ended[i] <= run.time).reverse(); // clocks may be ahead
+  const shown = run.faults.filter(i => run.isNewest || run.events.ended[i] <= run.time).reverse(); // Clocks may be ahead.
   at("faults-of").hidden = !shown.length;
   at("faults-title").textContent = `What went wrong: ${shown.length.toLocaleString("en")}`;
   at("faults-of").open ||= shown.length > 0 && at("faults-of").dataset.was === undefined;

@@ -1,11 +1,11 @@
-// The page at /: routes the prompt while it is typed, and shows one or two texts as they come.
+// The page at /. It routes the prompt while it is typed, and shows one or two texts as they come.
 
 import {drawLine, drawLevels, light, showPaths, showScores} from "./picture.js";
 
 const at = id => document.getElementById(id);
-const ENDS = {length: "the limit", stop: "the text itself"}; // finish_reason, in words
+const ENDS = {length: "the limit", stop: "the text itself"}; // words for each finish_reason
 let models = []; // entries of /v1/models, the routed one first
-let paths = []; // of the first model
+let paths = []; // paths of the first model
 let routed = null; // the latest answer of /v1/route
 let running = null; // AbortController of the texts that are coming
 
@@ -53,7 +53,7 @@ function chipOf(example) {
   return chip;
 }
 
-// --- which path or model continues ------------------------------------------------------------
+// --- choice of a path or model ----------------------------------------------------------------
 
 function fill(select, ...first) {
   const before = select.value;
@@ -73,7 +73,7 @@ function fill(select, ...first) {
   if ([...select.options].some(option => option.value === before)) select.value = before;
 }
 
-// What a choice sends, and the path that it is known to take: null = of another model, or not known.
+// Returns the request of a choice, its path and its title. The path is null for another model, or before routing.
 function meant(choice) {
   const [kind, name] = [choice.split(" ", 1)[0], choice.slice(choice.indexOf(" ") + 1)];
   if (kind === "model") return {request: {model: name}, path: null, title: name};
@@ -84,7 +84,7 @@ function meant(choice) {
 
 const choices = () => [at("first-choice").value, at("second-choice").value].filter(choice => choice);
 
-// One sheet for each text that is asked for; what is in them stays while their number is the same.
+// Makes one sheet for each text. Their content stays while their number is the same.
 function sheets() {
   const wanted = choices(), found = [...document.querySelectorAll(".text-sheet")];
   if (found.length !== wanted.length) {
@@ -110,7 +110,7 @@ async function route() {
   if (!prompt) return;
   try {
     const answer = await (await ask("v1/route", {prompt})).json();
-    if (mine !== typed) return; // another letter has come meanwhile
+    if (mine !== typed) return; // The prompt was changed meanwhile.
     routed = answer;
     showScores(routed);
     at("guess").textContent = routed.is_guess ? guess(routed) : "";
@@ -154,7 +154,7 @@ async function write(sheet, request, prompt, signal) {
   try {
     const answer = await ask("v1/completions", {...request, prompt, logprobs: 0, stream: true, stream_options: {include_usage: true}}, signal);
     for await (const event of eventsOf(answer)) {
-      if (event.error) throw new Error(event.error.message); // the last event of a stream that fails
+      if (event.error) throw new Error(event.error.message); // A failing stream ends with this event.
       const choice = event.choices?.[0], now = performance.now();
       if (choice) {
         first ??= now;
@@ -177,7 +177,7 @@ async function write(sheet, request, prompt, signal) {
   }
 }
 
-// While texts come, what they come from stays.
+// Disables the choices while texts come.
 function choosing(may) {
   for (const id of ["first-choice", "second-choice"]) at(id).disabled = !may;
 }
@@ -192,7 +192,7 @@ async function go(event) {
   at("problem").textContent = "";
   const settings = {
     max_tokens: Number(at("tokens").value), temperature: Number(at("temperature").value),
-    seed: Math.floor(Math.random() * 2 ** 31), // the same for both: only the model differs
+    seed: Math.floor(Math.random() * 2 ** 31), // The seed is equal for both texts, so that only the model differs.
   };
   try {
     route();

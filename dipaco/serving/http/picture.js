@@ -1,4 +1,4 @@
-// Levels and modules as cells, the paths through them as lines; bars of domains and of scores.
+// Draws modules as cells and paths as lines through them, and bars for domains and scores.
 
 const at = id => document.getElementById(id);
 const MOST_SCORES = 8, MOST_DOMAINS = 5, MOST_LARGE_CELLS = 8;
@@ -29,7 +29,7 @@ function drawLevel(level) {
   return row;
 }
 
-// The modules of the first and of the second path; none of either is an empty list.
+// Marks the modules of the first and of the second path. An empty list marks none.
 export function light([first = [], second = []]) {
   for (const cell of document.querySelectorAll(".cell")) {
     cell.classList.toggle("on", first.includes(cell.dataset.module));
@@ -62,11 +62,11 @@ function bar(share) {
 function row(kind, name, share, value) {
   const made = piece("li", kind);
   made.append(piece("span", "", name), bar(share), piece("span", "value", value));
-  made.firstChild.title = name; // a long one is cut off
+  made.firstChild.title = name; // A long name is cut off.
   return made;
 }
 
-// What each path was trained on; null = it is none of the model's paths.
+// Shows the training documents of each path. null = no path of this model.
 export function showPaths(paths) {
   const kinds = ["path", "path second"], seen = new Set();
   at("paths").replaceChildren(...paths.flatMap((path, number) => {

@@ -1,7 +1,6 @@
--- What only PostgreSQL has, beside `tables.sql`.
+-- The schema of PostgreSQL that is not in `tables.sql`.
 
--- What each name has computed of each group step. A session is `NAME/...`, without a slash after
--- the last one.
+-- The share of each name in each group step. The name is a session's up to its last slash.
 CREATE VIEW swarm_step_shares AS
 SELECT s.arm, s.path, s.step, n.name, n.blocks, n.out_of
 FROM swarm_steps s CROSS JOIN LATERAL (
@@ -14,7 +13,7 @@ FROM swarm_steps s CROSS JOIN LATERAL (
 WHERE n.blocks > 0;
 
 -- An idle worker asks this every second or two (`Meta.work_summary`). It is a function because a
--- server keeps its plan: planning takes four times as long as looking, and thousands ask. Each part
+-- server keeps its plan. Planning takes four times as long as looking, and thousands ask. Each part
 -- is the first entry of a partial index. For EXISTS, the table might be read instead.
 CREATE FUNCTION work_summary(
   kinds TEXT, OUT command TEXT, OUT version TEXT,
@@ -34,9 +33,9 @@ BEGIN
   INTO command, version, has_ready, has_resting, has_unfinished;
 END $$;
 
--- Finishes a path's phase in one statement. `Commit` does the same statement by statement on SQLite.
--- Returns 'again', and changes nothing, if the task was opened again. A lost claim raises a violation
--- of uniqueness, and nothing is changed.
+-- Finishes a path's phase in one statement. `Commit` takes several for the same on SQLite. Returns
+-- 'again' if the task was opened again. Raises a unique violation if the claim is lost. Nothing is
+-- changed in either case.
 CREATE FUNCTION finish_training(
   held_task BIGINT, held_attempt BIGINT, holder TEXT, held_seconds DOUBLE PRECISION,
   trained_rows JSONB, contribution_rows JSONB, lock_keys TEXT[], outer_tasks JSONB
@@ -45,7 +44,7 @@ DECLARE
   is_holder BOOLEAN;
   lock_key TEXT;
 BEGIN
-  PERFORM set_config('synchronous_commit', 'off', true);  -- a `flush` follows, without the locks
+  PERFORM set_config('synchronous_commit', 'off', true);  -- A `flush` follows, without locks.
   IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
   WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker, begun),
   noted AS (
@@ -59,7 +58,7 @@ BEGIN
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
   UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
-  WITH gone AS (  -- a backup's that was made meanwhile
+  WITH gone AS (  -- A backup may have been claimed meanwhile.
     DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker, begun)
   INSERT INTO history (task_id, attempt, worker, machine, begun, ended, outcome)
   SELECT held_task, g.attempt, g.worker, coalesce(w.machine, ''), g.begun,
@@ -74,7 +73,7 @@ BEGIN
   INSERT INTO contributions
   SELECT * FROM jsonb_populate_recordset(NULL::contributions, contribution_rows);
 
-  -- Transactions that count the same contributions run one after the other from here on.
+  -- From here on, transactions that count the same contributions run one after the other.
   FOREACH lock_key IN ARRAY lock_keys LOOP
     PERFORM pg_advisory_xact_lock(hashtextextended(lock_key, 0));
   END LOOP;

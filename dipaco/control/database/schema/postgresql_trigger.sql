@@ -1,4 +1,4 @@
--- A trigger of `tables.sql`, as PostgreSQL has it. `contract.schema_script` fills it in.
+-- A trigger of `tables.sql` for PostgreSQL. `contract.schema_script` fills it in.
 CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 {body}  RETURN new;
 END $$;

@@ -1,7 +1,6 @@
--- What only SQLite has, beside `tables.sql`.
+-- The schema of SQLite that is not in `tables.sql`.
 
--- What each name has computed of each group step. A session is `NAME/...`, without a slash after
--- the last one.
+-- The share of each name in each group step. The name is a session's up to its last slash.
 CREATE VIEW swarm_step_shares AS
 SELECT s.arm AS arm, s.path AS path, s.step AS step,
        substr(rtrim(e.key, replace(e.key, '/', '')), 1,

@@ -1,6 +1,6 @@
--- The tables of one run's ledger, for both databases: `contract.schema_script` names the few
--- differences. The rules are kept here, by constraints and triggers, not by the programs that write.
--- Receipts are three columns: the object's name in the store, its digest, its size in bytes.
+-- The tables of one run's ledger, for both databases. `contract.schema_script` names the few
+-- differences. Constraints and triggers keep the rules here, not the programs that write.
+-- A receipt is three columns: the object's name in the store, its digest, its size in bytes.
 
 CREATE TABLE meta (
   key   TEXT PRIMARY KEY,
@@ -18,50 +18,51 @@ CREATE TABLE tasks (
   priority  BIGINT NOT NULL,
   state     TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
               ('waiting', 'ready', 'claimed', 'delayed', 'failed', 'done', 'aside')),
-  attempt   BIGINT NOT NULL DEFAULT 0,  -- fencing token: grows with every claim
-  redo      BIGINT NOT NULL DEFAULT 0,  -- how often it was opened again
+  attempt   BIGINT NOT NULL DEFAULT 0,  -- fencing token, which grows with every claim
+  redo      BIGINT NOT NULL DEFAULT 0,  -- number of times that it was opened again
   UNIQUE (kind, arm, subject, phase)
 );
--- Finished tasks are many and never claimed: they stay out of the index that claims read.
+-- Finished tasks are many and never claimed. They stay out of the index that claims read.
 CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
 CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
 CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
 CREATE INDEX tasks_unfinished ON tasks (priority, id) WHERE state NOT IN ('done', 'aside');
 
--- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
+-- A finished task stays done, unless a rollback sets it aside, or its result is lost. Then `redo`
+-- counts.
 CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks
 WHEN old.state = 'done' AND new.state NOT IN ('done', 'aside') AND new.redo <= old.redo BEGIN
   SELECT raise(ABORT, 'a finished task cannot be opened again');
 END;
 
--- One row for each claim that lives. A late task may have two: the first to commit counts.
+-- One row for each claim that is held. A late task may have two. The first to commit counts.
 CREATE TABLE claims (
   task_id        BIGINT NOT NULL REFERENCES tasks (id),
   attempt        BIGINT NOT NULL,  -- fencing token
   worker         TEXT NOT NULL,
-  lease_seconds  DOUBLE PRECISION NOT NULL,  -- without a renewal, after which it may be ended
-  renewals       BIGINT NOT NULL DEFAULT 0,  -- who ends leases looks whether this grows
-  held_seconds   DOUBLE PRECISION NOT NULL DEFAULT 0,  -- at the last renewal, by the holder's clock
-  begun          DOUBLE PRECISION NOT NULL,  -- seconds of the wall clock, to be shown
+  lease_seconds  DOUBLE PRECISION NOT NULL,  -- limit of the time between renewals
+  renewals       BIGINT NOT NULL DEFAULT 0,  -- number of renewals
+  held_seconds   DOUBLE PRECISION NOT NULL DEFAULT 0,  -- age at its last renewal
+  begun          DOUBLE PRECISION NOT NULL,  -- seconds of the wall clock, for display
   PRIMARY KEY (task_id, attempt)
 );
 CREATE INDEX claims_by_worker ON claims (worker);
 
--- Attempts at a task that went wrong since it was last done, in a row.
+-- Attempts at a task that went wrong in a row, since it was last done.
 CREATE TABLE failures (
   task_id       BIGINT PRIMARY KEY REFERENCES tasks (id),
-  errors        BIGINT NOT NULL,  -- that ended with an error of the task
-  crashes       BIGINT NOT NULL,  -- whose process was seen to die
-  losses        BIGINT NOT NULL,  -- whose worker fell silent: it may have been preempted
-  reason        TEXT NOT NULL,     -- of the last one
-  worker        TEXT NOT NULL,     -- of the last one
-  epoch         TEXT NOT NULL,     -- which clock: after a reboot it starts at zero
-  since         DOUBLE PRECISION NOT NULL,  -- seconds of that clock
-  wait_seconds  DOUBLE PRECISION NOT NULL   -- before a delayed task is tried again
+  errors        BIGINT NOT NULL,  -- number of attempts with an error of the task
+  crashes       BIGINT NOT NULL,  -- number of attempts whose process was seen to die
+  losses        BIGINT NOT NULL,  -- number of attempts whose worker fell silent, as if preempted
+  reason        TEXT NOT NULL,  -- reason of the last failure
+  worker        TEXT NOT NULL,  -- worker of the last failure
+  epoch         TEXT NOT NULL,  -- name of the clock, which a reboot sets to zero
+  since         DOUBLE PRECISION NOT NULL,  -- time of the last failure, in seconds of that clock
+  wait_seconds  DOUBLE PRECISION NOT NULL   -- delay until the task is tried again
 );
 
--- How often a task that is not done has had an input made again, by the task that makes it.
+-- How often a task (`task_id`) that is not done had an input made again by another (`cause_id`).
 CREATE TABLE recoveries (
   task_id   BIGINT NOT NULL REFERENCES tasks (id),
   cause_id  BIGINT NOT NULL REFERENCES tasks (id),
@@ -73,24 +74,23 @@ CREATE TABLE workers (
   name               TEXT PRIMARY KEY,
   host               TEXT NOT NULL,
   pid                BIGINT NOT NULL,
-  process_id               TEXT NOT NULL,  -- its process: two containers may share host and pid
-  machine            TEXT NOT NULL,  -- what the bits of its results depend on
+  process_id         TEXT NOT NULL,  -- unique, where two containers may share host and pid
+  machine            TEXT NOT NULL,  -- all that the bits of its results depend on
   version            TEXT NOT NULL,
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
   epoch              TEXT NOT NULL,
-  joined             DOUBLE PRECISION NOT NULL,  -- the last time
-  heartbeat          DOUBLE PRECISION NOT NULL,  -- its last heartbeat
-  heartbeats         BIGINT NOT NULL DEFAULT 0,  -- raised by each heartbeat
-  is_silent          BIGINT NOT NULL DEFAULT 0,  -- 1: another process saw none for a lease
-  earlier_seconds    DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of the times that it was here before
+  joined             DOUBLE PRECISION NOT NULL,  -- last time that it joined
+  heartbeat          DOUBLE PRECISION NOT NULL,  -- time of its last heartbeat
+  heartbeats         BIGINT NOT NULL DEFAULT 0,  -- number of heartbeats
+  is_silent          BIGINT NOT NULL DEFAULT 0,  -- 1 = another process saw none for a lease
+  earlier_seconds    DOUBLE PRECISION NOT NULL DEFAULT 0,  -- sum of its earlier stays
   committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
   committed_tasks    BIGINT NOT NULL DEFAULT 0,
   lost_tasks         BIGINT NOT NULL DEFAULT 0,
-  kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
-  last_words         TEXT NOT NULL DEFAULT ''   -- why it ended, if not in order
+  kinds              TEXT NOT NULL DEFAULT '',  -- kinds of task that it does, with commas
+  last_words         TEXT NOT NULL DEFAULT ''   -- reason for its end, if not in order
 );
--- Workers that were preempted never leave, and are silent for ever: every heartbeat of any worker
--- reads the others only.
+-- Preempted workers never leave, and are silent for ever. A heartbeat reads none of them.
 CREATE INDEX workers_heard ON workers (name) WHERE state = 'here' AND is_silent = 0;
 
 -- Modules at the start of a phase.
@@ -101,11 +101,11 @@ CREATE TABLE modules (
   name           TEXT NOT NULL,
   digest         TEXT NOT NULL,
   num_bytes      BIGINT NOT NULL,
-  state_name     TEXT,  -- outer state; NULL: has not stepped
+  state_name     TEXT,  -- outer state (NULL = has not stepped)
   state_digest   TEXT,
   state_bytes    BIGINT,
   gradient_norm  DOUBLE PRECISION,
-  gradient_stats TEXT,  -- JSON: [{path: norm}, cosine, lag cosine]; NULL: no path moved it
+  gradient_stats TEXT,  -- JSON: [{path: norm}, cosine, lag cosine] (NULL = no path moved it)
   PRIMARY KEY (arm, phase, module)
 );
 CREATE INDEX modules_by_module ON modules (arm, module, phase);
@@ -124,24 +124,24 @@ CREATE TABLE contributions (
   PRIMARY KEY (arm, module, phase, path)  -- one contribution per path, module and phase
 );
 
--- Modules that have their quorum (`outer.quorum`) and wait for the rest, until the grace is over.
+-- Modules that have their quorum (`outer.quorum`) and wait for other paths until their grace ends.
 CREATE TABLE quorums (
   arm     TEXT NOT NULL,
   module  TEXT NOT NULL,
   phase   BIGINT NOT NULL,
-  epoch   TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
-  until   DOUBLE PRECISION NOT NULL,  -- seconds of that clock
+  epoch   TEXT NOT NULL,  -- name of the clock, which a reboot sets to zero
+  until   DOUBLE PRECISION NOT NULL,  -- end of the grace, in seconds of that clock
   PRIMARY KEY (arm, module, phase)
 );
 
--- Which contributions an outer step takes: decided once, before the step begins, so that it takes
--- the same when it is done again.
+-- Contributions that an outer step takes. They are decided before the step begins, so that it takes
+-- the same ones when it is done again.
 CREATE TABLE taken (
   arm     TEXT NOT NULL,
   module  TEXT NOT NULL,
-  phase   BIGINT NOT NULL,  -- of the contribution
+  phase   BIGINT NOT NULL,  -- the contribution's phase
   path    BIGINT NOT NULL,
-  step    BIGINT NOT NULL,  -- phase of the outer step; above `phase`: the contribution was late
+  step    BIGINT NOT NULL,  -- phase of the outer step (above `phase` = a late contribution)
   PRIMARY KEY (arm, module, phase, path)  -- a contribution counts once
 );
 CREATE INDEX taken_by_step ON taken (arm, module, step);
@@ -163,7 +163,7 @@ CREATE TABLE trained (
   bytes_down  BIGINT NOT NULL,
   bytes_up    BIGINT NOT NULL,
   machine     TEXT NOT NULL,
-  position    BIGINT NOT NULL DEFAULT 0,  -- in the data of `batches`
+  position    BIGINT NOT NULL DEFAULT 0,  -- number of batches taken from the data of `batches`
   PRIMARY KEY (arm, path, phase)
 );
 CREATE INDEX trained_by_phase ON trained (arm, phase, path);
@@ -178,7 +178,7 @@ CREATE TABLE partial_snapshots (
   num_bytes  BIGINT NOT NULL,
   step       BIGINT NOT NULL,
   batches    TEXT NOT NULL,
-  losses     TEXT NOT NULL,  -- JSON array, of this phase so far
+  losses     TEXT NOT NULL,  -- JSON array, this phase so far
   seconds    DOUBLE PRECISION NOT NULL,
   PRIMARY KEY (arm, path, phase)
 );
@@ -188,7 +188,7 @@ CREATE TABLE stages (
   artifacts  TEXT NOT NULL,  -- JSON: name -> [object, digest, bytes]
   summary    TEXT NOT NULL,  -- JSON
   seconds    DOUBLE PRECISION NOT NULL,
-  phase      BIGINT NOT NULL DEFAULT 0,  -- of an alternation; every version stays
+  phase      BIGINT NOT NULL DEFAULT 0,  -- an alternation's phase (its earlier results stay)
   PRIMARY KEY (stage, phase)
 );
 
@@ -204,7 +204,7 @@ CREATE TABLE labels (
   PRIMARY KEY (arm, phase, path)
 );
 
--- How well a path predicts what its shard holds out.
+-- Losses of paths on the documents that their shards hold out.
 CREATE TABLE checks (
   arm         TEXT NOT NULL,
   path        BIGINT NOT NULL,
@@ -254,48 +254,48 @@ CREATE TABLE evaluations (
 CREATE TABLE samples (
   arm         TEXT NOT NULL,
   phase       BIGINT NOT NULL,
-  number      BIGINT NOT NULL,  -- of the prompt, the same one in every release
+  number      BIGINT NOT NULL,  -- the prompt's number, equal in all releases
   domain      TEXT NOT NULL,
-  document    BIGINT NOT NULL,  -- whose first tokens are the prompt
+  document    BIGINT NOT NULL,  -- validation document that begins with the prompt
   path        BIGINT NOT NULL,
-  prompt      TEXT NOT NULL,  -- JSON: a string, of any characters
-  text        TEXT NOT NULL,  -- the same, without the prompt
-  num_tokens  BIGINT NOT NULL,  -- of the text
-  has_ended   BIGINT NOT NULL,  -- 1: by itself; 0: it was cut there
+  prompt      TEXT NOT NULL,  -- JSON string, because any character may occur
+  text        TEXT NOT NULL,  -- JSON string, without the prompt
+  num_tokens  BIGINT NOT NULL,  -- length of the text
+  has_ended   BIGINT NOT NULL,  -- 1 = the text ended by itself, 0 = it was cut
   PRIMARY KEY (arm, phase, number)
 );
 
 CREATE TABLE refusals (
   id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  what    TEXT NOT NULL,  -- the object
+  what    TEXT NOT NULL,  -- the object's name
   reason  TEXT NOT NULL,
-  task    TEXT NOT NULL,  -- that was done again for it
-  worker  TEXT NOT NULL   -- that found it
+  task    TEXT NOT NULL,  -- task that makes the object again
+  worker  TEXT NOT NULL   -- worker that found the defect
 );
 
--- What was recorded after the phase that a run went back to: it counts no more, and is kept.
+-- Facts that a rollback deleted from their tables. They are kept, and count no more.
 CREATE TABLE set_aside (
   id        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  rollback  BIGINT NOT NULL,  -- the first, the second, ...
+  rollback  BIGINT NOT NULL,  -- number of the rollback, from 1
   arm       TEXT NOT NULL,
-  phase     BIGINT NOT NULL,  -- that the run went back to
-  kind      TEXT NOT NULL,  -- the table that the fact was in
+  phase     BIGINT NOT NULL,  -- phase that the arm went back to
+  kind      TEXT NOT NULL,  -- the fact's table
   body      TEXT NOT NULL   -- JSON: its columns, in that table's order
 );
 
--- Running totals, kept by triggers: what workers, launchers and metrics ask again and again costs
--- the same after ten phases and after a thousand. There is a row for each path, module or subject
--- of tasks, so that commits of different ones do not wait for each other.
+-- Running totals, kept by triggers. Workers, launchers and metrics ask for them all the time, and
+-- reading them costs the same after any number of phases. Each path, module or subject of tasks has
+-- a row, so that commits of different ones do not wait for each other.
 CREATE TABLE path_totals (
   arm             TEXT NOT NULL,
   path            BIGINT NOT NULL,
-  phases          BIGINT NOT NULL DEFAULT 0,  -- rows of `trained`
+  phases          BIGINT NOT NULL DEFAULT 0,  -- number of rows in `trained`
   tokens          BIGINT NOT NULL DEFAULT 0,
   seconds         DOUBLE PRECISION NOT NULL DEFAULT 0,
   bytes_down      BIGINT NOT NULL DEFAULT 0,
   bytes_up        BIGINT NOT NULL DEFAULT 0,
   snapshot_bytes  BIGINT NOT NULL DEFAULT 0,
-  score_bytes     BIGINT NOT NULL DEFAULT 0,  -- of `scores`
+  score_bytes     BIGINT NOT NULL DEFAULT 0,  -- bytes of its rows in `scores`
   PRIMARY KEY (arm, path)
 );
 
@@ -315,7 +315,7 @@ CREATE TABLE module_totals (
   PRIMARY KEY (arm, module)
 );
 
--- Tasks that are done or set aside; the others are few, and counted.
+-- Numbers of tasks that are done or set aside. The others are few, and are counted when asked for.
 CREATE TABLE settled_tasks (
   kind     TEXT NOT NULL,
   arm      TEXT NOT NULL,
@@ -389,31 +389,31 @@ WHEN old.state IN ('done', 'aside') AND new.state <> old.state BEGIN
   WHERE kind = old.kind AND arm = old.arm AND subject = old.subject AND state = old.state;
 END;
 
--- Swarms of volunteers: credentials, which paths a swarm trains, and how far each swarm is.
+-- Swarms of volunteers: their credentials, backbones, steps and status.
 
 CREATE TABLE swarm_credentials (
   serial     TEXT PRIMARY KEY,
   name       TEXT NOT NULL,
   role       TEXT NOT NULL CHECK (role IN ('volunteer', 'backbone')),
-  not_after  DOUBLE PRECISION NOT NULL,  -- wall clock: volunteers are on other machines
+  not_after  DOUBLE PRECISION NOT NULL,  -- wall clock, because volunteers are elsewhere
   revoked    BIGINT NOT NULL DEFAULT 0
 );
 CREATE INDEX swarm_credentials_by_name ON swarm_credentials (name);
 
 -- Other workers leave a path to a live backbone of it that has volunteers.
 CREATE TABLE swarm_backbones (
-  worker   TEXT PRIMARY KEY,  -- of `workers`, which knows whether it lives
+  worker   TEXT PRIMARY KEY,  -- its name in `workers`
   arm      TEXT NOT NULL,
-  subject  TEXT NOT NULL,     -- of the path's tasks; without volunteers `unstaffed PATH`, of none
-  address  TEXT NOT NULL      -- where peers reach it
+  subject  TEXT NOT NULL,     -- the path's number, or `unstaffed PATH` without volunteers
+  address  TEXT NOT NULL      -- for peers
 );
 
--- Every group step that was taken, and whose rows were in it.
+-- Group steps that were taken, and the blocks that each peer computed for them.
 CREATE TABLE swarm_steps (
   arm      TEXT NOT NULL,
   path     BIGINT NOT NULL,
   step     BIGINT NOT NULL,
-  lineage  TEXT NOT NULL,  -- of the state after it
+  lineage  TEXT NOT NULL,  -- name of the state after the step
   loss     DOUBLE PRECISION NOT NULL,
   targets  DOUBLE PRECISION NOT NULL,
   seconds  DOUBLE PRECISION NOT NULL,
@@ -424,20 +424,20 @@ CREATE TABLE swarm_steps (
 CREATE TABLE swarm_status (
   arm     TEXT NOT NULL,
   path    BIGINT NOT NULL,
-  leader  TEXT NOT NULL,  -- the worker that leads
-  status  TEXT NOT NULL,  -- JSON: what `dipaco status` shows
+  leader  TEXT NOT NULL,  -- worker that leads the swarm
+  status  TEXT NOT NULL,  -- JSON for `dipaco status`
   PRIMARY KEY (arm, path)
 );
 
--- What happened in a run, in order: attempts at tasks, and what became of workers. Rows are added in
--- the transactions that they tell of, and never changed. The oldest of more than a million are
--- deleted. Times are shown only: they are the wall clock's, or the server's.
+-- Events of a run in order: attempts at tasks, and what became of workers. Rows are added in the
+-- transactions that they tell of, and never changed. The oldest are deleted above a million. Times
+-- are the wall clock's or the server's, for display only.
 CREATE TABLE history (
   id       BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  task_id  BIGINT,  -- NULL: a worker, or the run
+  task_id  BIGINT,  -- NULL = an event of a worker or of the run
   attempt  BIGINT,
   worker   TEXT NOT NULL DEFAULT '',
-  machine  TEXT NOT NULL DEFAULT '',  -- what the bits of its results depend on
+  machine  TEXT NOT NULL DEFAULT '',  -- all that the bits of its results depend on
   begun    DOUBLE PRECISION,
   ended    DOUBLE PRECISION NOT NULL,
   outcome  TEXT NOT NULL,  -- see history.py
@@ -447,15 +447,15 @@ CREATE TRIGGER history_is_never_changed BEFORE UPDATE ON history BEGIN
   SELECT raise(ABORT, 'what happened is never changed');
 END;
 
--- What each name has computed of the group steps of a path, over all of its sessions, so that the
--- leaderboard reads no steps. Kept by triggers, also for a step that is taken again.
+-- Shares of each name in the group steps of a path, over all of its sessions. The leaderboard reads
+-- them and no steps. Triggers keep them, also for a step that is taken again.
 CREATE TABLE swarm_shares (
   arm     TEXT NOT NULL,
   path    BIGINT NOT NULL,
-  name    TEXT NOT NULL,    -- of a credential
-  blocks  BIGINT NOT NULL,  -- blocks of a step's batch that it computed
-  out_of  BIGINT NOT NULL,  -- blocks of the whole batch
-  steps   BIGINT NOT NULL,  -- number of such steps
+  name    TEXT NOT NULL,    -- a credential's name
+  blocks  BIGINT NOT NULL,  -- number of a step's blocks that it computed
+  out_of  BIGINT NOT NULL,  -- number of blocks in the step's batch
+  steps   BIGINT NOT NULL,  -- number of steps with these shares
   PRIMARY KEY (arm, path, name, blocks, out_of)
 );
 CREATE TRIGGER swarm_step_counts AFTER INSERT ON swarm_steps BEGIN
