@@ -1,8 +1,12 @@
 """A run of a second's work: its programs, its corpus, and how it is worked on."""
 
+import contextlib
 import dataclasses
+import functools
 import shutil
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from support.smallest_run import CONFIG, SHARINGS, worker_of
 
@@ -12,14 +16,34 @@ from dipaco.evaluation import plots
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
 from dipaco.runs.rules import record_of
+from dipaco.store import snapshots
 from dipaco.topology import Topology
+from dipaco.workers.callbacks import NullCallbacks
+
+
+class PlainFiles:
+    """Writes and reads the arrays of a snapshot in Orbax's place, each as a file of its bytes."""
+
+    def save(self, folder, arrays):
+        folder.mkdir()
+        for name, array in arrays.items():
+            (folder / name).write_bytes(array.tobytes())
+
+    def restore(self, folder, template):
+        return {
+            name: np.frombuffer((folder / name).read_bytes(), like.dtype).reshape(like.shape)
+            for name, like in template.items()
+        }
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_picture():
-    """Reports are written without their picture, which takes as long as the rest of a run."""
+def _quick_files():
+    """Reports are written without their picture, and snapshots without Orbax: each takes as long as
+    the rest of a run. `tests/store/test_snapshots.py` and all runs of commands have Orbax.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "draw_report", lambda report, file: file.write_bytes(b"a picture"))
+        patch.setattr(snapshots, "_checkpointer", lambda: contextlib.nullcontext(PlainFiles()))
         yield
 
 
@@ -36,23 +60,85 @@ def corpus(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def begin(programs, corpus, tmp_path):
-    """`begin(config, rules, name)` -> a new run in a folder of that name, its text prepared."""
-    opened = []
+@pytest.fixture(scope="session")
+def opened_in(programs, corpus):
+    """`opened_in(folder, config, rules)`: a run that is there, or a new one, its text prepared."""
 
-    def begin(config, rules=None, name="run"):
-        shutil.copytree(corpus, tmp_path / name / "corpus")
+    def opened_in(folder, config, rules=None):
+        if not folder.exists():
+            shutil.copytree(corpus, folder / "corpus")
         recorded = None if rules is None else record_of(rules)
-        run, _ = create_or_open(tmp_path / name, config, rules=recorded)
+        run, _ = create_or_open(folder, config, rules=recorded)
         if "path_loss" not in run.rules:
             run.programs = programs
-        opened.append(run)
         return run
+
+    return opened_in
+
+
+@pytest.fixture(scope="session")
+def begun(opened_in, tmp_path_factory):
+    """(config, how far) -> the folder of such a run, which is made once. `how far`: the phase that
+    all modules have reached, a (kind, phase) of which the next task is, or "the end".
+    """
+
+    @functools.cache
+    def begun(config, until):
+        run = opened_in(tmp_path_factory.mktemp("begun") / "run", config)
+        if until == "the end":
+            finish(run)
+        elif isinstance(until, int):
+            work_until(run, until)
+        else:
+            work_until_claimed(run, *until)
+        run.ledger.close()
+        return run.layout.root
+
+    return begun
+
+
+@pytest.fixture
+def begin(opened_in, begun, tmp_path):
+    """`begin(config, rules, name)` -> a new run in a folder of that name, its text prepared. With
+    `until`, a copy of one that has come so far (`begun`).
+    """
+    opened = []
+
+    def begin(config, rules=None, name="run", *, until=None):
+        if until is not None:
+            shutil.copytree(begun(config, until), tmp_path / name)
+        opened.append(opened_in(tmp_path / name, config, rules))
+        return opened[-1]
 
     yield begin
     for run in opened:
         run.ledger.close()
+
+
+class Undisturbed(NamedTuple):
+    """Of a run in which nothing happened."""
+
+    digests: list  # of its modules, by phase
+    losses: dict
+
+
+@pytest.fixture(scope="session")
+def undisturbed_of(opened_in, begun):
+    """config -> `Undisturbed`."""
+
+    @functools.cache
+    def undisturbed_of(config):
+        run = opened_in(begun(config, config.phases), config)
+        found = Undisturbed(digests_of(run), run.ledger.progress.losses(MODULAR))
+        run.ledger.close()
+        return found
+
+    return undisturbed_of
+
+
+@pytest.fixture
+def undisturbed(undisturbed_of):
+    return undisturbed_of(CONFIG).digests
 
 
 def config_with(settings, *, sharing, phases, steps, early, alternations):
@@ -73,6 +159,54 @@ def work_until(run, phase):
     worker = worker_of(run)
     while run.ledger.facts.modules_at(MODULAR, phase) != modules:
         assert worker.run_once()
+
+
+def work_until_claimed(run, kind, phase):
+    """Works until a task of this kind and phase is the next; leaves it ready."""
+    worker = worker_of(run)
+    while True:
+        claim = run.ledger.queue.claim("peek")
+        run.ledger.queue.give_back(claim)
+        if (claim.task.kind, claim.task.phase) == (kind, phase):
+            return claim.task
+        assert worker.run_once()
+
+
+class RecordingCallbacks(NullCallbacks):
+    """Records postponed tasks, released snapshots and lost claims."""
+
+    def __init__(self):
+        self.redos, self.released, self.losses = [], [], []
+
+    def task_postponed(self, claim, error):
+        self.redos.append((claim.task, type(error).__name__))
+
+    def task_released(self, claim, step):
+        self.released.append((claim.task, step))
+
+    def claim_lost(self, claim):
+        self.losses.append(claim.task)
+
+
+def finish(run):
+    """Does all that is left to do, by one worker. Returns what it recorded."""
+    callbacks = RecordingCallbacks()
+    worker = worker_of(run, "recoverer", callbacks)
+    while worker.run_once():
+        pass
+    assert not run.ledger.queue.unfinished()
+    return callbacks
+
+
+def digests_of(run):
+    """Of every module, by phase."""
+    return [
+        {
+            module: receipt.digest
+            for module, receipt in run.ledger.facts.receipts_at(MODULAR, phase).items()
+        }
+        for phase in range(run.config.phases + 1)
+    ]
 
 
 def never():

@@ -9,8 +9,7 @@ from dipaco.observe.details import details
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.reading.routing_notes import sentence_on_shards
 from dipaco.runs.reading.status import status_of
-from tests.workers.conftest import CONFIG
-from tests.workers.test_recovery import finish
+from tests.workers.conftest import CONFIG, finish
 
 
 @pytest.mark.slow

@@ -21,14 +21,7 @@ from dipaco.store.layout import MODULES as FOLDER
 from dipaco.store.layout import remote_name, shard_tokens_folder
 from dipaco.workers.cleaning import clean
 from dipaco.workers.row_plans import batches_for
-from tests.workers.conftest import CONFIG, worker_of
-from tests.workers.test_recovery import (  # noqa: F401
-    digests_of,
-    finish,
-    undisturbed,
-    undisturbed_of,
-    work_until_claimed,
-)
+from tests.workers.conftest import CONFIG, digests_of, finish, work_until_claimed, worker_of
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +110,7 @@ def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(other_machin
     assert len(there) == len(run.corpus.manifest.files) + len(ALWAYS_READ)
 
 
-def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed):  # noqa: F811
+def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed):
     run = other_machine
     task = work_until_claimed(run, "outer", 1)
     remote = run.objects.remote

@@ -27,9 +27,8 @@ from dipaco.workers.keeping import clean_up, collect_all
 from dipaco.workers.origin import from_run
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, digests_of, finish, work_until, worker_of
 from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
-from tests.workers.test_recovery import digests_of, finish
 
 CONFIG = dataclasses.replace(
     CONFIG, evaluation=EvaluationSettings(every_phases=2), baselines=(DENSE,)

@@ -18,8 +18,8 @@ from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.errors import Preempted
 from dipaco.workers.execution import execute
 from dipaco.workers.rollback import roll_back
-from tests.workers.conftest import config_with, never, work_until, worker_of
-from tests.workers.test_recovery import digests_of, finish, flip
+from tests.workers.conftest import config_with, digests_of, finish, never, work_until, worker_of
+from tests.workers.test_recovery import flip
 
 PHASES, STEPS, DELAY = 3, 3, 1
 

@@ -17,8 +17,7 @@ from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
-from tests.workers.conftest import CONFIG, work_until, worker_of
-from tests.workers.test_recovery import work_until_claimed
+from tests.workers.conftest import CONFIG, work_until, work_until_claimed, worker_of
 
 
 class Told(NullCallbacks):

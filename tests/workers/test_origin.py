@@ -18,8 +18,7 @@ from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
 from dipaco.workers.origin import _check_model, from_run
 from dipaco.workers.origin_router import notes_on_router
-from tests.workers.conftest import CONFIG, never
-from tests.workers.test_recovery import finish
+from tests.workers.conftest import CONFIG, finish, never
 
 CONFIG = dataclasses.replace(CONFIG, evaluation=EvaluationSettings(every_phases=1))
 BASE_STEPS, STEPS = CONFIG.base.steps, CONFIG.inner.steps  # of a phase

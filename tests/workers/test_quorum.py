@@ -20,8 +20,16 @@ from dipaco.workers.execution import execute
 from dipaco.workers.keeping import collect_after
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
-from tests.workers.conftest import CONFIG, config_with, never, work_until, worker_of
-from tests.workers.test_recovery import digests_of, finish, put, with_leaf
+from tests.workers.conftest import (
+    CONFIG,
+    config_with,
+    digests_of,
+    finish,
+    never,
+    work_until,
+    worker_of,
+)
+from tests.workers.test_recovery import put, with_leaf
 
 PHASES = 3
 

@@ -3,7 +3,6 @@ one.
 """
 
 import dataclasses
-import functools
 import shutil
 from pathlib import Path
 
@@ -14,87 +13,29 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts.recording import record
-from dipaco.runs.opening import create_or_open
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.callbacks import NullCallbacks
-from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.loop import Worker
-from tests.workers.conftest import CONFIG, work_until, worker_of
-
-
-class RecordingCallbacks(NullCallbacks):
-    """Records postponed tasks, released snapshots and lost claims."""
-
-    def __init__(self):
-        self.redos, self.released, self.losses = [], [], []
-
-    def task_postponed(self, claim, error):
-        self.redos.append((claim.task, type(error).__name__))
-
-    def task_released(self, claim, step):
-        self.released.append((claim.task, step))
-
-    def claim_lost(self, claim):
-        self.losses.append(claim.task)
-
+from dipaco.workers.execution import execute
+from tests.workers.conftest import (
+    CONFIG,
+    RecordingCallbacks,
+    digests_of,
+    finish,
+    never,
+    work_until_claimed,
+    worker_of,
+)
 
 BY_HOLDERS = dataclasses.replace(
     CONFIG, outer=dataclasses.replace(CONFIG.outer, vocabulary_rows="holders")
 )
-
-
-@pytest.fixture(scope="module")
-def undisturbed_of(programs, corpus, tmp_path_factory):
-    """config -> digests of every module at every phase, where nothing happened."""
-
-    @functools.cache
-    def undisturbed_of(config):
-        folder = tmp_path_factory.mktemp("undisturbed")
-        shutil.copytree(corpus, folder / "corpus")
-        run, _ = create_or_open(folder, config)
-        run.programs = programs
-        work_until(run, config.phases)
-        digests = digests_of(run)
-        run.ledger.close()
-        return digests
-
-    return undisturbed_of
-
-
-@pytest.fixture
-def undisturbed(undisturbed_of):
-    return undisturbed_of(CONFIG)
-
-
-def digests_of(run):
-    return [
-        {
-            module: receipt.digest
-            for module, receipt in run.ledger.facts.receipts_at(MODULAR, p).items()
-        }
-        for p in range(CONFIG.phases + 1)
-    ]
-
-
-def work_until_claimed(run, kind, phase):
-    """Works until a task of this kind and phase is the next; leaves it ready."""
-    worker = worker_of(run)
-    while True:
-        claim = run.ledger.queue.claim("peek")
-        run.ledger.queue.give_back(claim)
-        if (claim.task.kind, claim.task.phase) == (kind, phase):
-            return claim.task
-        assert worker.run_once()
-
-
-def finish(run):
-    callbacks = RecordingCallbacks()
-    worker = Worker(run, "recoverer", callbacks, LeaseRenewer(run.open_ledger, "recoverer", 60.0))
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
-    return callbacks
+STOPPED = dataclasses.replace(
+    CONFIG,
+    outer=dataclasses.replace(CONFIG.outer, codec="int8"),
+    inner=dataclasses.replace(CONFIG.inner, steps=6),
+    phases=2,
+)
 
 
 def flip(file):
@@ -108,8 +49,7 @@ def messages(run, phase):
 
 
 def test_damaged_truncated_and_lost_contributions_are_made_again(begin, undisturbed):
-    run = begin(CONFIG)
-    work_until_claimed(run, "outer", 1)
+    run = begin(CONFIG, until=("outer", 1))
     damaged, cut, gone = messages(run, 1)[:3]
     flip(damaged)
     cut.write_bytes(cut.read_bytes()[:-10])
@@ -132,7 +72,7 @@ def test_damaged_truncated_and_lost_contributions_are_made_again(begin, undistur
 
 
 def test_a_phase_is_done_again_after_its_newest_snapshot_is_lost(begin, undisturbed):
-    run = begin(CONFIG)
+    run = begin(CONFIG, until=("train", 2))
     task = work_until_claimed(run, "train", 2)
     snapshot = run.ledger.facts.snapshot(MODULAR, task.path, 1)
     shutil.rmtree(run.layout.root / snapshot.receipt.name)
@@ -143,36 +83,29 @@ def test_a_phase_is_done_again_after_its_newest_snapshot_is_lost(begin, undistur
     assert again.receipt.digest == snapshot.receipt.digest
 
 
-def test_everything_is_done_again_after_all_snapshots_are_lost(begin, undisturbed):
-    run = begin(CONFIG)
-    work_until_claimed(run, "train", 2)
-    shutil.rmtree(run.layout.root / "snapshots/modular")
-    finish(run)
-    assert digests_of(run) == undisturbed
-
-
-@pytest.mark.parametrize("phase", [0, 2])
-def test_a_lost_module_is_made_again(begin, undisturbed, phase):
-    run = begin(CONFIG)
-    work_until_claimed(run, "train", 2)
+def test_everything_is_done_again_after_all_snapshots_and_two_modules_are_lost(begin, undisturbed):
+    run = begin(CONFIG, until=("train", 2))
     (module, *_) = run.config.topology.modules
-    (run.layout.root / run.ledger.facts.module(MODULAR, module, phase).parameters.name).unlink()
-    if phase == 0:  # read only by a rollback to the beginning
-        shutil.rmtree(run.layout.root / "snapshots/modular")
-    callbacks = finish(run)
-    assert callbacks.redos
+    shutil.rmtree(run.layout.root / "snapshots/modular")
+    for phase in (0, 2):  # the first is read only by a rollback to the beginning
+        lost = run.ledger.facts.module(MODULAR, module, phase).parameters.name
+        (run.layout.root / lost).unlink()
+    assert finish(run).redos
     assert digests_of(run) == undisturbed
+    assert (run.layout.root / lost).exists()
 
 
-def spoil(run, change):
-    """Puts a contribution in place of the one of path 0 to its first module at phase 1."""
-    module = run.config.topology.modules_of(0)[0]
-    (contribution, *_) = run.ledger.facts.contributions(MODULAR, module, 1)
+def spoil(run, change, path=0):
+    """Puts a contribution in place of the one of a path to its first module at phase 1."""
+    module = run.config.topology.modules_of(path)[0]
+    (contribution,) = (
+        each for each in run.ledger.facts.contributions(MODULAR, module, 1) if each.path == path
+    )
     tree = change(load_tree(run.objects, contribution.message))
     receipt = save_tree(run.objects, f"messages/modular/{module}/000001", tree)
     with run.ledger._database.transaction():
         run.ledger._database.change(
-            "drop_contribution", arm=MODULAR, module=str(module), phase=1, path=contribution.path
+            "drop_contribution", arm=MODULAR, module=str(module), phase=1, path=path
         )
         record(run.ledger._database, dataclasses.replace(contribution, message=receipt))
 
@@ -197,29 +130,34 @@ def put(value):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "changes",
     [
-        (put(np.nan), "NaN or an infinity"),
-        (put(np.inf), "NaN or an infinity"),
-        (put(3e38), "norm is infinite"),
-        (lambda leaf: leaf[:-1], "expected float32"),
-        (lambda leaf: leaf.astype(np.float64), "expected float32"),
+        {put(np.nan): "NaN or an infinity", put(3e38): "norm is infinite"},
+        {
+            put(np.inf): "NaN or an infinity",
+            lambda leaf: leaf[:-1]: "expected float32",
+            lambda leaf: leaf.astype(np.float64): "float64",
+        },
     ],
-    ids=["nan", "infinity", "huge", "shape", "type"],
+    ids=["nan, huge", "infinity, shape, type"],
 )
-def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturbed, change, reason):
-    run = begin(CONFIG)
-    work_until_claimed(run, "outer", 1)
-    spoil(run, with_leaf(change))
+def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturbed, changes):
+    run = begin(CONFIG, until=("outer", 1))
+    while (claim := run.ledger.queue.claim("trains", ["train"])) is not None:
+        worker_of(run)._finish(claim, execute(run, claim, NullCallbacks(), never))
+    for path, change in enumerate(changes):
+        spoil(run, with_leaf(change), path)
     callbacks = finish(run)
     assert "ContributionRefused" in {error for _, error in callbacks.redos}
-    assert any(reason in refusal.reason for refusal in run.ledger.redos.refusals())
+    refusals = run.ledger.redos.refusals()
+    for path, reason in enumerate(changes.values()):
+        task = f"train modular path {path} phase 1"
+        assert any(reason in each.reason for each in refusals if each.task == task), reason
     assert digests_of(run) == undisturbed
 
 
 def test_a_loss_that_no_task_can_repair_is_counted_against_the_task(begin, monkeypatch):
-    run = begin(CONFIG)
-    work_until_claimed(run, "train", 0)
+    run = begin(CONFIG, until=("train", 0))
     monkeypatch.setattr(run.ledger.redos, "maker_of", lambda plan, name: None)
     module = run.config.topology.modules_of(0)[0]
     (run.layout.root / run.ledger.facts.module(MODULAR, module, 0).parameters.name).unlink()
@@ -230,9 +168,8 @@ def test_a_loss_that_no_task_can_repair_is_counted_against_the_task(begin, monke
 
 
 def test_an_object_that_is_damaged_again_and_again_is_left_to_a_person(begin, monkeypatch):
-    run = begin(CONFIG)
+    run = begin(CONFIG, until=1)
     task = work_until_claimed(run, "train", 1)
-    worker = worker_of(run)
 
     def spoilt(*_):
         raise ObjectMissing(
@@ -241,98 +178,59 @@ def test_an_object_that_is_damaged_again_and_again_is_left_to_a_person(begin, mo
 
     monkeypatch.setattr("dipaco.workers.phase_start.load_snapshot", spoilt)
     with pytest.raises(RecoveryFailed, match="done again 3 times"):
-        worker.run_until_finished()
+        worker_of(run).run_until_finished()
 
 
-def test_a_stopped_phase_goes_on_from_its_partial_snapshot(programs, corpus, tmp_path_factory):
-    """Each worker stops after the first step that it reports; the next goes on there."""
-    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=6), phases=1)
-    digests, steps = [], []
-    for is_stopped in (False, True):
-        folder = tmp_path_factory.mktemp("run")
-        shutil.copytree(corpus, folder / "corpus")
-        run, _ = create_or_open(folder, config)
-        run.programs = programs
-        work_until_claimed(run, "train", 0)
-        while is_stopped and any(
-            each.task.kind == "train" for each in run.ledger.queue.unfinished()
-        ):
+def test_a_stopped_phase_goes_on_from_its_partial_snapshot(begin, undisturbed_of):
+    """Each worker stops after the first step that it reports; the next goes on there. The residual
+    of the codec stays with the path, on whichever worker and however often it is stopped; a bad
+    scale changes nothing.
+    """
+    run, released = begin(STOPPED), []
+    for phase in range(2):
+        work_until_claimed(run, "train", phase)
+        is_left = True
+        while is_left:
             callbacks = RecordingCallbacks()
-            worker = Worker(
-                run, "stopped", callbacks, LeaseRenewer(run.open_ledger, "stopped", 60.0)
-            )
+            worker = worker_of(run, "stopped", callbacks, kinds=["train"])
             callbacks.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
-            worker.run_until_finished()
-            steps += [step for _, step in callbacks.released]
-        finish(run)
-        digests.append(run.ledger.facts.receipts_at(MODULAR, 1))
-        assert run.ledger.progress.losses(MODULAR)[0]
-        assert len(run.ledger.progress.losses(MODULAR)[0]) == 6
-        left = list((folder / "snapshots/modular").glob("*/*"))
-        assert len(left) == 4, "what was saved part-way must be gone"
-        run.ledger.close()
-    assert digests[0] == digests[1]
-    assert steps == [2, 4] * 4
+            is_left = worker.run_once()
+            released += [step for _, step in callbacks.released]
+    assert released == [2, 4] * 4 + [8, 10] * 4
+    left = list((run.layout.root / "snapshots/modular").glob("*/*"))
+    assert len(left) == 8, "what was saved part-way must be gone"
+
+    def without_scale(message):
+        scales = [leaf for name, leaf in trees.flatten(message) if name.endswith("scales")]
+        scales[0][0] = np.nan
+        return message
+
+    spoil(run, without_scale)
+    callbacks = finish(run)
+    assert "ContributionRefused" in {error for _, error in callbacks.redos}
+    reasons = [refusal.reason for refusal in run.ledger.redos.refusals()]
+    assert any("is negative, infinite or not a number" in reason for reason in reasons)
+    losses = run.ledger.progress.losses(MODULAR)
+    assert len(losses[0]) == 2 * 6
+    assert (digests_of(run), losses) == undisturbed_of(STOPPED)
 
 
-def test_with_a_codec_stopped_phases_and_a_bad_scale_change_nothing(
-    programs, corpus, tmp_path_factory
-):
-    """The residual stays with the path, on whichever worker and however often it is stopped."""
-    outer = dataclasses.replace(CONFIG.outer, codec="int8")
-    inner = dataclasses.replace(CONFIG.inner, steps=6)
-    config = dataclasses.replace(CONFIG, outer=outer, inner=inner, phases=2)
-    ends = []
-    for is_disturbed in (False, True):
-        folder = tmp_path_factory.mktemp("run")
-        shutil.copytree(corpus, folder / "corpus")
-        run, _ = create_or_open(folder, config)
-        run.programs = programs
-        if is_disturbed:
-            work_until_claimed(run, "train", 1)
-            callbacks = RecordingCallbacks()
-            worker = Worker(
-                run, "stopped", callbacks, LeaseRenewer(run.open_ledger, "stopped", 60.0)
-            )
-            callbacks.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
-            worker.run_until_finished()
-            assert callbacks.released
-            work_until_claimed(run, "outer", 1)
-
-            def without_scale(message):
-                scales = [leaf for name, leaf in trees.flatten(message) if name.endswith("scales")]
-                scales[0][0] = np.nan
-                return message
-
-            spoil(run, without_scale)
-        callbacks = finish(run)
-        ends.append([run.ledger.facts.receipts_at(MODULAR, phase) for phase in (1, 2)])
-        if is_disturbed:
-            assert "ContributionRefused" in {error for _, error in callbacks.redos}
-            reasons = [refusal.reason for refusal in run.ledger.redos.refusals()]
-            assert any("is negative, infinite or not a number" in reason for reason in reasons)
-        run.ledger.close()
-    assert ends[0] == ends[1]
-
-
-def counts_of_another_tokenizer(run, file):
+def counts_of_another_tokenizer(run):
     size = CONFIG.model.vocab_size - 1
     other = save_tree(run.objects, "shards", {"token_counts": np.ones((4, size), np.int64)})
-    file.write_bytes(Path(run.objects.file(other)).read_bytes())
+    return lambda file: file.write_bytes(Path(run.objects.file(other)).read_bytes())
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [lambda run, file: flip(file), lambda run, file: file.unlink(), counts_of_another_tokenizer],
-    ids=["damaged", "lost", "of another tokenizer"],
-)
-def test_counts_of_tokens_are_made_again(begin, undisturbed_of, spoil):
-    run = begin(BY_HOLDERS)
-    work_until_claimed(run, "outer", 1)
+def test_counts_of_tokens_are_made_again(begin, undisturbed_of):
+    run = begin(BY_HOLDERS, until=("outer", 1))
     counts = run.stage("route").artifacts["token_counts"]
-    spoil(run, run.layout.root / counts.name)
-    run._token_counts.clear()  # as another process finds them
-    callbacks = finish(run)
-    assert [error for _, error in callbacks.redos if "Object" in error]
-    assert digests_of(run) == undisturbed_of(BY_HOLDERS)
-    assert run.stage("route").artifacts["token_counts"].digest == counts.digest
+    for spoil_counts in (flip, counts_of_another_tokenizer(run), Path.unlink):
+        spoil_counts(run.layout.root / counts.name)
+        run._token_counts.clear()  # as another process finds them
+        callbacks = RecordingCallbacks()
+        assert worker_of(run, callbacks=callbacks).run_once()
+        assert [error for _, error in callbacks.redos if "Object" in error]
+        assert run.stage("route").artifacts["token_counts"].digest == counts.digest
+        work_until_claimed(run, "outer", 1)
+    finish(run)
+    assert digests_of(run) == undisturbed_of(BY_HOLDERS).digests

@@ -9,8 +9,8 @@ from dipaco.errors import WorkersActive
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.rollback import roll_back
-from tests.workers.conftest import CONFIG, worker_of
-from tests.workers.test_recovery import digests_of, finish, flip
+from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
+from tests.workers.test_recovery import flip
 
 
 @pytest.fixture

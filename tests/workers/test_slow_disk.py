@@ -9,8 +9,7 @@ import time
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from dipaco.workers.registration import register
-from tests.workers.conftest import CONFIG
-from tests.workers.test_recovery import RecordingCallbacks, work_until_claimed
+from tests.workers.conftest import CONFIG, RecordingCallbacks, work_until_claimed
 
 LEASE_SECONDS, STALL_SECONDS = 1.0, 2.0
 
