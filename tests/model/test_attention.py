@@ -1,5 +1,7 @@
 """The fused kernel equals plain attention: packed rows, shared key heads."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,20 +42,20 @@ def test_the_fused_kernel_has_another_scale_in_every_layer_and_the_same_bits(mon
             y = attend_fused(q, k, v, packed, "bfloat16", layer=layer, implementation="xla")
             return jnp.sum(jnp.sin(y)), y
 
-        return jax.tree.leaves(jax.value_and_grad(total, (0, 1, 2), has_aux=True)(q, k, v))
+        return jax.tree.leaves(jax.jit(jax.value_and_grad(total, (0, 1, 2), has_aux=True))(q, k, v))
 
     first = of(0)
-    for layer in (1, 2, 11, 98):
+    for layer in (2, 11, 98):
         for got, expected in zip(of(layer), first, strict=True):
             np.testing.assert_array_equal(got, expected)
     scales.clear()
     for layer in range(99):
-        attend_fused(q, k, v, packed, "bfloat16", layer=layer, implementation="xla")
+        fused = functools.partial(attend_fused, layer=layer, implementation="xla")
+        jax.eval_shape(lambda *qkv, fused=fused: fused(*qkv, packed, "bfloat16"), q, k, v)
     assert len(scales) == 99
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(("kv_heads", "is_packed"), [(4, True), (2, True), (1, False)])
 def test_the_fused_kernel_gives_values_and_gradients_of_plain_attention(kv_heads, is_packed):
     """By the XLA form of the same call: cuDNN's runs on its own devices only (`bench_gpu.py`)."""
     (q, k, v), packed, causal = inputs(kv_heads)

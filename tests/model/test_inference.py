@@ -8,6 +8,7 @@ import pytest
 
 from dipaco.model import inference, lm
 from dipaco.model.cache import empty_cache
+from tests.model.conftest import GROUPED, TIED
 
 forward = jax.jit(lm.forward, static_argnums=0)
 
@@ -29,40 +30,27 @@ both_ways = pytest.mark.parametrize("as_rows", [True, False], ids=["rows", "colu
 
 
 @both_ways
-def test_a_prompt_and_then_single_tokens_give_the_logits_of_the_full_forward(
+def test_prompts_and_then_single_tokens_give_the_logits_of_the_full_forward(
     config, parts, tokens_BT, as_rows
 ):
-    tokens_1T = tokens_BT[:1]
-    full, _ = forward(config, parts, tokens_1T)
-    prepared = inference.prepare(config, parts, as_rows)
-    start, blocks = np.zeros(1, np.int32), _empty(config, 1, 16)
-    first, blocks = extend(config, prepared, tokens_1T[:, :5], start, blocks)
-    said = [first]
-    for t in range(5, 12):
-        one, blocks = extend(config, prepared, tokens_1T[:, t : t + 1], start + t, blocks)
-        said.append(one)
-    np.testing.assert_allclose(np.concatenate(said, axis=1), full, atol=3e-5)
-
-
-def test_rows_continue_from_their_own_ends(config, parts, tokens_BT):
-    lengths = np.array([3, 7, 1], np.int32)
-    prepared = inference.prepare(config, parts)
-    _, blocks = extend(
-        config, prepared, tokens_BT[:, :8], np.zeros(3, np.int32), _empty(config, 3, 16)
-    )
-    next_token = tokens_BT[np.arange(3), lengths][:, None]
-    step, _ = extend(config, prepared, next_token, lengths, blocks)
+    full, _ = forward(config, parts, tokens_BT)
+    lengths, rows = np.array([3, 7, 1], np.int32), np.arange(3)
+    prepared, starts = inference.prepare(config, parts, as_rows), np.zeros(3, np.int32)
+    first, blocks = extend(config, prepared, tokens_BT[:, :8], starts, _empty(config, 3, 16))
     for row, length in enumerate(lengths):
-        alone, _ = forward(config, parts, tokens_BT[row : row + 1, : length + 1])
-        np.testing.assert_allclose(step[row, 0], alone[0, -1], atol=3e-5)
+        np.testing.assert_allclose(first[row, :length], full[row, :length], atol=3e-5)
+    for at in (lengths + done for done in range(5)):  # each row goes on from its own end
+        step, blocks = extend(config, prepared, tokens_BT[rows, at][:, None], at, blocks)
+        np.testing.assert_allclose(step[:, 0], full[rows, at], atol=3e-5)
 
 
-@both_ways
+@pytest.mark.parametrize(
+    ("config", "as_rows"), [(GROUPED, True), (TIED, False)], ids=["rows", "columns, tied"]
+)
 def test_bfloat16_rounds_as_the_full_forward_does(config, parts, tokens_BT, as_rows):
     low = dataclasses.replace(config, compute_dtype="bfloat16")
     full, _ = forward(low, parts, tokens_BT)
-    start = np.zeros(3, np.int32)
-    prepared = inference.prepare(low, parts, as_rows)
+    prepared, start = inference.prepare(low, parts, as_rows), np.zeros(3, np.int32)
     said, _ = extend(low, prepared, tokens_BT, start, _empty(low, 3, 12))
     exact, _ = forward(config, parts, tokens_BT)
     np.testing.assert_allclose(said, full, atol=0.02)

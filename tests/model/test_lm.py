@@ -1,6 +1,7 @@
 """What a language model does with any weights: causality, packing, two precisions."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,19 +10,16 @@ import pytest
 
 from dipaco.model import attention, layers, lm, loss
 from dipaco.model.lm import hidden_states, training_loss
-from dipaco.model.loss import next_token_loss
-from tests.model.conftest import TINY, lively
-
-GROUPED = dataclasses.replace(TINY, num_kv_heads=2, head_dim=6, qk_norm=True)
-TIED = dataclasses.replace(TINY, tied_head=True)
+from tests.model.conftest import GROUPED, TIED, TINY, lively
 
 forward = jax.jit(lm.forward, static_argnums=0)
 
 
-def test_no_logit_depends_on_a_later_token(config, parts, tokens_BT):
+def test_no_logit_depends_on_a_later_token(tokens_BT):
     """By gradient: of position 5's logits, with respect to what is embedded at each position."""
+    parts = lively(GROUPED)
     rows = parts["embed"]["table"][tokens_BT]
-    config = dataclasses.replace(config, vocab_size=tokens_BT.size)
+    config = dataclasses.replace(GROUPED, vocab_size=tokens_BT.size)
 
     def at_five(rows):
         # Each position gets a table row of its own, so the table's gradient is by position.
@@ -35,21 +33,21 @@ def test_no_logit_depends_on_a_later_token(config, parts, tokens_BT):
     assert np.all(by_position[:6] > 0)
 
 
-def test_packed_rows_equal_documents_one_by_one(config, parts):
-    rng = np.random.default_rng(2)
-    documents = [rng.integers(0, config.vocab_size, (1, n), np.int32) for n in (5, 1, 4)]
-    row = np.concatenate([*documents, np.zeros((1, 2), np.int32)], axis=1)
+def test_packed_rows_equal_documents_one_by_one(tokens_BT):
+    """Each document by itself is the beginning of a row: nothing depends on what follows it."""
+    parts, lengths = lively(GROUPED), (5, 1, 4)
+    alone, _ = forward(GROUPED, parts, tokens_BT)
+    documents = [row[:n] for row, n in zip(tokens_BT, lengths, strict=True)]
+    row = np.concatenate([*documents, np.zeros(2, np.int32)])[None]
     segments = np.array([[1] * 5 + [2] + [3] * 4 + [0] * 2], np.int32)
     positions = np.array([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 0, 1]], np.int32)
-    alone = np.concatenate([forward(config, parts, document)[0] for document in documents], axis=1)
+    expected = np.concatenate([logits[:n] for logits, n in zip(alone, lengths, strict=True)])
     for given in (positions, None):
-        packed, _ = forward(config, parts, row, segments=segments, positions=given)
-        np.testing.assert_allclose(packed[:, :10], alone, atol=2e-5)
+        packed, _ = forward(GROUPED, parts, row, segments=segments, positions=given)
+        np.testing.assert_allclose(packed[0, :10], expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
-def test_bfloat16_stays_close_to_float32(config, tokens_BT):
-    parts = lively(config)
+def test_bfloat16_stays_close_to_float32(config, parts, tokens_BT):
     full, _ = forward(config, parts, tokens_BT)
     rounded, _ = forward(_mixed(config), parts, tokens_BT)
     assert rounded.dtype == jnp.float32
@@ -57,78 +55,55 @@ def test_bfloat16_stays_close_to_float32(config, tokens_BT):
 
 
 @pytest.mark.parametrize(
-    "config",
-    [pytest.param(GROUPED, id="grouped"), pytest.param(TIED, id="tied", marks=pytest.mark.slow)],
-)
-def test_bfloat16_gradients_are_float32_and_close(config, tokens_BT):
-    parts = lively(config)
-    full, rounded = (_gradients(parts, c, tokens_BT) for c in (config, _mixed(config)))
-    for a, b in zip(jax.tree.leaves(full), jax.tree.leaves(rounded), strict=True):
-        assert b.dtype == jnp.float32
-        assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(a)
-
-
-@pytest.mark.parametrize(
     "config", [GROUPED, pytest.param(TIED, marks=pytest.mark.slow)], ids=["grouped", "tied"]
 )
-def test_results_kept_in_bfloat16_are_rounded_and_gradients_of_parameters_are_not(
-    config, tokens_BT
+def test_bfloat16_gradients_are_float32_and_close_also_where_results_are_rounded(
+    config, parts, tokens_BT
 ):
-    parts, mixed = lively(config), _mixed(config)
+    mixed = _mixed(config)
     kept = dataclasses.replace(mixed, result_dtype="bfloat16")
-    exact, whole, rounded = (_gradients(parts, c, tokens_BT) for c in (config, mixed, kept))
-    leaves = map(jax.tree.leaves, (exact, whole, rounded))
+    exact, whole, rounded = (
+        jax.tree.leaves(_loss_and_gradients(parts, each, tokens_BT)[1])
+        for each in (config, mixed, kept)
+    )
     distances = []
-    for a, b, c in zip(*leaves, strict=True):
-        assert c.dtype == jnp.float32
+    for a, b, c in zip(exact, whole, rounded, strict=True):
+        assert b.dtype == c.dtype == jnp.float32
         assert not np.array_equal(b, c)
         distances.append([np.linalg.norm(a - b), np.linalg.norm(a - c)] / np.linalg.norm(a))
+        assert distances[-1][0] < 0.1
     of_whole, of_rounded = np.mean(distances, axis=0)
     assert of_rounded < 2 * of_whole
 
 
-@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
-def test_gradients_written_by_hand_equal_those_of_jax(monkeypatch, config, tokens_BT):
-    parts = lively(config)
-    ours = _gradients(parts, config, tokens_BT)
+def test_gradients_written_by_hand_equal_those_of_jax(monkeypatch, config, parts, tokens_BT):
+    ours = _loss_and_gradients(parts, config, tokens_BT)
     plain_sum = attention._weighted_sum.__wrapped__
     plain_dense = layers.dense.__wrapped__
     monkeypatch.setattr(attention, "_weighted_sum", plain_sum)
     for module in (attention, layers, lm):
         monkeypatch.setattr(module, "dense", plain_dense)
     monkeypatch.setattr(loss, "summed_loss", loss.summed_loss.__wrapped__)
-    # A new function, or `jit` would find what it compiled before.
-    theirs = jax.jit(jax.grad(lambda parts: _loss(parts, config, tokens_BT)))(parts)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    _assert_close(_compiled_anew(parts, config, tokens_BT), ours)
 
 
 def test_queries_in_blocks_attend_as_in_one_product(monkeypatch, tokens_BT):
     parts = lively(GROUPED)
     at_once = _loss_and_gradients(parts, GROUPED, tokens_BT)
     monkeypatch.setattr(attention, "LEAST_BLOCK", 5)  # 12 tokens: blocks of 5, 5 and 2
-    _assert_close(_loss_and_gradients(parts, GROUPED, tokens_BT), at_once)
+    _assert_close(_compiled_anew(parts, GROUPED, tokens_BT), at_once)
 
 
-@pytest.mark.parametrize(
-    ("config", "saving"),
-    [
-        (GROUPED, {"rematerialise": True}),
-        (GROUPED, {"loss_chunks": 3}),
-        (TIED, {"loss_chunks": 12, "rematerialise": True}),
-    ],
-    ids=["computed again", "chunks", "both, tied"],
-)
-def test_saving_memory_changes_no_loss_and_no_gradient(config, tokens_BT, saving):
-    parts = lively(config)
+@pytest.mark.parametrize(("config", "chunks"), [(GROUPED, 3), (TIED, 12)], ids=["grouped", "tied"])
+def test_saving_memory_changes_no_loss_and_no_gradient(config, parts, tokens_BT, chunks):
     plain = _loss_and_gradients(parts, config, tokens_BT)
+    saving = {"loss_chunks": chunks, "rematerialise": True}
     _assert_close(_loss_and_gradients(parts, config, tokens_BT, **saving), plain)
 
 
-@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
-def test_what_fills_a_row_changes_no_loss_and_no_gradient(config, tokens_BT):
+def test_what_fills_a_row_changes_no_loss_and_no_gradient(config, parts, tokens_BT):
     """So the filler may be any token, also the one that ends texts: both are id 0."""
-    parts, filled = lively(config), [tokens_BT.copy(), tokens_BT.copy()]
+    filled = [tokens_BT.copy(), tokens_BT.copy()]
     for row, filler in zip(filled, (0, 7), strict=True):
         row[:, 3] = 0  # in the middle of a segment: a target
         row[:, -1] = filler
@@ -167,10 +142,14 @@ def _summed(parts, config, tokens_BT, **saving):
     return 2.0 * total / count
 
 
+@functools.partial(jax.jit, static_argnames=("config", "loss_chunks", "rematerialise"))
 def _loss_and_gradients(parts, config, tokens_BT, **saving):
-    return jax.jit(jax.value_and_grad(lambda parts: _summed(parts, config, tokens_BT, **saving)))(
-        parts
-    )
+    return jax.value_and_grad(_summed)(parts, config, tokens_BT, **saving)
+
+
+def _compiled_anew(parts, config, tokens_BT):
+    """As a new function, or `jit` would find what it compiled before."""
+    return jax.jit(jax.value_and_grad(lambda parts: _summed(parts, config, tokens_BT)))(parts)
 
 
 def _assert_close(ours, theirs):
@@ -179,13 +158,3 @@ def _assert_close(ours, theirs):
 
 def _mixed(config):
     return dataclasses.replace(config, compute_dtype="bfloat16")
-
-
-def _loss(parts, config, tokens_BT):
-    segments = np.repeat([[1] * 7 + [2] * 4 + [0]], len(tokens_BT), axis=0)
-    logits, _ = lm.forward(config, parts, tokens_BT, segments=segments)
-    total, count = next_token_loss(logits, tokens_BT, segments)
-    return total / count
-
-
-_gradients = jax.jit(jax.grad(_loss), static_argnums=1)

@@ -61,9 +61,14 @@ def tiles(choice_B, modules, num_tiles, columns, in_stack=False):
     return LevelTiles(ModuleStack(stack), rows_TC, places_B)
 
 
-@pytest.mark.parametrize("in_stack", [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("as_rows", [True, False], ids=["rows", "columns"])
-@pytest.mark.parametrize("change", [{}, {"qk_norm": True, "tied_head": True}], ids=["plain", "qk"])
+QK = {"qk_norm": True, "tied_head": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "as_rows", "in_stack"),
+    [({}, True, (True, False)), (QK, True, (True, True)), (QK, False, (False, False))],
+    ids=["rows, one stack", "rows, stacks, tied", "columns, tied"],
+)
 def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change, as_rows, in_stack):
     config = dataclasses.replace(CONFIG, **change)
     outer = [modules(config, OUTER, seed, as_rows) for seed in range(2)]

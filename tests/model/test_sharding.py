@@ -15,7 +15,7 @@ from dipaco.model.sharding import RULES, batch_sharding, make_mesh, parts_shardi
 from dipaco.model.spec import describe, initialise
 
 CONFIG = ModelConfig(
-    vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, d_ff=64, max_length=32
+    vocab_size=64, d_model=32, num_layers=1, num_heads=4, num_kv_heads=2, d_ff=64, max_length=32
 )
 
 
