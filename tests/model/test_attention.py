@@ -28,7 +28,7 @@ def test_the_fused_kernel_has_another_scale_in_every_layer_and_the_same_bits(mon
     """XLA loses one of two calls that are alike, where equal bits are asked for. 99 layers: far
     deeper than any model of today, and no power leaves the range of float32.
     """
-    (q, k, v), packed, _ = inputs(2)
+    (q, k, v), packed, _ = inputs(2, length=24)
     scales, kernel = set(), jax.nn.dot_product_attention
 
     def recorded(*arguments, scale, **options):
@@ -45,7 +45,7 @@ def test_the_fused_kernel_has_another_scale_in_every_layer_and_the_same_bits(mon
         return jax.tree.leaves(jax.jit(jax.value_and_grad(total, (0, 1, 2), has_aux=True))(q, k, v))
 
     first = of(0)
-    for layer in (2, 11, 98):
+    for layer in (11, 98):
         for got, expected in zip(of(layer), first, strict=True):
             np.testing.assert_array_equal(got, expected)
     scales.clear()

@@ -16,7 +16,7 @@ def limits():
     """Few rows, and the same in all tests, so programs are compiled once."""
     from dipaco.serving.decoding.limits import LoopLimits
 
-    return LoopLimits(rows=8, rows_per_path=4, waiting=32)
+    return LoopLimits(rows=4, waiting=36, rows_per_step=(4,))
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +24,11 @@ def service(tiny, limits) -> Iterator:
     """With its loop running."""
     pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
     from dipaco.serving.service import Service, ServiceSettings
+    from dipaco.serving.warm_up import WarmUp
 
     with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as service:
-        service.start()
+        service.told = []  # of each program: its name, how many are done, how many there are
+        service.start(WarmUp(lambda *told: service.told.append(told)))
         yield service
 
 

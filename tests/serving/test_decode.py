@@ -27,6 +27,8 @@ from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, sta
 from dipaco.serving.decoding.tiles import LevelShape, Spread, StepShape, tiles_of
 from tests.support.serving_rig import CONFIG, ForcedTokens, random_parts
 
+full = jax.jit(forward, static_argnums=0)
+
 
 def test_buckets_are_powers_of_two_up_to_the_largest():
     assert buckets(32, 100) == (32, 64, 100)
@@ -48,7 +50,7 @@ def test_a_prompt_is_scored_as_the_full_forward_scores_it():
     parts = random_parts(0)
     tokens = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (1, 64), np.int32)
     block = score_prompt(CONFIG, prepare(CONFIG, parts), tokens)
-    logits, _ = forward(CONFIG, parts, tokens)
+    logits, _ = full(CONFIG, parts, tokens)
     logprobs = np.asarray(jax.nn.log_softmax(logits[0]))[:-1]
     expected = logprobs[np.arange(63), tokens[0, 1:]]
     np.testing.assert_allclose(block.logprob[1:, 0], expected, atol=3e-5)
@@ -86,23 +88,19 @@ several_or_one = pytest.mark.parametrize("of", [in_tiles, dict], ids=["several",
 
 
 @several_or_one
-@pytest.mark.parametrize("wants_logprobs", [False, True])
-def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(
-    wants_logprobs, of
-):
+def test_given_tokens_are_read_and_have_log_probabilities_where_a_row_wants_them(of):
     parts, steps = random_parts(0), 6
     given_nB = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (steps, 2), np.int32)
     given_nB[-1] = DRAWN
-    block, *_ = decode_block(
-        CONFIG, **arguments(of(prepare(CONFIG, parts)), given_nB, wants_logprobs)
-    )
-    np.testing.assert_array_equal(block.token[:-1], given_nB[:-1])
-    logits, _ = forward(CONFIG, parts, np.stack([[3, 5], *given_nB[:-1]], axis=1))
-    np.testing.assert_array_equal(block.token[-1], logits[:, -1].argmax(axis=-1))
+    logits, _ = full(CONFIG, parts, np.stack([[3, 5], *given_nB[:-1]], axis=1))
     logprobs_BnV = np.asarray(jax.nn.log_softmax(logits))
+    for wants_logprobs in (False, True):
+        given = arguments(of(prepare(CONFIG, parts)), given_nB, wants_logprobs)
+        block, *_ = decode_block(CONFIG, **given)
+        np.testing.assert_array_equal(block.token[:-1], given_nB[:-1])
+        np.testing.assert_array_equal(block.token[-1], logits[:, -1].argmax(axis=-1))
     expected_Bn = np.take_along_axis(logprobs_BnV, np.asarray(block.token).T[..., None], axis=2)
-    if wants_logprobs:
-        np.testing.assert_allclose(block.logprob.T, expected_Bn[..., 0], atol=3e-5)
+    np.testing.assert_allclose(block.logprob.T, expected_Bn[..., 0], atol=3e-5)
 
 
 @several_or_one

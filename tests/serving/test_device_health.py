@@ -5,10 +5,8 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-
 from dipaco.serving.decoding import cache_pool, decode, device_health
-from dipaco.serving.decoding.device_health import FAILURES, DeviceHealth
+from dipaco.serving.decoding.device_health import FAILURES
 from tests.support.serving_rig import compilations, ids, make_loop, read, request, run_until_idle
 
 
@@ -107,12 +105,3 @@ def test_a_request_that_fails_by_itself_is_no_problem_however_often_it_comes(mon
     assert ids(beside) == ids(expected)
     assert len(compilations) == before
     assert loop.stats().rows_per_path == {}
-
-
-def test_the_server_is_not_healthy_while_its_device_makes_no_tokens(client, monkeypatch):
-    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
-    monkeypatch.setattr(DeviceHealth, "problem", "the device makes no tokens")
-    for route in ("/healthz", "/readyz"):
-        answer = client.get(route)
-        assert answer.status_code == 503
-        assert answer.json()["status"] == "the device makes no tokens"

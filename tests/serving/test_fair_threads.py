@@ -97,24 +97,3 @@ def test_a_thread_is_free_again_whatever_its_function_raises_and_whoever_is_left
 
     asyncio.run(leave())
     assert asyncio.run(go_on_before_it_ends()) == 7
-
-
-def test_a_job_whose_caller_left_while_it_ran_gives_its_thread_back():
-    has_begun, may_end = threading.Event(), threading.Event()
-
-    def work():
-        has_begun.set()
-        may_end.wait(30)
-
-    async def run():
-        threads = FairThreads(1, "test")
-        running = asyncio.create_task(threads.run("one", work))
-        await asyncio.to_thread(has_begun.wait, 30)
-        running.cancel()
-        after = asyncio.create_task(threads.run("one", lambda: 7))
-        await asyncio.sleep(0.01)
-        assert not after.done()
-        may_end.set()
-        return await asyncio.wait_for(after, 30)
-
-    assert asyncio.run(run()) == 7

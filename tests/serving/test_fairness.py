@@ -136,13 +136,6 @@ def test_a_flood_by_one_client_does_not_starve_another():
     assert order[1:4:2] == others
 
 
-def test_a_flood_for_the_only_row_does_not_starve_another_client():
-    flood = [stream_of(0, "a") for _ in range(9)]
-    queue = queue_of(*((line_of(each), each) for each in [*flood, stream_of(0, "b")]))
-    idle = EndlessRows()  # each row has ended before the next is given
-    assert [queue.next(rows_held(idle)).request.client for _ in range(3)] == ["a", "b", "a"]
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=60),
     st.integers(1, 40),

@@ -1,10 +1,11 @@
 """Generating without a server: as many tokens as fit, and those of `transformers`."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
-from dipaco.model.config import ModelConfig
 from dipaco.model.huggingface import EdgeToken, export_checkpoint
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.generate import generate
@@ -12,20 +13,10 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 from tests.support.serving_rig import CONFIG, random_parts
 
 
-@pytest.mark.parametrize("qk_norm", [False, True], ids=["llama", "qwen3"])
-def test_greedy_tokens_equal_those_of_transformers(qk_norm, tmp_path):
+def test_greedy_tokens_equal_those_of_transformers_with_norms_of_queries_and_keys(tmp_path):
     torch = pytest.importorskip("torch", reason="parity needs the `parity` extra")
     transformers = pytest.importorskip("transformers", reason="parity needs the `parity` extra")
-    config = ModelConfig(
-        vocab_size=64,
-        d_model=16,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        d_ff=32,
-        max_length=64,
-        qk_norm=qk_norm,
-    )
+    config = dataclasses.replace(CONFIG, qk_norm=True)
     rng = np.random.default_rng(0)
     parts = jax.tree.map(
         lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(config)

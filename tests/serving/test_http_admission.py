@@ -13,7 +13,6 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.receipt import Receipt
 from dipaco.serving import path_admission
-from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
@@ -75,35 +74,6 @@ def test_one_request_may_need_more_paths_than_fit_at_once(tight, prompts):
     assert len({choice["path"] for choice in answer.json()["choices"]}) > 1
 
 
-def test_a_busy_path_does_not_starve_another(tight, monkeypatch):
-    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.05)
-    admission, served = RequestAdmission(tight), tight.releases.current
-
-    async def run():
-        is_over = False
-
-        async def keep_busy():
-            while not is_over:
-                async with admission.pinned(served, 0, "busy"):
-                    await asyncio.sleep(0.01)
-
-        async def use_another():
-            async with admission.pinned(served, 3, "other"):
-                pass
-
-        busy = []
-        for _ in range(4):  # staggered, so one of them always holds the path
-            busy.append(asyncio.create_task(keep_busy()))
-            await asyncio.sleep(0.0025)
-        try:
-            await asyncio.wait_for(use_another(), 5)
-        finally:
-            is_over = True
-            await asyncio.gather(*busy)
-
-    asyncio.run(run())
-
-
 @pytest.fixture
 def slow():
     """A cache in which path 1 takes until `is_read` is set, and an admission to it."""
@@ -154,24 +124,6 @@ def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
 NEVER_SECONDS = 3600.0  # in the place of times that nothing here may wait for
 
 
-def test_a_path_in_memory_waits_for_nothing_while_another_is_read(slow, monkeypatch):
-    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
-    monkeypatch.setattr(path_admission, "RETRY_SECONDS", NEVER_SECONDS)
-
-    async def run():
-        admission = PathAdmission(slow.cache)
-        reading = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
-        await asyncio.to_thread(slow.began.wait, 60)
-        for _ in range(20):
-            warm = _pin_once(admission, slow.modules_of("warm"))
-            await asyncio.wait_for(warm, 30)
-        assert not reading.done()
-        slow.is_read.set()
-        await asyncio.wait_for(reading, 30)
-
-    asyncio.run(run())
-
-
 def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_read(
     held, monkeypatch
 ):
@@ -211,21 +163,6 @@ def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_t
 
     asyncio.run(run())
     assert not slow.began_again
-
-
-def test_cold_paths_are_read_at_the_same_time():
-    are_read = threading.Barrier(3)
-
-    def load(receipt):
-        are_read.wait(30)
-        return {"head": receipt.digest}
-
-    async def run():
-        admission = PathAdmission(PathCache(load, 300))
-        paths = [_modules_of(digest) for digest in ("one", "two", "three")]
-        await asyncio.gather(*(_pin_once(admission, path) for path in paths))
-
-    asyncio.run(run())
 
 
 def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(slow):
@@ -280,26 +217,6 @@ def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow
 
     asyncio.run(run())
     assert slow.cache.stats().pinned == 0
-
-
-def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
-    admission = RequestAdmission(tight)
-    served = tight.releases.current
-
-    async def leave():
-        async with admission.pinned(served, 0, "busy"):
-            waiting = asyncio.create_task(_hold(admission, served, 3))
-            await asyncio.sleep(0.02)  # it waits for memory
-            waiting.cancel()
-        reading = asyncio.create_task(_hold(admission, served, 3))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        reading.cancel()
-        async with admission.pinned(served, 1, "other"):
-            assert tight.cache.stats().pinned == 1
-
-    asyncio.run(leave())
-    assert tight.cache.stats().pinned == 0
 
 
 async def _hold(admission, *path):

@@ -4,7 +4,6 @@ import datetime
 import itertools
 import json
 
-import msgspec
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
@@ -14,7 +13,7 @@ from starlette.testclient import TestClient
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate, find_template, routed_text
-from dipaco.serving.http.protocol import ChatMessage, ChatRequest
+from dipaco.serving.http.protocol import ChatMessage
 from tests.support.serving_rig import error_of
 
 TEMPLATE = """\
@@ -59,32 +58,6 @@ def test_a_chat_is_a_completion_of_the_rendered_template(chat_client):
     deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert "".join(delta.get("content", "") for delta in deltas) == expected
-
-
-def test_what_front_ends_send_beside_the_messages_is_accepted(chat_client):
-    of_request = {f.name: None for f in msgspec.structs.fields(ChatRequest) if not f.required}
-    of_message = {f.name: None for f in msgspec.structs.fields(ChatMessage) if not f.required}
-    messages = [
-        of_message | {"role": "user", "content": "jiji"},
-        of_message | {"role": "assistant", "content": None},
-        of_message | {"role": "user", "content": "ji"},
-    ]
-    for more in (
-        {},
-        {
-            "tools": [],
-            "tool_choice": "none",
-            "response_format": {"type": "text"},
-            "modalities": ["text"],
-            "metadata": {"chat": "7"},
-            "store": False,
-            "stream": True,
-            "stream_options": {"include_usage": None, "include_obfuscation": False},
-        },
-    ):
-        body = of_request | REQUEST | {"messages": messages, "max_tokens": 2} | more
-        answer = chat_client.post("/v1/chat/completions", json=body)
-        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(

@@ -138,13 +138,6 @@ def test_the_text_ends_before_a_stop_string_even_across_tokens(client, prompts, 
         assert (text, reason) == (full[: full.find(stop)], "stop")
 
 
-def test_a_text_ends_at_any_of_sixteen_stop_strings(client, prompts):
-    full = ask(client, prompt=prompts[0], max_tokens=20)["choices"][0]["text"]
-    never = [f"never {number}" for number in range(15)]
-    (choice,) = ask(client, prompt=prompts[0], max_tokens=20, stop=[*never, full[3:6]])["choices"]
-    assert (choice["text"], choice["finish_reason"]) == (full[: full.find(full[3:6])], "stop")
-
-
 def test_every_field_that_may_be_left_out_may_be_null(client, prompts):
     fields = {f.name: None for f in msgspec.structs.fields(CompletionRequest) if not f.required}
     assert {"metadata", "user", "stop", "path", "stream_options"} <= fields.keys()
@@ -332,56 +325,6 @@ def test_a_continuation_ends_when_the_context_is_full(service, client, prompts):
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_request_can_name_its_path(service, client, prompts):
-    routed, _ = path_and_ids(service, prompts[0])
-    others = {
-        ask(client, prompt=prompts[0], path=path)["choices"][0]["path"]
-        for path in range(service.releases.current.num_paths)
-    }
-    assert routed in others == {0, 1, 2, 3}
-
-
-def test_a_text_may_change_its_path_every_few_tokens(tiny, limits, log_probabilities, monkeypatch):
-    from starlette.testclient import TestClient
-
-    from dipaco.serving.http.app import make_app
-    from dipaco.serving.service import Service, ServiceSettings
-
-    def path_of(ids):  # any rule that depends only on the latest tokens
-        return int(sum(ids[-32:])) % 4
-
-    settings = ServiceSettings(limits=limits, reroute_every=3)
-    with Service(tiny.folder, settings, say=lambda _: None) as service:
-        ask_router = lambda ids, _: (path_of(ids.tolist()), np.zeros(4, np.float32))  # noqa: E731
-        monkeypatch.setattr(service._dispatcher, "begin", ask_router)
-        ids = service.tokenizer.encode(["jijiwi mo"])[0].tolist()
-        num_prompt, paths = len(ids), [path_of(ids)]
-        while len(ids) < num_prompt + 12:
-            ids.append(int(log_probabilities(paths[-1], ids)[-1].argmax()))
-            if (len(ids) - num_prompt) % 3 == 0:
-                paths.append(path_of(ids))
-        assert len(set(paths[:-1])) > 1, "the text should move"
-
-        service.start()
-        body = {"prompt": "jijiwi mo", "max_tokens": 12}
-        for is_streamed in (False, True):
-            with TestClient(make_app(service)) as client:  # with metrics of its own
-                if is_streamed:
-                    events = events_of(client, **body)
-                    text = "".join(e["choices"][0]["text"] for e in events)
-                    path = events[-1]["choices"][0]["path"]
-                else:
-                    (choice,) = ask(client, **body)["choices"]
-                    text, path = choice["text"], choice["path"]
-                metrics = client.get("/metrics").text
-            assert text == service.tokenizer.decode(ids[num_prompt:])
-            assert path == paths[3]
-            moves = [i for i in range(1, 4) if paths[i] != paths[i - 1]]
-            assert f"dipaco_reroutes_total {len(moves)}.0" in metrics
-            read_again = sum(num_prompt + 3 * i for i in moves)
-            assert f"dipaco_reroute_tokens_total {read_again}.0" in metrics
-
-
 def test_route_returns_path_modules_and_scores_best_first(service, client, prompts):
     for prompt in prompts[:4]:
         path, ids = path_and_ids(service, prompt)
@@ -393,20 +336,6 @@ def test_route_returns_path_modules_and_scores_best_first(service, client, promp
         assert len(scores) == 4
         assert route["prompt_tokens"] == len(ids)
         assert route["routed_tokens"] == min(len(ids), 32)
-
-
-def test_the_model_lists_its_levels_and_modules(client):
-    model, *_ = client.get("/v1/models").json()["data"]
-    assert model["id"] == "toy"
-    assert model == client.get("/v1/models/toy").json()
-    card = model["dipaco"]
-    assert (card["num_paths"], card["context"], card["prefix_tokens"]) == (4, 64, 32)
-    assert "distance" in card["score_meaning"]
-    assert [level["modules"] for level in card["levels"]] == [
-        ["early/0000", "early/0001"],
-        ["late/0000", "late/0001"],
-    ]
-    assert card["parameters_total"] == 2 * card["parameters_per_path"]
 
 
 def test_examples_are_of_the_runs_own_text_and_there_are_none_where_none_are_known(

@@ -16,32 +16,22 @@ from dipaco.serving.prompt_router import PromptRouter
 
 # What the dashboard of vLLM's repository asks for
 # (`examples/online_serving/prometheus_grafana/grafana.json`).
-ASKED_FOR = [
-    "vllm:e2e_request_latency_seconds_bucket",
-    "vllm:e2e_request_latency_seconds_sum",
-    "vllm:e2e_request_latency_seconds_count",
-    "vllm:prompt_tokens_total",
-    "vllm:generation_tokens_total",
-    "vllm:time_per_output_token_seconds_bucket",
-    "vllm:time_per_output_token_seconds_sum",
-    "vllm:time_per_output_token_seconds_count",
-    "vllm:inter_token_latency_seconds_bucket",
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:time_to_first_token_seconds_bucket",
-    "vllm:time_to_first_token_seconds_sum",
-    "vllm:time_to_first_token_seconds_count",
-    "vllm:kv_cache_usage_perc",
-    "vllm:request_prompt_tokens_bucket",
-    "vllm:request_generation_tokens_bucket",
-    "vllm:request_success_total",
-    "vllm:request_queue_time_seconds_sum",
-    "vllm:request_prefill_time_seconds_sum",
-    "vllm:request_decode_time_seconds_sum",
-    "vllm:request_max_num_generation_tokens_sum",
-]
-
-
+HISTOGRAMS = (
+    *(
+        "e2e_request_latency_seconds",
+        "time_per_output_token_seconds",
+        "inter_token_latency_seconds",
+    ),
+    "time_to_first_token_seconds",
+)
+ASKED_FOR = {
+    *(f"{name}_{part}" for name in HISTOGRAMS[:2] for part in ("bucket", "sum", "count")),
+    *(f"{name}_bucket" for name in (*HISTOGRAMS, "request_prompt_tokens")),
+    *("request_generation_tokens_bucket", "request_max_num_generation_tokens_sum"),
+    *(f"request_{stage}_time_seconds_sum" for stage in ("queue", "prefill", "decode")),
+    *(f"{name}_total" for name in ("prompt_tokens", "generation_tokens", "request_success")),
+    *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
+}
 STAGES = ("queue", "prefill", "decode")
 
 
@@ -55,6 +45,12 @@ def samples(client):
         for sample in family.samples
         if sample.name.startswith("vllm:")
     }
+
+
+def test_programs_of_routing_and_of_the_loop_are_counted_together_at_the_start(service):
+    assert {total for _, _, total in service.told} == {len(service.told)}
+    assert service.told[0][0] == "compiling routing of 1 prompt"
+    assert service.told[-1][0].startswith("timing ")
 
 
 def test_hits_and_misses_are_times_that_a_path_was_asked_for(service, prompts):
@@ -86,7 +82,7 @@ def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prom
             labels = {"model_name": model, "engine": "0"} | more
             return found[f"vllm:{name}", frozenset(labels.items())]
 
-        assert {name for name, _ in found} >= set(ASKED_FOR)
+        assert {name.removeprefix("vllm:") for name, _ in found} >= ASKED_FOR
         tokens = answer["usage"]["prompt_tokens"]
         assert value("prompt_tokens_total") == 2 * tokens, "a request is a choice"
         assert value("generation_tokens_total") == 24

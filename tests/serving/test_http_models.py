@@ -26,6 +26,11 @@ def test_every_arm_with_a_release_is_a_model_and_the_served_one_comes_first(clie
         assert card["is_routed"] == (card["num_paths"] == 4) == (model["id"] == "toy")
         assert (card["score_meaning"] is not None) == card["is_routed"]
     assert models[1]["dipaco"]["levels"][0]["modules"] == ["all/0000"]
+    card = models[0]["dipaco"]
+    assert (card["context"], card["prefix_tokens"]) == (64, 32)
+    names = [level["modules"] for level in card["levels"]]
+    assert names == [["early/0000", "early/0001"], ["late/0000", "late/0001"]]
+    assert card["parameters_total"] == 2 * card["parameters_per_path"]
     message = error_of(client.get("/v1/models/gpt"), 404, "model", "model_not_found")
     assert "`toy/dense`" in message
 

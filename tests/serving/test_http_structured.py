@@ -21,7 +21,6 @@ from dipaco.model.lm import forward
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 pytest.importorskip("llguidance", reason="it is in the `serve` extra")
 
-from starlette.testclient import TestClient
 
 from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocabulary
@@ -29,8 +28,7 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
-from dipaco.serving.http.app import REQUEST_THREADS, HttpSettings, make_app
-from dipaco.serving.http.chat_template import ChatTemplate
+from dipaco.serving.http.app import REQUEST_THREADS, make_app
 from tests.support.serving_rig import error_of
 
 SCHEMA = {
@@ -240,30 +238,6 @@ def test_without_the_package_a_sentence_says_so(client, monkeypatch):
     assert "`llguidance`" in message
 
 
-def test_chats_are_structured_for_the_official_client(service, tmp_path):
-    openai = pytest.importorskip("openai", reason="the official client is in the `test` extra")
-    pydantic = pytest.importorskip("pydantic", reason="it comes with the official client")
-
-    class Answer(pydantic.BaseModel):
-        sure: bool
-        digits: int = pydantic.Field(ge=0, le=99)
-
-    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    chat = ChatTemplate(tmp_path / "chat_template.jinja", service.tokenizer.file)
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
-        official = openai.OpenAI(
-            api_key="none", base_url="http://testserver/v1", http_client=client, max_retries=0
-        )
-        for seed in range(5):
-            completion = official.chat.completions.parse(
-                model="toy",
-                messages=[{"role": "user", "content": "jiji"}],
-                response_format=Answer,
-                seed=seed,
-            )
-            assert 0 <= completion.choices[0].message.parsed.digits <= 99
-
-
 def test_a_schema_is_compiled_once_and_not_by_the_loop_however_large_it_is(
     service, client, monkeypatch
 ):
@@ -384,16 +358,6 @@ def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
     else:
         assert {str(answer) for answer in answers} == {str(GrammarFailed(problem="attempt 1"))}
         assert str(again[0]) == str(GrammarFailed(problem="attempt 2"))
-
-
-def test_a_vocabulary_without_an_end_ends_with_the_grammar(service):
-    text = service.tokenizer.library.to_str()
-    grammars = Grammars(GrammarVocabulary(text, service.model.vocab_size, None))
-    state = grammars.begin('{"enum": [true, 17]}', [], frozenset())
-    for token in service.tokenizer.encode(["17"])[0].tolist():
-        assert not state.is_complete
-        state.add(token)
-    assert state.is_complete
 
 
 def test_without_an_end_token_the_first_token_is_one_like_any_other():

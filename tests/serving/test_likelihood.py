@@ -56,15 +56,6 @@ def test_prompts_go_where_evaluation_sends_them_by_paths_that_stay_in_memory(
     assert service.routing_stats() == before
 
 
-def test_a_prompt_compiles_nothing_after_the_warm_up(service):
-    compiled = prefix_scores._log_likelihoods
-    compiled.clear_cache()
-    WarmUp().run(service._dispatcher.programs())
-    assert compiled._cache_size() == 1
-    route(service, service.releases.current, np.arange(100, 120, dtype=np.int32))
-    assert compiled._cache_size() == 1
-
-
 def test_a_prompt_compiles_nothing_on_any_device_after_the_warm_up(tiny, limits):
     """Nor where the first path of a device cannot be read."""
     settings = ServiceSettings(limits=limits, rule="likelihood")
@@ -88,14 +79,6 @@ def test_a_prompt_compiles_nothing_on_any_device_after_the_warm_up(tiny, limits)
         route(service, served, np.arange(100, 120, dtype=np.int32))
         assert service.routing_stats().prefills == 4, "each path has read it"
         assert compiled._cache_size() == 2
-
-
-def test_a_path_that_cannot_be_read_does_not_stop_the_warm_up(service, monkeypatch):
-    def missing(modules):
-        raise ObjectMissing(file="modules/x")
-
-    monkeypatch.setattr(service._dispatcher._scorer, "_pin", missing)
-    WarmUp().run(service._dispatcher.programs())
 
 
 def test_the_cost_of_routing_is_in_the_metrics(service, prompts):

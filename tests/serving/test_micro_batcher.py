@@ -48,10 +48,6 @@ def computed_at_once():
         yield compute_all
 
 
-def test_a_single_call_is_a_batch_of_one():
-    assert MicroBatcher(lambda inputs: [len(inputs)], 4).compute("?") == 1
-
-
 def test_calls_during_a_batch_make_the_next_one_in_order(computed_at_once):
     slow, answers = computed_at_once([1, 2, 3, 4, 5, 6, 7])
     assert [answer.result(30) for answer in answers] == [2, 4, 6, 8, 10, 12, 14]

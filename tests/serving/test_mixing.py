@@ -64,63 +64,17 @@ def batch_of(parts, num_rows, grammar=None):
     return batch
 
 
-def loop_over(path_of, grammars=None):
-    """A loop over the paths of the grid, with every program compiled."""
-    loop = Loop(
-        CONFIG,
-        lambda release, path: contextlib.nullcontext(path_of(path)),
-        limits=LIMITS,
-        levels=GRID,
-        grammars=grammars,
-    )
+def loop_over(path_of, grammars=None, limits=LIMITS):
+    """A loop over the paths of the grid."""
+    parts_of = lambda release, path: contextlib.nullcontext(path_of(path))  # noqa: E731
+    return Loop(CONFIG, parts_of, limits=limits, levels=GRID, grammars=grammars)
+
+
+def warm_loop_over(path_of, grammars=None):
+    """The same with every program compiled."""
+    loop = loop_over(path_of, grammars)
     loop.warm_up(path_of(0))
     return loop
-
-
-@pytest.fixture(scope="module")
-def loop():
-    return loop_over(path_of)
-
-
-@pytest.mark.slow
-def test_rows_of_nine_paths_share_their_steps_and_get_the_tokens_they_get_alone(loop, monkeypatch):
-    rng = np.random.default_rng(0)
-    warm = SamplingSettings(temperature=1.0, top_k=20, repetition_penalty=1.2)
-    requests = [
-        request(
-            rng.integers(0, CONFIG.vocab_size, rng.integers(1, 40)).tolist(),
-            path=number % SIDE**2,
-            release="ab"[number // 20],
-            max_new_tokens=int(rng.integers(1, 20)),
-            sampling=(SamplingSettings(), warm)[number % 2],
-            seed=number,
-            num_logprobs=3 if number % 5 == 0 else None,
-        )
-        for number in range(30)
-    ]
-    sizes, divide = [], loop._pool.mixer.divide
-
-    def watching(batches):
-        steps = divide(batches)
-        sizes.extend(len(step.batches) for step in steps)
-        return steps
-
-    monkeypatch.setattr(loop._pool.mixer, "divide", watching)
-    streams = []
-    for number, each in enumerate(requests):  # while others are being served
-        streams.append(loop.submit(each))
-        if number % 3 == 0:
-            loop.run_once()
-    run_until_idle(loop)
-    assert max(sizes) > 4
-    for each, stream in zip(requests, streams, strict=True):
-        alone = loop.submit(each)
-        run_until_idle(loop)
-        (tokens, finish), (expected, _) = read(stream), read(alone)
-        assert [token.id for token in tokens] == [token.id for token in expected]
-        for token, other in zip(tokens, expected, strict=True):
-            assert token.logprob == pytest.approx(other.logprob, abs=1e-4)
-        assert finish.reason == "length"
 
 
 @pytest.mark.slow
@@ -129,7 +83,10 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
 ):
     device = jax.local_devices()[-1]
     moved = functools.cache(lambda number: jax.device_put(prepared(number), device))
-    loops = loop_over(path_of, grammars), loop_over(functools.partial(path_of, of=moved), grammars)
+    loops = (
+        warm_loop_over(path_of, grammars),
+        warm_loop_over(functools.partial(path_of, of=moved), grammars),
+    )
     names = {"type": "string", "pattern": "^[a-d]{2,9}$"}
     schema = json.dumps(
         {"type": "object", "properties": {"a": names, "b": names}, "required": ["a", "b"]}
@@ -174,9 +131,8 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
     assert len(compilations) == before
 
 
-def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_token(
-    loop, monkeypatch
-):
+def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_token(monkeypatch):
+    loop = loop_over(path_of, limits=dataclasses.replace(LIMITS, rows=6))
     requests = [request(range(i, i + 9), path=4 * i, max_new_tokens=40) for i in range(2)]
     alone = []
     for each in requests:
@@ -208,16 +164,6 @@ def test_the_tiles_for_rows_spread_in_any_way_hold_any_rows_of_a_level(num_rows,
 def as_columns(monkeypatch):
     """A machine that has tokens as columns."""
     monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: False)
-
-
-@pytest.mark.parametrize(
-    ("num_modules", "tiles", "most", "columns"),
-    [(1, 1, 1, 64), (8, 8, 15, 8), (16, 16, 22, 8), (60, 60, 60, 8), (256, 64, 64, 2)],
-)
-def test_the_tiles_of_64_rows(num_modules, tiles, most, columns, as_columns):
-    level = LevelShape((), num_modules)
-    assert tile_shape(level, StepShape(64, Spread.EVEN)) == (tiles, columns)
-    assert tile_shape(level, StepShape(64, Spread.ANY)) == (most, columns)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +257,7 @@ def test_rows_whose_modules_are_stacked_get_the_tokens_they_get_alone(
             held[seed] = jax.tree.map(lambda leaf: jax.device_put(leaf, device), own)
         return held[seed]
 
-    loop = loop_over(lambda path: path_of(path, of=module_of))
+    loop = warm_loop_over(lambda path: path_of(path, of=module_of))
     together = SimpleNamespace(of=lambda block: float(isinstance(block.rows, int)))
     monkeypatch.setattr(loop.mixer, "times", together)
     shapes, parts_of = set(), loop.mixer.parts

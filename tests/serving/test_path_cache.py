@@ -47,15 +47,6 @@ class Disk:
         return {part: f"{part} of {receipt.digest}" for part in parts}
 
 
-def test_a_path_is_the_union_of_its_modules():
-    with PathCache(Disk().load, 1000).pin(modules_of(5)) as parts:
-        assert parts == {
-            "block_00": "block_00 of early/0001",
-            "embed": "embed of early/0001",
-            "head": "head of late/0002",
-        }
-
-
 def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
     disk = Disk()
     cache = PathCache(disk.load, 1000)

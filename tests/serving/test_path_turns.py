@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import threading
 
-import pytest
-
 from dipaco.receipt import Receipt
 from dipaco.serving import path_admission, path_reads
 from dipaco.serving.path_admission import PathAdmission
@@ -47,21 +45,6 @@ class Requests:
 
 def within_30_seconds(run):
     return asyncio.run(asyncio.wait_for(run(), 30))
-
-
-@pytest.mark.parametrize("num_fitting", [1, 3])
-def test_a_client_that_asks_for_many_paths_keeps_no_other_waiting_for_all_of_them(num_fitting):
-    async def run():
-        requests = Requests(memory_for(num_fitting))
-        flood = [requests.begin("flood", each) for each in paths_of("flood")]
-        await asyncio.sleep(0)
-        others = [requests.begin(client, path(client)) for client in ("one", "two")]
-        await asyncio.gather(*flood, *others)
-        return requests.order
-
-    order = within_30_seconds(run)
-    # Those that get room together may be read in any order.
-    assert {"one", "two"} <= set(order[: 2 * num_fitting + 2]), order
 
 
 def test_a_client_with_two_requests_waits_for_no_more_than_one_of_another_between_them():

@@ -13,7 +13,7 @@ from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
 from dipaco.serving.path_cache import PathCache
-from dipaco.serving.releases import ReleaseHealth, ServedReleases, check_consistent
+from dipaco.serving.releases import ReleaseHealth, ServedReleases
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
@@ -320,10 +320,6 @@ def test_a_release_chosen_by_phase_stays(rewound, notices, limits):
         assert service.releases.current.release.phase == 1
     with pytest.raises(NotAvailable, match="at phase 7"):
         Service(rewound.folder, ServiceSettings(phase=7))
-
-
-def test_a_release_of_this_run_is_consistent(service):
-    check_consistent(service.run, service.releases.current.release)
 
 
 def test_a_broken_module_is_tried_again_after_a_while(service):

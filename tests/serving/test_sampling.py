@@ -17,7 +17,8 @@ from dipaco.serving.decoding.sampling import (
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
 NUM_DRAWS = 2000
-NOTHING_SEEN = np.zeros((NUM_DRAWS, 1), np.int32), np.zeros(NUM_DRAWS, np.int32)
+SLOTS = 6  # of every history: one program draws
+NOTHING_SEEN = np.zeros((NUM_DRAWS, SLOTS), np.int32), np.zeros(NUM_DRAWS, np.int32)
 draw = jax.jit(sample)
 
 
@@ -57,7 +58,7 @@ def test_tokens_are_drawn_with_their_probability(settings, expected):
 def test_a_repetition_penalty_changes_only_tokens_that_were_seen():
     # All logits are negative here, so a penalty of 2 doubles them: squares the probability.
     # Token 2 is in the history's second slot, beyond the length of a row of one token.
-    seen = np.full((NUM_DRAWS, 2), [1, 2], np.int32), np.ones(NUM_DRAWS, np.int32)
+    seen = np.full((NUM_DRAWS, SLOTS), [1, *[2] * 5], np.int32), np.ones(NUM_DRAWS, np.int32)
     weights = np.array([0.1, 0.16, 0.2, 0.3])
     shares = _shares(history=seen, repetition_penalty=2.0)
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.04)
@@ -75,7 +76,8 @@ def test_presence_and_frequency_penalties_count_the_tokens_that_were_made():
         * (NUM_DRAWS // 2),
         prompt_lengths=[2] * NUM_DRAWS,
     )
-    history = np.full((NUM_DRAWS, 6), [3, 3, 1, 2, 1, 0], np.int32), np.full(NUM_DRAWS, 5, np.int32)
+    seen = np.full((NUM_DRAWS, SLOTS), [3, 3, 1, 2, 1, 0], np.int32)
+    history = seen, np.full(NUM_DRAWS, 5, np.int32)
     logits_BV = np.repeat(LOGITS[None], NUM_DRAWS, axis=0)
     tokens = np.asarray(draw(logits_BV, rows, uniforms(0, NUM_DRAWS), *history))
     weights = np.exp(LOGITS - [0, 0.5 + 2 * 0.25, 0.5 + 0.25, 0])
@@ -83,22 +85,6 @@ def test_presence_and_frequency_penalties_count_the_tokens_that_were_made():
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.05)
     others = np.bincount(tokens[1::2], minlength=4) / (NUM_DRAWS // 2)
     np.testing.assert_allclose(others, [0.1, 0.4, 0.2, 0.3], atol=0.05)
-
-
-def test_a_bias_is_added_to_the_logits_of_its_tokens():
-    bias = (0, float(np.log(4))), (3, -100.0)
-    expected = np.array([0.4, 0.4, 0.2, 0])
-    np.testing.assert_allclose(_shares(logit_bias=bias), expected, atol=0.04)
-    np.testing.assert_array_equal(_shares(logit_bias=((2, 1.0),), temperature=0.0), [0, 0, 1, 0])
-
-
-def test_each_row_is_drawn_by_its_own_settings():
-    settings = [SamplingSettings(), SamplingSettings(temperature=1.0, top_k=2)] * 500
-    logits_BV = np.repeat(LOGITS[None], 1000, axis=0)
-    history = np.zeros((1000, 1), np.int32), np.zeros(1000, np.int32)
-    tokens = np.asarray(draw(logits_BV, stack_settings(settings), uniforms(1, 1000), *history))
-    assert set(tokens[::2]) == {1}
-    assert set(tokens[1::2]) == {1, 3}
 
 
 @pytest.mark.parametrize(
@@ -160,11 +146,11 @@ def test_rounding_changes_few_draws():
     noise_BV = rng.normal(0, 1e-6, logits_BV.shape).astype(np.float32)
     num_changed = sum(
         np.sum(np.asarray(draw(logits_BV, rows, each, *history) != other))
-        for each in np.split(uniforms(1, 300 * num_rows), 300)
+        for each in np.split(uniforms(1, 75 * num_rows), 75)
         for other in [draw(logits_BV + noise_BV, rows, each, *history)]
     )
-    # Of 4,800; along one sum over all tokens 16 were.
-    assert num_changed <= 2
+    # Of 1,200; along one sum over all tokens four were.
+    assert num_changed <= 1
 
 
 @pytest.mark.parametrize("vocabulary", [3, 64, 200])

@@ -187,7 +187,8 @@ def test_paths_on_eight_devices_make_the_texts_of_one_device(spec):
     assert makes_tokens == [0, 0, 1, 0, 1, 0, 0, 0]
 
 
-def test_a_device_without_room_keeps_no_path_of_another_device_waiting():
+def test_a_device_without_room_keeps_no_path_of_another_device_waiting(monkeypatch):
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.02)
     load = lambda receipt: {"head": receipt.digest}  # noqa: E731
     caches = [PathCache(load, max_bytes=100) for _ in range(2)]
     paths = [

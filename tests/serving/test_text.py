@@ -43,25 +43,6 @@ def test_tokens_added_one_by_one_give_the_text_that_the_tokenizer_decodes(tokeni
     assert "".join(parts) + characters.end() == tokenizer.decode(ids)
 
 
-def test_a_character_comes_out_when_it_is_complete():
-    characters = Characters()
-    assert [characters.add(bytes([byte])) for byte in "😀a".encode()] == ["", "", "", "😀", "a"]
-
-
-def test_sentencepiece_spellings_of_spaces_and_lone_bytes_are_understood(tmp_path):
-    import tokenizers
-
-    vocabulary = {"<unk>": 0, "<0xF0>": 1, "<0x9F>": 2, "\u2581the": 3, "cat": 4}
-    library = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab=vocabulary, merges=[], byte_fallback=True)
-    )
-    decoders = tokenizers.decoders
-    library.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
-    library.save(str(tmp_path / "tokenizer.json"))
-    pieces = token_bytes(load_tokenizer(tmp_path / "tokenizer.json"), len(vocabulary))
-    assert pieces == (b"<unk>", b"\xf0", b"\x9f", b" the", b"cat")
-
-
 WORDS = [
     "[UNK]",
     "the",
@@ -416,11 +397,3 @@ def test_a_character_of_prompt_and_answer_is_written_when_it_is_whole():
         texts = [writer.echo("a\ufffd", tokens[:2]).text] if has_echo else []
         texts += [writer.add(tokens[2]).text, writer.add(tokens[4]).text]
         assert "".join(texts) == ("a\ufffdb" if has_echo else "b")
-
-
-def test_a_token_after_half_a_character_has_the_offset_after_it():
-    writer = TextWriter([b"\xe2", b"x"])
-    assert writer.add(Token(0, 0.0, ())).tokens == []
-    piece = writer.add(Token(1, 0.0, ()))
-    assert piece.text == "\ufffdx"
-    assert [token.offset for token in piece.tokens] == [0, 1]

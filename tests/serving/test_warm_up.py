@@ -42,13 +42,6 @@ def test_a_loop_announces_as_many_programs_as_it_has_each_by_its_own_name():
     assert {"decoding 1 row of 32 tokens", "decoding 4 rows of 64 tokens"} < compiled
 
 
-def test_once_it_is_stopped_no_other_program_begins():
-    said = []
-    warm_up = WarmUp(lambda *told: said.append(told))
-    warm_up.run([WarmUpProgram("a", warm_up.stop), WarmUpProgram("b", lambda: said.append("b"))])
-    assert said == [("compiling a", 0, 1)]
-
-
 def test_a_program_for_which_there_may_be_no_room_is_a_sentence(tmp_path, monkeypatch):
     """XLA would end the process."""
     maps, most = tmp_path / "maps", tmp_path / "max_map_count"
@@ -100,16 +93,3 @@ def test_the_least_of_a_few_rounds_counts(monkeypatch):
     seconds = measure(kinds, lambda: None).seconds
     assert seconds == {few: 1, many: 5}, "what compiles or gathers is not counted"
     assert started == ["few", "many"] + 3 * (2 * ["few"] + 2 * ["many"])
-
-
-def test_a_service_counts_routing_and_the_loop_together(tiny, limits):
-    pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-    from dipaco.serving.service import Service, ServiceSettings
-
-    said = []
-    with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as service:
-        service.start(WarmUp(lambda *told: said.append(told)))
-    totals = {total for _, _, total in said}
-    assert totals == {len(said)}
-    assert said[0][0] == "compiling routing of 1 prompt"
-    assert said[-1][0].startswith("timing ")

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+from dipaco.cli.main import main
 from tests.launch.conftest import is_alive, wait_until
 from tests.support.server_process import LONG, Server
 
@@ -240,17 +241,19 @@ def test_replicas_do_not_outlive_a_killed_front_end(cluster, tiny, command_cache
         front_end.connect().connect()
 
 
-def test_bad_options_are_refused_before_a_cluster_is_used(dipaco, tiny):
+def test_bad_options_are_refused_before_a_cluster_is_used(dipaco, tiny, capsys):
     def error_of(*options):
-        ended = dipaco("serve", "--run", tiny.folder, "--engine", "ray", *options)
-        assert (ended.code, ended.out) == (2, "")
-        return ended.err
+        assert main(["serve", "--run", str(tiny.folder), "--engine", "ray", *options]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        return said.err
 
     for given in ("0", "0..3", "3..2", "many", "1.."):
         assert f"`--replicas` is {given!r}" in error_of("--replicas", given)
     assert "--cpus-per-replica" in error_of("--cpus-per-replica", "0")
-    assert "--memory-fraction" in error_of("--memory-fraction", "2")
-    assert "no answer" in error_of("--address", "127.0.0.1:1")
+    ended = dipaco("serve", "--run", tiny.folder, "--engine", "ray", "--address", "127.0.0.1:1")
+    assert (ended.code, ended.out) == (2, "")
+    assert "no answer" in ended.err
 
 
 def test_a_replica_that_does_not_see_the_run_folder_fails(tmp_path):

@@ -88,9 +88,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank(item), item.get_closest_marker("slow") is None))
 
 
+SERVED = ("http_", "likelihood", "releases", "rerouting", "short_tokenizer")  # they ask the run
+
+
 class _ByFile(LoadFileScheduling):
     """Tests of a file are run in one process, for their fixtures; so are all that need the Ray
-    cluster, and all that ask the served run: one is started.
+    cluster, all that ask the served run, and all others of serving: each has its programs.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -98,7 +101,8 @@ class _ByFile(LoadFileScheduling):
         needs_ray = "test_ray" in file or ("test_engines.py" in file and nodeid.endswith("[ray]"))
         if needs_ray:
             return "ray"
-        return "http" if "serving/test_http_" in file else file
+        room, _, name = file.rpartition("serving/test_")
+        return file if not room else "http" if name.startswith(SERVED) else "loop"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:

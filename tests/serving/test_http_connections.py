@@ -1,0 +1,178 @@
+"""Clients that send or read badly, over a socket, and connections beyond the limit."""
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.support.server_process import until
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from starlette.applications import Starlette
+
+from dipaco.serving.http import connection_limit
+
+REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
+
+
+@pytest.mark.slow
+def test_a_client_that_sends_nothing_or_endless_headers_is_disconnected(narrow_port):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as silent:
+        assert silent.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as endless:
+        endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\nX-Long: " + b"z" * 70_000)
+        assert endless.recv(100).startswith(b"HTTP/1.1 4")
+
+
+def test_a_second_request_without_a_complete_head_is_disconnected(narrow_port):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+        slow.sendall(b"G")
+        while slow.recv(1000):
+            pass
+
+
+@pytest.mark.parametrize("size", [66_000, 3_000_000])
+def test_a_large_body_does_not_count_as_headers_however_it_arrives(narrow_port, size):
+    body = json.dumps(REQUEST | {"max_tokens": 1}).encode().ljust(size)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n"
+    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        for pieces in ([head + body], [head, body], [head + body[:100], body[100:]], [head + body]):
+            for piece in pieces:
+                client.sendall(piece)
+                time.sleep(0.05)
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())["object"]) == (200, "text_completion")
+
+
+def test_many_requests_in_one_packet_do_not_count_as_long_headers(narrow_port):
+    one = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        client.sendall(3000 * one)
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 3000:
+            found += (more := client.recv(1 << 20))
+            assert more, found[-500:]
+
+
+def test_an_offer_to_upgrade_to_http_2_is_ignored(narrow_port):
+    url = f"http://127.0.0.1:{narrow_port}/v1/completions"
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAM"}
+    read = httpx.post(url, json=REQUEST | {"max_tokens": 1}, headers=offer, timeout=60)
+    assert (read.status_code, read.json()["usage"]["completion_tokens"]) == (200, 1)
+
+
+def test_a_client_that_reads_nothing_counts_as_disconnected(narrow_port):
+    body = REQUEST | {"n": 30, "max_tokens": 50, "temperature": 1, "logprobs": 5, "stream": True}
+    url = f"http://127.0.0.1:{narrow_port}"
+    read = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert read.text.endswith("[DONE]\n\n")
+    assert "dipaco_hang_ups_total 0.0" in httpx.get(f"{url}/metrics").text
+    body = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        idle.connect(("127.0.0.1", narrow_port))
+        idle.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        for _ in range(60):
+            metrics = httpx.get(f"{url}/metrics").text
+            if "dipaco_hang_ups_total 1.0" in metrics:
+                break
+            time.sleep(0.25)
+        else:
+            raise AssertionError(metrics)
+        received = idle.recv(1000)  # what had been sent before
+        assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_of_too_many_connections_those_whose_clients_are_silent_go_first(crowded_port):
+    body = json.dumps(REQUEST | {"n": 30, "max_tokens": 50, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
+    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    with contextlib.ExitStack() as opened:
+
+        def connect(content=b""):
+            client = socket.create_connection(("127.0.0.1", crowded_port), timeout=60)
+            client.sendall(content)
+            return opened.enter_context(client)
+
+        reader = connect(head + body)
+        assert reader.recv(15) == b"HTTP/1.1 200 OK"
+        kept_alive = httpx.Client(base_url=f"http://127.0.0.1:{crowded_port}")
+        opened.enter_context(kept_alive)
+        assert kept_alive.get("/healthz").status_code == 200
+        silent = [connect(start) for start in (b"", b"GET /he", head, head + body[:9]) * 10]
+        for _ in range(3):
+            url = f"http://127.0.0.1:{crowded_port}/healthz"
+            assert httpx.get(url, timeout=10).json()["status"] == "ok"
+        for client in silent[:18]:
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        received = b""
+        while not received.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+            received += (more := reader.recv(1 << 20))
+            assert more, received[-200:]
+
+
+def test_a_refused_connection_is_told_why(crowded_port, monkeypatch):
+    monkeypatch.setattr(connection_limit.ConnectionLimit, "waits", lambda *_: None)
+    with contextlib.ExitStack() as opened:
+        for _ in range(20):
+            opened.enter_context(socket.create_connection(("127.0.0.1", crowded_port)))
+        client = socket.create_connection(("127.0.0.1", crowded_port), timeout=30)
+        answer = http.client.HTTPResponse(opened.enter_context(client))
+        answer.begin()
+        assert (answer.status, answer.getheader("Retry-After")) == (503, "1")
+        assert json.loads(answer.read())["error"]["code"] == "too_many_connections"
+
+
+def test_when_every_connection_is_being_answered_the_next_one_is_refused():
+    class Client:
+        end = None
+
+        def shed(self):
+            self.end = "shed"
+
+        def refuse(self):
+            self.end = "refused"
+
+    limit, clients = connection_limit.ConnectionLimit(2), [Client() for _ in range(6)]
+    for client in clients[:2]:
+        limit.opened(client)
+        limit.is_served(client)
+    limit.opened(clients[2])
+    limit.waits(clients[0])
+    limit.waits(clients[1])
+    limit.opened(clients[3])
+    limit.closed(clients[1])
+    limit.opened(clients[4])
+    limit.opened(clients[5])
+    assert [client.end for client in clients] == ["shed", None, "refused", "shed", None, None]
+
+
+def test_a_signal_during_the_handling_of_another_counts_as_the_second():
+    from dipaco.serving.http.server import _Server, http_config
+
+    notices, is_cut_off = [], threading.Event()
+
+    def say(sentence):
+        notices.append(sentence)
+        server._on_signal(signal.SIGTERM, None)  # the handler of the first is still running
+
+    server = _Server(http_config(Starlette()), 3600, say, is_cut_off.set)
+    server._on_signal(signal.SIGTERM, None)
+    server._on_signal(signal.SIGTERM, None)  # a third changes nothing
+    assert is_cut_off.wait(60)
+    until(lambda: server.force_exit)
+    assert server.should_exit
+    assert len(notices) == 1
