@@ -155,14 +155,17 @@ QUESTIONS = {
 SHORT, LONG = 10, 1000
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+ON_BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=ON_BOTH)
 def histories(request, tmp_path_factory):
     """Two runs that a test may ask."""
     with two_runs(request, tmp_path_factory) as ledgers:
         yield ledgers
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=ON_BOTH)
 def two_to_change(request, tmp_path_factory):
     """Two runs that a test may go on with."""
     with two_runs(request, tmp_path_factory) as ledgers:

@@ -13,6 +13,7 @@ from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import FIRST_KINDS, Task
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
+    DATABASES,
     IntegrityError,
     checked,
     contribution,
@@ -28,6 +29,8 @@ from tests.control.conftest import (
     stage,
     trained,
 )
+
+pytestmark = pytest.mark.parametrize("place", DATABASES[:2], indirect=True)
 
 
 def test_reading_a_fact_before_it_is_recorded_names_what_is_missing(ledger):

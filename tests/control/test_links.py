@@ -268,6 +268,7 @@ def test_a_worker_that_is_cut_off_for_longer_than_its_lease_records_nothing(work
     assert bo.ledger.queue.task_counts()["prepare", ""] == {"done": 1}
 
 
+@pytest.mark.slow
 def test_a_run_over_a_link_that_comes_and_goes_does_every_task_once(workers, plan, connections):
     """Flapping: each time until the worker has noticed, and until it has gone on. A claim whose
     answer was lost costs a lease.

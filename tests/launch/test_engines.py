@@ -120,7 +120,8 @@ def test_stop_asks_workers_to_end_and_then_kills_the_remaining_ones(engine, tmp_
     engine.start(Dummy(str(tmp_path)), "polite")
     engine.start(Dummy(str(tmp_path), how="deaf"), "deaf")
     polite, deaf = pid_of(tmp_path, "polite"), pid_of(tmp_path, "deaf")
-    ended = {end.name: end.code for end in engine.stop(grace_seconds=3)}
+    grace_seconds = 0.5 if isinstance(engine, LocalEngine) else 3
+    ended = {end.name: end.code for end in engine.stop(grace_seconds)}
     assert ended == {"polite": 0, "deaf": -9}
     wait_until(lambda: not is_alive(polite) and not is_alive(deaf), "both are gone", 10)
 

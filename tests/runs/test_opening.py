@@ -148,7 +148,7 @@ def test_a_run_with_facts_refuses_another_config(half, copy_of):
     assert "Nothing was changed" in str(raised.value)
 
 
-def test_what_the_report_reckons_with_may_change_and_what_is_kept_may_not(dipaco, tiny, copy_of):
+def test_what_the_report_reckons_with_may_change_and_what_is_kept_may_not(here, tiny, copy_of):
     """Nothing is trained again; the report is written again."""
     copy = copy_of(tiny)
     with reading(copy.folder) as run:
@@ -158,7 +158,7 @@ def test_what_the_report_reckons_with_may_change_and_what_is_kept_may_not(dipaco
         create_or_open(copy.folder, dataclasses.replace(before, retention=kept))
 
     words = ("--set", "report.link_megabits=5,100")
-    ended = dipaco("train", copy.config, "--run", copy.folder, *words)
+    ended = here("train", copy.config, "--run", copy.folder, *words)
     assert ended.code == 0, ended.err
     report = json.loads((copy.folder / "report.json").read_text())
     assert all(list(row["link_seconds"]) == ["5", "100"] for row in report["rows"])
@@ -169,21 +169,21 @@ def test_what_the_report_reckons_with_may_change_and_what_is_kept_may_not(dipaco
         assert run.ledger.facts.receipts_at("modular", 2) == facts
 
 
-def test_a_finished_run_of_another_program_reckons_with_other_links_too(dipaco, tiny, copy_of):
+def test_a_finished_run_of_another_program_reckons_with_other_links_too(here, tiny, copy_of):
     copy = copy_of(tiny)
     with reading(copy.folder) as run:
         other = run.ledger.meta.get("version").replace("+", "+0")
         run.ledger._database.change("change_meta", key="version", value=other)
-    ended = dipaco("train", copy.config, "--run", copy.folder, "--set", "report.link_megabits=5")
+    ended = here("train", copy.config, "--run", copy.folder, "--set", "report.link_megabits=5")
     assert ended.code == 0, ended.err
     assert "time at 5" in ended.out
     with reading(copy.folder) as run:
         assert run.ledger.queue.is_finished()
 
 
-def test_a_command_that_is_refused_leaves_the_report_as_it_was(dipaco, tiny, half, copy_of):
+def test_a_command_that_is_refused_leaves_the_report_as_it_was(here, tiny, half, copy_of):
     copy, words = copy_of(tiny), ("--set", "report.link_megabits=5")
-    ended = dipaco("train", copy.config, "--run", copy.folder, *words, "--init-from", copy.folder)
+    ended = here("train", copy.config, "--run", copy.folder, *words, "--init-from", copy.folder)
     assert ended.code == 2
     with reading(copy.folder) as run:
         assert run.config.report == ReportSettings()
@@ -192,7 +192,7 @@ def test_a_command_that_is_refused_leaves_the_report_as_it_was(dipaco, tiny, hal
     with reading(unfinished.folder) as run:
         other = run.ledger.meta.get("version").replace("+", "+0")
         run.ledger._database.change("change_meta", key="version", value=other)
-    ended = dipaco("train", unfinished.config, "--run", unfinished.folder, *words)
+    ended = here("train", unfinished.config, "--run", unfinished.folder, *words)
     assert ended.code == 2
     assert "Nothing was changed" in ended.err
     with reading(unfinished.folder) as run:

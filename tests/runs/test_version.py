@@ -25,6 +25,11 @@ from dipaco.workers.process import work
 from tests.runs.test_opening import CONFIG
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    monkeypatch.setattr("dipaco.runs.upgrade.POLL_SECONDS", 0.01)
+
+
 @pytest.fixture(scope="module")
 def other_home(tmp_path_factory):
     """Of the same program elsewhere, but for one line of what trains."""
@@ -131,7 +136,6 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
 def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(tmp_path, monkeypatch, holds):
     for seconds in ("LEASE_SECONDS", "ENDED_SECONDS"):
         monkeypatch.setattr(silent_workers, seconds, 0.2)
-    monkeypatch.setattr("dipaco.runs.upgrade.POLL_SECONDS", 0.05)
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     gone = ProcessId.here()._replace(began="0")  # Another process had our number.
     of = {"host": "h", "pid": gone.pid, "process_id": str(gone), "machine": "m", "version": "0"}

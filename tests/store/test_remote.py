@@ -130,10 +130,10 @@ def test_a_link_that_is_slower_than_expected_gets_more_time_and_is_remembered(
     store, bucket, monkeypatch
 ):
     remote = store.here.remote
-    monkeypatch.setattr(remote_file, "REQUEST_SECONDS", 0.1)
-    monkeypatch.setattr(remote_file, "RETRY_FOR_SECONDS", 1.5)
-    monkeypatch.setattr(remote, "_slowest_bytes_per_second", len(CONTENT) / 0.2)
-    bucket.proxy.slow_seconds = 2.0
+    monkeypatch.setattr(remote_file, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(remote_file, "RETRY_FOR_SECONDS", 0.75)
+    monkeypatch.setattr(remote, "_slowest_bytes_per_second", len(CONTENT) / 0.1)
+    bucket.proxy.slow_seconds = 1.0
     bucket.proxy.plan(*["slow"] * 9, method="PUT")
     assert store.content(store.here.write_bytes("k", "bin", CONTENT)) == CONTENT
     slow = bucket.proxy.injected["slow"]

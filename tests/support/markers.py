@@ -20,6 +20,7 @@ FAST = "not cluster and not slow"
 
 CLUSTER = (
     "dashboard/test_page.py",
+    "dashboard/test_page_of_texts.py",
     "serving/test_http_page.py",
     "system/test_bucket.py",
     "system/test_swarm_at_home.py",
@@ -27,8 +28,7 @@ CLUSTER = (
 )
 PROCESS = (
     *("cli", "launch", "system", "serving/test_http_server.py", "sweeps/test_ablate.py"),
-    *("tools/test_bench_gpu.py", "tools/test_bench_schedule.py", "tools/test_hosts.py"),
-    "tools/test_mutants.py",
+    *("tools/test_bench_gpu.py", "tools/test_hosts.py", "tools/test_mutants.py"),
 )
 LAW = (
     *("algorithm", "evaluation", "inner", "model", "outer", "routing", "topology", "test_trees.py"),

@@ -3,21 +3,19 @@ overhead is that of what was lost.
 """
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
+import bench_schedule
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "bench_schedule.py"
 
+@pytest.fixture
+def simulate(monkeypatch, capsys):
+    def run(*dials):
+        monkeypatch.setattr("sys.argv", ["bench_schedule.py", *dials])
+        bench_schedule.main()
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
 
-def simulate(*dials):
-    done = subprocess.run(
-        [sys.executable, str(TOOL), *dials], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return run
 
 
 @pytest.mark.parametrize(
@@ -29,7 +27,9 @@ def simulate(*dials):
     ],
     ids=["undisturbed", "preempted", "killed"],
 )
-def test_every_path_goes_through_every_phase_once_and_loses_no_more_than_it_must(dials, most):
+def test_every_path_goes_through_every_phase_once_and_loses_no_more_than_it_must(
+    simulate, dials, most
+):
     answer = simulate("--grid", "4", "--phases", "3", "--workers", "32", *dials)
     assert answer["tasks"] == 3 + 3 * (16 + 25)
     assert 0 <= answer["overhead"] <= most
@@ -40,7 +40,8 @@ def test_every_path_goes_through_every_phase_once_and_loses_no_more_than_it_must
     assert answer["lost"] <= answer["killed"]
 
 
-def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule():
+@pytest.mark.slow
+def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule(simulate):
     answer = simulate("--phases", "2")
     assert (answer["paths"], answer["modules"], answer["workers"]) == (256, 289, 512)
     assert answer["preempted"] > 5

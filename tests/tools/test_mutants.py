@@ -16,13 +16,9 @@ def test_every_mutant_changes_text_that_is_there_once_and_names_tests_that_are_t
     assert len(BY_NAME) == len(mutants.MUTANTS) >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [
-        "digest-not-checked",
-        pytest.param("leases-never-end", marks=pytest.mark.slow),
-        pytest.param("error-feedback-dropped", marks=pytest.mark.slow),
-    ],
+    "name", ["digest-not-checked", "leases-never-end", "error-feedback-dropped"]
 )
 def test_a_broken_guarantee_is_noticed(name, tmp_path):
     mutant = BY_NAME[name]
