@@ -24,12 +24,6 @@ from tests.control.conftest import (
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
 
-def test_a_new_run_starts_with_prepare_and_stores_its_values(ledger):
-    assert ledger.meta.get("config") == "{}"
-    assert ledger.meta.get("other") is None
-    assert ledger.queue.claim("w").task == Task("prepare")
-
-
 def test_a_run_goes_from_prepare_to_report_and_every_task_is_done_once(ledger, plan):
     done = []
     while (claim := do_one(ledger, plan)) is not None:
@@ -72,13 +66,6 @@ def test_what_is_done_again_with_other_bytes_is_refused(ledger, plan):
         )
     assert everything(ledger) == before
     ledger.commit.finish(plan, again, [fact])
-
-
-def test_finishing_returns_the_tasks_that_became_due(ledger, plan):
-    claim = ledger.queue.claim("w")
-    assert ledger.commit.finish(plan, claim, [stage("prepare")]) == [
-        Task("pretrain", "base", "0", 0)
-    ]
 
 
 def test_a_finished_task_cannot_be_finished_again(ledger, plan):
@@ -157,13 +144,6 @@ def test_a_stale_claim_is_lost_and_records_nothing(ledger, plan):
         ledger.commit.finish(plan, stale, [stage("prepare")])
     assert everything(ledger) == before
     ledger.commit.finish(plan, current, [stage("prepare")])
-
-
-def test_a_claim_that_was_given_back_is_lost_even_without_another_holder(ledger, plan):
-    stale = ledger.queue.claim("slow")
-    ledger.queue.give_back(stale)
-    with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, stale, [stage("prepare")])
 
 
 def test_if_one_fact_fails_none_is_recorded_and_the_task_is_not_finished(ledger, plan):

@@ -48,9 +48,44 @@ def test_reading_a_fact_before_it_is_recorded_names_what_is_missing(ledger):
             ask()
 
 
-def test_stages_come_back(finished):
-    assert finished.facts.stage("prepare") == stage("prepare")
-    assert [fact.stage for fact in finished.facts.stages()] == ["prepare", "route", "report"]
+def test_what_was_recorded_comes_back_and_is_never_changed(finished, place):
+    facts, progress = finished.facts, finished.progress
+    assert facts.stage("prepare") == stage("prepare")
+    assert [fact.stage for fact in facts.stages()] == ["prepare", "route", "report"]
+    module = ModuleId("early", 1)
+    fresh, stepped = (facts.module("modular", module, phase) for phase in (0, 2))
+    assert fresh == (ready("modular", module, 0).parameters, None)
+    assert stepped == (receipt("modular", module, 2), receipt("state", "modular", module, 2))
+    assert facts.modules_at("modular", 2) == {
+        ModuleId(level, expert) for level in ("early", "late") for expert in (0, 1)
+    }
+    fact = trained("modular", 3, 1)
+    of_path = (fact.snapshot, fact.step, fact.position, fact.batches)
+    assert facts.snapshot("modular", 3, 1) == of_path
+    assert progress.steps_in_partial_snapshots("modular") == 0
+    assert progress.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
+    totals = progress.training_totals("modular")
+    assert totals == TrainingTotals(tokens=800, seconds=8.0, bytes_sent=128, path_phases=8)
+    newest = {each.path: each for each in progress.newest_phases() if each.arm == "modular"}
+    assert newest[2] == NewestPhase("modular", path=2, phase=1, step=20, loss=0.5, tokens=200)
+    assert evaluated("modular", 2) in facts.evaluations()
+    assert facts.scores("modular", 2) == [
+        receipt("scores", "modular", path, 2) for path in range(4)
+    ]
+    release = facts.release("modular", 1)
+    assert release.modules_of(2) == {
+        module: receipt("modular", "early/0001", 1),
+        ModuleId("late", 0): receipt("modular", "late/0000", 1),
+    }
+    assert release.companions == {"prepare_made": "prepare", "route_made": "route"}
+    assert facts.release("modular").phase == 2
+    releases = Counter(arm for arm, _ in facts.releases())
+    assert releases == {"base": 1, "modular": 2, "dense": 2}
+    before = everything(finished)
+    with open_ledger(*place) as again:
+        assert everything(again) == before
+    with pytest.raises(IntegrityError, match="never changed"):
+        finished._database._connection.execute("UPDATE releases SET body = '{}'")
 
 
 def test_slices_of_the_text_come_back_in_order_and_are_no_stages(place, plan):
@@ -73,16 +108,6 @@ def test_slices_of_the_text_come_back_in_order_and_are_no_stages(place, plan):
         assert maker == Task("prepare", "tokenise", "7")
 
 
-def test_modules_come_back_with_and_without_an_outer_state(finished):
-    module = ModuleId("early", 1)
-    fresh, stepped = (finished.facts.module("modular", module, phase) for phase in (0, 2))
-    assert fresh == (ready("modular", module, 0).parameters, None)
-    assert stepped == (receipt("modular", module, 2), receipt("state", "modular", module, 2))
-    assert finished.facts.modules_at("modular", 2) == {
-        ModuleId(level, expert) for level in ("early", "late") for expert in (0, 1)
-    }
-
-
 def test_contributions_come_back_in_path_order_whichever_came_first(ledger, plan):
     do_until(ledger, plan, "train")
     module = ModuleId("late", 0)
@@ -91,28 +116,6 @@ def test_contributions_come_back_in_path_order_whichever_came_first(ledger, plan
             record(ledger._database, contribution(module, 0, path))
     assert ledger.facts.contributions("modular", module, 0) == [
         contribution(module, 0, path) for path in (0, 2)
-    ]
-
-
-def test_snapshots_losses_and_totals_come_back(finished):
-    fact = trained("modular", 3, 1)
-    assert finished.facts.snapshot("modular", 3, 1) == (
-        *(fact.snapshot, fact.step, fact.position, fact.batches),
-    )
-    assert finished.progress.steps_in_partial_snapshots("modular") == 0
-    assert finished.progress.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
-    totals = finished.progress.training_totals("modular")
-    assert totals == TrainingTotals(tokens=800, seconds=8.0, bytes_sent=128, path_phases=8)
-    newest = {
-        each.path: each for each in finished.progress.newest_phases() if each.arm == "modular"
-    }
-    assert newest[2] == NewestPhase("modular", path=2, phase=1, step=20, loss=0.5, tokens=200)
-
-
-def test_evaluations_and_scores_come_back(finished):
-    assert evaluated("modular", 2) in finished.facts.evaluations()
-    assert finished.facts.scores("modular", 2) == [
-        receipt("scores", "modular", path, 2) for path in range(4)
     ]
 
 
@@ -129,32 +132,6 @@ def test_samples_come_back_character_by_character_and_come_with_every_release(le
     assert [each.arm for each in ledger.facts.samples()] == [
         *("base", "dense", "dense", "modular", "modular")
     ]
-
-
-def test_a_release_holds_the_modules_of_every_path_and_its_companions(finished):
-    release = finished.facts.release("modular", 1)
-    assert release.modules_of(2) == {
-        ModuleId("early", 1): receipt("modular", "early/0001", 1),
-        ModuleId("late", 0): receipt("modular", "late/0000", 1),
-    }
-    assert release.companions == {"prepare_made": "prepare", "route_made": "route"}
-    assert finished.facts.release("modular").phase == 2
-    assert Counter(arm for arm, _ in finished.facts.releases()) == {
-        "base": 1,
-        "modular": 2,
-        "dense": 2,
-    }
-
-
-def test_a_release_is_never_changed(finished):
-    with pytest.raises(IntegrityError, match="never changed"):
-        finished._database._connection.execute("UPDATE releases SET body = '{}'")
-
-
-def test_a_ledger_that_is_opened_again_is_the_same(finished, place):
-    before = everything(finished)
-    with open_ledger(*place) as again:
-        assert everything(again) == before
 
 
 def test_the_same_fact_cannot_be_recorded_twice(ledger, plan):

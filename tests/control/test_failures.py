@@ -9,7 +9,6 @@ import pytest
 from dipaco.control.claims import failures
 from dipaco.control.claims.failures import FREE_DEATHS, MOST_CRASHES, MOST_ERRORS, wait_seconds
 from dipaco.control.facts.facts import PartialSnapshot
-from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_one, do_until, facts_of, receipt
@@ -99,11 +98,6 @@ def test_after_most_errors_the_task_has_failed(ledger, no_waits):
     assert failed == [False] * (MOST_ERRORS - 1) + [True]
     assert ledger.queue.claim("w") is None
     assert (only(ledger).state, only(ledger).reason) == ("failed", f"error {MOST_ERRORS - 1}")
-
-
-def test_a_lasting_error_fails_at_once(ledger):
-    assert ledger.failures.fail(ledger.queue.claim("w"), "no text", is_lasting=True)
-    assert only(ledger).state == "failed"
 
 
 def test_a_run_is_stuck_when_nothing_else_can_go_on(ledger, plan):
@@ -268,9 +262,3 @@ def test_a_rollback_forgets_failures_of_what_it_sets_aside(finished):
     ledger.rollbacks.go_back("modular", 1, [Task("train", "modular", "0", 1)])
     assert ledger.failures.list() == []
     assert ledger.queue.claim("w").task == claim.task
-
-
-def test_others_see_it(ledger, place):
-    ledger.failures.fail(ledger.queue.claim("w"), "why")
-    with open_ledger(*place) as other:
-        assert [each.reason for each in other.failures.list()] == ["why"]

@@ -16,11 +16,6 @@ from tests.control.conftest import (
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
 
-def test_a_claimed_task_cannot_be_claimed_by_another(ledger):
-    assert ledger.queue.claim("one") is not None
-    assert ledger.queue.claim("two") is None
-
-
 def test_two_programs_on_one_ledger_never_hold_the_same_task(ledger, plan, place):
     for _ in range(4):
         do_one(ledger, plan)
@@ -42,14 +37,6 @@ def test_the_most_urgent_task_is_claimed_first(ledger, plan):
     assert order[-1] == Task("report")
 
 
-def test_a_task_that_is_given_back_is_claimed_again_under_a_higher_attempt(ledger):
-    first = ledger.queue.claim("one")
-    ledger.queue.give_back(first)
-    second = ledger.queue.claim("two")
-    assert second.task_id == first.task_id
-    assert second.attempt == first.attempt + 1
-
-
 def test_after_a_crash_giving_everything_back_is_enough(ledger, plan):
     for _ in range(4):
         do_one(ledger, plan)
@@ -58,13 +45,6 @@ def test_after_a_crash_giving_everything_back_is_enough(ledger, plan):
     assert ledger.queue.give_back_all() == 2
     again = [ledger.queue.claim("next"), ledger.queue.claim("next")]
     assert [claim.task for claim in again] == [claim.task for claim in held]
-
-
-def test_a_finished_task_stays_finished_whatever_is_given_back(ledger, plan):
-    claim = do_one(ledger, plan)
-    ledger.queue.give_back(claim)
-    ledger.queue.give_back_all()
-    assert ledger.queue.task_counts()["prepare", ""] == {"done": 1}
 
 
 def test_the_schema_itself_refuses_to_open_a_finished_task(ledger, plan):

@@ -10,13 +10,6 @@ def release(**changes):
     return make_release("modular", 3, GRID, [modules] * 4, {"router": "r1"} | changes)
 
 
-def test_each_path_names_its_own_modules():
-    assert release().modules_of(1) == {
-        ModuleId("early", 0): receipt("early/0000"),
-        ModuleId("late", 1): receipt("late/0001"),
-    }
-
-
 def test_a_release_is_the_same_after_json():
     again = Release.from_json(release().to_json())
     assert again.digest == release().digest

@@ -292,19 +292,31 @@ def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
     )
 
 
-@given(order=st.data())
-@settings(max_examples=30)
-def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last(plan, order):
+def done_in_order(plan, order):
+    """The tasks of a run as they were done, each picked of those that are due."""
     facts, waiting, done = ListedFacts(), first_tasks(0), []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
+        if task.kind == "train":  # whatever the tables say: all modules of a path are there
+            needed = plan.arm(task.arm).topology.modules_of(task.path)
+            assert facts.modules_at(task.arm, task.phase).issuperset(needed)
+        if task.kind in ("train", "outer"):
+            alternations = plan.arm(task.arm).alternations
+            routed = [Task("route", phase=at) for at in alternations if at <= task.phase]
+            assert set(routed) <= set(done), f"{task} has no shards yet"
         new = facts_of(plan, task)
         facts.known.extend(new)
         waiting.extend(everything_due(plan, new, facts))
     assert len(set(done)) == len(done)
     assert done[-1] == Task("report")
-    assert Counter((task.kind, task.arm) for task in done) == {
+    return Counter((task.kind, task.arm) for task in done)
+
+
+@given(order=st.data())
+@settings(max_examples=20)
+def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last(plan, order):
+    assert done_in_order(plan, order) == {
         ("prepare", ""): 1,
         ("pretrain", "base"): 2,
         ("route", ""): 1,
@@ -319,19 +331,6 @@ def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last
         ("evaluate", "dense"): 2,
         ("report", ""): 1,
     }
-
-
-def test_a_path_never_trains_on_a_module_that_has_not_stepped(plan):
-    """The rule behind the tables: all modules of a path are there when its task comes due."""
-    facts, waiting = ListedFacts(), first_tasks(0)
-    while waiting:
-        task = waiting.pop()
-        if task.kind == "train":
-            needed = plan.arm(task.arm).topology.modules_of(task.path)
-            assert facts.modules_at(task.arm, task.phase).issuperset(needed)
-        new = facts_of(plan, task)
-        facts.known.extend(new)
-        waiting.extend(everything_due(plan, new, facts))
 
 
 def test_the_cost_depends_on_what_changed_and_not_on_the_history(plan):
@@ -550,41 +549,22 @@ def test_rerouting_comes_last_before_the_report(plan):
     assert names(tasks_after(rerouted, known, [stage("reroute")])) == ["report"]
 
 
-@given(
-    order=st.data(),
-    path_share=st.sampled_from([1.0, 0.5, 0.25]),
-    hold_out=st.sampled_from([0.0, 0.1]),
-    alternations=st.sampled_from([(), (1,), (2, 3)]),
-)
+ANY_SETTINGS = {
+    "path_share": st.sampled_from([1.0, 0.5, 0.25]),
+    "hold_out": st.sampled_from([0.0, 0.1]),
+    "alternations": st.sampled_from([(), (1,), (2, 3)]),
+}
+
+
+@given(order=st.data(), of=st.fixed_dictionaries(ANY_SETTINGS))
 @settings(max_examples=40)
-def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
-    plan, order, path_share, hold_out, alternations
-):
-    plan = with_settings(
-        plan,
-        path_share=path_share,
-        hold_out=hold_out,
-        alternations=alternations,
-        reroutes=True,
-    )
-    facts, waiting, done = ListedFacts(), first_tasks(0), []
-    while waiting:
-        task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
-        if task.arm == "modular" and task.kind in ("train", "outer"):
-            routed = [Task("route", phase=at) for at in alternations if at <= task.phase]
-            assert set(routed) <= set(done), f"{task} has no shards yet"
-        done.append(task)
-        new = facts_of(plan, task)
-        facts.known.extend(new)
-        waiting.extend(everything_due(plan, new, facts))
-    assert len(set(done)) == len(done)
-    assert done[-1] == Task("report")
-    count = Counter((task.kind, task.arm) for task in done)
-    assert count["train", "modular"] == 3 * round(4 * path_share)
+def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(plan, order, of):
+    count = done_in_order(with_settings(plan, **of, reroutes=True), order)
+    assert count["train", "modular"] == 3 * round(4 * of["path_share"])
     assert count["outer", "modular"] == 4 * 3
-    assert count["label", "modular"] == 4 * len(alternations)
-    assert count["route", ""] == 1 + len(alternations)
-    assert count["check", "modular"] == (4 * 4 if hold_out else 0)
+    assert count["label", "modular"] == 4 * len(of["alternations"])
+    assert count["route", ""] == 1 + len(of["alternations"])
+    assert count["check", "modular"] == (4 * 4 if of["hold_out"] else 0)
     assert count["score", "modular"] == 4 * 3
 
 
@@ -650,24 +630,13 @@ def test_a_share_is_rounded_up_to_whole_paths(quorum, paths, enough):
     assert dataclasses.replace(of, quorum=quorum).quorum_of(shared.modules[0], 0) == enough
 
 
-@given(
-    order=st.data(),
-    path_share=st.sampled_from([1.0, 0.5, 0.25]),
-    hold_out=st.sampled_from([0.0, 0.1]),
-    alternations=st.sampled_from([(), (1,), (2, 3)]),
-)
-@settings(max_examples=60)
+@given(order=st.data(), of=st.fixed_dictionaries(ANY_SETTINGS))
+@settings(max_examples=50)
 def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_by_two_steps(
-    plan, order, path_share, hold_out, alternations
+    plan, order, of
 ):
     """Any module may step without late paths, as soon as the rules allow it."""
-    plan = with_settings(
-        plan,
-        path_share=path_share,
-        hold_out=hold_out,
-        alternations=alternations,
-        quorum=0.5,
-    )
+    plan = with_settings(plan, **of, quorum=0.5)
     facts, waiting, done, in_grace = ListedFacts(), first_tasks(0), [], {}
     taken: dict[tuple, int] = {}
     while waiting:
@@ -700,6 +669,6 @@ def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_b
     assert len(set(done)) == len(done)
     assert done[-1] == Task("report")
     count = Counter((task.kind, task.arm) for task in done)
-    assert count["train", "modular"] == 3 * round(4 * path_share)
+    assert count["train", "modular"] == 3 * round(4 * of["path_share"])
     assert count["outer", "modular"] == 4 * 3
     assert len(taken) == len(facts._of(Contribution)), "a contribution is lost"

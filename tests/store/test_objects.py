@@ -8,9 +8,7 @@ import pytest
 from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import DiskFull, NotWritable
-from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.layout import CONTRIBUTIONS, SNAPSHOTS
 from dipaco.store.objects import Objects
 
 
@@ -21,18 +19,6 @@ def objects(tmp_path):
 
 def files(folder):
     return sorted(file for file in folder.rglob("*") if file.is_file())
-
-
-def test_an_object_is_read_as_it_was_written(objects):
-    receipt = objects.write_bytes("routers", "bin", b"content")
-    assert receipt == Receipt(f"objects/routers/{receipt.digest}.bin", receipt.digest, 7)
-    assert objects.read_bytes(receipt) == b"content"
-
-
-def test_equal_bytes_are_one_object_and_other_bytes_another(objects, tmp_path):
-    one, same, other = (objects.write_bytes("k", "bin", content) for content in (b"1", b"1", b"2"))
-    assert one == same != other
-    assert len(files(tmp_path)) == 2
 
 
 def test_an_object_is_not_there_before_all_of_it_is(objects, tmp_path):
@@ -155,50 +141,6 @@ def test_a_wrong_size_is_found(objects, tmp_path, size):
     (tmp_path / receipt.name).write_bytes(bytes(size))
     with pytest.raises(ObjectDamaged, match=f"{size} bytes instead of 10000"):
         objects.file(receipt)
-
-
-def test_a_missing_object_is_named(objects):
-    receipt = objects.write_bytes("k", "bin", b"gone")
-    objects.delete(receipt.name)
-    with pytest.raises(ObjectMissing, match=rf"{receipt.digest}\.bin is missing"):
-        objects.read_bytes(receipt)
-
-
-def test_writing_an_object_again_repairs_a_damaged_one(objects, tmp_path):
-    receipt = objects.write_bytes("k", "bin", b"content")
-    (tmp_path / receipt.name).write_bytes(b"damaged")
-    assert objects.write_bytes("k", "bin", b"content") == receipt
-    assert objects.read_bytes(receipt) == b"content"
-
-
-def test_files_and_folders_are_deleted_and_deleting_them_again_is_fine(objects, tmp_path):
-    receipt = objects.write_bytes("k", "bin", b"1")
-    name = "snapshots/modular/0000/000000-1"
-    (tmp_path / name).mkdir(parents=True)
-    (tmp_path / name / "b").write_bytes(b"2")
-    for _ in range(2):
-        objects.delete(receipt.name)
-        objects.delete(name)
-    assert files(tmp_path) == []
-
-
-def test_only_live_contributions_and_snapshots_are_kept_and_other_objects_stay(objects, tmp_path):
-    module = objects.write_bytes("modules", "safetensors", b"module")
-    live, dead = (
-        objects.write_bytes("messages/modular/early/0000/000001", "safetensors", content)
-        for content in (b"live", b"dead")
-    )
-    for attempt in (1, 2):
-        folder = tmp_path / "snapshots" / "modular" / "0000" / f"000001-{attempt}"
-        folder.mkdir(parents=True)
-        (folder / "state").write_bytes(b"state")
-    kept = {live.name, "snapshots/modular/0000/000001-2"}
-    for name in objects.names(CONTRIBUTIONS, SNAPSHOTS) - kept:
-        objects.delete(name)
-    assert [str(file.relative_to(tmp_path)) for file in files(tmp_path)] == sorted(
-        [module.name, live.name, "snapshots/modular/0000/000001-2/state"]
-    )
-    assert not (tmp_path / dead.name).exists()
 
 
 def test_what_was_computed_here_is_kept_only_if_it_is_the_object_of_the_bucket(tmp_path):

@@ -217,11 +217,6 @@ def test_a_write_that_fails_because_of_its_own_first_attempt_is_done(store, buck
     assert store.content(receipt) == CONTENT
 
 
-def test_a_torn_object_is_repaired_by_the_next_writer(store):
-    store.spoil(receipt_of(), CONTENT[:50])
-    assert store.content(store.here.write_bytes("k", "bin", CONTENT)) == CONTENT
-
-
 @pytest.mark.parametrize("num_bytes", [999, 1000, 1001, 4500])
 def test_a_large_object_is_read_in_blocks(store, bucket, monkeypatch, num_bytes):
     monkeypatch.setattr(remote_file, "BLOCK_BYTES", 1000)

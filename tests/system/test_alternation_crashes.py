@@ -4,20 +4,22 @@ and robbed of what they made, ends with the facts of an undisturbed one.
 
 import contextlib
 import json
-import signal
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from tests.support.tiny_run import Fault, facts, report
+from tests.system.test_crashes import killed_at_each
 
 SETTINGS = [
     *("phases=2", "routing.alternations=1", "routing.overlap=2", "outer.path_share=0.5"),
     *("inner.hold_out=0.1", "reroute.every=8", "reroute.steps=6", "baselines=[]"),
     *("samples.prompts=3", "samples.tokens=8"),
 ]
+SETS = [f"--set={setting}" for setting in SETTINGS]
 FAULTS = [
+    Fault("after record", "route"),  # until the first shards are there, it is a run as any other
     Fault("after claim", "check"),
     Fault("before record", "label", nth=2),
     Fault("inside save", "route", nth=2),
@@ -30,7 +32,7 @@ FAULTS = [
 
 
 def arguments(config, folder):
-    return ["train", config, "--run", folder, *(f"--set={setting}" for setting in SETTINGS)]
+    return ["train", config, "--run", folder, *SETS]
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +50,8 @@ def undisturbed(dipaco, config_file, tmp_path_factory):
 def test_killed_again_and_again_it_ends_like_an_undisturbed_one(
     dipaco, config_file, undisturbed, tmp_path
 ):
-    folder, expected = tmp_path / "run", facts(undisturbed)
-    # Until the first shards are there, it is a run as any other.
-    ended = dipaco(*arguments(config_file, folder), fault=Fault("after record", "route"))
-    assert ended.fired == "after record route", ended.err
-    for fault in FAULTS:
-        ended = dipaco(*arguments(config_file, folder), fault=fault)
-        assert ended.fired == f"{fault.where} {fault.kind}", ended
-        assert ended.code == -signal.SIGKILL, ended
-        for table, rows in facts(folder).items():
-            assert rows <= expected[table], f"{fault} left another {table}"
-    ended = dipaco(*arguments(config_file, folder))
-    assert ended.code == 0, ended.err
-    assert facts(folder) == expected
+    folder, command = tmp_path / "run", ("train", config_file, *SETS)
+    killed_at_each(dipaco, command, folder, FAULTS, facts(undisturbed))
     assert report(folder) == report(undisturbed)
 
 

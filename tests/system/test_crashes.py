@@ -96,14 +96,12 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize("faults", [SOME, pytest.param(FAULTS, marks=pytest.mark.slow)], ids=len)
-def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
-    dipaco, tiny, tmp_path, faults
-):
-    folder = tmp_path / "run"
-    undisturbed = facts(tiny.folder)
+def killed_at_each(dipaco, command, folder, faults, undisturbed, facts=facts):
+    """Begins a run again and again, each time to one fault; what it has recorded is a part of what
+    an undisturbed run has. Then it ends.
+    """
     for fault in faults:
-        ended = dipaco("train", tiny.config, "--run", folder, fault=fault)
+        ended = dipaco(*command, "--run", folder, fault=fault)
         assert ended.fired == f"{fault.where} {fault.kind}", ended
         if fault.number == signal.SIGINT:
             assert ended.code == 130, ended
@@ -112,10 +110,17 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
             assert ended.code == -signal.SIGKILL, ended
         for table, rows in facts(folder).items():
             assert rows <= undisturbed[table], f"{fault} left another {table}"
-
-    ended = dipaco("train", tiny.config, "--run", folder)
+    ended = dipaco(*command, "--run", folder)
     assert ended.code == 0, ended.err
     assert facts(folder) == undisturbed
+
+
+@pytest.mark.parametrize("faults", [SOME, pytest.param(FAULTS, marks=pytest.mark.slow)], ids=len)
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
+    dipaco, tiny, tmp_path, faults
+):
+    folder = tmp_path / "run"
+    killed_at_each(dipaco, ("train", tiny.config), folder, faults, facts(tiny.folder))
     assert report(folder) == report(tiny.folder)
     assert_objects_are_whole(folder, names(tiny.folder))
     assert not (folder / "partial").exists()
@@ -136,14 +141,8 @@ def test_so_does_one_whose_facts_are_on_a_server(dipaco, tiny, postgresql_server
     run, _ = create_or_open(folder, load_config(tiny.config), database=postgresql_server.url)
     run.ledger.close()
     place = database_location_of(folder)
-    for fault in ON_A_SERVER:
-        ended = dipaco("worker", "--run", folder, "--name", "ana", fault=fault)
-        assert (ended.code, ended.fired) == (-signal.SIGKILL, f"{fault.where} {fault.kind}"), ended
-        for table, rows in facts_on_server(*place).items():
-            assert rows <= undisturbed[table], f"{fault} left another {table}"
-    ended = dipaco("worker", "--run", folder, "--name", "ana")
-    assert ended.code == 0, ended.err
-    assert facts_on_server(*place) == undisturbed
+    worker, there = ("worker", "--name", "ana"), lambda _: facts_on_server(*place)
+    killed_at_each(dipaco, worker, folder, ON_A_SERVER, undisturbed, there)
     assert report(folder) == report(tiny.folder)
     assert names(folder) == names(tiny.folder), "something was left behind"
 

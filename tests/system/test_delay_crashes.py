@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests.support.tiny_run import Fault, facts
+from tests.system.test_crashes import killed_at_each
 
 DELAYED = ("--set", "outer.delay=1", "--set", "phases=3")
 CTRL_C = {"number": signal.SIGINT}
@@ -29,12 +30,5 @@ def test_a_run_with_late_modules_that_is_killed_ends_like_one_that_was_not(
     undisturbed, folder = tmp_path / "undisturbed", tmp_path / "run"
     ended = dipaco("train", config_file, "--run", undisturbed, *DELAYED)
     assert ended.code == 0, ended.err
-    expected = facts(undisturbed)
-    for fault in FAULTS:
-        ended = dipaco("train", config_file, "--run", folder, *DELAYED, fault=fault)
-        assert ended.fired == f"{fault.where} {fault.kind}", ended
-        for table, rows in facts(folder).items():
-            assert rows <= expected[table], f"{fault} left another {table}"
-    ended = dipaco("train", config_file, "--run", folder, *DELAYED)
-    assert ended.code == 0, ended.err
-    assert facts(folder) == expected
+    command = ("train", config_file, *DELAYED)
+    killed_at_each(dipaco, command, folder, FAULTS, facts(undisturbed))

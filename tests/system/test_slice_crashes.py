@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny_run import Fault, facts, report
-from tests.system.test_crashes import assert_objects_are_whole, names
+from tests.system.test_crashes import assert_objects_are_whole, killed_at_each, names
 
 FAULTS = [
     Fault("inside save", "prepare", nth=2),  # the table of the first slice
@@ -31,16 +31,9 @@ def facts_but_of_slices(folder: Path) -> dict[str, set[tuple]]:
 @pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 def test_slices_that_are_killed_again_and_again_end_like_one_slice(dipaco, tiny, tmp_path):
     folder = tmp_path / "run"
-    command = ["train", tiny.config, "--run", folder, "--set", "data.slices=2"]
+    command = ("train", tiny.config, "--set", "data.slices=2")
     alone = facts_but_of_slices(tiny.folder)
-    for fault in FAULTS:
-        ended = dipaco(*command, fault=fault)
-        assert ended.fired == f"{fault.where} {fault.kind}", (fault, ended)
-        for table, rows in facts_but_of_slices(folder).items():
-            assert rows <= alone[table], f"{fault} left another {table}"
-    ended = dipaco(*command)
-    assert ended.code == 0, ended.err
-    assert facts_but_of_slices(folder) == alone
+    killed_at_each(dipaco, command, folder, FAULTS, alone, facts_but_of_slices)
     assert report(folder) == report(tiny.folder)
     assert_objects_are_whole(folder, names(tiny.folder))
     assert names(folder) == names(tiny.folder), "something was left behind"
