@@ -119,25 +119,24 @@ def test_an_exported_path_has_the_same_perplexity_in_transformers(
     assert (again.code, "never overwrites" in again.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("content", "arguments", "error"),
-    [
-        (None, [], "there is no such file"),
-        (b"", [], "NoTexts: There is no text to evaluate"),
-        (b"short", [], "NothingToScore: Documents: 1,"),
-        (b"text \xff\xfe", [], "is not UTF-8 text"),
-        (b"text " * 100, ["--path", "9"], "no path 9"),
-        (b"text " * 100, ["--phase", "7"], "at phase 7"),
-    ],
-)
-def test_bad_documents_are_refused(here, tiny, tmp_path, content, arguments, error):
+BAD_DOCUMENTS = [
+    (None, "", "there is no such file"),
+    (b"", "", "NoTexts: There is no text to evaluate"),
+    (b"short", "", "NothingToScore: Documents: 1,"),
+    (b"text \xff\xfe", "", "is not UTF-8 text"),
+    (b"text " * 100, "--path 9", "no path 9"),
+    (b"text " * 100, "--phase 7", "at phase 7"),
+]
+
+
+def test_bad_documents_are_refused(here, tiny, tmp_path):
     file = tmp_path / "notes.txt"
-    if content is not None:
-        file.write_bytes(content)
-    ended = here("evaluate", "--run", tiny.folder, "--documents", file, *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert error in ended.err
-    assert "Traceback" not in ended.err
+    for content, words, error in BAD_DOCUMENTS:
+        if content is not None:
+            file.write_bytes(content)
+        ended = here("evaluate", "--run", tiny.folder, "--documents", file, *words.split())
+        assert (ended.code, ended.out, error in ended.err) == (2, "", True), (error, ended.err)
+        assert "Traceback" not in ended.err
 
 
 def test_a_run_of_a_mesh_is_evaluated_with_fewer_devices(tiny, monkeypatch):

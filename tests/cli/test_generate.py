@@ -160,46 +160,38 @@ def sizes(folder):
     return {file: file.stat().st_size for file in files if "sqlite-" not in file.name}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--tokens", "5"], "no option `--tokens`. Did you mean `--min-tokens` or `--max-tokens`?"),
-        (["--temprature=2"], "no option `--temprature`. Did you mean `--temperature`"),
-        (["--zzz"], "no option `--zzz`; `dipaco generate --help` lists all"),
-        (["a.b=1"], "`a.b=1` changes a setting: give `--set` before it"),
-        (["God"], "`God` is one word too many. Put a text with blanks in quotes"),
-    ],
-)
-def test_an_unknown_option_is_answered_with_the_nearest(arguments, says, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["generate", "--run", "/nowhere", "--prompt", "And", *arguments])
-    said = capsys.readouterr().err
-    assert (ended.value.code, says in said) == (2, True), said
+def test_an_unknown_option_is_answered_with_the_nearest(here):
+    for argument, says in {
+        "--tokens": "no option `--tokens`. Did you mean `--min-tokens` or `--max-tokens`?",
+        "--temprature=2": "no option `--temprature`. Did you mean `--temperature`",
+        "--zzz": "no option `--zzz`; `dipaco generate --help` lists all",
+        "a.b=1": "`a.b=1` changes a setting: give `--set` before it",
+        "God": "`God` is one word too many. Put a text with blanks in quotes",
+    }.items():
+        ended = here("generate", "--run", "/nowhere", "--prompt", "And", argument)
+        assert (ended.code, says in ended.err) == (2, True), ended.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["--prompt", "x", "--min-tokens", "65"], "`--min-tokens` is 65. Expected 0 to 64"),
-        (["--prompt", "word " * 100], "holds 64. Shorten it, or give `--truncate`"),
-        (["--prompt", "x", "--temperature", "-1"], "BadSetting: `temperature` is -1.0."),
-        (["--prompt", "x", "--temperature", "nan"], "BadSetting: `temperature` is nan."),
-        (["--prompt", "x", "--top-p", "0"], "BadSetting: `top_p` is 0.0."),
-        (["--prompt", "x", "--top-k", "-2"], "BadSetting: `top_k` is -2."),
-        (["--prompt", "x", "--max-tokens", "0"], "`--max-tokens` is 0. Expected 1 or more."),
-        (["--prompt", "x", "--seed", "-1"], "`--seed` is -1."),
-        (["--prompt", "x", "--path", "4"], "no path 4. Paths are numbered 0 to 3."),
-        (["--prompt", "x", "--path", "-1"], "no path -1. Paths are numbered 0 to 3."),
-        (
-            ["--prompt", "x", "--phase", "9"],
-            "no release of `modular` at phase 9. It has releases of phases: ",
-        ),
-        (["--prompt", "x", "--arm", "dens"], "no arm `dens`. It has: base, modular, dense"),
-    ],
-)
-def test_bad_arguments_are_refused_before_any_text_is_printed(here, tiny, arguments, error):
-    ended = here("generate", "--run", tiny.folder, *arguments)
-    assert ended.code == 2
-    assert error in ended.err
-    assert "Traceback" not in ended.err
-    assert ended.out == ""
+BAD_ARGUMENTS = {
+    "--min-tokens 65": "`--min-tokens` is 65. Expected 0 to 64",
+    "--temperature -1": "BadSetting: `temperature` is -1.0.",
+    "--temperature nan": "BadSetting: `temperature` is nan.",
+    "--top-p 0": "BadSetting: `top_p` is 0.0.",
+    "--top-k -2": "BadSetting: `top_k` is -2.",
+    "--max-tokens 0": "`--max-tokens` is 0. Expected 1 or more.",
+    "--seed -1": "`--seed` is -1.",
+    "--path 4": "no path 4. Paths are numbered 0 to 3.",
+    "--path -1": "no path -1. Paths are numbered 0 to 3.",
+    "--phase 9": "no release of `modular` at phase 9. It has releases of phases: ",
+    "--arm dens": "no arm `dens`. It has: base, modular, dense",
+}
+
+
+def test_bad_arguments_are_refused_before_any_text_is_printed(here, tiny):
+    generate = ("generate", "--run", tiny.folder, "--prompt")
+    ended = here(*generate, "word " * 100)
+    said = {"holds 64. Shorten it, or give `--truncate`": ended}
+    said |= {error: here(*generate, "x", *words.split()) for words, error in BAD_ARGUMENTS.items()}
+    for error, ended in said.items():
+        assert (ended.code, ended.out, error in ended.err) == (2, "", True), (error, ended.err)
+        assert "Traceback" not in ended.err

@@ -25,43 +25,31 @@ def test_config_show_lists_the_final_settings(here, config_file):
     assert as_json(here(*of_one_set)) == settings
 
 
-@pytest.mark.parametrize(("name", "verb"), [("quickstart", "train"), ("sharing", "ablate")])
-def test_a_copied_config_is_followed_by_the_verb_that_takes_it(name, verb, tmp_path, capsys):
-    assert main(["config", "copy", name, str(tmp_path / "my.py")]) == 0
-    assert f"dipaco {verb} {tmp_path}/my.py --run DIR" in capsys.readouterr().out
+def test_a_config_is_copied_and_followed_by_the_verb_that_takes_it(here, tmp_path):
+    for name, place, copy, verb in (
+        ("quickstart", "my.py", "my.py", "train"),
+        ("sharing", "rows.py", "rows.py", "ablate"),
+        ("toy", "", "toy.py", "train"),  # in a folder it keeps its name
+        ("toy", "new/folder/", "new/folder/toy.py", "train"),  # which is made
+    ):
+        said = here("config", "copy", name, f"{tmp_path}/{place}")
+        assert (said.code, (tmp_path / copy).is_file()) == (0, True), said.err
+        assert f"dipaco {verb} {tmp_path}/{copy} --run DIR" in said.out
+    again = here("config", "copy", "toy", tmp_path)
+    assert (again.code, f"{tmp_path}/toy.py is there already" in again.err) == (2, True)
 
 
-def test_a_config_copied_into_a_folder_keeps_its_name(tmp_path, capsys):
-    copy = ["config", "copy", "toy", str(tmp_path)]
-    assert main(copy) == 0
-    assert (tmp_path / "toy.py").is_file()
-    assert f"dipaco train {tmp_path}/toy.py --run DIR" in capsys.readouterr().out
-    assert main(copy) == 2
-    assert f"{tmp_path}/toy.py is there already" in capsys.readouterr().err
-
-
-def test_a_config_is_copied_into_a_folder_that_is_to_be_made(tmp_path, capsys):
-    assert main(["config", "copy", "toy", f"{tmp_path}/new/folder/"]) == 0
-    assert f"dipaco train {tmp_path}/new/folder/toy.py --run DIR" in capsys.readouterr().out
-    assert (tmp_path / "new" / "folder" / "toy.py").is_file()
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["trian", "toy"], "there is no `trian`. Did you mean `train`?"),
-        (["zzz"], "there is no `zzz`. `dipaco --help` lists all."),
-        (["evaluate", "--run", "r", "--docs", "x"], "Did you mean `--documents`"),
-        (["serve", "--run", "r", "--temprature=1"], "no option `--temprature`; `dipaco serve"),
-        (["generate", "--run", "r", "--rule", "by"], "Expected features or likelihood."),
-        (["evaluate", "--run", "r"], "required: --documents"),
-    ],
-)
-def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    said = capsys.readouterr().err
-    assert (ended.value.code, says in said) == (2, True), said
+def test_a_slip_is_answered_with_what_was_meant(here):
+    for words, says in {
+        "trian toy": "there is no `trian`. Did you mean `train`?",
+        "zzz": "there is no `zzz`. `dipaco --help` lists all.",
+        "evaluate --run r --docs x": "Did you mean `--documents`",
+        "serve --run r --temprature=1": "no option `--temprature`; `dipaco serve",
+        "generate --run r --rule by": "Expected features or likelihood.",
+        "evaluate --run r": "required: --documents",
+    }.items():
+        ended = here(*words.split())
+        assert (ended.code, says in ended.err) == (2, True), ended.err
 
 
 @pytest.mark.parametrize(
@@ -128,20 +116,17 @@ print("LOADED", *sorted({{"jax", "flax", "numpy", "orbax", "grain"}} & set(sys.m
     assert ended.stdout.splitlines()[-1] == "LOADED", ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("train", "CONFIG", "--workers", "9999999999"), "`--workers` is 9999999999. Expected 1"),
-        (("train", "CONFIG", "--workers", "0"), "`--workers` is 0. Expected 1 to 10000."),
-        (("scale", "--workers", "99999999999"), "`--workers` is 99999999999. Expected 0 to"),
-        (("monitor", "--metrics-port", "99999"), "`--metrics-port` is 99999. Expected 0 to 65535"),
-        (("worker", "--coordinator", "here:1"), "give `--hosts` as well"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(here, tiny, words, says):
-    words = [tiny.config if word == "CONFIG" else word for word in words]
-    ended = here(*words, "--run", tiny.folder)
-    assert (ended.code, says in ended.err) == (2, True), ended.err
+def test_numbers_out_of_range_are_refused(here, tiny):
+    train = f"train {tiny.config} --workers"
+    for words, says in {
+        f"{train} 9999999999": "`--workers` is 9999999999. Expected 1",
+        f"{train} 0": "`--workers` is 0. Expected 1 to 10000.",
+        "scale --workers 99999999999": "`--workers` is 99999999999. Expected 0 to",
+        "monitor --metrics-port 99999": "`--metrics-port` is 99999. Expected 0 to 65535",
+        "worker --coordinator here:1": "give `--hosts` as well",
+    }.items():
+        ended = here(*words.split(), "--run", tiny.folder)
+        assert (ended.code, says in ended.err) == (2, True), ended.err
 
 
 def test_a_folder_without_a_run_is_refused_and_left_alone(here, tiny, tmp_path):

@@ -143,23 +143,6 @@ def test_blank_blocks_take_no_edge_away(tmp_path, monkeypatch, text):
     assert (blocks[0].begins, blocks[-1].ends) == (True, True)
 
 
-def test_text_that_spells_the_end_is_text(tmp_path):
-    (tmp_path / "spelled.jsonl").write_text(
-        "".join(
-            json.dumps({"text": f"{number} says {END_OF_TEXT} and goes on " + "word " * 60}) + "\n"
-            for number in range(80)
-        )
-    )
-    source = f"jsonl:{tmp_path}/spelled.jsonl"
-    corpus = prepare(
-        dataclasses.replace(TOY, sources=(source,), valid_fraction=0.2, router_fraction=0.2),
-        tmp_path / "corpus",
-    )
-    for tokens in corpus.tokens(np.arange(corpus.num_documents)):
-        assert corpus.edges.tokens.end not in tokens
-        assert END_OF_TEXT in corpus.tokenizer().decode(tokens)
-
-
 def test_a_saved_plan_keeps_its_edges(corpus, tmp_path):
     plan = build_shard(corpus, 0, corpus.documents("train"), ROW, seed=0).plan
     save_plan(plan, tmp_path / "plan.npz")

@@ -40,14 +40,6 @@ def test_iterating_from_any_step_gives_the_batches_of_random_access(corpus, plan
         assert step == start + 3
 
 
-def test_a_batch_may_have_one_row(corpus, plan):
-    single, double = Batches(corpus, plan, 1, seed=3), Batches(corpus, plan, 2, seed=3)
-    for step, batch in enumerate(single.iterate(0, 4)):
-        assert batch["tokens"].shape[0] == 1
-        row = step % 2
-        assert np.array_equal(batch["tokens"][0], double.at(step // 2)["tokens"][row])
-
-
 def test_a_batch_is_the_same_for_every_reader_at_any_time(corpus, plan):
     first, second = (Batches(corpus, plan, batch_size=4, seed=7) for _ in range(2))
     first.at(0)

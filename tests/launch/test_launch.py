@@ -108,24 +108,16 @@ def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed
     assert "Stopped. The run was told to drain: `dipaco resume` first" in said
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--workers", "-1"), "BadSetting: `--workers` is -1. Expected 0 to 10000."),
-        (("--workers", "1", "--hosts-per-worker", "0"), "`--hosts-per-worker` is 0."),
-        (("--workers", "1", "--hosts-per-worker", "2"), "`--devices-per-worker` is left out."),
-        (("--workers", "1", "--memory-fraction", "1.5"), "`--memory-fraction` is 1.5."),
-        (
-            ("--workers", "1", "--devices-per-worker", "8", "--set", "mesh.tensor=16"),
-            "MeshUnfit: Each worker is given 8 devices and cannot train this run with them: A mesh "
-            "of data=1, fsdp=1, tensor=16 does not fit 8 devices.",
-        ),
-    ],
-)
-def test_counts_that_cannot_be_are_refused_before_a_run_is_begun(
-    here, config_file, tmp_path, options, says
-):
-    ended = here("launch", config_file, "--run", tmp_path / "run", *options)
-    assert ended.code == 2
-    assert says in ended.err
+def test_counts_that_cannot_be_are_refused_before_a_run_is_begun(here, config_file, tmp_path):
+    for options, says in {
+        "--workers -1": "BadSetting: `--workers` is -1. Expected 0 to 10000.",
+        "--workers 1 --hosts-per-worker 0": "`--hosts-per-worker` is 0.",
+        "--workers 1 --hosts-per-worker 2": "`--devices-per-worker` is left out.",
+        "--workers 1 --memory-fraction 1.5": "`--memory-fraction` is 1.5.",
+        "--workers 1 --devices-per-worker 8 --set mesh.tensor=16": "MeshUnfit: Each worker is given"
+        " 8 devices and cannot train this run with them: A mesh of data=1, fsdp=1, tensor=16 does "
+        "not fit 8 devices.",
+    }.items():
+        ended = here("launch", config_file, "--run", tmp_path / "run", *options.split())
+        assert (ended.code, says in ended.err) == (2, True), (options, ended.err)
     assert not (tmp_path / "run").exists()

@@ -18,12 +18,8 @@ from rivals import peers
 from rivals.contest import Contest, Running, lines, same_texts, start, summary
 from rivals.installed import Installed, NotInstalled
 from rivals.load_generator import (
-    Load,
     LoadFailed,
     LoadGenerator,
-    Request,
-    command,
-    dataset,
     read_report,
 )
 from rivals.peers import Peer
@@ -41,25 +37,6 @@ def report(answered=4, tokens=None, errors=(), rate=100.0):
         "time_to_first_token": {"unit": "ms", "p50": 10.0, "p95": 30.0},
         "error_summary": list(errors),
     }
-
-
-def test_a_request_is_a_line_for_the_load_generator():
-    requests = [Request("Hé", {"path": 3}), Request("b")]
-    assert [json.loads(line) for line in dataset(requests, 64).splitlines()] == [
-        {"text": "Hé", "output_length": 64, "extra": {"path": 3}},
-        {"text": "b", "output_length": 64},
-    ]
-
-
-def test_a_load_warms_up_with_as_many_requests_as_are_at_once():
-    words = command(Path("aiperf"), "http://x", "m", Path("t"), Path("r"), 48, 8, Path("out"))
-    pairs = dict(itertools.pairwise(words))
-    counts = [pairs[f"--{name}"] for name in ("warmup-request-count", "concurrency")]
-    assert [*counts, pairs["--request-count"]] == ["8", "8", "48"]
-
-
-def test_a_report_is_tokens_a_second_and_first_tokens():
-    assert read_report(json.dumps(report()), 4, NEW_TOKENS) == Load(100.0, {50: 10.0, 95: 30.0})
 
 
 @pytest.mark.parametrize(
