@@ -343,30 +343,24 @@ def test_a_source_without_a_kind_is_answered_with_what_to_write():
         assert f"Write for example `--set 'data.sources={meant}'`" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("inner.steps=many", "Expected a whole number"),
-        ("inner.steps=1.5", "Expected a whole number"),
-        ("inner.steps=", "Expected a whole number"),
-        ("inner.steps=true", "Expected a whole number"),
-        ("inner.steps=True", "Expected a whole number"),
-        ("inner.steps=.5", "Expected a whole number"),
-        ("inner.learning_rate=.", "Expected a number"),
-        ("inner.learning_rate=fast", "Expected a number"),
-        ("inner.learning_rate=NaN", "Expected a number"),
-        ("data.start_token=none", r"Expected a token's name, None \(the"),
-        ("data.end_token=none", r"Expected a token's name, or None \(the"),
-        ("inner.learning_rate=-Infinity", "Expected a number"),
-        ("outer.rescale_by_fan_in=maybe", "Expected true or false"),
-        ("outer.rescale_by_fan_in=1", "Expected true or false"),
-        ("evaluation.max_documents=few", "Expected a whole number, or None"),
-    ],
-)
-def test_a_wrong_type_is_answered_with_the_right_one(text, expected):
-    name, _, value = text.partition("=")
-    with pytest.raises(BadSetting, match=rf"`{name}` is '{value}'\. {expected}"):
-        override(CONFIG, [text])
+WRONG_TYPES = {
+    "Expected a whole number": "inner.steps=many inner.steps=1.5 inner.steps= inner.steps=true "
+    "inner.steps=True inner.steps=.5",
+    "Expected a number": "inner.learning_rate=. inner.learning_rate=fast inner.learning_rate=NaN "
+    "inner.learning_rate=-Infinity",
+    r"Expected a token's name, None \(the": "data.start_token=none",
+    r"Expected a token's name, or None \(the": "data.end_token=none",
+    "Expected true or false": "outer.rescale_by_fan_in=maybe outer.rescale_by_fan_in=1",
+    "Expected a whole number, or None": "evaluation.max_documents=few",
+}
+
+
+@pytest.mark.parametrize("expected", WRONG_TYPES)
+def test_a_wrong_type_is_answered_with_the_right_one(expected):
+    for text in WRONG_TYPES[expected].split():
+        name, _, value = text.partition("=")
+        with pytest.raises(BadSetting, match=rf"`{name}` is '{value}'\. {expected}"):
+            override(CONFIG, [text])
 
 
 @pytest.mark.parametrize(

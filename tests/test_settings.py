@@ -38,76 +38,50 @@ UNITS = (
     "processes|devices|pieces|seconds|megabits a second|nats|times|share|over the mean's|rate|"
     "decay|number|norm|weight|logarithms"
 )
-FROM_THE_PAPER = {  # section of DiPaCo
-    "topology": "2.3",
-    "topology.levels.experts": "2.3",
-    "base.steps": "4",
-    "routing.kind": "2.4",
-    "data.prefix_tokens": "2.4",
-    "routing.overlap": "2.4",
-    "routing.alternations": "2.4",
-    "routing.target_share": "2.4",
-    "routing.rule": "2.4",
-    "inner.steps": "4",
-    "inner.batch_size": "4",
-    "inner.learning_rate": "4",
-    "inner.warmup_steps": "4",
-    "inner.weight_decay": "4",
-    "inner.hold_out": "2.7",
-    "outer.learning_rate": "4",
-    "outer.momentum": "4",
-    "outer.rescale_by_fan_in": "2.7",
-    "outer.weigh_by_documents": "2.7",
-    "outer.path_share": "3",
-    "outer.synchronous": "4.5",
-    "reroute.every": "2.4",
-    "reroute.steps": "2.4",
+OF_SECTION = {  # of DiPaCo -> settings that come from there
+    "2.3": "topology topology.levels.experts",
+    "2.4": "routing.kind data.prefix_tokens routing.overlap routing.alternations "
+    "routing.target_share routing.rule reroute.every reroute.steps",
+    "2.7": "inner.hold_out outer.rescale_by_fan_in outer.weigh_by_documents",
+    "3": "outer.path_share",
+    "4": "base.steps inner.steps inner.batch_size inner.learning_rate inner.warmup_steps "
+    "inner.weight_decay outer.learning_rate outer.momentum",
+    "4.5": "outer.synchronous",
 }
+FROM_THE_PAPER = {name: of for of, names in OF_SECTION.items() for name in names.split()}
 
 
-INIT_FROM = "read from the checkpoint that `--init-from` names"
-MEMORY = "what fits depends on the machine"
-TUNED = "tuned with the size of the model and the corpus"
-MACHINE = "what a path is divided among depends on the machine"
-KEPT = {  # settings that no shipped config, sweep or page sets -> why they are there
-    "seed": "a sweep sets it, as `--seeds` says",
-    "model.num_kv_heads": INIT_FROM,
-    "model.rope_theta": INIT_FROM,
-    "model.norm_epsilon": INIT_FROM,
-    "model.qk_norm": INIT_FROM,
-    "model.tied_head": INIT_FROM,
-    "model.result_dtype": "what rounding costs and saves depends on the machine",
-    "model.attention_kernel": "a machine on which cuDNN's kernel fails takes the plain one",
-    "topology": "every config writes its own; the settings below are inside",
-    "topology.levels": "as `topology`",
-    "topology.levels.name": "as `topology`",
-    "topology.levels.parts": "as `topology`",
-    "topology.levels.experts": "as `topology`",
-    "data.tokenizer": "a tokenizer of one's own",
-    "data.end_of_text": "a corpus whose texts have no end, such as cut streams",
-    "data.end_token": "a tokenizer of one's own",
-    "data.start_token": "a tokenizer of one's own",
-    "data.prefix_tokens": "how much of a text tells its domain depends on the corpus",
-    "data.slices": "how many workers there are",
-    "routing.target_share": "DiPaCo section 2.4; the shares depend on the corpus",
-    "routing.prior": TUNED,
-    "inner.accumulation_steps": MEMORY,
-    "inner.rematerialise": MEMORY,
-    "inner.loss_chunks": MEMORY,
-    "inner.weight_decay": TUNED,
-    "inner.beta1": TUNED,
-    "inner.beta2": TUNED,
-    "inner.clip_norm": TUNED,
-    "outer.path_share": "DiPaCo section 3",
-    "outer.quorum": "how reliable the machines are",
-    "outer.grace_seconds": "how reliable the machines are",
-    "samples.tokens": "how long a text must be to be judged depends on the corpus",
-    "mesh.data": MACHINE,
-    "mesh.fsdp": MACHINE,
-    "mesh.tensor": MACHINE,
-    **{f"mesh.rules.{axis.name}": MACHINE for axis in dataclasses.fields(ShardingRules)},
-    "retention.send_snapshots_every": "how fast the link to the bucket is",
-    "retention.modules": "how far a rollback may go depends on the disk",
+KEPT_AS = {  # why settings are there that no shipped config, sweep or page sets
+    "a sweep sets it, as `--seeds` says": "seed",
+    "read from the checkpoint that `--init-from` names": (
+        "model.num_kv_heads model.rope_theta model.norm_epsilon model.qk_norm model.tied_head"
+    ),
+    "what rounding costs and saves depends on the machine": "model.result_dtype",
+    "a machine on which cuDNN's kernel fails takes the plain one": "model.attention_kernel",
+    "every config writes its own; the settings below are inside": "topology",
+    "as `topology`": (
+        "topology.levels topology.levels.name topology.levels.parts topology.levels.experts"
+    ),
+    "a tokenizer of one's own": "data.tokenizer data.end_token data.start_token",
+    "a corpus whose texts have no end, such as cut streams": "data.end_of_text",
+    "how much of a text tells its domain depends on the corpus": "data.prefix_tokens",
+    "how many workers there are": "data.slices",
+    "DiPaCo section 2.4; the shares depend on the corpus": "routing.target_share",
+    "tuned with the size of the model and the corpus": (
+        "routing.prior inner.weight_decay inner.beta1 inner.beta2 inner.clip_norm"
+    ),
+    "what fits depends on the machine": (
+        "inner.accumulation_steps inner.rematerialise inner.loss_chunks"
+    ),
+    "DiPaCo section 3": "outer.path_share",
+    "how reliable the machines are": "outer.quorum outer.grace_seconds",
+    "how long a text must be to be judged depends on the corpus": "samples.tokens",
+    "what a path is divided among depends on the machine": "mesh.data mesh.fsdp mesh.tensor",
+    "how fast the link to the bucket is": "retention.send_snapshots_every",
+    "how far a rollback may go depends on the disk": "retention.modules",
+}
+KEPT = {name: why for why, names in KEPT_AS.items() for name in names.split()} | {
+    f"mesh.rules.{axis.name}": "as `mesh.data`" for axis in dataclasses.fields(ShardingRules)
 }
 
 

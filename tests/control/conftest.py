@@ -246,6 +246,15 @@ def do_one(ledger, plan, worker="w"):
     return claim
 
 
+def do_until_a_second_phase(ledger, plan):
+    """The claim of a path of the modular arm whose modules have stepped."""
+    claim = do_until(ledger, plan, "train")
+    while claim.task.arm != "modular" or claim.task.phase == 0:
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        claim = do_until(ledger, plan, "train")
+    return claim
+
+
 def do_until(ledger, plan, kind):
     """Does tasks until one of `kind` is claimed, and gives that claim."""
     while (claim := ledger.queue.claim("w")) is not None:

@@ -14,6 +14,7 @@ from tests.control.conftest import (
     DATABASES,
     do_one,
     do_until,
+    do_until_a_second_phase,
     everything,
     facts_of,
     receipt,
@@ -49,10 +50,7 @@ def test_a_module_steps_when_the_contributions_of_all_its_paths_are_in(ledger, p
 
 def test_what_is_done_again_with_other_bytes_is_refused(ledger, plan):
     """A module that has stepped; its bytes are lost, and another program makes others."""
-    claim = do_until(ledger, plan, "train")
-    while claim.task.phase == 0:
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-        claim = do_until(ledger, plan, "train")
+    claim = do_until_a_second_phase(ledger, plan)
     module = plan.arm("modular").topology.modules_of(claim.task.path)[0]
     cause = Task("outer", "modular", str(module), 0)
     ledger.redos.redo(claim, cause, "objects/lost", "it is missing")

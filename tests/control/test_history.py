@@ -50,16 +50,6 @@ def test_a_task_that_is_done_is_told_with_its_worker_machine_and_times(ledger, p
     assert ledger.history.after(done.number) == []
 
 
-def test_the_most_frequent_commit_is_told_too(ledger, plan):
-    """On PostgreSQL it is one statement."""
-    claim = do_until(ledger, plan, "train")
-    last = ledger.history.after()[-1].number
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-    (done,) = ledger.history.after(last)
-    assert (done.task, done.attempt, done.outcome) == (claim.task, claim.attempt, "done")
-    assert done.begun <= done.ended
-
-
 def test_an_error_a_return_and_a_saved_snapshot_are_told_with_what_there_is_to_say(
     ledger, plan, told
 ):

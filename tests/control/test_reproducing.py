@@ -10,7 +10,7 @@ import pytest
 from dipaco.control.errors import NotReproduced, RecoveryFailed
 from dipaco.control.facts.redos import MOST_REDOS
 from dipaco.control.planning.tasks import Contribution, PathTrained, Task
-from tests.control.conftest import do_one, do_until, facts_of, receipt
+from tests.control.conftest import do_one, do_until, do_until_a_second_phase, facts_of, receipt
 
 
 def otherwise(plan, task):
@@ -96,10 +96,7 @@ def test_what_a_module_is_stepping_with_stays(ledger, plan):
 
 def test_for_a_module_that_is_made_again_only_the_same_bytes_do(ledger, plan):
     """Its paths have trained with it: another one in its place would be another run."""
-    claim = do_until(ledger, plan, "train")
-    while claim.task.arm != "modular" or claim.task.phase == 0:
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-        claim = do_until(ledger, plan, "train")
+    claim = do_until_a_second_phase(ledger, plan)
     module = plan.arm("modular").topology.modules_of(claim.task.path)[0]
     ledger.redos.redo(claim, Task("outer", "modular", str(module), 0), "objects/lost", "missing")
     step = do_until(ledger, plan, "outer")
@@ -109,10 +106,7 @@ def test_for_a_module_that_is_made_again_only_the_same_bytes_do(ledger, plan):
 
 
 def test_a_snapshot_that_the_next_phase_began_with_stays(ledger, plan):
-    claim = do_until(ledger, plan, "train")
-    while claim.task.arm != "modular" or claim.task.phase == 0:
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-        claim = do_until(ledger, plan, "train")
+    claim = do_until_a_second_phase(ledger, plan)
     path = claim.task.path
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     before = ledger.facts.snapshot("modular", path, 0)
@@ -158,10 +152,7 @@ def test_it_also_counts_anew_when_that_one_is_done_again(ledger, plan):
         assert again.task == step.task
         step = again
     ledger.commit.finish(plan, step, facts_of(plan, step.task))
-    claim = do_until(ledger, plan, "train")
-    while claim.task.arm != "modular" or claim.task.phase == 0:
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-        claim = do_until(ledger, plan, "train")
+    claim = do_until_a_second_phase(ledger, plan)
     ledger.redos.redo(claim, step.task, "objects/module", "missing")
     again = do_until(ledger, plan, "outer")
     assert again.task == step.task

@@ -92,12 +92,6 @@ def nothing(engine):
 until_it_looks = [nothing] * round(file.LOOK_SECONDS / file.POLL_SECONDS)
 
 
-def test_every_group_has_its_workers(watched):
-    engine, events = watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)])
-    assert engine.alive == ["w-0", "w-1", "e-0"]
-    assert events == ["worker_started"] * 3
-
-
 def test_a_dead_worker_gives_its_task_back_and_is_restarted_after_a_wait(ledger, watched):
     def die(engine):
         assert ledger.queue.claim("w-1") is not None
@@ -359,15 +353,6 @@ def test_workers_that_all_fail_before_they_take_part_end_the_launch(ledger, watc
         watched([WorkerGroup(WORKER, "w", 2)], *tries)
 
 
-def test_one_worker_that_fails_to_start_does_not_end_the_launch(watched):
-    def fail(engine):
-        if "w-1" in engine.alive:
-            engine.die("w-1", 1, "ImportError: cannot import name 'releases'")
-
-    engine, _ = watched([WorkerGroup(WORKER, "w", 2)], *[fail] * 100)
-    assert "w-0" in engine.alive
-
-
 def test_processes_do_not_take_a_folder_where_they_start_for_the_package(tmp_path):
     """Such as the folder that holds a clone named `dipaco`."""
     (tmp_path / "dipaco/cli").mkdir(parents=True)
@@ -379,12 +364,6 @@ def test_processes_do_not_take_a_folder_where_they_start_for_the_package(tmp_pat
         [python, *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": HOME}, capture_output=True
     )
     assert (ended.returncode, ended.stdout[:7]) == (0, b"dipaco "), ended.stderr
-
-
-def test_the_command_line_overrides_an_older_scale(ledger, watched):
-    ledger.meta.want_workers(5)
-    engine, _ = watched([WorkerGroup(WORKER, "w", 1)], nothing)
-    assert engine.alive == ["w-0"]
 
 
 def test_a_launcher_that_is_started_again_keeps_what_it_was_scaled_to(ledger, watched):

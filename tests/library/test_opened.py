@@ -219,17 +219,13 @@ def test_a_seed_makes_the_same_text_again_and_settings_are_checked(opened):
     [
         ({"prompt": 5}, r"`prompt` is 5\. Expected a text\."),
         ({"max_tokens": 5.5}, r"`max_tokens` is 5\.5\. Expected a whole number, 1 or more\."),
-        ({"max_tokens": "5"}, r"`max_tokens` is '5'\. Expected a whole number, 1 or more\."),
         ({"max_tokens": True}, r"`max_tokens` is True\. Expected a whole number"),
         ({"seed": -1}, r"`seed` is -1\. Expected a whole number, 0 to 9223372036854775807\."),
         ({"seed": 2**63}, r"`seed` is 9223372036854775808\. Expected a whole number, 0 to 92"),
-        ({"seed": "a"}, r"`seed` is 'a'\. Expected a whole number"),
         ({"temperature": "hot"}, r"`temperature` is 'hot'\. Expected a number\."),
-        ({"temperature": None}, r"`temperature` is None\. Expected a number\."),
         ({"temperature": math.nan}, r"`temperature` is nan\. Expected 0 \(greedy\) or more\."),
         ({"top_k": 2.5}, r"`top_k` is 2\.5\. Expected a whole number, 0 or more\."),
         ({"logit_bias": "12"}, r"`logit_bias` is '12'\. Expected pairs of a token and a number\."),
-        ({"path": True}, r"`path` is True\. Expected a whole number, 0 to 3\."),
         ({"rule": "x"}, r"`rule` is 'x'\. Expected one of features, likelihood\."),
     ],
 )

@@ -103,13 +103,6 @@ def test_what_is_expected_already_is_not_printed_again():
     assert stream.getvalue() == "sweep: 10 of 10 steps (100%)\n"
 
 
-def test_a_stage_that_was_half_done_and_ends_so_says_it():
-    stream = io.StringIO()
-    with Progress("sweep", 100, done_steps=40, stream=stream, clock=Clock()) as progress:
-        progress.expect(40)
-    assert stream.getvalue() == "sweep: 40 of 40 steps (100%)\n"
-
-
 def test_the_bar_of_a_stage_that_becomes_shorter_reaches_its_end():
     stream = Terminal()
     with Progress("sweep", 100, stream=stream, clock=Clock()) as progress:
@@ -126,13 +119,6 @@ def test_on_a_terminal_there_is_a_bar_and_lines_stand_above_it():
     assert "path 3: 12 documents [not markup]" in stream.getvalue()
     assert "base" in stream.getvalue()
     assert "loss 3.000" in stream.getvalue()
-
-
-def test_say_prints_a_line():
-    stream = io.StringIO()
-    progress = Progress("base", 10, stream=stream, clock=Clock())
-    progress.say("hello")
-    assert stream.getvalue() == "hello\n"
 
 
 def test_at_80_columns_the_bar_and_the_counts_stay_and_less_is_said(monkeypatch):

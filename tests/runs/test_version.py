@@ -177,26 +177,6 @@ def test_a_worker_of_the_old_program_that_wakes_before_the_run_is_pinned_has_los
     run.ledger.close()
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["done", "stopped"])
-def test_a_command_that_is_given_while_an_upgrade_waits_stays(tmp_path, ends):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    of = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
-    run.ledger.members.join("w", process_id="another-machine pid:[1] 7 99", **of)
-
-    def pause():
-        run.ledger.meta.set_command("pause")
-        run.ledger.members.leave("w", "another-machine pid:[1] 7 99")
-        return not ends
-
-    if ends:
-        assert upgrade(Address(tmp_path / "run"), 10.0, pause).command == "pause"
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            upgrade(Address(tmp_path / "run"), 10.0, pause)
-    assert run.ledger.meta.command().name == "pause"
-    run.ledger.close()
-
-
 def test_a_run_whose_config_this_version_refuses_is_left_as_it_is(tmp_path):
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     before, tree = run.ledger.meta.command(), json.loads(CONFIG.to_json())

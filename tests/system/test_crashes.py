@@ -22,72 +22,35 @@ from tests.support.tiny_run import Fault, facts, facts_on_server, report
 # Points of tools/support/fault_points.py, in the order in which a run meets them. SIGKILL, unless
 # it says Ctrl-C.
 CTRL_C = {"number": signal.SIGINT}
-FAULTS = [
-    Fault("before begin"),
-    Fault("after claim", "prepare"),
-    Fault("inside reading", "prepare", nth=100),
-    Fault("before save", "prepare", nth=2),  # the table of a slice
-    Fault("inside record", "prepare"),
-    Fault("after record", "prepare"),  # the slice is read
-    Fault("inside save", "prepare", **CTRL_C),  # the tokenizer
-    Fault("before record", "prepare"),
-    Fault("after record", "prepare"),  # the slices are merged
-    Fault("before save", "prepare"),  # the tokens of a slice
-    Fault("after record", "prepare"),  # the slice is made tokens
-    Fault("inside tokens", "prepare", nth=100),
-    Fault("inside tokens", "prepare", nth=200, **CTRL_C),
-    Fault("before manifest", "prepare"),
-    Fault("after manifest", "prepare"),
-    Fault("before save", "prepare"),
-    Fault("before record", "prepare"),
-    Fault("before sweep", "prepare", nth=3),
-    Fault("after claim", "pretrain"),
-    Fault("inside steps", "pretrain"),
-    Fault("inside steps", "pretrain", **CTRL_C),
-    Fault("inside snapshot", "pretrain"),
-    Fault("inside record", "pretrain", nth=2),
-    Fault("after record", "pretrain"),
-    Fault("after claim", "route"),
-    Fault("before save", "route"),  # features
-    Fault("after record", "route"),
-    Fault("inside save", "route", nth=3),
-    Fault("inside save", "route", **CTRL_C),
-    Fault("before record", "route"),
-    Fault("inside record", "route", nth=5),
-    Fault("after record", "route"),
-    Fault("after claim", "train"),
-    Fault("inside steps", "train", nth=2),
-    Fault("before save", "train"),
-    Fault("inside snapshot", "train"),
-    Fault("inside snapshot", "train", **CTRL_C),
-    Fault("inside save", "train", nth=2),
-    Fault("before record", "train"),
-    Fault("inside record", "train", nth=3),
-    Fault("inside record", "train", nth=3, **CTRL_C),
-    Fault("after record", "train"),
-    Fault("after claim", "outer"),
-    Fault("before save", "outer"),
-    Fault("inside save", "outer", nth=2),
-    Fault("before record", "outer"),
-    Fault("inside record", "outer", nth=2),
-    Fault("after record", "outer"),
-    Fault("after record", "outer", **CTRL_C),
-    Fault("after claim", "score"),
-    Fault("before save", "score"),
-    Fault("before save", "score", **CTRL_C),
-    Fault("before record", "score"),
-    Fault("after record", "score"),
-    Fault("after claim", "evaluate"),
-    Fault("before record", "evaluate"),
-    Fault("after record", "evaluate"),
-    Fault("after claim", "report"),
-    Fault("inside save", "report"),
-    Fault("inside save", "report", **CTRL_C),
-    Fault("before record", "report"),
-    Fault("before sweep", "report"),
-]
+MET = {  # kind of task -> point and how often it is passed before; ! is Ctrl-C
+    "": "before begin",
+    "prepare": "after claim, inside reading 100, before save 2, inside record, after record, "
+    "inside save!, before record, after record, before save, after record, inside "
+    "tokens 100, inside tokens 200!, before manifest, after manifest, before save, "
+    "before record, before sweep 3",
+    "pretrain": "after claim, inside steps, inside steps!, inside snapshot, inside record 2, "
+    "after record",
+    "route": "after claim, before save, after record, inside save 3, inside save!, before "
+    "record, inside record 5, after record",
+    "train": "after claim, inside steps 2, before save, inside snapshot, inside snapshot!, "
+    "inside save 2, before record, inside record 3, inside record 3!, after record",
+    "outer": "after claim, before save, inside save 2, before record, inside record 2, after "
+    "record, after record!",
+    "score": "after claim, before save, before save!, before record, after record",
+    "evaluate": "after claim, before record, after record",
+    "report": "after claim, inside save, inside save!, before record, before sweep",
+}
 
 
+def fault_of(kind, text):
+    """`inside save 3!` -> the third passage of that point, by Ctrl-C."""
+    where, _, nth = text.rstrip("!").rpartition(" ")
+    if not nth.isdigit():
+        where, nth = text.rstrip("!"), 1
+    return Fault(where, kind or None, nth=int(nth), **(CTRL_C if text.endswith("!") else {}))
+
+
+FAULTS = [fault_of(kind, each) for kind, of in MET.items() for each in of.split(", ")]
 SOME = [
     *(Fault("inside tokens", "prepare", nth=100), Fault("inside snapshot", "pretrain")),
     *(Fault("inside record", "route", nth=5), Fault("inside steps", "train", **CTRL_C)),
