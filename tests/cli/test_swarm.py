@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.cli.main import main
-from dipaco.runs.opening import create_or_open, reading
+from dipaco.config import MODULAR
+from dipaco.runs.opening import create_or_open
 from dipaco.runs.rules import Rules, record_of
 from dipaco.swarm.errors import TlsRefused
 from dipaco.swarm.network.credentials import save_credential
@@ -21,81 +22,71 @@ JOIN = ("join", "tcp://127.0.0.1:1", "--token", "X")
 START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ((*START, "--name", "../../evil"), "`../../evil` is not a valid name"),
-        ((*START, "--name", ""), "`` is not a valid name"),
-        ((*START, "--lease-seconds", "nan"), "`--lease-seconds` is nan. Expected 1 to 86400"),
-        ((*START, "--lease-seconds", "-1"), "`--lease-seconds` is -1.0."),
-        ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
-        ((*START, "--save-seconds", "0"), "`--save-seconds` is 0.0."),
-        (
-            (*START, "--set", "inner.freeze_absent_tokens=true"),
-            "`inner.freeze_absent_tokens` is on",
-        ),
-        ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
-        ((*START, "--block-rows", "0"), "`--block-rows` is 0. Expected 1 to "),
-        ((*START, "--block-rows", "65000"), "`--block-rows` is 65000. Expected 1 to "),
-        ((*START, "--listen", "tls://host"), "`tls://host` is not an address of a swarm"),
-        ((*START, "--listen", "/ip4/1.2.3.4/tcp/99999"), "`/ip4/1.2.3.4/tcp/99999` is not an"),
-        ((*START, "--listen", "/ip4/1.2.3.4"), "`/ip4/1.2.3.4` is not an address of a swarm"),
-        ((*START, "--announce", "a/b"), "`--announce` is 'a/b'. Expected the name"),
-        ((*START, "--announce", "a.b:4710"), "`--announce` is 'a.b:4710'. Expected the name"),
-        ((*START, "--announce", ""), "`--announce` is ''. Expected the name"),
-        (
-            (*START, "--listen", "tcp://127.0.0.1:0", "--announce", "a.b"),
-            "`--announce` is 'a.b'. Expected that it is left out, or `--listen tls://HOST:PORT`",
-        ),
-        (("token", "--run", "RUN", "--name", "ANA"), "dipaco swarm start CONFIG --run"),
-        (("revoke", "ANA", "--run", "RUN"), "dipaco swarm start CONFIG --run"),
-        (("join", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "0"), "`--megabits` is 0.0."),
-        (("aux", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "nan"), "`--megabits` is nan."),
-        ((*JOIN, "--threads", "0"), "`--threads` is 0. Expected 1 to "),
-        ((*JOIN, "--threads", "99999"), "`--threads` is 99999. Expected 1 to "),
-        ((*JOIN, "--between", "night"), "`--between` is 'night'. Expected two different times"),
-        ((*JOIN, "--between", "22:00-24:01"), "`--between` is '22:00-24:01'."),
-        ((*JOIN, "--between", "07:60-22:00"), "`--between` is '07:60-22:00'."),
-        ((*JOIN, "--between", "07:00-07:00"), "`--between` is '07:00-07:00'."),
-        (JOIN, "X cannot be read"),
-        (("watch", JOIN[1], "--token", __file__), "holds no credential that `dipaco swarm token`"),
-    ],
-)
-def test_wrong_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monkeypatch, capsys):
+WRONG = [
+    ((*START, "--name", "../../evil"), "`../../evil` is not a valid name"),
+    ((*START, "--lease-seconds", "nan"), "`--lease-seconds` is nan. Expected 1 to 86400"),
+    ((*START, "--save-seconds", "0"), "`--save-seconds` is 0.0."),
+    ((*START, "--set", "inner.freeze_absent_tokens=true"), "`inner.freeze_absent_tokens` is on"),
+    ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
+    ((*START, "--block-rows", "0"), "`--block-rows` is 0. Expected 1 to "),
+    ((*START, "--block-rows", "65000"), "`--block-rows` is 65000. Expected 1 to "),
+    ((*START, "--listen", "tls://host"), "`tls://host` is not an address of a swarm"),
+    ((*START, "--listen", "/ip4/1.2.3.4/tcp/99999"), "`/ip4/1.2.3.4/tcp/99999` is not an"),
+    ((*START, "--announce", "a.b:4710"), "`--announce` is 'a.b:4710'. Expected the name"),
+    (
+        (*START, "--listen", "tcp://127.0.0.1:0", "--announce", "a.b"),
+        "`--announce` is 'a.b'. Expected that it is left out, or `--listen tls://HOST:PORT`",
+    ),
+    (("token", "--run", "RUN", "--name", "ANA"), "dipaco swarm start CONFIG --run"),
+    (("revoke", "ANA", "--run", "RUN"), "dipaco swarm start CONFIG --run"),
+    ((*JOIN, "--megabits", "0"), "`--megabits` is 0.0."),
+    (("aux", *JOIN[1:], "--megabits", "nan"), "`--megabits` is nan."),
+    ((*JOIN, "--threads", "99999"), "`--threads` is 99999. Expected 1 to "),
+    ((*JOIN, "--between", "night"), "`--between` is 'night'. Expected two different times"),
+    ((*JOIN, "--between", "22:00-24:01"), "`--between` is '22:00-24:01'."),
+    ((*JOIN, "--between", "07:00-07:00"), "`--between` is '07:00-07:00'."),
+    (JOIN, "X cannot be read"),
+    (("watch", JOIN[1], "--token", __file__), "holds no credential that `dipaco swarm token`"),
+]
+
+
+def test_wrong_values_are_refused_and_nothing_is_begun(tmp_path, capsys):
     folder = tmp_path / "run"
-    assert main(["swarm", *[str(folder) if word == "RUN" else word for word in words]]) == 2
-    assert says in capsys.readouterr().err
-    assert not folder.exists()
+    for words, says in WRONG:
+        assert main(["swarm", *(str(folder) if word == "RUN" else word for word in words)]) == 2
+        assert says in capsys.readouterr().err, words
+        assert not folder.exists()
 
 
 LIBP2P = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWQ8JRSB9iFSD5vJFdN8nRzmVXN2KQJhGUBuyGZmGMSgWB"
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["foo", "tcp://host", "tls://127.0.0.1:1", "tcp://:1", "tcp://h:0", f"{LIBP2P}0", LIBP2P[4:]],
-)
+@pytest.fixture
+def token(tmp_path):
+    file = tmp_path / "a.pass"
+    save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), file)
+    return str(file)
+
+
 @pytest.mark.parametrize("verb", ["join", "watch"])
-def test_a_wrong_address_is_refused_before_anything_is_waited_for(verb, address, tmp_path, capsys):
-    token = tmp_path / "a.pass"
-    save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), token)
+def test_a_wrong_address_is_refused_before_anything_is_waited_for(verb, token, capsys):
     night = () if verb == "watch" else ("--between", "00:00-00:01")
-    assert main(["swarm", verb, address, "--token", str(token), *night]) == 2
-    assert "is not an address of a swarm" in capsys.readouterr().err
+    for address in ("foo", "tcp://host", "tls://127.0.0.1:1", "tcp://h:0", f"{LIBP2P}0"):
+        assert main(["swarm", verb, address, "--token", token, *night]) == 2
+        assert "is not an address of a swarm" in capsys.readouterr().err, address
 
 
 def test_to_watch_by_a_credential_of_another_run_gives_the_sentence_that_join_gives(
-    tmp_path, monkeypatch, capsys
+    token, monkeypatch, capsys
 ):
-    token, address = tmp_path / "a.pass", "tls://127.0.0.1:1/" + "0" * 32
-    save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), token)
+    address = "tls://127.0.0.1:1/" + "0" * 32
     refused = TlsRefused(address=address, problem="it is not of the run")
 
     async def ask(wire, address):
         raise refused
 
     monkeypatch.setattr(session, "ask_about_run", ask)
-    assert main(["swarm", "watch", address, "--token", str(token)]) == 2
+    assert main(["swarm", "watch", address, "--token", token]) == 2
     assert capsys.readouterr().err.strip() == f"TlsRefused: {refused}"
 
 
@@ -107,79 +98,129 @@ def test_an_expired_credential_is_refused_before_its_hours_are_waited_for(tmp_pa
     assert "it has expired, on 20" in capsys.readouterr().err
 
 
-def test_a_run_with_a_path_loss_of_its_own_is_not_trained_by_volunteers(tmp_path, capsys):
+def test_a_run_with_a_path_loss_of_its_own_is_refused_after_what_had_failed_is_tried_again(
+    tmp_path, capsys
+):
     recorded = record_of(Rules(path_loss=own_path_loss.plain))
-    create_or_open(tmp_path, TOY, rules=recorded)[0].ledger.close()
-    words = ["swarm", "start", str(TOY_FILE), "--run", str(tmp_path), "--path", "0"]
-    assert main(words) == 2
-    assert "the path loss is `own_path_loss:plain`, and peers" in capsys.readouterr().err
-
-
-def test_tasks_that_failed_are_tried_again_as_by_train(tmp_path, capsys):
-    opened, _ = create_or_open(tmp_path, TOY, rules=record_of(Rules(path_loss=own_path_loss.plain)))
+    opened, _ = create_or_open(tmp_path, TOY, rules=recorded)
     claim = opened.ledger.queue.claim("ana")
     assert opened.ledger.failures.fail(claim, "no text", is_lasting=True)
     opened.ledger.close()
-    # It goes no further than the refusal of the run's path loss.
-    assert main(["swarm", "start", str(TOY_FILE), "--run", str(tmp_path), "--path", "0"]) == 2
-    assert f"{claim.task} had failed and is tried again" in capsys.readouterr().out
+    words = ["swarm", "start", str(TOY_FILE), "--run", str(tmp_path)]
+    assert main(words) == 2
+    assert "--path 0 to 3" in capsys.readouterr().err
+    assert main([*words, "--path", "0"]) == 2
+    said = capsys.readouterr()
+    assert f"{claim.task} had failed and is tried again" in said.out
+    assert "the path loss is `own_path_loss:plain`, and peers" in said.err
 
 
-@pytest.mark.parametrize("days", ["inf", "nan", "0", "-1", "1e9"])
-def test_a_credential_of_a_wrong_validity_is_not_made(days, tiny, tmp_path, capsys):
-    words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA", "--days", days]
-    assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
-    error = capsys.readouterr().err
-    assert f"valid for {float(days)} days" in error
-    assert "Give more than 0 and at most 36,500" in error
-    assert not list(tmp_path.iterdir())
+@pytest.fixture
+def run(tmp_path):
+    opened, _ = create_or_open(tmp_path / "run", TOY)
+    yield opened
+    opened.ledger.close()
 
 
-@pytest.mark.parametrize("name", ["../ANA", "-x", "A\x1b[2J", "n" * 101, "é" * 51])
-def test_a_credential_for_a_wrong_name_is_not_made(name, tiny, tmp_path, capsys):
-    words = ["swarm", "token", "--run", str(tiny.folder), f"--name={name}"]
-    assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
-    assert "is not a valid name" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+@pytest.fixture
+def swarm(run, tmp_path, capsys):
+    """`swarm("revoke", "ANA")`: the exit code of the verb on the run, and what it says."""
+
+    def command(*words):
+        code = main(["swarm", *map(str, words), "--run", str(tmp_path / "run")])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return command
 
 
-def test_a_credential_that_cannot_be_written_is_an_error_and_on_no_list(tiny, tmp_path, capsys):
-    words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA"]
-    assert main([*words, "--out", str(tmp_path / "nowhere" / "a.pass")]) == 4
-    error = capsys.readouterr().err
-    assert "NotWritable" in error
-    assert "a.pass" in error
-    with reading(tiny.folder) as opened:
-        assert not opened.ledger.swarms.credentials()
+def test_credentials_are_made_and_revoked(run, swarm, tmp_path):
+    file, credentials = tmp_path / "ana.pass", run.ledger.swarms.credentials
+    code, said = swarm("token", "--name", "ANA", "--out", file)
+    assert (code, file.exists()) == (0, True), said
+    assert "ANA may take part until" in said
+    assert [(one.name, one.is_revoked) for one in credentials()] == [("ANA", False)]
+    code, said = swarm("revoke", "EVE")
+    assert code == 2
+    assert "credentials for: ANA" in said
+    for _ in range(2):
+        assert swarm("revoke", "ANA")[0] == 0
+        assert [one.is_revoked for one in credentials()] == [True]
+
+
+def test_the_name_of_a_backbone_is_neither_given_to_a_volunteer_nor_revoked(run, swarm, tmp_path):
+    run.ledger.swarms.issue("serial", "backbone-0", "backbone", 2e9)
+    code, said = swarm("revoke", "backbone-0")
+    assert (code, "There is no credential for backbone-0" in said) == (2, True)
+    assert [one.is_revoked for one in run.ledger.swarms.credentials()] == [False]
+    out = tmp_path / "false.pass"
+    code, said = swarm("token", "--name", "backbone-0", "--out", out)
+    assert (code, out.exists(), "a volunteer's name" in said) == (2, False, True)
+
+
+@pytest.mark.parametrize(
+    ("there", "listen"),
+    [
+        ("/ip4/127.0.0.1/tcp/1/p2p/Qm", "tcp://127.0.0.1:0"),
+        ("tcp://127.0.0.1:1", "/ip4/127.0.0.1/tcp/0"),
+        ("tls://127.0.0.1:1/0123456789abcdef0123456789abcdef", "tcp://127.0.0.1:0"),
+    ],
+)
+def test_a_second_backbone_on_another_transport_is_refused(run, swarm, there, listen):
+    member = {"host": "there", "pid": 1, "process_id": "one", "machine": "one", "version": "0"}
+    run.ledger.members.join("first", **member)
+    run.ledger.swarms.put_backbone("first", MODULAR, 0, there)
+    code, said = swarm("start", TOY_FILE, "--path", 0, "--listen", listen)
+    assert code == 2
+    assert f"is reached at {there}" in said
+    assert "`--name first` takes its place" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        *(
+            ((f"--name={name}", "--out", "a.pass"), 2, ("is not a valid name",))
+            for name in ("../ANA", "-x", "A\x1b[2J", "n" * 101, "é" * 51)
+        ),
+        *(
+            (("--name", "ANA", "--days", days, "--out", "a.pass"), 2,
+             (f"valid for {float(days)} days", "Give more than 0 and at most 36,500"))
+            for days in ("inf", "nan", "0", "1e9")
+        ),
+        (("--name", "ANA", "--out", "nowhere/a.pass"), 4, ("NotWritable", "a.pass")),
+    ],
+)  # fmt: skip
+def test_a_credential_that_is_wrong_or_cannot_be_written_is_not_made(
+    run, swarm, words, code, says, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    found, said = swarm("token", *words)
+    assert found == code
+    assert all(sentence in said for sentence in says), said
+    assert not list(tmp_path.glob("*.pass"))
+    assert not run.ledger.swarms.credentials()
 
 
 @pytest.mark.parametrize("out", [None, "diary.txt"])
 def test_a_credential_replaces_no_file_and_only_its_owner_can_read_it(
-    out, tmp_path, monkeypatch, capsys
+    out, run, swarm, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "run"
-    create_or_open(folder, TOY)[0].ledger.close()
-    words = ["swarm", "token", "--run", str(folder), "--name", "ANA"]
-    kept = tmp_path / "ANA.pass"
+    words, kept = ["token", "--name", "ANA"], tmp_path / (out or "ANA.pass")
     if out is None:
-        assert main(words) == 0
+        assert swarm(*words)[0] == 0
         assert kept.stat().st_mode & 0o777 == 0o600
     else:
         words += ["--out", out]
-        kept = tmp_path / out
         kept.write_bytes(b"dear diary")
-    before = kept.read_bytes()
-    with reading(folder) as opened:
-        issued = opened.ledger.swarms.credentials()
-    capsys.readouterr()
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert f"{kept.name} is there already" in error
-    assert "--out FILE" in error
+    before, issued = kept.read_bytes(), run.ledger.swarms.credentials()
+    code, said = swarm(*words)
+    assert code == 2
+    assert f"{kept.name} is there already" in said
+    assert "--out FILE" in said
     assert kept.read_bytes() == before
-    with reading(folder) as opened:
-        assert opened.ledger.swarms.credentials() == issued
+    assert run.ledger.swarms.credentials() == issued
 
 
 @pytest.mark.parametrize(

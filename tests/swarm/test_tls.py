@@ -1,7 +1,6 @@
 """TLS by credentials: who is let in, what is read of others, and which address is announced."""
 
 import asyncio
-import socket
 import ssl
 import time
 from types import SimpleNamespace
@@ -291,12 +290,3 @@ def test_what_is_no_address_is_refused(given):
 )
 def test_an_address_is_written_as_it_was_read(given):
     assert str(addresses.parse(given)) == given
-
-
-def test_a_port_that_is_taken_is_an_error():
-    from dipaco.errors import CannotListen
-
-    with socket.create_server(("127.0.0.1", 0)) as used:
-        where = f"tls://127.0.0.1:{used.getsockname()[1]}"
-        with pytest.raises(CannotListen, match="--listen"):
-            asyncio.run(Tls.start(lambda *streams: None, issue("ana"), listen=where))
