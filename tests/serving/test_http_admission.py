@@ -18,7 +18,7 @@ from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.topology import ModuleId
-from tests.support.serving_rig import ask_and_leave
+from tests.support.serving_rig import ask_and_leave, in_process, path_bytes, until
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -26,18 +26,10 @@ REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 @pytest.fixture
 def tight(tiny, limits):
     """A service with memory for one path at a time, of four."""
-    with Service(tiny.folder, say=lambda _: None) as roomy:
-        modules = roomy.releases.current.modules_of(0)
-    most = sum(receipt.num_bytes for receipt in modules.values()) + 1000
-    settings = ServiceSettings(limits=limits, path_bytes=most)
+    settings = ServiceSettings(limits=limits, path_bytes=path_bytes(tiny.folder) + 1000)
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         service.start()
         yield service
-
-
-def in_process(service):
-    transport = httpx.ASGITransport(make_app(service))
-    return httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
 
 
 @pytest.mark.slow
@@ -159,7 +151,7 @@ def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_t
         assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
         await asyncio.wait_for(_pin_once(admission, slow.modules_of("cold")), 30)
         slow.is_read.set()
-        await asyncio.wait_for(_until(lambda: not slow.cache.stats().pinned), 30)
+        await asyncio.wait_for(until(lambda: not slow.cache.stats().pinned), 30)
 
     asyncio.run(run())
     assert not slow.began_again
@@ -181,19 +173,14 @@ def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_wai
                 await asyncio.to_thread(slow.began.wait, 30)
                 first.cancel()
                 slow.is_read.set()
-                await asyncio.wait_for(_until(lambda: "slow" not in reading(admission)), 30)
-                await asyncio.wait_for(_until(lambda: slow.cache.stats().pinned == 3), 30)
+                await asyncio.wait_for(until(lambda: "slow" not in reading(admission)), 30)
+                await asyncio.wait_for(until(lambda: slow.cache.stats().pinned == 3), 30)
                 assert not cold.done()
             await asyncio.wait_for(cold, 30)
             later.cancel()
 
     asyncio.run(run())
     assert not slow.began_again
-
-
-async def _until(holds):
-    while not holds():
-        await asyncio.sleep(0.005)
 
 
 def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow):
@@ -206,12 +193,12 @@ def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow
                 others.enter_context(slow.cache.pin(_modules_of(digest)))
             for _ in range(2):
                 waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-                await asyncio.wait_for(_until(lambda: admission._waiting), 30)
+                await asyncio.wait_for(until(lambda: admission._waiting), 30)
                 waiting.cancel()
                 await asyncio.wait([waiting])
                 assert not admission._waiting
             waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-            await asyncio.wait_for(_until(lambda: admission._waiting), 30)
+            await asyncio.wait_for(until(lambda: admission._waiting), 30)
             others.close()
             await asyncio.wait_for(waiting, 30)
 
@@ -241,7 +228,7 @@ def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
                 return await http_client.post("/v1/completions", json=REQUEST | {"n": n})
 
             flood = asyncio.create_task(ask(service.loop.capacity))
-            await asyncio.wait_for(_until(lambda: routed), 30)
+            await asyncio.wait_for(until(lambda: routed), 30)
             refused = await ask(1)
             may_end.set()
             return refused.status_code, (await flood).status_code
@@ -260,12 +247,12 @@ def test_a_client_that_leaves_while_its_prompt_waits_for_a_path_gives_its_places
         async def run():
             app, leaves, leaves_later = make_app(service), asyncio.Event(), asyncio.Event()
             leaving = asyncio.create_task(ask_and_leave(app, body, leaves))
-            await asyncio.wait_for(_until(lambda: service.cache.stats().pinned), 30)
+            await asyncio.wait_for(until(lambda: service.cache.stats().pinned), 30)
             leaves.set()
             first = await asyncio.wait_for(leaving, 30)
             may_read.set()
             again = asyncio.create_task(ask_and_leave(app, body, leaves_later))
-            await asyncio.wait_for(_until(lambda: len(service.loop._queue) == capacity), 30)
+            await asyncio.wait_for(until(lambda: len(service.loop._queue) == capacity), 30)
             leaves_later.set()
             return first, await asyncio.wait_for(again, 30)
 
@@ -289,22 +276,19 @@ def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatc
                 clients.append(await stack.enter_async_context(new))
             may_go_on.clear()
             flood = asyncio.create_task(ask(clients, 0, capacity))
-            await until_held(capacity)
+            await until(lambda: num_held() == capacity)
             more = await ask(clients, 0, 1)
             other = asyncio.create_task(ask(clients, 1, capacity // 2))
-            await until_held(capacity + capacity // 2)
+            await until(lambda: num_held() == capacity + capacity // 2)
             may_go_on.set()
             await other
             was_running = not flood.done()
             other, flood = other.result(), await flood
             return more.status_code, other.status_code, was_running, flood.status_code
 
-    async def until_held(number):
-        while True:
-            stats = service.loop.stats()
-            if stats.num_waiting + sum(stats.rows_per_path.values()) == number:
-                return
-            await asyncio.sleep(0.01)
+    def num_held():
+        stats = service.loop.stats()
+        return stats.num_waiting + sum(stats.rows_per_path.values())
 
     def by_key(clients, who, n):
         headers = {"Authorization": f"Bearer {settings.api_keys[who]}"}

@@ -18,7 +18,7 @@ from dipaco.runs.routing import features, prefixes_of
 from dipaco.serving.http import embeddings
 from dipaco.serving.http.app import make_app
 from dipaco.serving.http.embeddings import MOST_REQUESTS, TEXTS_PER_TURN
-from tests.support.serving_rig import ask_and_leave, error_of
+from tests.support.serving_rig import ask_and_leave, error_of, until
 
 
 def ask(client, given, **more):
@@ -226,8 +226,3 @@ def test_a_bad_text_is_refused_before_any_is_read(service, gated):
 
     error_of(shared(service, run), 400, "input")
     assert not gated.calls
-
-
-async def until(holds):
-    while not holds():
-        await asyncio.sleep(0.005)

@@ -22,7 +22,7 @@ from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.protocol import CompletionRequest
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
-from tests.support.serving_rig import ask_and_leave, error_of
+from tests.support.serving_rig import ask_and_leave, error_of, in_process, until
 
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
 AS_JSON = {"Content-Type": "application/json"}
@@ -32,6 +32,7 @@ AS_JSON = {"Content-Type": "application/json"}
     ("change", "param"),
     [
         ({"temperature": -1}, "temperature"),
+        ({"temperature": 2.5}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
         ({"min_p": -0.1}, "min_p"),
@@ -40,11 +41,13 @@ AS_JSON = {"Content-Type": "application/json"}
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"prompt": ["a"] * 129}, "prompt"),
+        ({"n": 0}, "n"),
         ({"n": 100, "prompt": ["a", "b"]}, "n"),
         ({"best_of": 3}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
         ({"seed": 2**64}, "seed"),
         ({"stop": ""}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [1]}, "stop[0]"),
         ({"suffix": "and so on"}, "suffix"),
         ({"presence_penalty": 2.5}, "presence_penalty"),
@@ -54,6 +57,7 @@ AS_JSON = {"Content-Type": "application/json"}
         ({"logit_bias": {"²": 1}}, "logit_bias"),
         ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias"),
         ({"stop_token_ids": [300]}, "stop_token_ids"),
+        ({"stop_token_ids": [1] * 17}, "stop_token_ids"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"tools": []}, "tools"),
@@ -176,19 +180,6 @@ def idle_service(tiny, limits):
     settings = ServiceSettings(limits=dataclasses.replace(limits, waiting=2))
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         yield service
-
-
-def in_process(service):
-    transport = httpx.ASGITransport(make_app(service))
-    return httpx.AsyncClient(transport=transport, base_url="http://here")
-
-
-async def until(is_so):
-    for _ in range(2000):
-        if is_so():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("the condition was not met in time")
 
 
 def test_a_full_queue_refuses_and_tells_when_to_retry(idle_service):

@@ -7,7 +7,6 @@ import threading
 import time
 from types import SimpleNamespace
 
-import httpx
 import jax
 import numpy as np
 import pytest
@@ -28,8 +27,8 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
-from dipaco.serving.http.app import REQUEST_THREADS, make_app
-from tests.support.serving_rig import error_of
+from dipaco.serving.http.app import REQUEST_THREADS
+from tests.support.serving_rig import error_of, in_process
 
 SCHEMA = {
     "type": "object",
@@ -272,8 +271,7 @@ def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
     monkeypatch.setattr(grammar.Grammar, "compiled", compiled)
 
     async def all_at_once():
-        transport = httpx.ASGITransport(make_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        async with in_process(service) as client:
 
             async def answer(**more):
                 body = BODY | {"max_tokens": 2} | more

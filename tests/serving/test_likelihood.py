@@ -21,7 +21,7 @@ from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.several_devices import SeveralDevices
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
-from tests.support.serving_rig import route
+from tests.support.serving_rig import path_bytes, route
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,7 @@ def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
     tiny, limits, monkeypatch
 ):
     text = np.arange(100, 140, dtype=np.int32)
-    with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as roomy:
-        modules = roomy.releases.current.modules_of(0)
-    room = sum(receipt.num_bytes for receipt in modules.values()) + 1000  # for one path
+    room = path_bytes(tiny.folder) + 1000  # for one path
     settings = ServiceSettings(limits=limits, rule="likelihood", path_bytes=room)
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         served = service.releases.current

@@ -79,19 +79,6 @@ def test_greedy_decoding_is_the_argmax_of_the_full_forward(loop):
     assert len(set(generated)) > 3
 
 
-def test_a_request_that_reuses_a_row_prefills_its_own_prompt(loop):
-    next_one = request((40, 3, 8, 21), max_new_tokens=12)
-    alone = loop.submit(next_one)
-    run_until_idle(loop)
-    # The pool is full: the row that the short request frees is the only one.
-    for number in range(loop.limits.rows - 1):
-        loop.submit(request((number, 9, 2), path=number % 2, max_new_tokens=24))
-    loop.submit(request((7, 7, 1, 4), max_new_tokens=3))
-    batched = loop.submit(next_one)
-    run_until_idle(loop)
-    assert ids(batched) == ids(alone)
-
-
 def test_every_request_of_a_mixed_load_gets_the_tokens_it_gets_alone_and_nothing_compiles(loop):
     rng = np.random.default_rng(0)
     requests = [random_request(rng) for _ in range(40)]
@@ -129,17 +116,6 @@ def test_a_request_that_goes_on_elsewhere_counts_its_own_tokens_as_made(loop):
 
 
 # --- ends -------------------------------------------------------------------------------------
-
-
-def test_a_full_context_ends_its_stream_and_changes_no_other(loop):
-    neighbour = request(path=1, max_new_tokens=30)
-    alone = loop.submit(neighbour)
-    run_until_idle(loop)
-    full, beside = loop.submit(request([1] * 60, path=1, max_new_tokens=99)), loop.submit(neighbour)
-    run_until_idle(loop)
-    tokens, finish = read(full)
-    assert (len(tokens), finish) == (4, Finish("length"))
-    assert ids(beside) == ids(alone)
 
 
 def test_a_cancelled_request_frees_its_row_for_a_waiting_one():

@@ -20,22 +20,18 @@ def field(name, multiple):
     [
         {"type": "string"},
         {"type": "integer", "multipleOf": MOST},
-        {"multipleOf": 0.01},
         {"multipleOf": 1e-8},
         {"multipleOf": 0},  # which the compiler refuses
         {"multipleOf": "5"},  # as this
         {"properties": {"multipleOf": {"type": "string"}, "steps": {"multipleOf": 15}}},
         {"anyOf": [{"multipleOf": 3600}, {"multipleOf": 0.01}, {"multipleOf": 100.0}]},
-        {"anyOf": [{"multipleOf": 60}, {"multipleOf": 0.25}]},
         {"allOf": [{"multipleOf": 97}, {"multipleOf": 101}]},
         # Values, in which it is no keyword.
         {"type": "object", "default": {"multipleOf": 100_000}},
         {"enum": [{"multipleOf": 20_000}], "examples": [{"multipleOf": 20_000}]},
-        {"properties": {"a": {"const": {"multipleOf": 20_000}}, "b": {"multipleOf": 3}}},
         # Of different numbers.
         {"properties": {"a": {"multipleOf": 0.25}, "b": {"multipleOf": 1000}}},
         {"items": {"multipleOf": 101}, "additionalProperties": {"multipleOf": 103}},
-        {"prefixItems": [{"multipleOf": 101}, {"multipleOf": 103}]},
         {"properties": {f"p{n}": {"multipleOf": n} for n in (1000, 2000, 5000, MOST)}},
         {
             "properties": {f"p{n}": {"multipleOf": 0.25} for n in range(500)}
@@ -54,14 +50,11 @@ def test_small_multiples_are_no_problem(schema):
     [
         ({"type": "integer", "multipleOf": 9999991}, "9999991"),
         ({"type": "integer", "multipleOf": 499.979}, "499.979"),
-        ({"multipleOf": -9999991}, "-9999991"),
-        ({"multipleOf": 1e300}, "1e+300"),
         ({"multipleOf": 1e-300}, "1e-300"),
         ({"items": {"properties": {"a": {"multipleOf": MOST + 1}}}}, str(MOST + 1)),
         # Together, as where both hold for one number.
         ({"allOf": [{"multipleOf": 101}, {"multipleOf": 103}]}, "103"),
         ({"$ref": "#/$defs/a", "multipleOf": 997, "$defs": {"a": {"multipleOf": 99.1}}}, "997"),
-        ({"allOf": [field("a", 101), field("a", 103)]}, "103"),
         ({**field("a", 101), "allOf": [{"additionalProperties": {"multipleOf": 103}}]}, "103"),
         ({**field("a", 101), "patternProperties": {"a": {"multipleOf": 103}}}, "103"),
         ({"anyOf": [{"items": {"multipleOf": 101}}, {"items": {"multipleOf": 103}}]}, "103"),

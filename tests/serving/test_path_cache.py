@@ -61,30 +61,6 @@ def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
     assert (stats.modules, stats.num_bytes) == (5, 5 * SIZE)
 
 
-def test_a_path_of_modules_in_memory_is_pinned_while_another_path_is_read():
-    disk = Disk()
-    is_read = threading.Event()
-
-    def load(receipt):
-        if receipt.digest == "late/0002":
-            assert is_read.wait(60)
-        return disk.load(receipt)
-
-    cache = PathCache(load, 1000)
-    for path in (0, 4):  # early/0000 with late/0000, early/0001 with late/0001
-        with cache.pin(modules_of(path)):
-            pass
-    reader = threading.Thread(target=lambda: cache.pin(modules_of(8)).__enter__())
-    reader.start()
-    assert cache.contains(modules_of(1))
-    with cache.pin(modules_of(1)) as parts:
-        assert parts["embed"] == "embed of early/0000"
-        assert parts["head"] == "head of late/0001"
-    is_read.set()
-    reader.join()
-    assert sum(disk.reads.values()) == 6  # two of each of the other paths
-
-
 def test_the_least_recently_used_path_is_evicted_first():
     disk = Disk()
     cache = PathCache(disk.load, 4 * SIZE)  # two paths that share nothing

@@ -11,6 +11,7 @@ from dipaco.serving.path_cache import PathCache
 from dipaco.serving.path_reads import READERS
 from dipaco.serving.several_devices import PathsOfDevices
 from dipaco.topology import ModuleId
+from tests.support.serving_rig import until
 
 SIZE = 100  # bytes of a path
 MANY = 12  # paths that the client "flood" asks for
@@ -146,11 +147,6 @@ def test_many_requests_of_a_client_for_one_path_are_those_for_one_path(monkeypat
             each.cancel()
 
     within_30_seconds(run)
-
-
-async def until(holds):
-    while not holds():
-        await asyncio.sleep(0.005)
 
 
 class SlowDisk:

@@ -18,7 +18,7 @@ from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
 from dipaco.store.objects import Objects
-from tests.support.serving_rig import route
+from tests.support.serving_rig import path_bytes, route
 
 
 @pytest.fixture
@@ -98,9 +98,7 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
 
 
 def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(rewound, limits, notices):
-    with Service(rewound.folder, say=notices.append) as roomy:
-        modules = roomy.releases.current.modules_of(0)
-    both = 2 * sum(receipt.num_bytes for receipt in modules.values()) + 1000
+    both = 2 * path_bytes(rewound.folder) + 1000
     settings = ServiceSettings(limits=limits, path_bytes=both)
     with Service(rewound.folder, settings, say=notices.append) as service:
         before = service.releases.current
@@ -116,14 +114,12 @@ def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(rewound, limi
 def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(
     rewound, limits, notices
 ):
-    with Service(rewound.folder, say=notices.append) as roomy:
-        modules = roomy.releases.current.modules_of(0)
-    both = 2 * sum(receipt.num_bytes for receipt in modules.values()) + 1000
+    both = 2 * path_bytes(rewound.folder) + 1000
     settings = ServiceSettings(limits=limits, path_bytes=both)
     with Service(rewound.folder, settings, say=notices.append) as service:
         stale = {
             module: receipt._replace(digest=f"stale {receipt.digest}")
-            for module, receipt in modules.items()
+            for module, receipt in service.releases.current.modules_of(0).items()
         }
         service.cache._load = lambda receipt, load=service.cache._load: load(
             receipt._replace(digest=receipt.digest.removeprefix("stale "))

@@ -97,13 +97,6 @@ def test_a_path_has_its_device_in_whatever_order_its_modules_come():
         assert Placement(topology.modules_by_path, 2).device_of(named) == modules[0].expert
 
 
-def test_models_that_are_no_path_of_the_run_get_devices_in_turn():
-    placement = Placement(grid(part_names(CONFIG), (2, 2)).modules_by_path, 2)
-    others = [{ModuleId("all", 0): receipt_of(name)} for name in ("dense", "diloco", "base")]
-    assert [placement.device_of(modules) for modules in others] == [0, 1, 0]
-    assert [placement.device_of(modules) for modules in reversed(others)] == [0, 1, 0]
-
-
 def test_of_the_newer_releases_of_other_models_only_the_latest_are_remembered():
     placement = Placement(grid(part_names(CONFIG), (2, 2)).modules_by_path, 2)
     kept, *others = ({ModuleId("all", 0): receipt_of(str(phase))} for phase in range(1000))

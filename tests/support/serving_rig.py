@@ -93,6 +93,34 @@ def error_of(response, status, param=None, code=None):
     return detail["message"]
 
 
+async def until(holds):
+    """Waits for something that other tasks or threads bring about."""
+    for _ in range(6000):
+        if holds():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("the condition was not met in time")
+
+
+def in_process(service):
+    """A client of the service that needs no socket, and may ask for many things at once."""
+    import httpx
+
+    from dipaco.serving.http.app import make_app
+
+    transport = httpx.ASGITransport(make_app(service))
+    return httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
+
+
+def path_bytes(folder) -> int:
+    """Bytes that the first path of a run takes on disk."""
+    from dipaco.serving.service import Service
+
+    with Service(folder, say=lambda _: None) as service:
+        modules = service.releases.current.modules_of(0)
+    return sum(receipt.num_bytes for receipt in modules.values())
+
+
 def route(service, served, prompt, path=None) -> PathChoice:
     """The path of a prompt, as the command line chooses it: it waits while paths are read."""
     return dispatch(service.run, served.release, prompt, path, service._dispatcher)
