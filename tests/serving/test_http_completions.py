@@ -3,18 +3,15 @@
 import json
 import threading
 
-import jax
 import msgspec
 import numpy as np
 import pytest
-
-from dipaco.model.lm import forward
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.serving.http import app
 from dipaco.serving.http.protocol import CompletionRequest
-from tests.support.serving_rig import route
+from tests.support.serving_rig import full_logits, route
 
 
 def ask(client, **body):
@@ -43,14 +40,12 @@ def path_and_ids(service, prompt):
 @pytest.fixture(scope="module")
 def log_probabilities(service):
     """(path, ids) -> float32 [tokens, V] by the full forward, without cache or batch."""
-    release, length = service.releases.current.release, service.model.max_length
+    release = service.releases.current.release
     parts = {path: service.run.path_of(release, path) for path in range(len(release.paths))}
-    full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
 
     def of(path, ids):
-        tokens = np.zeros((1, length), np.int32)
-        tokens[0, : len(ids)] = ids
-        return np.asarray(jax.nn.log_softmax(full(parts[path], tokens)[0, : len(ids)]))
+        logits = full_logits(service.model, parts[path], ids)
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
     return of
 

@@ -1,16 +1,11 @@
 """The arms of a run are models of one server; its paths say what they were trained on."""
 
-import functools
-
-import jax
 import numpy as np
 import pytest
 
-from dipaco.model.lm import forward
-
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import error_of, full_logits
 
 OTHERS = ["toy/dense", "toy/dense_equal_tokens", "toy/base"]
 
@@ -39,13 +34,10 @@ def test_every_arm_with_a_release_is_a_model_and_the_served_one_comes_first(clie
 def test_text_of_another_arm_is_that_of_its_own_modules(client, service, prompts, name):
     release = service.run.ledger.facts.release(name.removeprefix("toy/"))
     parts = service.run.path_of(release, 0)
-    full = _forward(service.model)
     ids = service.tokenizer.encode([prompts[0]])[0].tolist()
     made = list(ids)
     while len(made) < len(ids) + 8:
-        tokens = np.zeros((1, service.model.max_length), np.int32)
-        tokens[0, : len(made)] = made
-        made.append(int(np.argmax(full(parts, tokens)[0, len(made) - 1])))
+        made.append(int(full_logits(service.model, parts, made)[-1].argmax()))
     body = {"model": name, "prompt": prompts[0], "max_tokens": 8, "temperature": 0}
     answer = client.post("/v1/completions", json=body).json()
     assert answer["model"] == name
@@ -57,11 +49,6 @@ def test_text_of_another_arm_is_that_of_its_own_modules(client, service, prompts
     assert (route["path"], route["scores"], route["is_guess"]) == (0, None, False)
     counted = f'dipaco_prompts_total{{model="{name}",path="0"}}'
     assert counted in client.get("/metrics").text
-
-
-@functools.cache
-def _forward(config):
-    return jax.jit(lambda parts, tokens: forward(config, parts, tokens)[0])
 
 
 def test_paths_say_what_they_were_trained_on(client, service):

@@ -7,15 +7,12 @@ import threading
 import time
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
-
-from dipaco.model.lm import forward
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 pytest.importorskip("llguidance", reason="it is in the `serve` extra")
@@ -28,7 +25,7 @@ from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
 from dipaco.serving.http.app import REQUEST_THREADS
-from tests.support.serving_rig import error_of, in_process
+from tests.support.serving_rig import error_of, full_logits, in_process
 
 SCHEMA = {
     "type": "object",
@@ -89,14 +86,11 @@ def test_a_greedy_text_takes_the_likeliest_token_that_the_schema_allows(client, 
     answer = ask(client, temperature=0)
     release = service.releases.current.release
     parts = service.run.path_of(release, answer["choices"][0]["path"])
-    full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
     ids = service.tokenizer.encode(["jiji"])[0].tolist()
     num_prompt = len(ids)
     state = service.grammars.begin(json.dumps(SCHEMA), [], service.stop_ids)
     while not state.is_complete:
-        tokens = np.zeros((1, service.model.max_length), np.int32)
-        tokens[0, : len(ids)] = ids
-        logits = np.array(full(parts, tokens)[0, len(ids) - 1])
+        logits = full_logits(service.model, parts, ids)[-1]
         bits = np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little")[: len(logits)]
         drawn = int(np.argmax(np.where(bits, logits, -np.inf)))
         ids.append(state.forced[0] if state.forced else drawn)

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.model import lm
 from dipaco.serving.decoding import cache_pool, decode
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.generate import generate
@@ -25,6 +24,7 @@ from tests.support.serving_rig import (
     CONFIG,
     NUM_PATHS,
     compilations,
+    full_logits,
     ids,
     make_loop,
     prepared,
@@ -35,7 +35,6 @@ from tests.support.serving_rig import (
 )
 
 GREEDY, WARM = SamplingSettings(), SamplingSettings(temperature=1.0, top_k=20, top_p=0.9)
-forward = jax.jit(lm.forward, static_argnums=0)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +67,9 @@ def random_request(rng, **more):
 def test_greedy_decoding_is_the_argmax_of_the_full_forward(loop):
     stream = loop.submit(request(max_new_tokens=20))
     run_until_idle(loop)
-    tokens, generated = [5, 9, 2], ids(stream)
-    padded = np.zeros((1, 32), np.int32)
-    for token in generated:
-        padded[0, : len(tokens)] = tokens
-        logits, _ = forward(CONFIG, random_parts(0), padded)
-        assert token == int(np.argmax(logits[0, len(tokens) - 1]))
-        tokens.append(token)
+    generated = ids(stream)
+    logits = full_logits(CONFIG, random_parts(0), [5, 9, 2, *generated])
+    assert generated == logits[2:-1].argmax(axis=-1).tolist()
     assert len(generated) == 20
     assert len(set(generated)) > 3
 

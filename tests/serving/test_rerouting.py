@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import threading
 
-import jax
 import numpy as np
 import pytest
 
@@ -21,7 +20,6 @@ from starlette.testclient import TestClient
 
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
-from dipaco.model.lm import forward
 from dipaco.runs.opening import reading
 from dipaco.serving import rerouting
 from dipaco.serving.decoding.stream import Finish
@@ -32,10 +30,11 @@ from dipaco.serving.http.app import make_app
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import NextPath, PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
+from dipaco.serving.text import shown
 from dipaco.store.errors import BucketMissing, StoreRefuses
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.tasks import reroute as rerouter
-from tests.support.serving_rig import ask_and_leave, route
+from tests.support.serving_rig import ask_and_leave, full_logits, route
 
 EVERY = 8
 
@@ -106,51 +105,43 @@ def counted(client, name):
 
 def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(service, client):
     run, served, length = service.run, service.releases.current, service.model.max_length
-    parts = [run.path_of(served.release, path) for path in range(4)]
-    full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
-    params = load_tree(run.objects, run.stage("reroute").artifacts["within_router"])
-
-    def next_token(path, ids):
-        tokens = np.zeros((1, length), np.int32)
-        tokens[0, : len(ids)] = ids
-        return int(full(parts[path], tokens)[0, len(ids) - 1].argmax())
-
-    def choices_of(ids):
-        tokens_NT = np.zeros((1, length), np.int32)
-        tokens_NT[0, : len(ids)] = ids
-        return rerouter._choices(run, params, tokens_NT)
-
-    documents = run.corpus.documents("valid")
-    tokens, lengths = first_tokens(run.corpus, documents, length)
     prefix = run.config.data.prefix_tokens
+    tokens, lengths = first_tokens(run.corpus, run.corpus.documents("valid"), length)
+    prompts = tokens[lengths > prefix][:4, :prefix]
+    body = {"model": "toy", "temperature": 0, "max_tokens": length, "ignore_eos": True}
     names = ("reroutes", "reroute_tokens", "reroute_choices", "reroute_router_tokens")
-    before, expected_counts = [counted(client, name) for name in names], np.zeros(4)
-    for row in tokens[lengths > prefix][:3]:
-        ids = row[:prefix].tolist()
-        first = route(service, served, row[:prefix]).path
-        paths = [first]
-        while len(ids) < length:
-            ids.append(next_token(paths[-1], ids))
-            if len(ids) < length and (len(ids) - prefix) % EVERY == 0:
-                paths.append(int(choices_of(ids)[0, len(ids) - 1]))
-                moves = paths[-1] != paths[-2]
-                expected_counts += moves, moves * len(ids), 1, len(ids)
-        # What the evaluation gives for this text as a document.
-        expected = path_of_tokens(np.array([first]), choices_of(ids), EVERY, prefix)
-        np.testing.assert_array_equal(expected[0, prefix:], np.repeat(paths, EVERY))
-
-        body = {"model": "toy", "prompt": row[:prefix].tolist(), "temperature": 0}
-        body |= {"max_tokens": length, "ignore_eos": True}
-        (choice,) = client.post("/v1/completions", json=body).json()["choices"]
-        assert choice["text"] == service.tokenizer.decode(ids[prefix:])
-        assert choice["path"] == paths[-1]
+    before = [counted(client, name) for name in names]
+    asked = body | {"prompt": prompts.tolist(), "logprobs": 0}
+    choices = client.post("/v1/completions", json=asked).json()["choices"]
     after = [counted(client, name) for name in names]
-    streamed = client.post("/v1/completions", json=body | {"stream": True}).text
-    events = [json.loads(line[6:]) for line in streamed.split("\n\n")[:-2]]
-    assert "".join(event["choices"][0]["text"] for event in events) == choice["text"]
-    assert events[-1]["choices"][0]["path"] == choice["path"]
-    assert 0 < expected_counts[0] < expected_counts[2], "a text is meant to move, and to stay"
-    np.testing.assert_array_equal(np.subtract(after, before), expected_counts)
+
+    # What the evaluation gives for these texts as documents.
+    spelled = {shown(piece): number for number, piece in enumerate(service.token_bytes)}
+    made = [[spelled[token] for token in choice["logprobs"]["tokens"]] for choice in choices]
+    texts_NT = np.concatenate([prompts, made], axis=1).astype(np.int32)
+    params = load_tree(run.objects, run.stage("reroute").artifacts["within_router"])
+    first_N = np.array([route(service, served, prompt).path for prompt in prompts])
+    path_NT = path_of_tokens(first_N, rerouter._choices(run, params, texts_NT), EVERY, prefix)
+    for ids, path_T, choice in zip(texts_NT, path_NT, choices, strict=True):
+        by_path = [
+            full_logits(service.model, run.path_of(served.release, path), ids) for path in range(4)
+        ]
+        expected = [by_path[path_T[t]][t - 1].argmax() for t in range(prefix, length)]
+        assert ids[prefix:].tolist() == expected
+        assert choice["text"] == service.tokenizer.decode(ids[prefix:].tolist())
+        assert choice["path"] == path_T[-1]
+
+    ends = np.arange(prefix + EVERY, length, EVERY)  # of chunks that others follow
+    moves = path_NT[:, ends] != path_NT[:, ends - 1]
+    assert 0 < moves.sum() < moves.size, "texts are meant to move, and to stay"
+    expected = moves.sum(), (moves * ends).sum(), moves.size, len(moves) * ends.sum()
+    np.testing.assert_array_equal(np.subtract(after, before), expected)
+
+    streamed = body | {"prompt": prompts[0].tolist(), "stream": True}
+    lines = client.post("/v1/completions", json=streamed).text.split("\n\n")[:-2]
+    events = [json.loads(line[6:])["choices"][0] for line in lines]
+    assert "".join(event["text"] for event in events) == choices[0]["text"]
+    assert events[-1]["path"] == choices[0]["path"]
 
 
 def test_texts_of_any_length_compile_nothing_after_the_warm_up(service):

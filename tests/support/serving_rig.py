@@ -8,6 +8,7 @@ import functools
 import jax
 import numpy as np
 
+from dipaco.model import lm
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
@@ -91,6 +92,16 @@ def error_of(response, status, param=None, code=None):
     if code is not None:
         assert detail["code"] == code
     return detail["message"]
+
+
+def full_logits(config, parts, ids):
+    """float32 [tokens, V] by the full forward, without cache or batch. The context is filled up."""
+    tokens = np.zeros((1, config.max_length), np.int32)
+    tokens[0, : len(ids)] = ids
+    return np.asarray(_full_forward(config, parts, tokens)[0])[0, : len(ids)]
+
+
+_full_forward = jax.jit(lm.forward, static_argnums=0)
 
 
 async def until(holds):
