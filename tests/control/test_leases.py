@@ -75,6 +75,16 @@ def test_a_lost_claim_cannot_be_renewed(ledger):
     assert ledger.queue.renew(current)
 
 
+def test_a_worker_that_holds_its_task_again_cannot_finish_it_under_its_old_claim(ledger, plan):
+    stale = do_until(ledger, plan, "train")
+    ledger.queue.give_back(stale)
+    current = do_until(ledger, plan, "train")
+    assert (current.task, current.worker) == (stale.task, stale.worker)
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, stale, facts_of(plan, stale.task))
+    ledger.commit.finish(plan, current, facts_of(plan, current.task))
+
+
 def test_a_late_task_gets_one_backup_and_the_first_to_commit_counts(ledger, plan):
     quick = do_until(ledger, plan, "train")
     slow = ledger.queue.claim("slow")

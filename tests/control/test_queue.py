@@ -37,6 +37,14 @@ def test_the_most_urgent_task_is_claimed_first(ledger, plan):
     assert order[-1] == Task("report")
 
 
+def test_a_task_that_is_given_back_is_claimed_again_under_a_higher_attempt(ledger):
+    first = ledger.queue.claim("one")
+    ledger.queue.give_back(first)
+    second = ledger.queue.claim("two")
+    assert second.task_id == first.task_id
+    assert second.attempt == first.attempt + 1
+
+
 def test_after_a_crash_giving_everything_back_is_enough(ledger, plan):
     for _ in range(4):
         do_one(ledger, plan)
