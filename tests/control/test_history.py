@@ -81,10 +81,7 @@ def test_a_backup_that_comes_second_is_superseded(ledger, plan, told):
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     with pytest.raises(ClaimLost):
         ledger.failures.fail(claim, "too late")
-    assert sorted(told(skip)) == [
-        ("train", 1, "w", "superseded"),
-        ("train", 2, "second", "done"),
-    ]
+    assert sorted(told(skip)) == [("train", 1, "w", "superseded"), ("train", 2, "second", "done")]
 
 
 def test_a_worker_that_dies_or_falls_silent_is_told_with_its_tasks(ledger, told, monkeypatch):

@@ -4,14 +4,7 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import PRIORITY, Task
-from tests.control.conftest import (
-    DATABASES,
-    IntegrityError,
-    do_one,
-    do_until,
-    facts_of,
-    stage,
-)
+from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until, facts_of, stage
 
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 

@@ -7,11 +7,7 @@ import pytest
 from dipaco.control.facts.recording import record
 from dipaco.schedule.plan import BASE
 from dipaco.topology import ModuleId
-from tests.control.conftest import (
-    ready,
-    receipt,
-    trained,
-)
+from tests.control.conftest import ready, receipt, trained
 
 
 @pytest.mark.parametrize("keep", [1, 2])

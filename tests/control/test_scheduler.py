@@ -463,12 +463,7 @@ TABLE_OF_SETTINGS = {
         [trained("modular", 1, 0)],
         [],
     ),
-    "nor after the last phase": (
-        {"delay": 2},
-        [],
-        [trained("modular", 1, 2)],
-        [],
-    ),
+    "nor after the last phase": ({"delay": 2}, [], [trained("modular", 1, 2)], []),
     "the last of its modules calls back a path that waits for it": (
         {"delay": 2},
         [trained("modular", 1, 0), *modules("early/0000", phase=1)],

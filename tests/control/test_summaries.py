@@ -25,11 +25,7 @@ SUMMARIES = {
     ),
     '{"documents": [4], "domains": [{}], "valid": [1], "small_models_seconds": 2.5, '
     '"outside_bounds": "path 0."}': Routed(
-        documents=[4],
-        domains=[{}],
-        valid=[1],
-        small_models_seconds=2.5,
-        outside_bounds="path 0.",
+        documents=[4], domains=[{}], valid=[1], small_models_seconds=2.5, outside_bounds="path 0."
     ),
     '{"documents": [4], "domains": [{}], "valid": [1], "labels": [3], "before_calibration": [2], '
     '"after_calibration": [1], "agreement": 0.5, "agreement_after": 1.0, '

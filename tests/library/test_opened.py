@@ -29,12 +29,7 @@ from dipaco.runs.opening import reading
 from dipaco.serving.continuation import prompt_tokens
 from dipaco.serving.dispatch import dispatch
 
-TEXTS = [
-    "ba bi bo ba bu be " * 8,
-    "da de di do du da " * 9,
-    "short",
-    "ka ki ku ka " * 20,
-]
+TEXTS = ["ba bi bo ba bu be " * 8, "da de di do du da " * 9, "short", "ka ki ku ka " * 20]
 
 
 @pytest.fixture(scope="module")

@@ -51,8 +51,7 @@ def test_the_first_line_says_how_far_how_long_and_who():
 
 
 @pytest.mark.parametrize(
-    "workers",
-    [{}, {"a": worker("silent")}, {"a": worker("lost", None)}, {"a": worker(task=None)}],
+    "workers", [{}, {"a": worker("silent")}, {"a": worker("lost", None)}, {"a": worker(task=None)}]
 )
 def test_the_first_line_says_that_nobody_is_working(workers):
     said = headline(status_of(workers=workers))
@@ -145,12 +144,7 @@ def detailed():
         status_of()
         | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": [], "volunteers": []}
         | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
-        | {
-            "quorum": None,
-            "rollbacks": [],
-            "goodput": {"worker_seconds": 0},
-            "refusals": [],
-        }
+        | {"quorum": None, "rollbacks": [], "goodput": {"worker_seconds": 0}, "refusals": []}
     )
 
 

@@ -10,10 +10,7 @@ TEXTS = st.text(alphabet="ab 0-\n", max_size=300)
 
 def test_what_is_broken_off_stands_further_in():
     line = "  module early/0000  fan-in 4, phases 1 to 5"
-    assert folded(line, 30).split("\n") == [
-        "  module early/0000  fan-in 4,",
-        "      phases 1 to 5",
-    ]
+    assert folded(line, 30).split("\n") == ["  module early/0000  fan-in 4,", "      phases 1 to 5"]
     assert folded(line, 80) == line
     assert folded("a\n\n  b", 80) == "a\n\n  b"
 

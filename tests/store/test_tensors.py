@@ -14,14 +14,7 @@ from dipaco.errors import DiskFull
 from dipaco.store import tensors, verification
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
-from dipaco.store.tensors import (
-    load_state,
-    load_tree,
-    map_tree,
-    read_pieces,
-    save_state,
-    save_tree,
-)
+from dipaco.store.tensors import load_state, load_tree, map_tree, read_pieces, save_state, save_tree
 
 TREE = {
     "head": {"table": np.arange(6, dtype=np.float32).reshape(2, 3)},

@@ -7,13 +7,7 @@ import pytest
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.overrides import override
-from dipaco.sweeps.equal_arms import (
-    SweepRun,
-    arms_of,
-    baselines_to_redo,
-    is_of_row,
-    plan_runs,
-)
+from dipaco.sweeps.equal_arms import SweepRun, arms_of, baselines_to_redo, is_of_row, plan_runs
 from dipaco.sweeps.trials import trials_of
 from dipaco.topology import grid
 from tests.support.tiny_run import TOY

@@ -30,12 +30,7 @@ ROWS = {
 
 def result(name: str, seed: int) -> ReportRow:
     return ReportRow(
-        name=name,
-        variant="",
-        seed=seed,
-        perplexity=50.0 + len(name),
-        steps=1,
-        **COSTS,
+        name=name, variant="", seed=seed, perplexity=50.0 + len(name), steps=1, **COSTS
     )
 
 

@@ -17,11 +17,7 @@ import pytest
 from rivals import peers
 from rivals.contest import Contest, Running, lines, same_texts, start, summary
 from rivals.installed import Installed, NotInstalled
-from rivals.load_generator import (
-    LoadFailed,
-    LoadGenerator,
-    read_report,
-)
+from rivals.load_generator import LoadFailed, LoadGenerator, read_report
 from rivals.peers import Peer
 from rivals.server_process import ServerFailed, ServerProcess
 from support.http_thread import HttpThread
