@@ -10,7 +10,7 @@ from dipaco.control.errors import CannotClean, NoSuchRelease
 from dipaco.control.keeping.cleaning import Cleanings
 from dipaco.errors import RunBusy
 from dipaco.runs.folder_lock import folder_lock
-from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.opening import open_run
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.reading.sizes import sizes_of
@@ -27,7 +27,7 @@ from dipaco.workers.keeping import clean_up, collect_all
 from dipaco.workers.origin import from_run
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
-from tests.workers.conftest import CONFIG, digests_of, finish, work_until, worker_of
+from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
 from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
 
 CONFIG = dataclasses.replace(
@@ -41,15 +41,9 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def trained(programs, corpus, tmp_path_factory):
+def trained(begun):
     """The folder of a finished run; never write to it."""
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, CONFIG)
-    run.programs = programs
-    finish(run)
-    run.ledger.close()
-    return folder
+    return begun(CONFIG, "the end")
 
 
 @pytest.fixture
@@ -262,8 +256,7 @@ def test_one_killed_before_it_is_recorded_has_changed_nothing(folder, monkeypatc
 
 
 def test_a_run_that_is_worked_on_or_not_finished_is_refused(begin, folder):
-    run = begin(CONFIG)
-    work_until(run, 1)
+    run = begin(CONFIG, until=1)
     before = files_in(run.layout.root)
     with pytest.raises(CannotClean, match=r"tasks are not done, .*Finish it first\. Nothing was"):
         clean(Address(run.layout.root))

@@ -18,65 +18,17 @@ from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.errors import Preempted
 from dipaco.workers.execution import execute
 from dipaco.workers.rollback import roll_back
-from tests.workers.conftest import config_with, digests_of, finish, never, work_until, worker_of
+from tests.workers.conftest import config_with, digests_of, finish, never, worker_of
 from tests.workers.test_recovery import flip
 
 PHASES, STEPS, DELAY = 3, 3, 1
 
 
-def delayed(sharing="2x2", *, steps=STEPS, early=0.0, alternations=(), **outer):
-    settings = {"delay": DELAY, "delay_merge": 0.5, **outer}
+def delayed():
+    settings = {"delay": DELAY, "delay_merge": 0.5}
     return config_with(
-        settings,
-        sharing=sharing,
-        phases=PHASES,
-        steps=steps,
-        early=early,
-        alternations=alternations,
+        settings, sharing="2x2", phases=PHASES, steps=STEPS, early=0.0, alternations=()
     )
-
-
-def work_in_waves(run, is_slow):
-    """To the end, by several hands: what `is_slow` says of is begun last, so that other paths go
-    ahead, miss their modules, leave, and are taken up again. Returns how often they left.
-    """
-    queue, held, left = run.ledger.queue, [], 0
-    worker = worker_of(run, "waves")
-    while queue.unfinished():
-        run.ledger.quorums.end_grace(run.plan)
-        claim = queue.claim("waves")
-        if claim is None:
-            claim = held.pop(0)
-        elif claim.task.arm == MODULAR and claim.task.kind == "train" and is_slow(claim.task):
-            held.append(claim)
-            continue
-        try:
-            facts = execute(run, claim, NullCallbacks(), never)
-        except Preempted as stopped:
-            left += 1
-            worker._release(claim, stopped.partial_snapshot)
-        else:
-            worker._finish(claim, facts)
-    return left
-
-
-def slow_path(task):
-    return task.path == task.phase % 4
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"quorum": 0.5, "grace_seconds": 0.0, "codec": "bfloat16"},
-    ],
-    ids=str,
-)
-def test_a_run_whose_paths_go_ahead_and_leave_is_the_algorithm(begin, settings):
-    run = begin(delayed(**settings))
-    left = work_in_waves(run, slow_path)
-    assert left or run.ledger.quorums.late(MODULAR), "no path missed its modules"
-    assert replay.differences(run) == []
 
 
 @pytest.fixture
@@ -85,7 +37,7 @@ def at_the_merge(begin):
     module with it, has not finished the phase before. Its worker, `slow`, is at it; others hold
     paths 2 and 3. -> (run, claim of `slow`, claims of the others)
     """
-    run = begin(delayed(), name="held")
+    run = begin(delayed(), until=0)
     worker, slow = worker_of(run, "first"), None
     while len(run.ledger.facts.trained(MODULAR, 0)) < 3:
         claim = run.ledger.queue.claim("first")
@@ -191,10 +143,10 @@ def test_a_path_that_waits_is_not_late_and_the_one_it_waits_for_is(at_the_merge)
     assert run.ledger.queue.claim_backup("idle", factor=0.0) is not None
 
 
-def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_same(begin):
-    undisturbed = begin(delayed(), name="undisturbed")
-    finish(undisturbed)
-    run = begin(delayed(), name="disturbed")
+def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_same(
+    begin, undisturbed_of
+):
+    run = begin(delayed())
     queue, worker, stops = run.ledger.queue, worker_of(run, "kills"), itertools.cycle(range(5))
     for _ in range(200):
         claim = queue.claim("kills")
@@ -212,9 +164,7 @@ def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_
         else:
             worker._finish(claim, facts)
     assert not queue.unfinished()
-    assert digests_of(run) == digests_of(undisturbed)
-    losses = [each.ledger.progress.losses(MODULAR) for each in (run, undisturbed)]
-    assert losses[0] == losses[1]
+    assert (digests_of(run), run.ledger.progress.losses(MODULAR)) == undisturbed_of(delayed())
 
 
 def test_it_goes_back_and_mends_what_was_damaged(begin):
@@ -233,8 +183,7 @@ def test_it_goes_back_and_mends_what_was_damaged(begin):
 
 
 def test_a_task_in_its_retry_pause_is_no_reason_for_a_waiting_path_to_leave(begin):
-    run = begin(delayed())
-    work_until(run, 0)
+    run = begin(delayed(), until=0)
     queue, worker = run.ledger.queue, worker_of(run, "waits")
     while (claim := queue.claim("other")) is not None:
         last = claim

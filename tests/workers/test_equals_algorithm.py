@@ -25,7 +25,7 @@ from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
 
 
-@pytest.mark.parametrize("sharing", ["2x2", "diloco", "grid_with_private_parts"])
+@pytest.mark.parametrize("sharing", ["2x2", "diloco"])
 def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing):
     topology = Topology(levels=SHARINGS[sharing])
     run = begin(dataclasses.replace(CONFIG, topology=topology))
@@ -81,7 +81,7 @@ def without_clock(facts):
 
 
 def test_a_task_done_twice_gives_the_same_facts_and_counts_once(begin):
-    run = begin(CONFIG)
+    run = begin(CONFIG, until=("train", 0))
     first = claim_of(run, "train")
     facts = train(run, first, OneHost(run), lambda loss, tokens: None)
     run.ledger.queue.give_back(first)
@@ -97,8 +97,7 @@ def test_a_task_done_twice_gives_the_same_facts_and_counts_once(begin):
 
 
 def test_a_snapshot_that_counts_in_other_data_is_refused(begin, monkeypatch):
-    run = begin(CONFIG)
-    work_until(run, 1)
+    run = begin(CONFIG, until=1)
     claim = claim_of(run, "train")
     assert claim.task.phase == 1
     monkeypatch.setattr(run, "seed_for", lambda *names: 1)  # the rows come in another order
@@ -107,7 +106,7 @@ def test_a_snapshot_that_counts_in_other_data_is_refused(begin, monkeypatch):
 
 
 def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin, monkeypatch):
-    run = begin(CONFIG)
+    run = begin(CONFIG, until=("train", 0))
     claim = claim_of(run, "outer")
     contributions = run.ledger.facts.contributions(MODULAR, claim.task.module, 0)
     other = [dataclasses.replace(contributions[0], base_digest="0" * 32), *contributions[1:]]
@@ -120,8 +119,7 @@ def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin
 
 
 def test_averaged_contributions_and_older_snapshots_are_deleted(begin):
-    run = begin(CONFIG)
-    work_until(run, 2)
+    run = begin(CONFIG, until=2)
     left = [file for file in (run.layout.root / "objects/messages").rglob("*") if file.is_file()]
     waiting = {
         contribution.message.name

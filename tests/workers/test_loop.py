@@ -17,7 +17,9 @@ from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
-from tests.workers.conftest import CONFIG, work_until, work_until_claimed, worker_of
+from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
+
+LONGER = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
 
 
 class Told(NullCallbacks):
@@ -96,8 +98,7 @@ def test_a_run_that_is_upgraded_between_look_and_claim_gets_its_task_back(begin)
 
 
 def test_a_worker_that_has_lost_its_task_stops_at_the_next_step(begin, monkeypatch):
-    run = begin(dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8)))
-    work_until(run, 0)
+    run = begin(LONGER, until=0)
     monkeypatch.setattr(run.ledger.members, "heartbeat", lambda *of: True)  # it is registered
 
     def lose():
@@ -117,8 +118,7 @@ def test_a_worker_without_heartbeats_keeps_its_task_by_itself_and_notices_when_i
     begin, monkeypatch
 ):
     """As when its database takes no more connections: the thread has none."""
-    run = begin(dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8)))
-    work_until(run, 0)
+    run = begin(LONGER, until=0)
     monkeypatch.setattr("dipaco.workers.heartbeat.SILENT_SHARE", 0.0)  # at every step
     renewals, renew = [], run.ledger.queue.renew
     monkeypatch.setattr(
@@ -153,7 +153,7 @@ def test_a_worker_that_fails_gives_its_task_back(begin, monkeypatch):
 
 def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     """Another worker goes on from the partial snapshot."""
-    run = begin(dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=6)))
+    run = begin(LONGER, until=0)
     task = work_until_claimed(run, "train", 0)
     stopped = worker_of(run, callbacks=Told(lambda: stopped.stop()))
     assert stopped.run_once()
@@ -171,7 +171,7 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
 
 def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
     """Though other paths are ready: their modules wait for the path that is behind."""
-    run = begin(CONFIG)
+    run = begin(CONFIG, until=("train", 0))
     task = work_until_claimed(run, "train", 0)
     silent = run.ledger.queue.claim("silent", ("train",))
     assert run.ledger.queue.unfinished_kinds() == {"train"}
@@ -205,8 +205,7 @@ class Idle:
 @pytest.fixture
 def nothing_to_do(begin):
     """A run whose ready tasks all are others'."""
-    run = begin(CONFIG)
-    work_until(run, 0)
+    run = begin(CONFIG, until=0)
     while run.ledger.queue.claim("others") is not None:
         pass
     return run
@@ -269,8 +268,7 @@ def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(
 
 
 def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(begin):
-    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
-    run = begin(config)
+    run = begin(LONGER, until=0)
     task = work_until_claimed(run, "train", 0)
     path, here = task.path, {"host": "here", "pid": 1, "machine": "one", "version": "0"}
     run.ledger.members.join("back", process_id="one", **here)
@@ -283,7 +281,7 @@ def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(be
     told = Told(volunteers_come)
     worker = worker_of(run, callbacks=told)
     assert worker.run_once()
-    assert told.steps < config.inner.steps
+    assert told.steps < LONGER.inner.steps
     partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, path, 0)
     assert partial_snapshot.step == told.steps
     assert run.ledger.queue.claim("back", ("train",)).task == task

@@ -1,7 +1,6 @@
 """What a run that starts from another takes from there: its text, its costs, its perplexity."""
 
 import dataclasses
-import shutil
 
 import pytest
 import replay
@@ -46,13 +45,10 @@ def test_types_and_kernels_of_computing_may_differ_and_sizes_may_not():
 
 
 @pytest.fixture(scope="module")
-def source(programs, corpus, tmp_path_factory):
+def source(opened_in, begun):
     """The folder of a finished run, and its report."""
-    folder = tmp_path_factory.mktemp("source") / "run"
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, CONFIG)
-    run.programs = programs
-    finish(run)
+    folder = begun(CONFIG, "the end")
+    run = opened_in(folder, CONFIG)
     report = make_report(run)
     run.ledger.close()
     return folder, report

@@ -3,7 +3,6 @@ under any, and read, served and started from by those who have the rule.
 """
 
 import dataclasses
-import shutil
 import sys
 
 import numpy as np
@@ -20,7 +19,7 @@ from dipaco.library.console import title_of
 from dipaco.observe.overview import overview
 from dipaco.routing.router import fit_router
 from dipaco.runs.errors import RuleNotImportable
-from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.opening import open_run
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.reading.status import status_of
 from dipaco.runs.routing import features
@@ -30,7 +29,7 @@ from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, finish, work_until
 
 BUILT_IN = Rules(
     outer_step=own_outer_step.nesterov,
@@ -47,14 +46,6 @@ EVALUATED = dataclasses.replace(
 )
 
 
-def finished(run: Run) -> Run:
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
-    return run
-
-
 def digests(run: Run) -> dict:
     """Every module of every arm at every phase, and every perplexity."""
     modules = {
@@ -68,19 +59,17 @@ def digests(run: Run) -> dict:
 
 
 @pytest.fixture(scope="module")
-def plain(programs, corpus, tmp_path_factory):
+def plain(opened_in, begun):
     """Of a run without rules of its own."""
-    folder = tmp_path_factory.mktemp("plain")
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, EVALUATED)
-    run.programs = programs
-    found = digests(finished(run))
+    run = opened_in(begun(EVALUATED, "the end"), EVALUATED)
+    found = digests(run)
     run.ledger.close()
     return found
 
 
 def test_the_built_in_rules_written_out_give_the_digests_of_a_run_without(begin, plain):
-    run = finished(begin(EVALUATED, BUILT_IN))
+    run = begin(EVALUATED, BUILT_IN)
+    finish(run)
     assert list(run.rules) == ["outer_step", "router", "path_loss"]
     assert digests(run) == plain
     assert replay.differences(run) == []
@@ -89,7 +78,8 @@ def test_the_built_in_rules_written_out_give_the_digests_of_a_run_without(begin,
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_another_rule_gives_other_modules_and_equals_algorithm_1(begin, plain, kind):
-    run = finished(begin(EVALUATED, OTHERS[kind]))
+    run = begin(EVALUATED, OTHERS[kind])
+    finish(run)
     assert replay.differences(run) == []
     here = digests(run)
     assert here.keys() == plain.keys()
@@ -138,12 +128,13 @@ def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin, monkeypa
     assert replay.differences(run, 2) == []
 
 
-@pytest.fixture
-def directed(begin):
-    """Routed by a router of its own, and trained."""
-    run = begin(CONFIG, OTHERS["router"])
+@pytest.fixture(scope="module")
+def directed(opened_in, tmp_path_factory):
+    """Routed by a router of its own, and trained. Nobody writes to it."""
+    run = opened_in(tmp_path_factory.mktemp("directed") / "run", CONFIG, OTHERS["router"])
     work_until(run, CONFIG.phases)
-    return run
+    yield run
+    run.ledger.close()
 
 
 def test_prompts_are_served_by_the_own_router_as_documents_were_routed(directed):

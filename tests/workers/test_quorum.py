@@ -70,14 +70,18 @@ def with_dice(task):
     return task.arm == MODULAR and random.Random(str(task)).random() < 0.4
 
 
-def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin):
-    run = begin(with_quorum(early=0.2, alternations=(1,), vocabulary_rows="holders"))
+def test_each_contribution_counts_once_and_those_that_no_step_needs_are_deleted(begin):
+    """That the modules are those of Algorithm 1 is shown by `test_options_together.py`."""
+    keep = dataclasses.replace(CONFIG.retention, snapshots=1, contributions=1, modules=2)
+    settings = with_quorum(early=0.2, alternations=(1,), vocabulary_rows="holders")
+    evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=PHASES)
+    run = begin(dataclasses.replace(settings, retention=keep, evaluation=evaluation))
     work_with_late_paths(run, with_dice)
     assert late_ones(run), "no path was late"
     assert all(each.step == each.phase + 1 < PHASES for each in late_ones(run))
     taken = run.ledger.quorums.taken(MODULAR)
     arm = run.plan.arm(MODULAR)
-    for module in arm.topology.modules:  # each contribution counts once
+    for module in arm.topology.modules:
         counted = [
             (each.phase, each.path)
             for (of, _), of_step in taken.items()
@@ -87,34 +91,36 @@ def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin):
         assert sorted(counted) == [
             (phase, path) for phase in range(PHASES) for path in arm.paths_through(module, phase)
         ]
-    assert replay.differences(run) == []
+    assert run.ledger.redos.refusals() == []
+    assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
+    assert_status_inspection_and_report_name_the_late_paths(run)
 
 
-def test_a_replay_notices_another_order_and_another_step(begin, monkeypatch):
-    run = begin(with_quorum())
-    work_with_late_paths(run, with_dice)
-    real = run.ledger.quorums.taken(MODULAR)
-    (module, step), (late, *_) = next(iter(run.ledger.quorums.late(MODULAR).items()))
-    forged = {key: list(value) for key, value in real.items()}
-    forged[module, step].remove(late)
-    forged[module, step - 1].append(late)
-    monkeypatch.setattr(run.ledger.quorums, "taken", lambda arm: forged)
-    assert f"{module} at phase {step}" in replay.differences(run)
+def assert_status_inspection_and_report_name_the_late_paths(run):
+    status, late = status_of(run), late_ones(run)
+    assert status["bits"].startswith("not promised")
+    assert len(status["quorum"]["late"]) == len(late)
+    newest = status["quorum"]["newest_steps"]["early/0000"]
+    assert (newest["step"], newest["paths"]) == (PHASES - 1, [0, 1])
+    inspected = inspection_of(run)["modules"]
+    told = itertools.chain.from_iterable(
+        step["took_late"] for module in inspected.values() for step in module["steps"]
+    )
+    assert sorted(told) == sorted(each.path for each in late)
+    report = run.layout.report("md").read_text()
+    assert f"{len(late)} of {4 * 2 * PHASES} were late" in report
+    one = status["quorum"]["late"][0]
+    assert f"{one['module']} step {one['step']}: path" in report
+    assert "need not have these digests" in report
 
 
-@pytest.mark.parametrize("quorum", [1.0, 0.5])
-def test_a_quorum_without_late_paths_gives_the_bits_of_no_quorum(begin, quorum):
+def test_a_quorum_without_late_paths_gives_the_bits_of_no_quorum(begin, undisturbed):
     """With a quorum, everybody comes within the grace."""
-    run = begin(with_quorum(quorum=quorum, grace_seconds=3600.0))
+    run = begin(with_quorum(grace_seconds=3600.0))
     work_until(run, PHASES)
     assert late_ones(run) == []
-    assert bool(run.ledger.quorums.taken(MODULAR)) == (quorum < 1)
-    if not DIGESTS:
-        DIGESTS.extend(digests_of(run))
-    assert digests_of(run) == DIGESTS
-
-
-DIGESTS: list = []  # of the first of these runs
+    assert run.ledger.quorums.taken(MODULAR)
+    assert digests_of(run) == undisturbed
 
 
 class Killed(BaseException):
@@ -199,11 +205,12 @@ def finish_phase_without_path_0(run):
     run.ledger.commit.finish(run.plan, held, execute(run, held, NullCallbacks(), never))
 
 
-def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin):
+def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin, monkeypatch):
     config = with_quorum()
     keep = dataclasses.replace(config.retention, snapshots=None, contributions=None)
     run = begin(dataclasses.replace(config, retention=keep))
     work_with_late_paths(run, with_dice)
+    assert_replay_notices_another_order_and_another_step(run, monkeypatch)
     (first, *_) = late_ones(run)
     counts = roll_back(run, first.step)
     assert counts["taken"] >= 1
@@ -213,34 +220,15 @@ def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin):
     assert replay.differences(run) == []
 
 
-def test_only_contributions_that_no_step_needs_are_deleted(begin):
-    keep = dataclasses.replace(CONFIG.retention, snapshots=1, contributions=1, modules=2)
-    evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=PHASES)
-    run = begin(dataclasses.replace(with_quorum(), retention=keep, evaluation=evaluation))
-    work_with_late_paths(run, with_dice)
-    assert late_ones(run)
-    assert run.ledger.redos.refusals() == []
-    assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
-
-
-def test_status_inspection_and_report_name_the_late_paths(begin, capsys):
-    run = begin(with_quorum())
-    work_with_late_paths(run, with_dice)
-    status, late = status_of(run), late_ones(run)
-    assert status["bits"].startswith("not promised")
-    assert len(status["quorum"]["late"]) == len(late)
-    newest = status["quorum"]["newest_steps"]["early/0000"]
-    assert (newest["step"], newest["paths"]) == (PHASES - 1, [0, 1])
-    inspected = inspection_of(run)["modules"]
-    told = itertools.chain.from_iterable(
-        step["took_late"] for module in inspected.values() for step in module["steps"]
-    )
-    assert sorted(told) == sorted(each.path for each in late)
-    report = run.layout.report("md").read_text()
-    assert f"{len(late)} of {4 * 2 * PHASES} were late" in report
-    one = status["quorum"]["late"][0]
-    assert f"{one['module']} step {one['step']}: path" in report
-    assert "need not have these digests" in report
+def assert_replay_notices_another_order_and_another_step(run, monkeypatch):
+    real = run.ledger.quorums.taken(MODULAR)
+    (module, step), (late, *_) = next(iter(run.ledger.quorums.late(MODULAR).items()))
+    forged = {key: list(value) for key, value in real.items()}
+    forged[module, step].remove(late)
+    forged[module, step - 1].append(late)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.ledger.quorums, "taken", lambda arm: forged)
+        assert f"{module} at phase {step}" in replay.differences(run)
 
 
 def test_workers_end_the_grace_without_a_monitor(begin):

@@ -16,9 +16,8 @@ from tests.workers.test_recovery import flip
 @pytest.fixture
 def finished(begin):
     """A run of three phases that keeps every snapshot."""
-    run = begin(dataclasses.replace(CONFIG, retention=RetentionSettings(snapshots=None)))
-    finish(run)
-    return run
+    retention = RetentionSettings(snapshots=None)
+    return begin(dataclasses.replace(CONFIG, retention=retention), until="the end")
 
 
 def test_a_run_that_was_rolled_back_ends_with_the_same_digests(finished):

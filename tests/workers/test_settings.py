@@ -4,7 +4,6 @@ That their runs equal Algorithm 1 is shown by `test_options_together.py`.
 
 import dataclasses
 import itertools
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,7 +19,6 @@ from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.outer.compress import codec_of
 from dipaco.runs.errors import ReleaseOfOtherRouter
-from dipaco.runs.opening import create_or_open
 from dipaco.runs.reading.sizes import bytes_left_out
 from dipaco.runs.routing import features, prefixes_of, router_of
 from dipaco.serving.dispatch import Dispatcher
@@ -28,7 +26,7 @@ from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.releases import check_consistent
 from dipaco.store.tensors import load_tree
 from dipaco.workers.row_plans import batches_for
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, digests_of, work_until
 
 
 def changed(*, inner=None, outer=None, routing=None, **others):
@@ -42,14 +40,6 @@ def changed(*, inner=None, outer=None, routing=None, **others):
         routing=group("routing", routing),
         **others,
     )
-
-
-def finish(run):
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
-    return run
 
 
 def assert_bytes_add_up(run):
@@ -85,16 +75,6 @@ def assert_bytes_add_up(run):
     assert 0 < sent + left_out - whole < 480 * len(modules)  # headers, and ends of blocks
 
 
-def modules_of(run):
-    return [
-        {
-            str(module): receipt.digest
-            for module, receipt in run.ledger.facts.receipts_at(MODULAR, p).items()
-        }
-        for p in range(CONFIG.phases + 1)
-    ]
-
-
 BY_HOLDERS = {"path_share": 0.75, "vocabulary_rows": "holders"}
 
 
@@ -103,11 +83,11 @@ BY_HOLDERS = {"path_share": 0.75, "vocabulary_rows": "holders"}
     [BY_HOLDERS, {**BY_HOLDERS, "codec": "sparse2", "sparse_places": 128, "momentum": 0.0}],
     ids=["none", "sparse2"],
 )
-def test_bytes_add_up_and_rows_are_counted_as_they_are_trained_on(begin, plain, outer):
+def test_bytes_add_up_and_rows_are_counted_as_they_are_trained_on(begin, undisturbed, outer):
     run = begin(changed(routing={"alternations": (1,)}, outer=outer))
     work_until(run, CONFIG.phases)
     assert_bytes_add_up(run)
-    assert modules_of(run)[-1] != plain[-1]
+    assert digests_of(run)[-1] != undisturbed[-1]
     arm = run.plan.arm(MODULAR)
     for phase, path in itertools.product((0, 1), range(4)):
         rows = batches_for(run, arm, path, phase).rows
@@ -117,21 +97,8 @@ def test_bytes_add_up_and_rows_are_counted_as_they_are_trained_on(begin, plain, 
         np.testing.assert_array_equal(told, counted)
 
 
-@pytest.fixture(scope="module")
-def plain(programs, corpus, tmp_path_factory):
-    """Digests of every module at every phase of a run without any of these settings."""
-    folder = tmp_path_factory.mktemp("plain")
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, CONFIG)
-    run.programs = programs
-    work_until(run, CONFIG.phases)
-    digests = modules_of(run)
-    run.ledger.close()
-    return digests
-
-
 def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
-    begin, plain, monkeypatch
+    begin, undisturbed, monkeypatch
 ):
     """The law: what the paths say is made to be what the router before says."""
     config = changed(routing={"alternations": (1, 2)})
@@ -145,7 +112,7 @@ def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
 
     monkeypatch.setattr("dipaco.workers.tasks.alternation.best_paths", as_assigned)
     work_until(run, CONFIG.phases)
-    assert modules_of(run) == plain
+    assert digests_of(run) == undisturbed
     for phase in (1, 2):
         routing, first = run.stage("route", phase), run.stage("route")
         assert routing.artifacts["router"] == first.artifacts["router"]
@@ -154,14 +121,12 @@ def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
 
 
 @pytest.fixture(scope="module")
-def alternated(programs, corpus, tmp_path_factory):
+def alternated(opened_in, begun):
     """A finished run with one alternation, evaluated after every phase. Nobody writes to it."""
     evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=1)
-    folder = tmp_path_factory.mktemp("alternated")
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, changed(routing={"alternations": (2,)}, evaluation=evaluation))
-    run.programs = programs
-    yield finish(run)
+    config = changed(routing={"alternations": (2,)}, evaluation=evaluation)
+    run = opened_in(begun(config, "the end"), config)
+    yield run
     run.ledger.close()
 
 
@@ -253,7 +218,7 @@ def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternat
 
 
 def test_early_stopping_releases_each_path_at_its_best_phase(begin):
-    run = finish(begin(changed(inner={"hold_out": 0.1, "learning_rate": 0.3})))
+    run = begin(changed(inner={"hold_out": 0.1, "learning_rate": 0.3}), until="the end")
     arm, history = run.plan.arm(MODULAR), [replay.first_modules(run), *replay.replay(run)]
     assert replay.differences(run) == []
     held_out = load_tree(run.objects, run.stage("route").artifacts["held_out"])
@@ -272,15 +237,14 @@ def test_early_stopping_releases_each_path_at_its_best_phase(begin):
 
 
 def test_a_run_with_every_setting_on_reaches_its_report(begin):
-    run = finish(
-        begin(
-            changed(
-                inner={"hold_out": 0.2},
-                outer={"path_share": 0.5},
-                routing={"alternations": (1, 3), "overlap": 2},
-                baselines=("dense_equal_tokens",),
-            )
-        )
+    run = begin(
+        changed(
+            inner={"hold_out": 0.2},
+            outer={"path_share": 0.5},
+            routing={"alternations": (1, 3), "overlap": 2},
+            baselines=("dense_equal_tokens",),
+        ),
+        until="the end",
     )
     assert run.plan.arm("dense_equal_tokens").phases == 2 * 3
     assert {stage.phase for stage in run.ledger.facts.stages() if stage.stage == "route"} == {

@@ -44,25 +44,19 @@ def sent(on, path=0):
     return sorted({int(name.split("/")[3].split("-")[0]) for name in names})
 
 
-def test_every_third_snapshot_and_the_last_are_sent_and_the_one_before_stays_for_a_while(machines):
-    on = machines()
+def test_a_path_whose_machine_is_lost_trains_its_phases_since_the_last_sent_one_again(machines):
+    """Every third snapshot and the last are sent, and the one before stays for a while."""
+    on = machines(codec="int8")
     for phase, expected in enumerate([[], [], [2], [2], [2, 4]], start=1):
         on.work_until(phase)
-        assert sent(on) == expected, phase
-    of_path = on.of_path[0].run
-    here = of_path.objects.root / "snapshots/modular/0000"
+        assert sent(on, path=3) == expected, phase
+        if phase == 2:
+            assert status_of(on.of_path[0].run, with_sizes=False)["unsent_snapshots"] == {
+                str(path): 2 for path in range(4)
+            }
+            on.of_path[0] = on.new("another")
+    here = on.of_path[3].run.objects.root / "snapshots/modular/0003"
     assert sorted(int(file.name.split("-")[0]) for file in here.iterdir()) == [2, 4]
-    assert of_path.ledger.redos.refusals() == []
-
-
-def test_a_path_whose_machine_is_lost_trains_its_phases_since_the_last_sent_one_again(machines):
-    on = machines(codec="int8")
-    on.work_until(2)
-    assert status_of(on.of_path[0].run, with_sizes=False)["unsent_snapshots"] == {
-        str(path): 2 for path in range(4)
-    }
-    on.of_path[0] = on.new("another")
-    on.work_until(PHASES)
     again = [refusal.task for refusal in on.run.ledger.redos.refusals()]
     assert again == ["train modular path 0 phase 0", "train modular path 0 phase 1"]
     assert replay.differences(on.executor.run) == []
@@ -86,16 +80,16 @@ def test_a_path_that_never_stays_on_a_machine_comes_to_the_same_bits(machines):
     assert replay.differences(on.executor.run) == []
 
 
-@pytest.mark.parametrize(("is_shared", "expected"), [(False, []), (True, [1])])
-def test_what_several_hosts_train_together_is_sent(machines, is_shared, expected):
+def test_what_several_hosts_train_together_is_sent(machines):
     """Each of them goes on from it."""
     on = machines()
     on.work_until(1)
-    run = on.of_path[0].run
-    claim = run.ledger.queue.claim("here", ["train"])
-    runner = SeveralHosts(run, SingleHost()) if is_shared else OneHost(run)
-    train(run, claim, runner, lambda *_: None)
-    assert sent(on, claim.task.path) == expected
+    for is_shared, expected in ((False, []), (True, [1])):
+        claim = on.run.ledger.queue.claim("here", ["train"])
+        run = on.of_path[claim.task.path].run
+        runner = SeveralHosts(run, SingleHost()) if is_shared else OneHost(run)
+        train(run, claim, runner, lambda *_: None)
+        assert sent(on, claim.task.path) == expected
 
 
 def test_modules_must_be_kept_as_long_as_phases_may_be_trained_again():
@@ -147,25 +141,15 @@ def test_a_home_that_hangs_in_a_phase_gets_a_backup_from_the_last_snapshot_that_
     assert replay.differences(on.executor.run) == []
 
 
-def test_a_home_that_is_slow_keeps_its_phase_while_a_backup_is_prepared(workers):
+def test_a_home_that_is_slow_keeps_its_phase_while_a_backup_is_prepared(workers, monkeypatch):
+    """By a machine of its kind: on another, phases would be trained again for nothing."""
     on, ben = workers
     slow = on.run.ledger.queue.claim("ana", ["train"])
+    with monkeypatch.context() as patch:
+        patch.setattr(claiming, "machine", lambda: "another")
+        assert not ben.run_once()
+        assert on.run.ledger.redos.refusals() == []
+    ben = worker_of(ben._run, "ben")  # who looks at once
     for _ in range(3):  # the backup, which finds no snapshot; and its two phases
         assert ben.run_once()
     assert on.run.ledger.queue.is_held(slow)
-
-
-def test_paths_of_a_home_that_claims_nothing_any_more_go_on_elsewhere(workers):
-    on, ben = workers
-    work_until(on, ben, PHASES)
-    assert replay.differences(on.executor.run) == []
-
-
-def test_a_machine_of_another_kind_makes_no_backup_for_which_phases_must_be_trained_again(
-    workers, monkeypatch
-):
-    on, ben = workers
-    on.run.ledger.queue.claim("ana", ["train"])
-    monkeypatch.setattr(claiming, "machine", lambda: "another")
-    assert not ben.run_once()
-    assert on.run.ledger.redos.refusals() == []
