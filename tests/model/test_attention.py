@@ -8,11 +8,6 @@ import numpy as np
 import pytest
 
 from dipaco.model.attention import attend_causally, attend_fused
-from dipaco.model.config import ModelConfig
-
-MODEL = ModelConfig(
-    vocab_size=64, d_model=32, num_layers=1, num_heads=4, d_ff=32, max_length=256, head_dim=8
-)
 
 
 def inputs(kv_heads, batch=3, length=140):

@@ -57,27 +57,6 @@ def test_an_error_is_the_callers_and_a_job_whose_caller_is_gone_is_not_begun():
     assert done == ["last"]
 
 
-def test_a_client_whose_callers_are_gone_loses_no_turn_and_keeps_nothing():
-    may_begin, done = threading.Event(), []
-
-    async def run():
-        threads = FairThreads(1, "test")
-        first = asyncio.create_task(threads.run("other", may_begin.wait, 30))
-        gone = [asyncio.create_task(threads.run("one", done.append, "gone")) for _ in range(3)]
-        mine = asyncio.create_task(threads.run("one", done.append, "mine"))
-        more = [asyncio.create_task(threads.run("other", done.append, n)) for n in range(2)]
-        await asyncio.sleep(0)
-        for each in gone:
-            each.cancel()
-        await asyncio.wait(gone)
-        assert len(threads._waiting) == 3
-        may_begin.set()
-        await asyncio.gather(first, mine, *more)
-
-    asyncio.run(run())
-    assert done == ["mine", 0, 1]
-
-
 def test_a_thread_is_free_again_whatever_its_function_raises_and_whoever_is_left_to_hear():
     threads, may_end = FairThreads(1, "test"), threading.Event()
 

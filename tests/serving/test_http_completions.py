@@ -261,14 +261,6 @@ def _ids_of(service, tokens):
     return [spelled[token.encode()] for token in tokens]
 
 
-def test_a_prompt_can_be_scored_without_making_a_token(client, prompts):
-    answer = ask(client, prompt=prompts[0], logprobs=0, echo=True, max_tokens=0)
-    (choice,) = answer["choices"]
-    assert choice["text"] == prompts[0]
-    assert "".join(choice["logprobs"]["tokens"]) == prompts[0]
-    assert answer["usage"]["completion_tokens"] == 0
-
-
 @pytest.mark.parametrize("has_echo", [False, True])
 def test_token_ids_that_end_within_a_character_are_gone_on_with(service, client, has_echo):
     (ids,) = service.tokenizer.encode(["ji😀"])

@@ -107,18 +107,6 @@ def test_a_wrong_request_is_refused(client, change, param):
     assert gpt.status_code in (400, 404)
 
 
-def test_the_official_client_embeds(client, prompts):
-    openai = pytest.importorskip("openai", reason="the official client is in the `test` extra")
-    official = openai.OpenAI(
-        api_key="none", base_url="http://testserver/v1", http_client=client, max_retries=0
-    )
-    answer = official.embeddings.create(model="toy", input=prompts[:2])  # asks for base64
-    plain = ask(client, prompts[:2])
-    for got, each in zip(answer.data, plain["data"], strict=True):
-        np.testing.assert_allclose(got.embedding, each["embedding"], atol=1e-7)
-    assert answer.usage.prompt_tokens == plain["usage"]["prompt_tokens"]
-
-
 # --- clients share ------------------------------------------------------------------------------
 
 FEW_TURNS = 60  # of embedding, until a client that comes beside a flood has its answer

@@ -291,9 +291,20 @@ def test_paths_that_are_not_whole_answer_503_until_they_are_and_the_others_serve
             told = [sentence for sentence in notices if "late/0001" in sentence]
             assert len(told) == 2, "once as damaged, once as missing"
             broken.write_bytes(content)
-            response = client.post("/v1/completions", json=GOOD | {"path": 3})
-            assert response.status_code == 200
+            body = GOOD | {"path": 3, "temperature": 0}
+            read = client.post("/v1/completions", json=body)
+            assert read.status_code == 200
             assert notices[-1] == "module late/0001 of paths 1, 3 is whole again"
+
+            # In memory, it is served without its bytes.
+            monkeypatch.undo()
+            broken.unlink()
+            service.follower.verify_current()
+            assert set(client.get("/readyz").json()["detail"]["paths_not_whole"]) == set("13")
+            assert client.get("/readyz").status_code == 200
+            held = client.post("/v1/completions", json=body)
+            assert held.status_code == 200, held.text
+            assert held.json()["choices"] == read.json()["choices"]
 
 
 def test_a_run_without_a_whole_path_is_not_served(tiny, copy_of):

@@ -123,21 +123,6 @@ def of_spaces_and_bytes(words=("\u2581a", "b")):
     return library
 
 
-@pytest.mark.parametrize("before", ["", "\n", "€"])
-@pytest.mark.parametrize("character", ["é", "€", "😀"])
-def test_an_echoed_prompt_of_lone_bytes_goes_on_within_its_character(before, character, tmp_path):
-    tokenizer = loaded(of_spaces_and_bytes(), tmp_path)
-    ids = [0, *(2 + byte for byte in (before + character).encode()), 1, 0]
-    text = tokenizer.decode(ids)
-    assert text == f"a{before}{character}b a"
-    for cut in range(1, len(ids)):
-        assert written(tokenizer, ids[:cut], ids[cut:], has_echo=True) == text
-    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
-    echoed = TextWriter(pieces, (), ids).echo(text, [Token(each) for each in ids])
-    assert echoed.tokens[0].offset == 0
-    assert [token.offset for token in echoed.tokens[-2:]] == [len(text) - 3, len(text) - 2]
-
-
 @pytest.mark.parametrize("text", ["ab a", " ab a", "  ab a", " ", "a "])
 def test_an_echoed_text_may_begin_with_a_space_beside_that_of_its_tokenizer(text, tmp_path):
     """As Llama 2's, which puts one before every text."""

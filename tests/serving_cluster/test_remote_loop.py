@@ -238,18 +238,18 @@ def test_waiting_requests_fail_when_there_is_no_replica_for_a_while(remote, monk
 
 
 def test_requests_go_on_while_ray_cannot_be_asked_for_its_replicas(remote, monkeypatch):
-    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.3)
+    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.1)
 
     async def generate(request, modules, tried):
         for _ in range(10 if request.seed else 0):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.03)
             yield ReplicaUpdate([Token(1)])
         yield ReplicaUpdate([Finish("length")])
 
     loop = remote(generate)  # nothing tells it the number again
     long = loop.submit(request(seed=1))
     assert read(long) == ([Token(1)] * 10, Finish("length"))
-    time.sleep(0.5)
+    time.sleep(0.2)
     assert loop.is_alive
     assert read(loop.submit(request())) == ([], Finish("length"))
 
