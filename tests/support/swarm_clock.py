@@ -65,7 +65,8 @@ class _Selector(selectors.DefaultSelector):
             return events
         if timeout is None or self._loop.is_computing:
             return super().select(timeout)
-        if not (events := super().select(min(timeout, 1e-3))):
+        # A long time-out is not skipped where bytes that end it may only need a moment.
+        if not (events := super().select(min(timeout, 1e-3 if timeout < 0.5 else 5e-3))):
             self._loop.skip(timeout)
         return events
 

@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import importlib.util
 import inspect
@@ -47,9 +48,14 @@ def quick_backbones(monkeypatch):
     monkeypatch.setattr(backbone, "STATUS_SECONDS", 0.1)
 
 
+@pytest.fixture
+def real_time():
+    """For a test whose processes and hosts do not know of the clock that moves on by itself."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """An `async def` test runs by a clock that moves on by itself."""
+    """An `async def` test runs by a clock that moves on by itself, within all that it asks for."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     from tests.support import swarm_clock
@@ -59,9 +65,13 @@ def pytest_pyfunc_call(pyfuncitem):
 
     async def scenario():
         async with contextlib.AsyncExitStack() as entered:
-            if hasattr(given.get("group"), "__aenter__"):
-                await entered.enter_async_context(given["group"])
+            for name, value in given.items():
+                if hasattr(value, "__aenter__"):
+                    given[name] = await entered.enter_async_context(value)
             await pyfuncitem.obj(**given)
 
-    swarm_clock.run(scenario)
+    if "real_time" in pyfuncitem.fixturenames:
+        asyncio.run(asyncio.wait_for(scenario(), 240))
+    else:
+        swarm_clock.run(scenario)
     return True

@@ -63,8 +63,9 @@ async def test_of_a_paths_addresses_one_that_answers_is_moved_to():
     async with first_and_needy(asked, there, NOWHERE) as (address, good):
         await refused_at_first(address, said)
         assert said[0] == f"path 1 needs volunteers most, and is led at {good}"
-    assert "join" in there
+    assert there.count("join") == 1
     assert asked == ["run", "run", "settings", "join"], "where it is not let in, it goes back"
+    assert any("enough was seen. This machine goes back to" in sentence for sentence in said)
 
 
 async def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_it_was_given(
@@ -123,45 +124,38 @@ async def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_onc
     assert asked == ["run", "run", "settings", "join"]
 
 
-async def test_a_volunteer_that_another_path_does_not_let_in_serves_its_first_path():
-    asked, said, there = [], [], []
-    async with first_and_needy(asked, there) as (address, _):
-        await refused_at_first(address, said)
-    assert there.count("join") == 1
-    assert asked.count("join") == 1, "its first address refuses it as well, and that is the end"
-    assert any("enough was seen. This machine goes back to" in sentence for sentence in said)
+@pytest.fixture
+def joins(monkeypatch):
+    """`joins(address, error)`: who joins there is told so, before or after it takes part."""
+    join = session._Visit._join
+
+    def fail(address, error, has_joined=False):
+        async def fails(visit, **more):
+            if visit._config.address == address:
+                visit.has_joined = has_joined
+                raise error
+            return await join(visit, **more)
+
+        monkeypatch.setattr(session._Visit, "_join", fails)
+
+    return fail
 
 
 @pytest.mark.parametrize(
     "error", [BadMessage(problem="odd"), MessageRefused(sender="?", reason="no")]
 )
-async def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(monkeypatch, error):
-    asked, said, there = [], [], []
+async def test_a_path_that_cannot_be_understood_is_left_for_the_one_at_home(joins, error):
+    asked, there = [], []
     async with first_and_needy(asked, there) as (address, other):
-        joins = session._Visit._join
-
-        async def fails(visit, **more):
-            if visit._config.address == other:
-                raise error
-            return await joins(visit, **more)
-
-        monkeypatch.setattr(session._Visit, "_join", fails)
-        await refused_at_first(address, said)
+        joins(other, error)
+        await refused_at_first(address, [])
     assert asked.count("join") == 1
 
 
-async def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home(monkeypatch):
+async def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_go_home(joins):
     asked, there = [], []
     async with first_and_needy(asked, there) as (address, other):
-        joins = session._Visit._join
-
-        async def banned(visit, **more):
-            if visit._config.address == other:
-                visit.has_joined = True
-                raise SwarmRefuses(reason="its sum is another")
-            return await joins(visit, **more)
-
-        monkeypatch.setattr(session._Visit, "_join", banned)
+        joins(other, SwarmRefuses(reason="its sum is another"), has_joined=True)
         await refused_at_first(address, [], match="its sum is another")
     assert "join" not in asked
 
@@ -182,20 +176,16 @@ def test_an_address_that_refused_is_moved_to_again_after_a_while_and_then_after_
         assert NOWHERE not in avoided
 
 
-@pytest.mark.parametrize(
-    ("error", "has_joined", "is_unfit"),
-    [
+def test_what_does_not_pass_keeps_an_address_unfit_and_one_that_is_away_is_asked_anyway():
+    gone = SwarmUnreachable(addresses=NOWHERE, problem="closed")
+    for error, has_joined, is_unfit in (
         (TlsRefused(address=NOWHERE, problem="its key is another"), False, True),
         (ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"), False, True),
-        (SwarmUnreachable(addresses=NOWHERE, problem="closed"), False, False),
-        (SwarmUnreachable(addresses=NOWHERE, problem="closed"), True, False),
-    ],
-)
-def test_what_does_not_pass_keeps_an_address_unfit_and_one_that_is_away_is_asked_anyway(
-    error, has_joined, is_unfit
-):
-    now = [0.0]
-    avoided = AvoidedAddresses(lambda: now[0])
-    avoided.note_error(error, NOWHERE, "tcp://first:1", has_joined=has_joined)
-    now[0] += 1e9
-    assert (NOWHERE in avoided) == is_unfit
+        (gone, False, False),
+        (gone, True, False),
+    ):
+        now = [0.0]
+        avoided = AvoidedAddresses(lambda now=now: now[0])
+        avoided.note_error(error, NOWHERE, "tcp://first:1", has_joined=has_joined)
+        now[0] += 1e9
+        assert (NOWHERE in avoided) == is_unfit, error

@@ -2,7 +2,6 @@
 on: adding up a slice, giving a state to a newcomer. The steps stay those of one machine.
 """
 
-import asyncio
 import signal
 
 import pytest
@@ -10,19 +9,10 @@ import pytest
 from dipaco.swarm.leading import past_means, service
 from dipaco.swarm.training import state_bytes
 from tests.support import swarm_peer
-from tests.support.swarm_rig import Group, assert_replayed, largest_difference
+from tests.support.swarm_clock import until
+from tests.support.swarm_rig import assert_replayed, largest_difference
 
-pytestmark = pytest.mark.process
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 240))
-
-
-async def until(condition, seconds=120.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("real_time")]
 
 
 async def joined(group, process):
@@ -46,59 +36,55 @@ def peer(dipaco, compiled):
 
 
 @pytest.mark.slow
-def test_a_reducer_that_is_killed_while_it_adds_up_costs_no_step(peer):
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.02)
-            await group.step()
-            bo = peer("bo", group, dies_at="push", nth=2)
-            name = await joined(group, bo)
-            plans, hold = [], group.leader._rounds.hold
+async def test_a_reducer_that_is_killed_while_it_adds_up_costs_no_step(group, peer):
+    await group.join("ana", slow=0.02)
+    await group.step()
+    bo = peer("bo", group, dies_at="push", nth=2)
+    name = await joined(group, bo)
+    plans, hold = [], group.leader._rounds.hold
 
-            async def holding(plan):
-                plans.append(plan)
-                return await hold(plan)
+    async def holding(plan):
+        plans.append(plan)
+        return await hold(plan)
 
-            group.leader._rounds.hold = holding
-            while not bo.has_fired:
-                await group.step()
-            (last,) = [each for each in plans if name in {part.reducer for part in each.slices}][
-                -1:
-            ]
-            assert group.leader.group.departed[name]
-            later = plans[plans.index(last) + 1]
-            assert later.step == last.step, "the round was held again, without it"
-            assert name not in {part.reducer for part in later.slices}
-            await group.step()
-            assert_replayed(group)
-            assert bo.wait().code == -signal.SIGKILL
-
-    run(scenario)
+    group.leader._rounds.hold = holding
+    while not bo.has_fired:
+        await group.step()
+    (last,) = [each for each in plans if name in {part.reducer for part in each.slices}][-1:]
+    assert group.leader.group.departed[name]
+    later = plans[plans.index(last) + 1]
+    assert later.step == last.step, "the round was held again, without it"
+    assert name not in {part.reducer for part in later.slices}
+    await group.step()
+    assert_replayed(group)
+    assert bo.wait().code == -signal.SIGKILL
 
 
-@pytest.mark.slow
-def test_a_donor_that_is_killed_in_the_middle_of_a_download_is_done_without(peer, monkeypatch):
-    """The newcomer keeps the chunks that it has, and takes the rest from the other donors."""
-    monkeypatch.setattr(past_means, "MAX_STEPS", 1)  # so that the newest state is offered
+@pytest.fixture
+def newest_in_chunks(monkeypatch):
+    """The newest state is offered, in many chunks."""
+    monkeypatch.setattr(past_means, "MAX_STEPS", 1)
     for file in (state_bytes, service):
         monkeypatch.setattr(file, "CHUNK_BYTES", swarm_peer.CHUNK_BYTES)
 
-    async def scenario():
-        async with Group() as group:
-            await group.join("ana", slow=0.02)
-            await group.step()
-            donor = peer("donor", group, dies_at="chunk", nth=3)
-            name = await joined(group, donor)
-            await group.steps(3)
-            member = group.leader.group.members[name]
-            await until(lambda: member.can_donate(group.holder.position))
-            bo = await group.join("bo")
-            await until(lambda: bo.holder.position == group.holder.position)
-            assert donor.has_fired
-            assert largest_difference(bo.holder.state, group.holder.state) == 0.0
-            while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
-                await group.step()
-            assert_replayed(group)
-            assert donor.wait().code == -signal.SIGKILL
 
-    run(scenario)
+@pytest.mark.slow
+async def test_a_donor_that_is_killed_in_the_middle_of_a_download_is_done_without(
+    newest_in_chunks, group, peer
+):
+    """The newcomer keeps the chunks that it has, and takes the rest from the other donors."""
+    await group.join("ana", slow=0.02)
+    await group.step()
+    donor = peer("donor", group, dies_at="chunk", nth=3)
+    name = await joined(group, donor)
+    await group.steps(3)
+    member = group.leader.group.members[name]
+    await until(lambda: member.can_donate(group.holder.position))
+    bo = await group.join("bo")
+    await until(lambda: bo.holder.position == group.holder.position)
+    assert donor.has_fired
+    assert largest_difference(bo.holder.state, group.holder.state) == 0.0
+    while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
+        await group.step()
+    assert_replayed(group)
+    assert donor.wait().code == -signal.SIGKILL

@@ -18,18 +18,15 @@ from tests.support.swarm_clock import run
 EVENING = datetime(2030, 5, 1, 21, 58)
 
 
-@pytest.mark.parametrize(
-    ("text", "in_them", "out_of_them"),
-    [
+def test_hours_may_go_over_midnight():
+    for text, in_them, out_of_them in (
         ("22:00-07:00", ("22:00", "23:59", "00:00", "06:59"), ("07:00", "12:00", "21:59")),
         ("22:00-24:00", ("22:00", "23:59"), ("00:00", "21:59")),
         ("9:30-17:00", ("09:30", "16:59"), ("09:29", "17:00", "00:00")),
-    ],
-)
-def test_hours_may_go_over_midnight(text, in_them, out_of_them):
-    hours = Hours.parse(text)
-    for time in (*in_them, *out_of_them):
-        assert hours.holds(datetime.strptime(time, "%H:%M")) == (time in in_them), time
+    ):
+        for time in (*in_them, *out_of_them):
+            holds = Hours.parse(text).holds(datetime.strptime(time, "%H:%M"))
+            assert holds == (time in in_them), (text, time)
 
 
 class Evening:
@@ -83,18 +80,15 @@ def test_a_session_begins_and_ends_with_its_hours_every_day(monkeypatch):
     assert "its hours are over" in said[1]
 
 
-@pytest.mark.parametrize(
-    ("battery", "is_lent"),
-    [
+def test_on_its_battery_a_machine_is_not_lent(monkeypatch):
+    for battery, is_lent in (
         (None, True),  # a machine without one
         (SimpleNamespace(percent=90, power_plugged=True), True),
         (SimpleNamespace(percent=90, power_plugged=None), True),  # it does not say
         (SimpleNamespace(percent=90, power_plugged=False), False),
-    ],
-)
-def test_on_its_battery_a_machine_is_not_lent(monkeypatch, battery, is_lent):
-    monkeypatch.setattr("psutil.sensors_battery", lambda: battery, raising=False)
-    assert PluggedIn().holds(EVENING) == is_lent
+    ):
+        monkeypatch.setattr("psutil.sensors_battery", lambda found=battery: found, raising=False)
+        assert PluggedIn().holds(EVENING) == is_lent, battery
 
 
 def test_a_system_that_knows_no_batteries_is_plugged_in(monkeypatch):

@@ -7,19 +7,10 @@ import asyncio
 
 import pytest
 
+from tests.support.swarm_clock import until
 from tests.support.swarm_rig import Group, assert_replayed
 
 NAMES = ("back", "ana", "bo")
-
-
-def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 240))
-
-
-async def until(condition, seconds=40.0):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -28,65 +19,55 @@ def on_hosts(hosts):
     return {name: made[name] for name in NAMES}
 
 
+@pytest.fixture
+def group(on_hosts, real_time):
+    return Group(hosts=on_hosts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["half-open", "up", "down", "cut"])
-def test_a_member_whose_link_fails_is_done_without_and_comes_back(on_hosts, fault):
+async def test_a_member_whose_link_fails_is_done_without_and_comes_back(group, on_hosts, fault):
     link = on_hosts["bo"].link
     fail = {"half-open": link.swallow, "cut": link.cut}
-
-    async def scenario():
-        async with Group(hosts=on_hosts) as group:
-            _, bo = await group.join_all(ana=0.05, bo=0.05)
-            await group.steps(2)
-            step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader.group.ledger.done_by(bo.wire.name))
-            fail[fault]() if fault in fail else link.one_way(fault)
-            await step
-            assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
-            assert (link.lost_packets > 0) == (fault != "cut")
-            link.restore()
-            while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
-                await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+    _, bo = await group.join_all(ana=0.05, bo=0.05)
+    await group.steps(2)
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: group.leader.group.ledger.done_by(bo.wire.name))
+    fail[fault]() if fault in fail else link.one_way(fault)
+    await step
+    assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
+    assert (link.lost_packets > 0) == (fault != "cut")
+    link.restore()
+    while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
+        await group.step()
+    assert_replayed(group)
 
 
-def test_a_leader_that_is_cut_off_from_all_others_goes_on_when_they_are_back(on_hosts):
+async def test_a_leader_that_is_cut_off_from_all_others_goes_on_when_they_are_back(group, on_hosts):
     link = on_hosts["back"].link
-
-    async def scenario():
-        async with Group(hosts=on_hosts) as group:
-            await group.join_all(ana=0.05, bo=0.05)
-            await group.step()
-            step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader.group.ledger.step == 1)
-            link.swallow()
-            await until(lambda: link.lost_packets > 8)
-            assert not step.done()
-            link.restore()
-            await step
-            await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+    await group.join_all(ana=0.05, bo=0.05)
+    await group.step()
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: group.leader.group.ledger.step == 1)
+    link.swallow()
+    await until(lambda: link.lost_packets > 8)
+    assert not step.done()
+    link.restore()
+    await step
+    await group.step()
+    assert_replayed(group)
 
 
-def test_over_a_link_that_comes_and_goes_every_step_is_right(on_hosts):
+async def test_over_a_link_that_comes_and_goes_every_step_is_right(group, on_hosts):
     link = on_hosts["bo"].link
-
-    async def scenario():
-        async with Group(hosts=on_hosts) as group:
-            _, bo = await group.join_all(ana=0.02, bo=0.02)
-            await group.step()
-            for _ in range(4):
-                step, lost_packets = asyncio.ensure_future(group.step()), link.lost_packets
-                link.swallow()
-                await until(lambda before=lost_packets: link.lost_packets > before + 2)
-                link.restore()
-                await step
-            while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
-                await group.step()
-            assert_replayed(group)
-
-    run(scenario)
+    _, bo = await group.join_all(ana=0.02, bo=0.02)
+    await group.step()
+    for _ in range(4):
+        step, lost_packets = asyncio.ensure_future(group.step()), link.lost_packets
+        link.swallow()
+        await until(lambda before=lost_packets: link.lost_packets > before + 2)
+        link.restore()
+        await step
+    while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
+        await group.step()
+    assert_replayed(group)

@@ -19,15 +19,12 @@ from dipaco.swarm.network.messages import (
     LeaveRequest,
     MeanRequest,
     PushRequest,
-    RoundPlan,
-    Sender,
-    Slice,
     round_number_of,
 )
 from dipaco.swarm.training import state_holder
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
-from tests.support.swarm_rig import Group, admitted, issue, wire_of
+from tests.support.swarm_rig import Group, admitted, issue, round_plan, wire_of
 
 PUSH = PushRequest(round_number=round_number_of(7, 1), step=0, start=0, stop=1)
 MANY = bytes(8 << 20)  # more than sockets hold
@@ -45,14 +42,8 @@ async def wires(*names):
 
 def plan_of(sender, reducer, stop):
     """A round in which one sends and another adds up."""
-    return RoundPlan(
-        number=PUSH.round_number,
-        step=0,
-        senders=(Sender(name=sender, blocks=(0,), targets=1.0),),
-        slices=(Slice(start=0, stop=stop, reducer=reducer.name, address=reducer.address),),
-        codec="none",
-        within_seconds=9.0,
-    )
+    slices = [(0, stop, reducer.name, reducer.address)]
+    return round_plan(PUSH.round_number, [sender], slices, step=0)
 
 
 def pushed(wire, to, payload=MANY, method="push", body=PUSH):

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dipaco.swarm.network.messages import Ack, RoundPlan, Sender, Slice
+from dipaco.swarm.network.messages import Ack
 from dipaco.swarm.roles.part_sender import PartSender
 from dipaco.swarm.training.reducer import Reducer
+from tests.support.swarm_rig import round_plan
 
 LEADER, LEADER_AT, BO, BO_AT = "back/1", "tcp://back", "bo/1", "tcp://bo"
 OWN = "ana/1"
@@ -48,15 +49,8 @@ def send(network):
     )
 
     def one(reducer, at):
-        part = Slice(start=0, stop=2, reducer=reducer, address=at)
-        plan = RoundPlan(
-            number=1,
-            step=3,
-            senders=(Sender(name=OWN, blocks=(0,), targets=1.0),),
-            slices=(part,),
-            codec="none",
-            within_seconds=1.0,
-        )
+        plan = round_plan(1, [OWN], [(0, 2, reducer, at)], within_seconds=1.0)
+        (part,) = plan.slices
         network.sent.clear()
         asyncio.run(sender.send(plan, part, np.zeros(2, np.float32), LEADER))
         return list(network.sent)

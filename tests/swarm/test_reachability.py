@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dipaco.runs.version import program_version
-from dipaco.swarm.network.messages import GroupInfo, JoinRequest, RoundPlan, Slice
+from dipaco.swarm.network.messages import GroupInfo, JoinRequest
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.slices import push_slice
 from dipaco.swarm.training.state_holder import StateHolder
-from tests.support.swarm_rig import assert_replayed, issue, wire_of
+from tests.support.swarm_rig import assert_replayed, issue, round_plan, wire_of
 
 
 def cut(wire, address, silent_seconds=0.0):
@@ -107,8 +107,8 @@ async def test_an_address_where_another_peer_answers_is_not_a_newcomers(group):
 async def test_a_reducer_at_whose_address_another_peer_answers_is_not_reached():
     """Its sender reports a missing connection: the sum is not at fault."""
     ana, bo = await wire_of(issue("ana")), await wire_of(issue("bo"))
-    part = Slice(start=0, stop=3, reducer="cy/00000000", address=bo.address)
-    plan = RoundPlan(number=1, step=0, senders=(), slices=(part,), codec="none", within_seconds=5.0)
+    plan = round_plan(1, (), [(0, 3, "cy/00000000", bo.address)], within_seconds=5.0)
+    (part,) = plan.slices
     vector = np.ones(3, np.float32)
     with pytest.raises(ConnectionRefusedError, match="another peer"):
         await push_slice(ana, Reducer(ana.name), plan, part, vector, within_seconds=5.0)

@@ -7,19 +7,13 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, round_number_of
+from dipaco.swarm.network.messages import Sender, round_number_of
 from dipaco.swarm.training.reducer import Reducer, overlap_mostly
+from tests.support.swarm_rig import round_plan
 
 
 def plan(number, start=0, stop=3, senders=("ana",)):
-    return RoundPlan(
-        number=number,
-        step=4,
-        senders=tuple(Sender(name=name, blocks=(0,), targets=1.0) for name in senders),
-        slices=(Slice(start=start, stop=stop, reducer="bo", address=""),),
-        codec="none",
-        within_seconds=9.0,
-    )
+    return round_plan(number, senders, [(start, stop, "bo", "")], step=4)
 
 
 async def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_is_not_mixed_with_old_ones():

@@ -65,19 +65,6 @@ async def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_h
     assert_replayed(group)
 
 
-async def test_the_rows_of_a_volunteer_that_dies_are_computed_by_others(group):
-    await group.join_all(ana=0.05, bo=0.05)
-    await group.step()
-    step = asyncio.ensure_future(group.step())
-    bo = group.volunteers["bo"][0].wire.name
-    await until(lambda: group.leader.group.ledger.done_by(bo))
-    await group.kill("bo")
-    await step
-    assert set(group.outcomes[-1].blocks_by_peer) == {group.volunteers["ana"][0].wire.name}
-    await group.step()
-    assert_replayed(group)
-
-
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_leader_that_dies_costs_no_row_that_is_summed(group, monkeypatch, in_time):
     """Unless its sum comes too late: others may have the rows by then; they are computed again."""
@@ -251,16 +238,20 @@ async def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_
     assert_replayed(group)
 
 
-async def test_a_peer_that_dies_is_noticed_sooner_than_one_whose_polls_take_long(group):
-    _, bo = await group.join_all(ana=0.1, bo=0.1)
+async def test_a_peer_that_dies_is_noticed_soon_and_others_compute_its_rows(group):
+    """Sooner than one whose polls take long."""
+    ana, bo = await group.join_all(ana=0.1, bo=0.1)
     await group.step()
     step = asyncio.ensure_future(group.step())
-    await until(lambda: group.leader.group.ledger.held_by(bo.wire.name))
+    name, members = bo.wire.name, group.leader.group
+    await until(lambda: members.ledger.step == 1 and members.ledger.done_by(name))
     started = time.monotonic()
     await group.kill("bo")
-    await until(lambda: bo.wire.name in group.leader.group.departed)
+    await until(lambda: name in members.departed)
     assert time.monotonic() - started < QUIET_SECONDS - 1.0
     await step
+    assert set(group.outcomes[-1].blocks_by_peer) == {ana.wire.name}
+    await group.step()
     assert_replayed(group)
 
 
@@ -300,45 +291,32 @@ async def test_a_peer_that_missed_steps_catches_up_by_their_means(group):
     assert largest_difference(late.holder.state, group.holder.state) == 0.0
 
 
-@pytest.mark.parametrize(("codec", "tolerance"), [("float16", 2e-3), ("int8", 1e-2)])
-async def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
-    settings = dataclasses.replace(SETTINGS, codec=codec)
-    async with Group(settings) as group:
-        ana, _ = await group.join("ana"), await group.join("bo")
+async def test_codecs_send_fewer_bytes_and_all_peers_stay_equal():
+    async with Group(dataclasses.replace(SETTINGS, codec="int8")) as group:
+        ana, _ = await group.join_all(ana=0.0, bo=0.0)
         await group.steps(2)
         await until(lambda: ana.holder.position == group.holder.position)
         assert largest_difference(ana.holder.state, group.holder.state) == 0.0
-        assert mean_difference(plain_states(2)[-1], group.states[-1]) < tolerance
+        assert mean_difference(plain_states(2)[-1], group.states[-1]) < 1e-2
 
 
-@pytest.mark.parametrize(
-    ("codec", "tolerance", "share"), [("float16", 2e-3, 0.51), ("int8", 2e-2, 0.28)]
-)
-async def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it(
-    codec, tolerance, share
-):
-    settings = dataclasses.replace(SETTINGS, state_codec=codec)
-    async with Group(settings) as group:
+async def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it():
+    async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
         ana = await group.join("ana")
         await group.steps(2)
         bo = await group.join("bo")
         await group.steps(2)
         for late in (ana, bo):
             await until(lambda late=late: late.holder.position == group.holder.position)
-            assert 0 < largest_difference(late.holder.state, group.holder.state) < tolerance
-        whole = StateBytes(first_state())
-        sent = StateBytes(first_state(), codec)
-        assert size_of(sent) < share * size_of(whole)
-        # The leader is the only donor, and its state is plain AdamW's within the two roundings.
-        answer, _ = await ana.wire.ask(
-            ana.leader.address,
-            "manifest",
-            ManifestRequest(codec="none"),
-            StateManifest,
-            within_seconds=9,
+            assert 0 < largest_difference(late.holder.state, group.holder.state) < 2e-2
+        assert size_of(StateBytes(first_state(), "int8")) < 0.28 * size_of(
+            StateBytes(first_state())
         )
+        # The leader is the only donor, and its state is plain AdamW's within the two roundings.
+        ask = functools.partial(ana.wire.ask, ana.leader.address, within_seconds=9.0)
+        answer, _ = await ask("manifest", ManifestRequest(codec="none"), StateManifest)
         assert answer.donors == (group.wire.address,)
-        assert mean_difference(plain_states(4)[-1], group.states[-1]) < tolerance
+        assert mean_difference(plain_states(4)[-1], group.states[-1]) < 2e-2
 
 
 def mean_difference(a, b):

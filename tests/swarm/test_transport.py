@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses, SwarmUnreachable
+from dipaco.swarm.errors import MessageRefused, SwarmRefuses, SwarmUnreachable
 from dipaco.swarm.network import transport
 from dipaco.swarm.network.credentials import Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
@@ -218,17 +218,6 @@ async def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monk
     assert time.monotonic() - started < 2.5
     await ana.transport.close()
     await back.transport.close()
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["somewhere", "tcp://host", "tls://1.2.3.4:5", "tls://1.2.3.4:5/short", "/ip4/1.2.3.4/tcp/5"],
-)
-def test_a_wrong_address_is_refused_with_a_sentence(given):
-    if given.startswith("/"):
-        pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
-    with pytest.raises(BadAddress, match="dipaco swarm start"):
-        asyncio.run(_open(given))
 
 
 def test_where_a_daemon_does_not_start_only_its_reason_is_said(monkeypatch):
