@@ -5,6 +5,7 @@ A verb is *described* where a heading or the first cell of a table row begins wi
 """
 
 import argparse
+import functools
 import itertools
 import re
 import shlex
@@ -167,9 +168,19 @@ def bad_names(page: Path, text: str) -> Iterator[str]:
             yield f"`{file}` has no `{name}`"
 
 
+@functools.cache
+def sources_of_tools() -> dict[str, str]:
+    return {str(file.relative_to(ROOT)): file.read_text() for file in ROOT.glob("tools/**/*.py")}
+
+
+@functools.cache
+def rows_of_sweeps() -> set[str]:
+    return {row for file in SWEEPS for row in load_sweep(file)}
+
+
 def bad_options(page: Path, text: str) -> Iterator[str]:
     """Options of `python tools/...`, and those named alone, which are any verb's or any tool's."""
-    tools = {str(file.relative_to(ROOT)): file.read_text() for file in ROOT.glob("tools/**/*.py")}
+    tools = sources_of_tools()
     shared = "".join(source for name, source in tools.items() if name.count("/") > 1)
     of_verbs = {option for each in all_parsers(parser()) for option in each._option_string_actions}
     for tool, *words in commands_of([*block_lines(text), *inline_code(text)], "python"):
@@ -188,7 +199,7 @@ def bad_settings(page: Path, text: str) -> Iterator[str]:
     groups = list(groups_of(RunConfig))
     known = {named.name for group in groups for named in (group, *group.settings)}
     rooms = {name.partition(".")[0] for name in known if "." in name}
-    rows = {row for file in SWEEPS for row in load_sweep(file)}
+    rows = rows_of_sweeps()
     for line in (*block_lines(text), *inline_code(text)):
         for name in re.findall(r"(?<![\w/.-])[a-z]+\.[a-z_.0-9]+(?==|$)", line):
             if name.endswith((".md", ".json", ".png")):

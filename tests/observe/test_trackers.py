@@ -89,6 +89,7 @@ def test_trackio_keeps_them_in_its_folder_and_a_run_that_goes_on_is_the_same_run
     assert len({run_id for run_id, *_ in rows}) == 1
 
 
+@pytest.mark.slow  # it starts a process of its own
 def test_weights_and_biases_keeps_them_in_the_runs_folder_when_it_is_offline(run, monkeypatch):
     pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
