@@ -12,7 +12,7 @@ from dipaco.inner.optimizer import adamw, learning_rates
 SCHEDULE = InnerSettings(learning_rate=2.0, warmup_steps=4, end_fraction=0.1)
 
 
-@pytest.mark.parametrize("total", [100, 400, 700])
+@pytest.mark.parametrize("total", [100, 700])
 def test_a_rate_is_the_same_bits_however_many_are_asked_for(total):
     """One alone came out otherwise than among others: a path that had one step left of its phase
     when it was stopped went on with another last bit.
@@ -20,7 +20,7 @@ def test_a_rate_is_the_same_bits_however_many_are_asked_for(total):
     settings = InnerSettings(learning_rate=1e-3, warmup_steps=total // 20)
     whole = learning_rates(settings, total, 0, total)
     for count in (1, 2, 3, 7):
-        for start in range(0, total - count + 1, 3):
+        for start in range(0, total - count + 1, total // 33):
             asked = learning_rates(settings, total, start, count)
             np.testing.assert_array_equal(asked, whole[start : start + count])
 

@@ -110,8 +110,12 @@ def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(other_machin
     assert len(there) == len(run.corpus.manifest.files) + len(ALWAYS_READ)
 
 
-def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed):
+def test_objects_lost_from_the_bucket_are_made_again_and_the_finished_run_is_cleaned_there(
+    other_machine, undisturbed
+):
     run = other_machine
+    with pytest.raises(CannotClean):
+        clean(run.address)
     task = work_until_claimed(run, "outer", 1)
     remote = run.objects.remote
     messages = [name for name in remote.names("objects/messages") if "/000001/" in name]
@@ -131,21 +135,7 @@ def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed)
     assert digests_of(run) == undisturbed
     assert remote.read(module.name) != b"torn"
 
-
-def test_a_finished_run_in_a_bucket_is_cleaned_there(
-    s3_server, postgresql_server, programs, monkeypatch, tmp_path
-):
-    address = Address.parse(f"s3://{s3_server.new_bucket()}/run")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
-    run, _ = create_or_open(address, CONFIG, database=postgresql_server.url)
-    run.programs, there = programs, run.objects.remote
-    with pytest.raises(CannotClean):
-        clean(address)
-    finish(run)
-    kept = {folder: len(there.names(folder)) for folder in ("snapshots", "tokens", FOLDER)}
+    kept = {folder: len(remote.names(folder)) for folder in ("snapshots", "tokens", FOLDER)}
     assert all(kept.values())
     sizes, modules = sizes_of(run), CONFIG.topology.modules
     receipts = {
@@ -153,20 +143,19 @@ def test_a_finished_run_in_a_bucket_is_cleaned_there(
         for phase in range(4)
     }
     there_of = {phase: {receipt.name for receipt in of} for phase, of in receipts.items()}
-    assert set(there.names(FOLDER)).issuperset(set.union(*there_of.values()))
+    assert set(remote.names(FOLDER)).issuperset(set.union(*there_of.values()))
     before = make_report(run).to_json()
 
-    cleaning = clean(address)
-    assert not there.names("snapshots")
-    assert not there.names("tokens")
-    assert not there.names("objects/messages")
-    assert not there_of[1] & set(there.names(FOLDER))
-    assert there_of[3] <= set(there.names(FOLDER))
+    cleaning = clean(run.address)
+    assert not remote.names("snapshots")
+    assert not remote.names("tokens")
+    assert not remote.names("objects/messages")
+    assert not there_of[1] & set(remote.names(FOLDER))
+    assert there_of[3] <= set(remote.names(FOLDER))
     assert sizes_of(run) == cleaning.left
     assert sizes["modules"] == cleaning.left["modules"] + cleaning.removed["modules"]
     shutil.rmtree(run.layout.root)  # another machine
-    with reading(address) as elsewhere:
+    with reading(run.address) as elsewhere:
         release = elsewhere.ledger.facts.release(MODULAR)
         assert all(elsewhere.path_of(release, path) for path in range(4))
         assert make_report(elsewhere).to_json() == before
-    run.ledger.close()

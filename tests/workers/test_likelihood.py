@@ -1,9 +1,7 @@
 """A run that is routed by likelihood: evaluation and serving against full forward passes."""
 
-import contextlib
 import dataclasses
 import json
-import shutil
 import weakref
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.ensembles import TEMPERATURE
 from dipaco.model.lm import forward
 from dipaco.runs.errors import NotAllPaths
-from dipaco.runs.opening import create_or_open
 from dipaco.runs.reading.evaluate_texts import evaluate_texts
 from dipaco.runs.routing import features, paths_of_prefixes, router_of
 from dipaco.serving.dispatch import Dispatcher, dispatch
@@ -36,20 +33,8 @@ RUN = dataclasses.replace(
 
 
 @pytest.fixture(scope="module")
-def finished(programs, corpus, tmp_path_factory):
-    with finished_run(RUN, programs, corpus, tmp_path_factory.mktemp("likelihood")) as run:
-        yield run
-
-
-@contextlib.contextmanager
-def finished_run(config, programs, corpus, folder):
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, config)
-    run.programs = programs
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
+def finished(opened_in, begun):
+    run = opened_in(begun(RUN, "the end"), RUN)
     yield run
     run.ledger.close()
 
@@ -130,30 +115,30 @@ def test_evaluation_is_what_full_forward_passes_say(finished):
 
 
 def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_starts_ahead(
-    programs, corpus, tmp_path
+    begin,
 ):
     routing = dataclasses.replace(RUN.routing, kind="random", prior=5.0)
     config = dataclasses.replace(RUN, routing=routing, phases=1)
-    with finished_run(config, programs, corpus, tmp_path) as run:
-        values, lengths, _ = by_hand(run, 1)
-        chosen = values[:, :, :PREFIX].sum(axis=2).argmax(axis=0)
-        sum_N = values[chosen, np.arange(len(chosen)), PREFIX:].sum(axis=1)
-        count = (lengths - PREFIX).clip(min=0).sum()
-        (evaluated,) = (e for e in run.ledger.facts.evaluations() if e.arm == MODULAR)
-        assert evaluated.perplexity == pytest.approx(np.exp(-sum_N.sum() / count))
-        tokens, lengths = first_tokens(run.corpus, run.corpus.documents("valid"), PREFIX)
-        release = run.ledger.facts.release(MODULAR, 1)
-        found = paths_of_prefixes(run, release, routing, tokens, lengths)
-        assert found.tolist() == chosen.tolist()
-        dispatcher = Dispatcher(run, release)
-        for row, length, path in zip(tokens[:5], lengths, chosen, strict=False):
-            assert dispatch(run, release, row[:length], dispatcher=dispatcher).path == path
-        assert set(evaluated.other_rows) > {"by_random"}
-        report = json.loads(run.layout.report("json").read_bytes())
-        assert "modular_by_random" in [row["name"] for row in report["rows"]]
-        (note,) = (note for note in report["notes"] if note.startswith("modular routes"))
-        assert "4 of 4 paths read its first" in note
-        assert note.endswith("the row beside it at random.")
+    run = begin(config, until="the end")
+    values, lengths, _ = by_hand(run, 1)
+    chosen = values[:, :, :PREFIX].sum(axis=2).argmax(axis=0)
+    sum_N = values[chosen, np.arange(len(chosen)), PREFIX:].sum(axis=1)
+    count = (lengths - PREFIX).clip(min=0).sum()
+    (evaluated,) = (e for e in run.ledger.facts.evaluations() if e.arm == MODULAR)
+    assert evaluated.perplexity == pytest.approx(np.exp(-sum_N.sum() / count))
+    tokens, lengths = first_tokens(run.corpus, run.corpus.documents("valid"), PREFIX)
+    release = run.ledger.facts.release(MODULAR, 1)
+    found = paths_of_prefixes(run, release, routing, tokens, lengths)
+    assert found.tolist() == chosen.tolist()
+    dispatcher = Dispatcher(run, release)
+    for row, length, path in zip(tokens[:5], lengths, chosen, strict=False):
+        assert dispatch(run, release, row[:length], dispatcher=dispatcher).path == path
+    assert set(evaluated.other_rows) > {"by_random"}
+    report = json.loads(run.layout.report("json").read_bytes())
+    assert "modular_by_random" in [row["name"] for row in report["rows"]]
+    (note,) = (note for note in report["notes"] if note.startswith("modular routes"))
+    assert "4 of 4 paths read its first" in note
+    assert note.endswith("the row beside it at random.")
 
 
 @pytest.mark.parametrize("shortlist", [3, None])

@@ -6,12 +6,11 @@ from dipaco.config import MODULAR
 from dipaco.inner.phase import PhaseResult
 from dipaco.runs.reading.progress import progress_of
 from dipaco.workers.runners import Volunteers
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, worker_of
 
 
 def test_the_next_worker_goes_on_from_the_snapshot_of_a_stopped_phase_runner(begin):
-    run, begun = begin(CONFIG), []
-    work_until(run, 0)
+    run, begun = begin(CONFIG, until=0), []
 
     def one_step(work):
         begun.append((work.origin, work.losses))

@@ -104,10 +104,10 @@ def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_proces
 def test_a_worker_that_is_silent_for_long_counts_as_dead(members, other_process):
     said = []
     join(members, other_process.process_id)  # it lives, and may be stopped
-    wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
+    wait_until_name_is_free(members, "back", said.append, silent_seconds=1.0)
     assert "waiting to see" in said[0]
     join(members, ELSEWHERE)
-    wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
+    wait_until_name_is_free(members, "back", said.append, silent_seconds=1.0)
     assert len(said) == 2
 
 

@@ -12,7 +12,7 @@ from dipaco.runs.reading.progress import costs_of_start
 from dipaco.runs.reading.report import files_of, make_report, renewed_report
 from dipaco.runs.reading.routing_notes import note_on_routing
 from tests.support.tiny_run import TOY
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, finish
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
@@ -23,9 +23,7 @@ def test_costs_of_a_machine_are_those_of_one_that_works_in_every_phase(begin, sh
             CONFIG, outer=OuterSettings(path_share=share), baselines=(), phases=4, seed=3
         )
     )
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
+    finish(run)
     (row,) = (row for row in make_report(run).rows if row.name == MODULAR)
     totals, base = run.ledger.progress.training_totals(MODULAR), CONFIG.base.steps
     at_once = round(4 * share)
@@ -63,10 +61,7 @@ class Bucket(dict):
 @pytest.fixture
 def finished(begin, monkeypatch):
     """A run with a report, in a bucket."""
-    run = begin(dataclasses.replace(CONFIG, phases=1))
-    worker, bucket = worker_of(run), Bucket()
-    while worker.run_once():
-        pass
+    run, bucket = begin(dataclasses.replace(CONFIG, phases=1), until="the end"), Bucket()
     run.objects.remote = bucket
 
     def draw_report(report, file):

@@ -22,7 +22,7 @@ from dipaco.topology import Level, Topology
 from dipaco.workers.errors import Preempted, RouterDiverged
 from dipaco.workers.tasks import token_router_training
 from dipaco.workers.tasks.reroute import reroute
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, finish, worker_of
 
 REROUTED = dataclasses.replace(
     CONFIG,
@@ -44,10 +44,7 @@ def test_rerouting_is_in_the_report_and_a_window_beyond_the_length_is_routing_on
         ),
     )
     run = begin(REROUTED)
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
+    finish(run)
     rows = {row["every"]: row for row in run.stage("reroute").summary["rows"]}
     assert list(rows) == [4, 16, 100, None]
     (evaluated,) = (e for e in run.ledger.facts.evaluations() if e.arm == MODULAR)
@@ -101,12 +98,7 @@ def test_rerouting_needs_several_paths_and_every_document_scored_under_all():
 def done(begin, monkeypatch):
     """A finished run, whose router can be trained again; looked at after 7, 14 and 20 steps."""
     monkeypatch.setattr(token_router_training, "NUM_CHECKS", 3)
-    run = begin(REROUTED)
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
-    return run
+    return begin(REROUTED, until="the end")
 
 
 CLAIM = Claim(Task("reroute"), 1, 1, "test")
@@ -196,11 +188,6 @@ def test_a_router_stopped_at_any_step_goes_on_bit_for_bit(done, monkeypatch):
         assert losses == undisturbed
         assert fact.artifacts == whole.artifacts
         assert fact.summary == whole.summary
-
-
-def change(run, monkeypatch, **settings):
-    reroute = dataclasses.replace(REROUTED.reroute, **settings)
-    monkeypatch.setattr(run, "config", dataclasses.replace(REROUTED, reroute=reroute))
 
 
 def test_a_stopped_worker_releases_the_router_with_a_partial_snapshot(begin, monkeypatch):

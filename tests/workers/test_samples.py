@@ -3,7 +3,6 @@ when they are made again; and a run that has them trains as one that has none.
 """
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.data.prompts import SampleSettings
 from dipaco.errors import SettingsDisagree
-from dipaco.runs.opening import create_or_open
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
 from dipaco.schedule.plan import BASE
@@ -20,7 +18,7 @@ from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import dispatch
 from dipaco.workers.tasks.sample import sample_release
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, finish, work_until
 
 TOKENS = 8
 SAMPLED = dataclasses.replace(
@@ -33,18 +31,12 @@ SAMPLED = dataclasses.replace(
 
 
 @pytest.fixture(scope="module")
-def run(programs, corpus, tmp_path_factory):
+def run(opened_in, tmp_path_factory):
     """Finished, with the likeliest token at every place. Nobody writes to it."""
-    folder = tmp_path_factory.mktemp("sampled")
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, SAMPLED)
-    run.programs = programs
-    worker = worker_of(run)
+    run = opened_in(tmp_path_factory.mktemp("sampled") / "run", SAMPLED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dipaco.workers.tasks.sample.TEMPERATURE", 0.0)
-        while worker.run_once():
-            pass
-        assert not run.ledger.queue.unfinished()
+        finish(run)
         yield run
     run.ledger.close()
 

@@ -11,12 +11,12 @@ from dipaco.workers.loop import Worker
 from dipaco.workers.registration import register
 from tests.workers.conftest import CONFIG, RecordingCallbacks, work_until_claimed
 
-LEASE_SECONDS, STALL_SECONDS = 1.0, 2.0
+LEASE_SECONDS, STALL_SECONDS = 0.8, 1.4
 
 
 def test_a_worker_whose_disk_is_slower_than_its_lease_keeps_its_task(begin, monkeypatch):
     """It waits once for an object, and once for what it has recorded."""
-    run = begin(CONFIG)
+    run = begin(CONFIG, until=1)
     task = work_until_claimed(run, "train", 1)
     stalls, reaped, is_over = [], [], threading.Event()
 

@@ -21,7 +21,7 @@ from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, finish, worker_of
 
 PREFIX = CONFIG.data.prefix_tokens
 RUN = dataclasses.replace(
@@ -41,10 +41,7 @@ def _quick_fit(monkeypatch):
 @pytest.mark.slow
 def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(begin):
     run = begin(RUN)
-    worker = worker_of(run)
-    while worker.run_once():
-        pass
-    assert not run.ledger.queue.unfinished()
+    finish(run)
     routing, release = run.stage("route"), run.ledger.facts.release(MODULAR)
     models = load_tree(run.objects, routing.artifacts["small_models"])
     assert "small_models" in release.companions
@@ -85,9 +82,7 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
 
 @pytest.fixture
 def routed(begin):
-    """Such a run, and one routed by k-means, as far as their shards; `routed.go_on(run)` shares out
-    the documents of another.
-    """
+    """Such a run as far as its shards; `routed.go_on(run)` shares out the documents of another."""
 
     def go_on(run):
         worker = worker_of(run)

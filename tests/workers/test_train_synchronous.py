@@ -24,13 +24,7 @@ from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.train_synchronous import train_synchronous
-from tests.workers.conftest import (
-    CONFIG,
-    SHARINGS,
-    never,
-    work_until,
-    worker_of,
-)
+from tests.workers.conftest import CONFIG, SHARINGS, finish, never, work_until
 
 TOGETHER = dataclasses.replace(CONFIG, outer=OuterSettings(synchronous=True))
 STEPS = CONFIG.phases * CONFIG.inner.steps
@@ -99,9 +93,7 @@ def test_in_lock_step_on_shards_dealt_out_all_paths_are_one_model(begin):
     routing = dataclasses.replace(CONFIG.routing, kind="random")
     topology = Topology(levels=SHARINGS["diloco"])
     run = begin(dataclasses.replace(TOGETHER, routing=routing, topology=topology))
-    worker = worker_of(run)
-    while run.ledger.queue.unfinished():
-        assert worker.run_once()
+    finish(run)
     documents = run.stage("route").summary["documents"]
     assert sum(documents) == len(run.corpus.documents("train"))
     assert max(documents) - min(documents) <= 1
@@ -112,9 +104,7 @@ def test_in_lock_step_on_shards_dealt_out_all_paths_are_one_model(begin):
 def test_the_baseline_in_lock_step_is_one_model_under_batches_of_all_machines(begin):
     """It is trained beside paths that step by themselves, and takes everything in turn."""
     run = begin(dataclasses.replace(CONFIG, baselines=("data_parallel",)))
-    worker = worker_of(run)
-    while run.ledger.queue.unfinished():
-        assert worker.run_once()
+    finish(run)
     arm, programs, size = run.plan.arm("data_parallel"), run.programs, CONFIG.inner.batch_size
     one = batches_for(run, arm, 0, 0)
     together = Batches(
@@ -155,7 +145,7 @@ def test_the_baseline_in_lock_step_is_one_model_under_batches_of_all_machines(be
 
 
 def test_a_stopped_phase_goes_on_to_the_same_bits(begin):
-    run = begin(TOGETHER)
+    run = begin(TOGETHER, until=1)
     claim = claim_train(run, 1)
     asked = iter([False, True])
     with pytest.raises(Preempted) as stopped:
@@ -183,7 +173,7 @@ def is_module(fact):
 
 
 def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
-    run = begin(TOGETHER)
+    run = begin(TOGETHER, until=2)
     claim = claim_train(run, 2)
     name = run.ledger.facts.snapshot(MODULAR, 3, 1).receipt.name
     for file in (run.layout.root / name).rglob("*"):
@@ -192,16 +182,14 @@ def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
     with pytest.raises(ObjectDamaged):
         train_synchronous(run, claim, quiet)
     run.ledger.queue.give_back(claim)
-    worker = worker_of(run)
-    while run.ledger.queue.unfinished():
-        assert worker.run_once()
+    finish(run)
     assert [refusal.task for refusal in run.ledger.redos.refusals()] == [
         "train modular path 0 phase 1"
     ]
 
 
 def test_a_snapshot_of_other_data_is_refused(begin, monkeypatch):
-    run = begin(TOGETHER)
+    run = begin(TOGETHER, until=1)
     claim = claim_train(run, 1)
     monkeypatch.setattr(run, "seed_for", lambda *names: 1)
     with pytest.raises(SnapshotOfOtherData):
@@ -210,9 +198,7 @@ def test_a_snapshot_of_other_data_is_refused(begin, monkeypatch):
 
 def test_a_flat_mixture_is_routed_and_evaluated_like_any_other(begin):
     run = begin(dataclasses.replace(TOGETHER, topology=Topology(levels=SHARINGS["flat_moe"])))
-    worker = worker_of(run)
-    while run.ledger.queue.unfinished():
-        assert worker.run_once()
+    finish(run)
     (last,) = [fact for fact in run.ledger.facts.evaluations() if fact.arm == MODULAR]
     assert last.best_path_perplexity is not None
     assert last.best_path_perplexity < last.perplexity
