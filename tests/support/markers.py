@@ -27,7 +27,9 @@ CLUSTER = (
     "system/test_swarm_storm.py",
 )
 PROCESS = (
-    *("cli", "launch", "system", "serving/test_http_server.py", "sweeps/test_ablate.py"),
+    *("cli/test_interrupts.py", "cli/test_main.py", "cli/test_dashboard.py"),
+    *("cli/test_swarm.py", "cli/test_swarm_leaving.py"),
+    *("launch", "system", "serving/test_http_server.py", "sweeps/test_ablate.py"),
     *("tools/test_bench_gpu.py", "tools/test_hosts.py", "tools/test_mutants.py"),
 )
 LAW = (
@@ -65,7 +67,7 @@ def marker_of(item: pytest.Item) -> str:
         return "cluster"
     if file.name == "test_engines.py" and "[ray]" in item.name:
         return "cluster"
-    if arguments & STARTS_A_PROCESS or among(PROCESS):
+    if arguments & STARTS_A_PROCESS or (among(PROCESS) and "here" not in arguments):
         return "process"
     return "law" if among(LAW) and not fixtures & NEEDS_FILES else "contract"
 
