@@ -51,7 +51,7 @@ def test_the_target_is_what_the_labels_say_within_floor_and_capacity():
     np.testing.assert_allclose(unbound[:3], [0.6, 0.3, 0.1], atol=0.01)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_targets_on_a_bound_are_met_within_the_bound(heaps, seed):
     """6 labels in 10 are of one path: its target is the capacity, and it gets no more."""
     label_N = np.random.default_rng(seed).choice(4, 300, p=[0.6, 0.2, 0.15, 0.05])
@@ -114,8 +114,7 @@ def labelled(heaps, num_documents, seed, num_paths=16):
     return features_ND, logit_NP.argmax(axis=1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("given_share", [False, True])
+@pytest.mark.parametrize(("seed", "given_share"), [(0, False), (1, True)])
 def test_at_16_paths_shares_are_right_where_fitted_and_within_three_errors_on_new_documents(
     heaps, seed, given_share
 ):
@@ -136,12 +135,3 @@ def test_at_16_paths_shares_are_right_where_fitted_and_within_three_errors_on_ne
     error_P = np.sqrt(share_P * (1 - share_P) / len(others_ND))
     assert (abs(got(others_ND) - share_P) <= 3 * error_P).all()
     assert got(others_ND).min() > 0
-
-
-def test_without_calibration_a_rare_path_would_be_empty(heaps):
-    """The guard of the bar: the labels alone do not keep it."""
-    features_ND, label_N = labelled(heaps, 3200, 0)
-    router = fit_discriminative(RoutingConfig(), features_ND, label_N, 16)
-    logit_NP = -router.costs(features_ND) + router.price_P
-    plain_P = np.bincount(logit_NP.argmax(axis=1), minlength=16) / 3200
-    assert plain_P.min() < 0.5 * 0.5 / 16

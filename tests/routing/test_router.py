@@ -217,12 +217,6 @@ def test_the_bounds_hold_on_fitted_documents_and_nearly_on_others(kind, normalis
     assert shares(others).min() >= 0.5 * 0.6
 
 
-def test_without_a_bound_most_documents_crowd_on_one_path(heaps):
-    """The reason for bounds: these heaps, as real features do, send nearly half one way."""
-    router = fit_router(ROUTERS["kmeans without bounds"], heaps(400), (3, 2), seed=0)
-    assert np.bincount(router.assign(heaps(400))[:, 0]).max() > 2 * 400 / 6
-
-
 def test_fewer_documents_than_paths_is_an_error_that_says_what_to_raise(heaps):
     with pytest.raises(TooFewRouterDocuments, match=r"3 router documents.*\n?.*router_fraction"):
         fit_router(RoutingConfig(), heaps(3), (2, 2), seed=0)

@@ -79,7 +79,7 @@ MUTANTS = (
         name="deleted-before-recorded",
         file="dipaco/workers/loop.py",
         old="            run.ledger.commit.finish(run.plan, claim, facts, assigns=assigns)\n",
-        new="            collect_after(run, claim, partial_snapshots)\n"
+        new="            for name in partial_snapshots:\n                run.objects.delete(name)\n"
         "            run.ledger.commit.finish(run.plan, claim, facts, assigns=assigns)\n",
         breaks="what a task supersedes is deleted after its facts are recorded, never before",
         tests=("tests/workers/test_loop.py",),
