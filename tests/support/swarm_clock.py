@@ -73,9 +73,16 @@ class _Selector(selectors.DefaultSelector):
 
 def run(scenario):
     """`asyncio.run` of what it makes, by such a clock, which is the process's while it runs."""
+
+    async def whole():
+        try:
+            return await asyncio.wait_for(scenario(), MOST_SECONDS)
+        finally:
+            await asyncio.sleep(0.2)  # connections that were closed are closed at the other end too
+
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=MovingLoop) as runner:
         patch.setattr(time, "monotonic", runner.get_loop().time)
-        return runner.run(asyncio.wait_for(scenario(), MOST_SECONDS))
+        return runner.run(whole())
 
 
 async def until(condition, seconds=60.0):
