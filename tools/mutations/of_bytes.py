@@ -215,8 +215,10 @@ MUTANTS = (
     Mutant(
         name="released-module-deleted",
         file="dipaco/workers/keeping.py",
-        old="    if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:\n",
-        new="    if phase < 0 or arm.hold_out:\n",
+        old="    if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:\n        return []\n"
+        "    # A module that does not step at every phase is one object over several.\n"
+        "    since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)\n",
+        new="    if phase < 0 or arm.hold_out:\n        return []\n    since = -1\n",
         breaks="the modules of a release stay",
         tests=("tests/workers/test_rollback.py",),
     ),
