@@ -136,7 +136,7 @@ def test_a_run_may_start_from_scratch():
 def test_the_plan_is_the_base_model_the_modular_one_and_the_baselines():
     plan = changed(baselines=BASELINES).plan
     assert [arm.name for arm in (plan.base, *plan.arms)] == ["base", "modular", *BASELINES]
-    assert [arm.name for arm in plan.arms if arm.is_averaged] == ["modular"]
+    assert [arm.name for arm in plan.arms if arm.has_outer_steps] == ["modular"]
     assert [arm.name for arm in plan.arms if arm.is_routed] == ["modular"]
     assert plan.arm("modular").topology == CONFIG.topology
 

@@ -54,7 +54,7 @@ TOPOLOGY = Topology(
 
 def arm(name: str, topology: Topology) -> Arm:
     return Arm(
-        name=name, topology=topology, phases=10**6, total_steps=10**6, is_averaged=True,
+        name=name, topology=topology, phases=10**6, total_steps=10**6, has_outer_steps=True,
         evaluate_every=10**6,
     )  # fmt: skip
 

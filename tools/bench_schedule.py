@@ -112,14 +112,14 @@ def make_plan(grid: int, phases: int) -> Plan:
         )
     )
 
-    def arm(name: str, topology: Topology, phases: int, *, is_averaged: bool) -> Arm:
+    def arm(name: str, topology: Topology, phases: int, *, has_outer_steps: bool) -> Arm:
         return Arm(
             name=name, topology=topology, phases=phases, total_steps=phases * 100,
-            is_averaged=is_averaged, evaluate_every=phases,
+            has_outer_steps=has_outer_steps, evaluate_every=phases,
         )  # fmt: skip
 
-    base = arm(BASE, one_path(("embed", "block_00", "block_01", "head")), 1, is_averaged=False)
-    return Plan(base=base, arms=(arm(MODULAR, topology, phases, is_averaged=True),))
+    base = arm(BASE, one_path(("embed", "block_00", "block_01", "head")), 1, has_outer_steps=False)
+    return Plan(base=base, arms=(arm(MODULAR, topology, phases, has_outer_steps=True),))
 
 
 class Simulation:
@@ -406,7 +406,7 @@ def facts_of(plan: Plan, task: Task, seconds: float) -> list[Fact]:
         position=0, batches="rows", losses=(1.0, 0.9), tokens=1, seconds=seconds, bytes_down=1,
         bytes_up=1, machine="virtual",
     )  # fmt: skip
-    if not arm.is_averaged:
+    if not arm.has_outer_steps:
         return [trained, *(ready(arm.name, m, task.phase + 1) for m in arm.topology.modules)]
     contributions = [
         Contribution(

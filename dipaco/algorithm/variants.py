@@ -135,7 +135,7 @@ def train(
             if not through and not waiting[module]:
                 stepped[module] = modules[module]
                 continue
-            if not arm.is_averaged:
+            if not arm.has_outer_steps:
                 (path,) = through
                 stepped[module] = trained[path][module]
                 continue

@@ -126,7 +126,7 @@ def _plan_of(config: RunConfig) -> Plan:
             topology=dense,
             phases=phases,
             total_steps=phases * config.inner.steps,
-            is_averaged=False,
+            has_outer_steps=False,
             evaluate_every=evaluate_every,
         )
 
@@ -135,7 +135,7 @@ def _plan_of(config: RunConfig) -> Plan:
         topology=dense,
         phases=base_phases,
         total_steps=config.base.steps,
-        is_averaged=False,
+        has_outer_steps=False,
         evaluate_every=base_phases,
     )
     modular = Arm(
@@ -143,7 +143,7 @@ def _plan_of(config: RunConfig) -> Plan:
         topology=config.topology,
         phases=config.phases,
         total_steps=config.phases * config.inner.steps,
-        is_averaged=not config.outer.synchronous,
+        has_outer_steps=not config.outer.synchronous,
         is_synchronous=config.outer.synchronous,
         evaluate_every=every,
         alternations=config.routing.alternations,
@@ -162,7 +162,7 @@ def _plan_of(config: RunConfig) -> Plan:
             topology=one_model(part_names(config.model), modular.num_at_once),
             phases=config.phases,
             total_steps=config.phases * config.inner.steps,
-            is_averaged=False,
+            has_outer_steps=False,
             is_synchronous=True,
             is_dealt=True,
             evaluate_every=every,

@@ -52,7 +52,7 @@ class ArmFacts:
         self.cosines = np.full((phases, modules), np.nan, np.float32)
         self.lags = np.full((phases, modules), np.nan, np.float32)
         most = max(map(arm.topology.fan_in, arm.topology.modules))
-        has_norms = arm.is_averaged and phases * modules * most <= MOST_PATH_NORMS
+        has_norms = arm.has_outer_steps and phases * modules * most <= MOST_PATH_NORMS
         self.path_norms = np.full((phases, modules, most * has_norms), np.nan, np.float32)
         self.train_times = np.full((phases, paths), np.nan, np.float32)
         # Times by events, and marks of facts that were there before the oldest kept event.
@@ -132,7 +132,7 @@ class ArmFacts:
             "bytes_down": packed(self.bytes_down, "f4"),
             "bytes_up": packed(self.bytes_up, "f4"),
         }
-        if arm.is_averaged:
+        if arm.has_outer_steps:
             content |= {
                 "levels": [
                     {

@@ -13,7 +13,7 @@ takes more steps. Scheduler, workers and the oracle (`algorithm/variants.py`) as
     which shards a phase trains on       alternations, routed_at
     whether a path goes ahead            goes_ahead, merges_at
     what is evaluated                    is_evaluated
-    who steps together                   is_averaged, is_synchronous, is_dealt
+    who steps together                   has_outer_steps, is_synchronous, is_dealt
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Arm:
     total_steps: int
     # True: modules take outer steps. False: they become what AdamW made of them, in one path or,
     # if `is_synchronous`, in all paths together.
-    is_averaged: bool
+    has_outer_steps: bool
     evaluate_every: int  # phases; the last one is always evaluated
     alternations: tuple[int, ...] = ()  # phases before which documents are routed again
     path_share: float = 1.0  # share of the paths that take part in a phase
@@ -43,7 +43,9 @@ class Arm:
     grace_seconds: float = 0.0  # for which a step with its quorum waits for the other contributions
     delay: int = 0  # inner steps of a phase before a path takes its modules
     hold_out: float = 0.0  # above 0: each path is released as it was at its best
-    is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
+    is_synchronous: bool = (
+        False  # all paths step together, as one task a phase; not `has_outer_steps`
+    )
     is_dealt: bool = False  # no shards: of all batches, each of the P paths takes every P-th
 
     @property
@@ -51,7 +53,7 @@ class Arm:
         """True if each path has a shard. Otherwise its paths train on all documents, or take the
         batches in turn (`is_dealt`).
         """
-        return (self.is_averaged or self.is_synchronous) and not self.is_dealt
+        return (self.has_outer_steps or self.is_synchronous) and not self.is_dealt
 
     def is_evaluated(self, phase: int) -> bool:
         """True if the modules of `phase` are released and scored. The modules of phase p are those

@@ -52,7 +52,7 @@ class Claimer:
             for everything.
         """
         queue = self._run.ledger.queue
-        has_ready, has_resting = (True, True) if summary is None else summary[1:3]
+        has_ready, has_delayed_or_failed = (True, True) if summary is None else summary[1:3]
         has_ready |= self._end_grace()
         how: dict[str, Any] = {
             "lease_seconds": self._lease_seconds,
@@ -64,7 +64,7 @@ class Claimer:
         claim: Claim | None = None
         if has_ready or reaped:
             claim = queue.claim(self._name, self._kinds, **how)
-        if claim is None and (has_resting or reaped) and self._failures.end_delays():
+        if claim is None and (has_delayed_or_failed or reaped) and self._failures.end_delays():
             claim = queue.claim(self._name, self._kinds, **how)
         if claim is None and "train" in self._kinds and self._late_tasks.is_due():
             claim = queue.claim_backup(

@@ -146,7 +146,7 @@ def _plan_of_path(run: Run, arm: Arm, path: int, module: ModuleId, phase: int) -
 
 def _is_stepped(arm: Arm, phase: int) -> bool:
     """True if outer steps made the modules of a phase. This machine can do them again."""
-    return arm.is_averaged and phase > 0
+    return arm.has_outer_steps and phase > 0
 
 
 def _remaining(arm: Arm, phase: int) -> int:

@@ -151,7 +151,7 @@ def _superseded_modules(run: Run, task: Task) -> list[str]:
     modules that the run was begun with, which no task would make again.
     """
     arm = run.plan.arm(task.arm)
-    if arm.is_averaged and task.kind != "outer":
+    if arm.has_outer_steps and task.kind != "outer":
         return []  # it makes contributions
     phase = task.phase + 1 - run.config.retention.num_modules
     # A release may take a path from an earlier phase if it stops early.

@@ -121,7 +121,7 @@ class Worker:
                 return True
             if self._cannot_train is not None and not is_paused and self._is_prepared:
                 raise self._cannot_train
-            if summary.has_resting:
+            if summary.has_delayed_or_failed:
                 self._failures.check()
             self._wait(wait_seconds * random.uniform(LEAST_SHARE, 1.0), is_paused=is_paused)
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)

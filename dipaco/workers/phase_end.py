@@ -51,7 +51,7 @@ def end_phase(
     made: list[Fact]
     num_bytes = 0  # a dense arm exchanges nothing
     carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
-    if arm.is_averaged:
+    if arm.has_outer_steps:
         num_bytes = bytes_down(run, arm, path, phase)
         made, residual = _contribute(run, start, after)
         if has_residual(run, arm):

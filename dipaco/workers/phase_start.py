@@ -105,7 +105,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
 
 def has_residual(run: Run, arm: Arm) -> bool:
     """True if the paths of an arm carry a residual: what the codec's messages could not hold."""
-    return arm.is_averaged and codec_of(run.config.outer).is_lossy
+    return arm.has_outer_steps and codec_of(run.config.outer).is_lossy
 
 
 def _load_partial_snapshot(
@@ -131,7 +131,7 @@ def receipts_of(
     run: Run, arm: Arm, modules: Iterable[ModuleId], phase: int
 ) -> dict[ModuleId, Receipt]:
     """The objects of modules at the start of a phase, by which contributions name them."""
-    if not arm.is_averaged:
+    if not arm.has_outer_steps:
         return {}
     return {m: run.ledger.facts.module(arm.name, m, phase).parameters for m in modules}
 

@@ -60,7 +60,7 @@ def train(
     """All modules at the start and after each phase."""
     modules = modules or start(topology)
     documents = documents or [1] * topology.num_paths
-    settings = {"is_averaged": True, "delay": outer.delay, **settings}
+    settings = {"has_outer_steps": True, "delay": outer.delay, **settings}
     arm = Schedule(topology=topology, phases=phases, **settings)
     route = route or (lambda phase, modules: variants.Shards(documents))
     others = {"takes": takes, "train_late": train_late}
@@ -91,7 +91,7 @@ def test_with_everything_off_every_module_at_every_phase_has_the_bits_of_algorit
 
 def test_without_an_outer_step_one_path_is_plain_adamw_over_all_phases():
     """How the base model and the dense baselines are trained."""
-    after = train(dense(), PAPER, is_averaged=False)[-1][ModuleId("all", 0)]
+    after = train(dense(), PAPER, has_outer_steps=False)[-1][ModuleId("all", 0)]
     parts = initial_parts()
     state = ADAMW.init(parts)
     for step in range(TAU * PHASES):

@@ -42,7 +42,7 @@ def arm(name, topology, phases, *, averaged=False, evaluate_every=1):
         topology=topology,
         phases=phases,
         total_steps=10 * phases,
-        is_averaged=averaged,
+        has_outer_steps=averaged,
         evaluate_every=evaluate_every,
     )
 
@@ -224,7 +224,7 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
         case "pretrain" | "train":
             arm, path = plan.arm(task.arm), task.path
             modules = arm.topology.modules_of(path)
-            if arm.is_averaged:
+            if arm.has_outer_steps:
                 sent: list[Fact] = [contribution(module, task.phase, path) for module in modules]
             else:
                 sent = [ready(arm.name, module, task.phase + 1) for module in modules]

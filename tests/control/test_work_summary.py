@@ -17,7 +17,7 @@ def test_it_says_what_the_long_questions_find_at_every_moment_of_a_run(ledger, p
             assert summary.has_unfinished == bool(ledger.queue.unfinished_kinds())
             states = {(each.task.kind, each.state) for each in ledger.queue.unfinished()}
             assert summary.has_ready == any((kind, "ready") in states for kind in kinds)
-            assert not summary.has_resting
+            assert not summary.has_delayed_or_failed
             seen.add(summary[1:])
         if do_one(ledger, plan) is None:
             break
@@ -27,11 +27,11 @@ def test_it_says_what_the_long_questions_find_at_every_moment_of_a_run(ledger, p
 def test_it_sees_delays_failures_and_commands(ledger, plan):
     claim = do_until(ledger, plan, "train")
     ledger.failures.fail(claim, "why")
-    assert ledger.meta.work_summary(ALL_KINDS).has_resting
+    assert ledger.meta.work_summary(ALL_KINDS).has_delayed_or_failed
     ledger.failures.retry()
-    assert not ledger.meta.work_summary(ALL_KINDS).has_resting
+    assert not ledger.meta.work_summary(ALL_KINDS).has_delayed_or_failed
     ledger.failures.fail(ledger.queue.claim("w"), "why", is_lasting=True)
-    assert ledger.meta.work_summary(ALL_KINDS).has_resting
+    assert ledger.meta.work_summary(ALL_KINDS).has_delayed_or_failed
     ledger.meta.set_command("drain")
     assert ledger.meta.work_summary(ALL_KINDS).command.name == "drain"
 

@@ -99,7 +99,7 @@ def test_a_single_path_keeps_all_its_steps_and_the_last_phase_brings_them_to_the
             topology=topology,
             phases=phases,
             total_steps=phases,
-            is_averaged=True,
+            has_outer_steps=True,
             evaluate_every=1,
             alternations=alternations,
         ),

@@ -18,7 +18,7 @@ def arm(phases, total_steps=0, evaluate_every=1):
         topology=one_path(("embed",)),
         phases=phases,
         total_steps=total_steps,
-        is_averaged=False,
+        has_outer_steps=False,
         evaluate_every=evaluate_every,
     )
 

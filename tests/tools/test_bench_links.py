@@ -34,7 +34,7 @@ def test_diloco_shares_everything_and_lock_step_is_the_baseline():
     owners = [m for m in diloco.topology.modules if diloco.topology.parts_of(m)]
     assert [len(diloco.topology.paths_through(module)) for module in owners] == [4]
     assert config_of("lock-step").baselines == (DATA_PARALLEL,)
-    assert config_of("lock-step").plan.arm(MODULAR).is_averaged
+    assert config_of("lock-step").plan.arm(MODULAR).has_outer_steps
 
 
 @pytest.mark.parametrize(

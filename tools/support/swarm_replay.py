@@ -74,7 +74,7 @@ def _parts_after(run: Run, path: int, phase: int) -> dict[str, Any]:
     state at the phase's beginning less this path's contribution.
     """
     arm = run.plan.arm(MODULAR)
-    if not arm.is_averaged:
+    if not arm.has_outer_steps:
         return run.parts_at(MODULAR, path, phase + 1)
     modules = arm.topology.modules_of(path)
     contributed = {

@@ -117,7 +117,7 @@ class Failures:
         """Delayed tasks that have waited long enough are ready again. One question, without a lock,
         if there are none.
         """
-        rows = self._database.rows("resting_tasks", epoch=self._database.epoch)
+        rows = self._database.rows("delayed_or_failed_tasks", epoch=self._database.epoch)
         due = [task_id for task_id, state, is_over in rows if state == "delayed" and is_over]
         if due:
             with self._database.transaction(is_durable=False):

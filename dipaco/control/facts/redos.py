@@ -152,6 +152,6 @@ def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
 def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
     if phase == 0:
         return Task("route")
-    if plan.arm(arm).is_averaged:
+    if plan.arm(arm).has_outer_steps:
         return Task("outer", arm, module, phase - 1)
     return _training(plan, arm, 0, phase - 1)

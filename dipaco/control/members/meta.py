@@ -45,7 +45,7 @@ class WorkSummary(NamedTuple):
 
     command: RunCommand
     has_ready: bool  # A task of the worker's kinds is ready.
-    has_resting: bool  # A task is delayed or has failed.
+    has_delayed_or_failed: bool  # A task is delayed or has failed.
     has_unfinished: bool  # A task of any kind is not done; a failed `sample` does not count.
 
 

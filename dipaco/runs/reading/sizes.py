@@ -47,7 +47,7 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
             )
         return known[key]
 
-    if not (arm.is_averaged and run.config.outer.vocabulary_rows == "holders"):
+    if not (arm.has_outer_steps and run.config.outer.vocabulary_rows == "holders"):
         return 0
     d_model = run.config.model.d_model
     bits = 0

@@ -51,8 +51,8 @@ def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, is_susp
     if member.parked_since is not None:
         return "is parked"
     this_step = open_rows[0].ledger
-    is_averaged = this_step.is_complete and member.name in this_step.blocks_by_peer
-    return "averages" if is_averaged else "waits"
+    has_outer_steps = this_step.is_complete and member.name in this_step.blocks_by_peer
+    return "averages" if has_outer_steps else "waits"
 
 
 def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:

@@ -183,8 +183,8 @@ class LeaderService:
         rows = self._group.rows_at(body.step, body.lineage)
         if rows is None or rows.step < self._holder.step:
             return None
-        is_averaged = rows is self._group.rows and self._published.value.plan is not None
-        return None if is_averaged else rows
+        has_outer_steps = rows is self._group.rows and self._published.value.plan is not None
+        return None if has_outer_steps else rows
 
     async def _accepts(
         self, member: GroupMember, body: LeaveRequest, summed: np.ndarray, rows: StepRows

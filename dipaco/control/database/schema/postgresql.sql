@@ -17,7 +17,7 @@ WHERE n.blocks > 0;
 -- is the first entry of a partial index. For EXISTS, the table might be read instead.
 CREATE FUNCTION work_summary(
   kinds TEXT, OUT command TEXT, OUT version TEXT,
-  OUT has_ready BOOLEAN, OUT has_resting BOOLEAN, OUT has_unfinished BOOLEAN)
+  OUT has_ready BOOLEAN, OUT has_delayed_or_failed BOOLEAN, OUT has_unfinished BOOLEAN)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
   SELECT
@@ -30,7 +30,7 @@ BEGIN
     (SELECT id FROM tasks WHERE state NOT IN ('done', 'aside')
        AND NOT (state = 'failed' AND kind = 'sample')
      ORDER BY priority, id LIMIT 1) IS NOT NULL
-  INTO command, version, has_ready, has_resting, has_unfinished;
+  INTO command, version, has_ready, has_delayed_or_failed, has_unfinished;
 END $$;
 
 -- Finishes a path's phase in one statement. `Commit` takes several for the same on SQLite. Returns
