@@ -85,7 +85,7 @@ class Gated:
         return getattr(self._compute, name)
 
     def gradient(self, parts, rows):
-        self._may_go_on.wait(60)
+        self._may_go_on.wait(240)
         return self._compute.gradient(parts, rows)
 
 
@@ -173,7 +173,8 @@ async def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps(gr
         lambda: (
             len(leader.open_rows) == 2
             and all(rows.ledger.done_by(name) for rows in leader.open_rows)
-        )
+        ),
+        seconds=200.0,
     )
     assert group.leader.group_state.plan is None
     bo.leave()
