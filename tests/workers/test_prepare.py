@@ -31,7 +31,7 @@ def config_of(slices=SLICES, sources=CONFIG.data.sources):
 
 
 @pytest.fixture
-def begun(tmp_path):
+def sliced(tmp_path):
     """A run that is to read its text in slices."""
     run, _ = create_or_open(tmp_path / "run", config_of())
     yield run
@@ -59,22 +59,22 @@ def alone(tmp_path_factory):
     run.ledger.close()
 
 
-def test_workers_in_turn_make_the_corpus_of_one_slice(begun, alone):
-    assert prepare_to(begun, 0) == [f"prepare read slice {n}" for n in range(SLICES)]
-    assert prepare_to(begun, 1, "ana") == ["prepare read slice 1", "prepare read slice 2"]
-    assert status_of(begun)["tasks"]["prepare read"] == {"done": 1, "ready": 2}
-    assert prepare_to(begun, 2, "bo", "ana") == ["prepare merge slice 0"]
-    assert prepare_to(begun, 1) == [f"prepare tokenise slice {n}" for n in range(SLICES)]
-    assert prepare_to(begun, SLICES, "ana", "bo") == ["prepare"]
-    assert begun.ledger.facts.stages() == []
-    assert prepare_to(begun, 1, "bo") == ["pretrain base 0 phase 0"]
-    assert artifacts_of(begun) == artifacts_of(alone)
-    summary, (fact,) = alone.stage("prepare").summary, begun.ledger.facts.stages()
+def test_workers_in_turn_make_the_corpus_of_one_slice(sliced, alone):
+    assert prepare_to(sliced, 0) == [f"prepare read slice {n}" for n in range(SLICES)]
+    assert prepare_to(sliced, 1, "ana") == ["prepare read slice 1", "prepare read slice 2"]
+    assert status_of(sliced)["tasks"]["prepare read"] == {"done": 1, "ready": 2}
+    assert prepare_to(sliced, 2, "bo", "ana") == ["prepare merge slice 0"]
+    assert prepare_to(sliced, 1) == [f"prepare tokenise slice {n}" for n in range(SLICES)]
+    assert prepare_to(sliced, SLICES, "ana", "bo") == ["prepare"]
+    assert sliced.ledger.facts.stages() == []
+    assert prepare_to(sliced, 1, "bo") == ["pretrain base 0 phase 0"]
+    assert artifacts_of(sliced) == artifacts_of(alone)
+    summary, (fact,) = alone.stage("prepare").summary, sliced.ledger.facts.stages()
     assert fact == StageDone(
         stage="prepare", artifacts=artifacts_of(alone), summary=summary, seconds=fact.seconds
     )
-    assert sizes_of(begun)["text"] == sizes_of(alone)["text"]
-    names = begun.objects.names("objects/corpora")
+    assert sizes_of(sliced)["text"] == sizes_of(alone)["text"]
+    names = sliced.objects.names("objects/corpora")
     assert names == alone.objects.names("objects/corpora"), "something was left behind"
 
 
@@ -89,22 +89,22 @@ def test_workers_in_turn_make_the_corpus_of_one_slice(begun, alone):
         (2 * SLICES + 1, "tokenise", "tokens"),
     ],
 )
-def test_what_is_lost_is_made_again(begun, alone, done, step, artifact):
+def test_what_is_lost_is_made_again(sliced, alone, done, step, artifact):
     """An object, before the task that needs it."""
-    prepare_to(begun, done)
-    lost = begun.ledger.facts.slices("prepare", step)[0]
-    begun.objects.delete(lost.artifacts[artifact].name)
-    worker = worker_of(begun)
-    while not begun.ledger.facts.stages():
+    prepare_to(sliced, done)
+    lost = sliced.ledger.facts.slices("prepare", step)[0]
+    sliced.objects.delete(lost.artifacts[artifact].name)
+    worker = worker_of(sliced)
+    while not sliced.ledger.facts.stages():
         assert worker.run_once()
-    assert begun.ledger.redos.newest_refusal() == 1
-    assert artifacts_of(begun) == artifacts_of(alone)
+    assert sliced.ledger.redos.newest_refusal() == 1
+    assert artifacts_of(sliced) == artifacts_of(alone)
 
 
-def test_a_killed_task_goes_on_with_the_tokens_that_it_has_saved(begun, alone, monkeypatch):
+def test_a_killed_task_goes_on_with_the_tokens_that_it_has_saved(sliced, alone, monkeypatch):
     monkeypatch.setattr("dipaco.data.encode.CHUNK_BYTES", 1000)
     monkeypatch.setattr("dipaco.data.encode.CHUNKS_SAVED_AT_ONCE", 2)
-    prepare_to(begun, SLICES + 1)
+    prepare_to(sliced, SLICES + 1)
     encoded, encode = [], Tokenizer.encode
 
     def killed(tokenizer, texts):
@@ -116,36 +116,36 @@ def test_a_killed_task_goes_on_with_the_tokens_that_it_has_saved(begun, alone, m
     with monkeypatch.context() as patch:
         patch.setattr(Tokenizer, "encode", killed)
         with pytest.raises(KeyboardInterrupt):
-            prepare_to(begun, 1)
+            prepare_to(sliced, 1)
     seen = []
     monkeypatch.setattr(
         Tokenizer, "encode", lambda *given: seen.append(len(given[1])) or encode(*given)
     )
-    begun.ledger.queue.give_back_all()
-    prepare_to(begun, 1)
-    (first, *_) = begun.ledger.facts.slices("prepare", "tokenise")
+    sliced.ledger.queue.give_back_all()
+    prepare_to(sliced, 1)
+    (first, *_) = sliced.ledger.facts.slices("prepare", "tokenise")
     assert sum(seen) == first.summary["documents"] - sum(encoded[:4])
-    prepare_to(begun, SLICES)
-    assert artifacts_of(begun) == artifacts_of(alone)
-    assert not begun.layout.slices.exists()
+    prepare_to(sliced, SLICES)
+    assert artifacts_of(sliced) == artifacts_of(alone)
+    assert not sliced.layout.slices.exists()
 
 
-def test_a_corpus_that_is_lost_later_is_made_by_one_task(begun, alone):
-    prepare_to(begun, 2 * SLICES + 2)
-    shutil.rmtree(begun.layout.corpus)
-    with begun.ledger._database.transaction():
-        begun.ledger._database.change("redo_task", **Task("prepare")._asdict())
-    prepare_to(begun, 1)
-    assert Corpus.open(begun.layout.corpus).digest == alone.corpus.digest
+def test_a_corpus_that_is_lost_later_is_made_by_one_task(sliced, alone):
+    prepare_to(sliced, 2 * SLICES + 2)
+    shutil.rmtree(sliced.layout.corpus)
+    with sliced.ledger._database.transaction():
+        sliced.ledger._database.change("redo_task", **Task("prepare")._asdict())
+    prepare_to(sliced, 1)
+    assert Corpus.open(sliced.layout.corpus).digest == alone.corpus.digest
 
 
-def test_what_a_crash_left_of_slices_is_deleted_later(begun, alone, monkeypatch):
+def test_what_a_crash_left_of_slices_is_deleted_later(sliced, alone, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("dipaco.workers.keeping.delete_slices", lambda _: None)
-        prepare_to(begun, 2 * SLICES + 2)
-    assert len(begun.objects.names("objects/corpora")) > 4 * SLICES
-    collect_all(begun)
-    assert begun.objects.names("objects/corpora") == alone.objects.names("objects/corpora")
+        prepare_to(sliced, 2 * SLICES + 2)
+    assert len(sliced.objects.names("objects/corpora")) > 4 * SLICES
+    collect_all(sliced)
+    assert sliced.objects.names("objects/corpora") == alone.objects.names("objects/corpora")
 
 
 def test_a_prepared_corpus_is_not_read_again_in_slices(begin):
