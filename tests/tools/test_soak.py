@@ -57,8 +57,8 @@ def test_of_a_process_that_starts_late_the_first_quarter_is_its_own():
 @pytest.mark.cluster
 @pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 def test_a_run_with_kills_in_its_smallest_form(command_cache, tmp_path):
-    dials = "--alone --minutes 1 --workers 2 --experts 2 --task-seconds 1 --lease-seconds 3"
-    others = ["--kill-every", "15", "--tolerance", "1.0", "--folder", str(tmp_path)]
+    dials = "--alone --minutes 0.5 --workers 2 --experts 2 --task-seconds 1 --lease-seconds 3"
+    others = ["--kill-every", "10", "--tolerance", "1.0", "--folder", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, str(TOOL), *dials.split(), *others], capture_output=True, text=True,
         env={**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)},
