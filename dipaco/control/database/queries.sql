@@ -366,8 +366,8 @@ UPDATE tasks SET state = :state
 WHERE id = :task_id AND state = 'claimed'
   AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
 
--- delayed_or_failed_tasks: Lists the delayed and failed tasks, and whether each has waited long enough. It
--- has if its clock is not this one or was set back.
+-- delayed_or_failed_tasks: Lists the delayed and failed tasks, and whether each has waited long
+-- enough. It has if its clock is not this one or was set back.
 SELECT t.id, t.state, f.epoch <> :epoch OR :now < f.since OR :now >= f.since + f.wait_seconds
 FROM tasks t JOIN failures f ON f.task_id = t.id WHERE t.state = 'delayed'
 UNION ALL
