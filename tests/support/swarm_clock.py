@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 MOST_SECONDS = 600.0  # of that clock, in one scenario
+SETTLE_SECONDS = 0.5
 
 
 class MovingLoop(asyncio.SelectorEventLoop):
@@ -38,6 +39,21 @@ class MovingLoop(asyncio.SelectorEventLoop):
         awaited = asyncio.wrap_future(work, loop=self)
         work.add_done_callback(self._working.discard)  # the last of all: the loop is woken before
         return awaited
+
+    async def settled(self):
+        """Waits a moment, by the true clock, until connections are closed at both ends. Then ends
+        those that nobody has closed, as those of a killed peer.
+        """
+        until = self._monotonic() + SETTLE_SECONDS
+        while self._monotonic() < until and self._open():
+            await asyncio.sleep(0.01)
+        while still_open := self._open():
+            for each in still_open:
+                each.abort()
+            await asyncio.sleep(0.01)
+
+    def _open(self):
+        return [each for each in list(self._transports.values()) if each._sock is not None]
 
     def sleep_in_thread(self, seconds):
         """Of one of its threads: `time.sleep`, by this clock."""
@@ -78,7 +94,7 @@ def run(scenario):
         try:
             return await asyncio.wait_for(scenario(), MOST_SECONDS)
         finally:
-            await asyncio.sleep(0.2)  # connections that were closed are closed at the other end too
+            await asyncio.get_running_loop().settled()
 
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=MovingLoop) as runner:
         patch.setattr(time, "monotonic", runner.get_loop().time)
