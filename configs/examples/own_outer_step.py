@@ -37,7 +37,7 @@ def isotropic(settings: OuterSettings) -> optax.GradientTransformation:
     gradient is U diag(s) V^T, a block moves by mean(s) U V^T, as far in every direction."""
 
     def merged(mean, _):
-        return mean | {part: jax.tree.map(evened, mean[part]) for part in mean if "block" in part}
+        return mean | {p: jax.tree.map(evened, mean[p]) for p in mean if p.startswith("block_")}
 
     return optax.chain(optax.stateless(merged), nesterov(settings))
 

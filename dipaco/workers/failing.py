@@ -33,7 +33,7 @@ class FailureCounter:
     def __init__(self, run: Run, name: str, callbacks: Callbacks):
         self._run, self._name, self._callbacks = run, name, callbacks
         self._failing: set[Task] = set()  # since a task succeeded
-        self._have_failed = True  # whether some task of the run has failed. True until it is known
+        self._have_failed = True  # True if a task of the run has failed, and until that is known
         self._lasting: dict[Task, Exception] = {}  # errors that need a person
 
     def fail(self, claim: Claim, error: Exception, *, is_crash: bool = False) -> None:

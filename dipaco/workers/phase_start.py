@@ -32,7 +32,7 @@ class PhaseStart(NamedTuple):
 
     claim: Claim
     arm: Arm
-    modules: dict[ModuleId, Any]  # at the start of the phase, none before `merges_at`
+    modules: dict[ModuleId, Any]  # modules at the start of the phase, none before `merges_at`
     receipts: dict[ModuleId, Receipt]  # the modules' objects, none in an arm without outer steps
     batches: Batches
     position: int  # batches that the path had taken of this data at the start of the phase
@@ -148,7 +148,7 @@ class Carried(NamedTuple):
     """State that a path carries from phase to phase. It is the path's own, and is never reset."""
 
     optimizer: Any | None = None  # AdamW's state, None: a fresh one
-    residual: Any | None = None  # what earlier messages could not hold
+    residual: Any | None = None  # the part that earlier messages could not hold
     own: Any | None = None  # its parameters after the phase before, if it may go ahead
 
     @property

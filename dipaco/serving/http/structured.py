@@ -95,16 +95,17 @@ class SchemaCompiler:
                 return self._begun[schema]
             mine = self._begun[schema] = Future()
             mine.set_running_or_notify_cancel()  # none of those who wait can cancel it
-        error, grammar = None, None
         try:
             grammar = self._grammars.compiled(schema)
-        except BaseException as failed:
-            error = failed
-        # The entry goes before the end is known: who asks again after a failure does not join it.
-        with self._lock:
-            del self._begun[schema]
-        if error is None:
-            mine.set_result(grammar)
+        except BaseException as error:
+            self._taken_out(schema).set_exception(error)
         else:
-            mine.set_exception(error)
+            self._taken_out(schema).set_result(grammar)
         return mine
+
+    def _taken_out(self, schema: str) -> Future[Grammar]:
+        """The future of a schema that is compiled. It is taken out before it ends, so that who asks
+        after a failure compiles the schema again and does not join it.
+        """
+        with self._lock:
+            return self._begun.pop(schema)
