@@ -16,7 +16,7 @@ from dipaco.swarm.errors import TlsRefused
 from dipaco.swarm.network.credentials import save_credential
 from dipaco.swarm.roles import session
 from tests.support.swarm_rig import AUTHORITY
-from tests.support.tiny_run import TOY, TOY_FILE
+from tests.support.tiny_run import TOY, TOY_FILE, toy_run  # noqa: F401
 
 JOIN = ("join", "tcp://127.0.0.1:1", "--token", "X")
 START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
@@ -116,20 +116,12 @@ def test_a_run_with_a_path_loss_of_its_own_is_refused_after_what_had_failed_is_t
 
 
 @pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
-
-
-@pytest.fixture
-def swarm(run, tmp_path, capsys):
+def swarm(run, tmp_path, here):
     """`swarm("revoke", "ANA")`: the exit code of the verb on the run, and what it says."""
 
     def command(*words):
-        code = main(["swarm", *map(str, words), "--run", str(tmp_path / "run")])
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        ended = here("swarm", *words, "--run", tmp_path / "run")
+        return ended.code, ended.out + ended.err
 
     return command
 

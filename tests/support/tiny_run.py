@@ -147,6 +147,16 @@ def made_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path
     return Path(shutil.copytree(original, tmp_path_factory.mktemp("copies") / name))
 
 
+@pytest.fixture(name="run")
+def toy_run(tmp_path) -> Iterator:
+    """A run of the toy corpus in which nothing is done yet, for tests that import this."""
+    from dipaco.runs.opening import create_or_open
+
+    run, _ = create_or_open(tmp_path / "run", TOY)
+    yield run
+    run.ledger.close()
+
+
 @pytest.fixture(scope="session")
 def command_cache(tmp_path_factory, compiled) -> Path:
     """The cache folder of all commands, with the programs that they compile."""

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from tests.support.tiny_run import TOY
+from tests.support.tiny_run import toy_run  # noqa: F401
 
 HAS_EXTRA = importlib.util.find_spec("cryptography") is not None
 collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py"]
@@ -21,16 +21,6 @@ def group():
     from tests.support.swarm_rig import Group
 
     return Group()
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A run of the toy corpus."""
-    from dipaco.runs.opening import create_or_open
-
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
 
 
 @pytest.fixture
