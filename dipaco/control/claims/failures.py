@@ -34,6 +34,7 @@ MOST_CRASHES = 10  # Ten preemptions in a row that a launcher outlives were neve
 FREE_DEATHS = 3  # crashes and losses that delay nothing
 LONGEST_WAIT_SECONDS = 600.0
 WAIT_FACTOR = 4.0  # waits of 1, 4, 16, ... seconds
+MOST_GROWTH = 5  # The longest wait is reached by then. Losses are counted without end.
 
 
 class Failure(NamedTuple):
@@ -169,7 +170,9 @@ def forget(database: Database, task_id: int) -> None:
 def wait_seconds(errors: int, deaths: int) -> float:
     """Delay of a task after this many errors, and crashes and losses."""
     number = errors + max(0, deaths - FREE_DEATHS)
-    return 0.0 if not number else min(WAIT_FACTOR ** (number - 1), LONGEST_WAIT_SECONDS)
+    if not number:
+        return 0.0
+    return min(WAIT_FACTOR ** min(number - 1, MOST_GROWTH), LONGEST_WAIT_SECONDS)
 
 
 def _count(
