@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.evaluation.plots import draw_inspection
-    from dipaco.files import translate_os_errors
+    from dipaco.evaluation.style import why_not_drawn
     from dipaco.runs.opening import reading
     from dipaco.runs.reading.inspection import inspection_of
 
@@ -54,14 +54,14 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)
+    problem = ""
     if file is not None:
-        with translate_os_errors(file):
-            draw_inspection(inspection, file)
+        problem = why_not_drawn(lambda file: draw_inspection(inspection, file), file)
     if options.json:
         print(json.dumps(inspection))
     else:
         _print(inspection)
-        print(f"\nDrawn: {file}")
+        print(f"\n{problem or f'Drawn: {file}'}")
     return 0
 
 

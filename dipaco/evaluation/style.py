@@ -7,10 +7,12 @@ that there is no global state and no display.
 
 import contextlib
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
+from dipaco.files import translate_os_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,14 +79,35 @@ def nth_look(arm: str, number: int) -> Look:
     )
 
 
+def why_not_drawn(draw: Callable[[Path], object], file: Path) -> str:
+    """Draws a picture into a file. Returns the reason if that fails, and there is no file then. A
+    report or a table is worth more than its picture.
+
+    Raises:
+      DiskFull, NotWritable.
+    """
+    with translate_os_errors(file):
+        try:
+            draw(file)
+        except (OSError, ImportError):  # Another machine may draw it.
+            raise
+        except Exception as error:  # matplotlib raises many kinds for what it cannot draw
+            file.unlink(missing_ok=True)
+            return f"The picture could not be drawn: {type(error).__name__}: {error}"
+    return ""
+
+
 @contextlib.contextmanager
 def styled(width: float, height: float) -> "Generator[Figure]":
-    """A figure of that many inches. Everything made inside has the pictures' font and ink."""
+    """A figure of that many inches. Everything made inside has the pictures' font and ink. Names
+    are drawn as they are: a `$` in a name begins no formula.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     settings = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     settings |= {"font.size": 9, "legend.fontsize": 8, "legend.frameon": False}  # ty: ignore
+    settings |= {"text.parse_math": False, "text.usetex": False}
     with mpl.rc_context(settings):
         yield Figure(figsize=(width, height), layout="constrained", dpi=DPI)
 

@@ -17,7 +17,7 @@ from dipaco.observe.writers import JsonLines, Several
 from dipaco.plural import counted
 from dipaco.runs.reading.events import terminal_line, trackers_of
 from dipaco.runs.reading.progress import progress_of
-from dipaco.runs.reading.report import files_of, renewed_report
+from dipaco.runs.reading.report import renewed_report
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 
@@ -145,9 +145,9 @@ def _origin_of(run: Run) -> str:
 
 def print_results(run: Run) -> None:
     """Prints the report of a finished run and the names of its files."""
-    report, files = renewed_report(run), files_of(run).values()
+    report, files = renewed_report(run)
     width = terminal_width()
     print(f"\n{render_text(report.rows, width)}\n")
     print(bullets(report.notes, width))
-    print(f"\nWritten: {', '.join(map(run.address.place_of, files))}")
+    print(f"\nWritten: {', '.join(map(run.address.place_of, files.values()))}")
     sys.stdout.flush()

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.config import MODULAR, RunConfig
+from dipaco.evaluation.style import why_not_drawn
 from dipaco.evaluation.tables import ReportRow
-from dipaco.files import translate_os_errors, write_atomically
+from dipaco.files import write_atomically
 from dipaco.observe.events import Event
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
@@ -197,10 +198,10 @@ class _Sweep:
             {trial: self._origins_of(trial) for trial in finished},
         )
         if table.rows:
+            if problem := why_not_drawn(lambda file: draw_sweep(table, file), self._layout.plot):
+                table.notes.append(problem)
             write_atomically(self._layout.table("json"), table.to_json())
             write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
-            with translate_os_errors(self._layout.plot):
-                draw_sweep(table, self._layout.plot)
         return table
 
     def _add_finished(self, tell: Callable[[Event], None]) -> None:

@@ -1,5 +1,7 @@
 """The picture of a report: what is drawn is what the report says, and all of it can be read."""
 
+import dataclasses
+import html
 import math
 
 import pytest
@@ -9,7 +11,7 @@ from dipaco.evaluation.plots import MOST_DOMAINS, domain_table, draw_report, rep
 from dipaco.evaluation.style import LOOKS
 from dipaco.evaluation.tables import BaseModel, PathShare, Report, ReportRow
 from dipaco.topology import PER_PATH, Level, Topology
-from tests.support.pictures import cut_off, overlapping
+from tests.support.pictures import cut_off, overlapping, texts_of
 from tests.support.report_costs import COSTS
 
 BASE_STEPS, STEPS = 150, 100
@@ -137,6 +139,18 @@ def test_a_curve_that_is_many_times_as_long_leaves_room_for_the_others(figure):
     assert second - first > 0.1 * (last - first)
     assert axes.get_xscale() == "log"
     assert learning_of(figure).get_xscale() == "linear"
+
+
+def test_names_of_domains_are_drawn_as_they_are(tmp_path):
+    """Two dollars would begin a formula, and `_` a formula's index; each name is text."""
+    names = ["price_$5_to_$10", r"$\\frac{$", r"C:\\$a^$", "$x$", "\\\\$"]
+    shards = [PathShare(path=0, documents=5, domains=dict.fromkeys(names, 1), modules=[])]
+    report = dataclasses.replace(report_of(grid(1)), shards=shards)
+    draw_report(report, tmp_path / "report.svg")
+    drawn = {text.get_text() for text in texts_of(report_figure(report))}
+    assert {f"{name}  1" for name in names} <= drawn
+    content = (tmp_path / "report.svg").read_text()
+    assert all(f"<!-- {html.escape(name, quote=False)}  1 -->" in content for name in names)
 
 
 def test_rows_without_a_value_are_named_and_have_no_point():

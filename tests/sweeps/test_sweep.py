@@ -101,6 +101,15 @@ def test_a_redo_that_was_killed_goes_on_where_it_was(little, capsys):
     assert little.trained == begun
 
 
+def test_a_picture_that_fails_takes_no_table_away(little, monkeypatch):
+    monkeypatch.setattr(sweep, "draw_sweep", lambda table, file: 1 / 0)
+    little.command()
+    finish(little.run("flat"))
+    little.command(only=["flat"])
+    table = little.layout.table("md").read_text()
+    assert "The picture could not be drawn: ZeroDivisionError: division by zero" in table
+
+
 def test_a_row_that_is_redone_trains_the_baseline_that_a_failing_run_has_not(little, capsys):
     little.command()
     fail(little.run("flat"))

@@ -11,6 +11,7 @@ from dipaco.routing.config import RoutingConfig
 from dipaco.runs.reading.progress import costs_of_start
 from dipaco.runs.reading.report import files_of, make_report, renewed_report
 from dipaco.runs.reading.routing_notes import note_on_routing
+from dipaco.workers.tasks.report import write_report
 from tests.support.tiny_run import TOY
 from tests.workers.conftest import CONFIG, finish
 
@@ -94,3 +95,19 @@ def test_a_renewal_that_was_interrupted_is_done_again(finished, ends_at):
             renew(finished, 100.0)
         bucket.ends_at = None
         assert renew(finished, next_megabits) == written[next_megabits] == bucket
+
+
+def test_a_picture_that_fails_takes_nothing_else_away(begin, monkeypatch):
+    """The report is there, says why it has no picture, and has one once it can be drawn."""
+    run = begin(dataclasses.replace(CONFIG, phases=1), until="the end")
+    files = files_of(run)
+    with monkeypatch.context() as broken:
+        broken.setattr(plots, "draw_report", lambda report, file: 1 / file.write_bytes(b""))
+        (fact,) = write_report(run, None)
+        assert set(fact.artifacts) == {"report.json", "report.md"}
+        report, _ = renewed_report(run)
+    assert report.notes[-1] == "The picture could not be drawn: ZeroDivisionError: division by zero"
+    assert report.notes[-1] in files["md"].read_text()
+    renewed_report(run)
+    assert files["png"].exists()
+    assert "could not" not in files["md"].read_text()

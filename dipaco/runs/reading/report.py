@@ -13,6 +13,7 @@ from dipaco.config import (
 )
 from dipaco.control.planning.summaries import Prepared, Rerouted, Routed
 from dipaco.control.planning.tasks import Evaluated
+from dipaco.evaluation.style import why_not_drawn
 from dipaco.evaluation.tables import (
     BEST_PATH,
     WRONG_PATH,
@@ -56,32 +57,35 @@ def files_of(run: Run) -> dict[str, Path]:
     return {suffix: run.layout.report(suffix) for suffix in ("md", "json", "png")}
 
 
-def renewed_report(run: Run) -> Report:
-    """The report of a finished run by its own settings. Its files are written again where one is
-    missing, or where they were written by other settings.
+def renewed_report(run: Run) -> tuple[Report, dict[str, Path]]:
+    """The report of a finished run by its own settings, and its files. They are written again where
+    one is missing, or where they were written by other settings.
     """
     report, files = make_report(run), files_of(run)
     is_written = all(file.exists() for file in files.values())
     if not is_written or files["json"].read_bytes() != report.to_json():
-        write_files(run, report)
-    return report
+        files = write_files(run, report)
+    return report, files
 
 
 def write_files(run: Run, report: Report) -> dict[str, Path]:
-    """Writes them into the run folder, and sends them to the run's bucket, if it has one.
+    """Writes them into the run folder, and sends them to the run's bucket, if it has one. A picture
+    that cannot be drawn is left out, and a note of the report says why.
 
     report.json is there only while the others are of the same report: a process that ends before
     all are written and sent leaves none.
     """
     from dipaco.evaluation.plots import draw_report
 
-    files, content = files_of(run), report.to_json()
+    files = files_of(run)
     with translate_os_errors(files["json"]):
         files["json"].unlink(missing_ok=True)
+    if problem := why_not_drawn(lambda file: draw_report(report, file), files["png"]):
+        report.notes.append(problem)
+        del files["png"]
+    content = report.to_json()
     write_atomically(files["md"], _markdown(run, report).encode())
-    with translate_os_errors(files["png"]):
-        draw_report(report, files["png"])
-    for suffix in ("md", "png"):
+    for suffix in [each for each in files if each != "json"]:
         run.objects.publish(files[suffix], files[suffix].read_bytes())
     run.objects.publish(files["json"], content)
     write_atomically(files["json"], content)
