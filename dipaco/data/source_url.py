@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,9 +38,9 @@ def parse_url(url: str) -> SourceUrl:
     A `?` begins the options only if `name=` follows: in a glob it matches any character.
     """
     kind, _, rest = url.partition(":")
-    place, mark, query = rest.rpartition("?")
-    if not mark or "=" not in query:
-        place, query = rest.removesuffix("?"), ""
+    place, query = rest.removesuffix("?"), ""
+    if options := re.fullmatch(r"(.*)\?(\w+=[^?]*)", rest, re.DOTALL):
+        place, query = options.groups()
     return SourceUrl(url, kind, place, dict(parse_qsl(query, keep_blank_values=True)))
 
 

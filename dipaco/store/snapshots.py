@@ -11,13 +11,16 @@ Small leaves are written side by side, as one array for each type. Sixty arrays 
 TensorStore leaves about a kilobyte of memory behind for each array that is written.
 """
 
+import contextlib
 import errno
 import logging
 import math
 import os
+import re
 import shutil
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +47,8 @@ def save_snapshot(objects: Objects, name: str, state: Any, *, is_sent: bool = Tr
 
     def write(folder: Path) -> None:
         _check_room(folder.parent, trees.num_bytes(leaves))
-        with _checkpointer() as checkpointer:
-            checkpointer.save(folder.absolute(), _joined(leaves))
+        with _plainly_named(folder) as named, _checkpointer() as checkpointer:
+            checkpointer.save(named, _joined(leaves))
 
     began = time.monotonic()
     try:
@@ -86,8 +89,8 @@ def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
         for array, (shape, dtype) in _array_shapes(like_leaves).items()
     }
     try:
-        with _checkpointer() as checkpointer:
-            arrays = checkpointer.restore(folder.absolute(), template)
+        with _plainly_named(folder) as named, _checkpointer() as checkpointer:
+            arrays = checkpointer.restore(named, template)
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         problem = str(error).partition("\n")[0][:200]
         raise ObjectDamaged(file=folder, name=name, problem=problem) from error
@@ -110,6 +113,22 @@ def _checkpointer() -> Any:
             primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"host{here}"
         )
     )
+
+
+@contextlib.contextmanager
+def _plainly_named(folder: Path) -> Generator[Path]:
+    """A name of the folder that Orbax and TensorStore take as it is. They read `[1]` and `**` as
+    patterns, a backslash as a slash, and no bytes that are not UTF-8. So a folder below such a name
+    is reached by a link.
+    """
+    folder = folder.absolute()
+    if re.fullmatch(r"[\w./ +,=@-]+", str(folder), re.ASCII):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="dipaco-") as place:
+        link = Path(place) / "link"
+        link.symlink_to(folder.parent, target_is_directory=True)
+        yield link / folder.name
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:

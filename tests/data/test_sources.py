@@ -24,6 +24,16 @@ def test_options_follow_a_question_mark_that_a_glob_may_also_hold():
     assert parse_url("text:a?c/*.txt").place == "a?c/*.txt"
     source = parse_url("jsonl:a?c/*.jsonl?text=body&domain=lang")
     assert (source.place, source.options) == ("a?c/*.jsonl", {"text": "body", "domain": "lang"})
+    toy = parse_url("toy:?clusters=2&words=3")
+    assert (toy.place, toy.options) == ("", {"clusters": "2", "words": "3"})
+
+
+@pytest.mark.parametrize("name", ["x[1]*?", "what?a=b", "50%?#{a}", "a\\b", "**", "line\nend"])
+def test_a_file_of_any_name_is_read_by_it(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a.txt").write_text("text")
+    (url,) = sources_of(str(tmp_path / name))
+    assert [found.domain for found in documents(url)] == [name]
 
 
 def test_a_text_file_is_one_group_in_the_domain_of_its_folder(tmp_path):

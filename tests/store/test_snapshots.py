@@ -1,6 +1,7 @@
 """Path snapshots by Orbax: saved and loaded bit for bit; damage that Orbax misses is found."""
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -89,6 +90,19 @@ def test_a_state_comes_back_bit_for_bit_in_its_structure(copy):
     assert [leaf.dtype for leaf in jax.tree.leaves(loaded)] == [
         leaf.dtype for leaf in jax.tree.leaves(state_of())
     ]
+
+
+@pytest.mark.parametrize("name", ["exp[1]-lr", "a\\b", "x**y", "100%{a,b}?#\n$", "gs:", b"caf\xe9"])
+def test_a_run_may_have_any_name(tmp_path, name):
+    """Orbax and TensorStore take a folder's name for a pattern, or for something else."""
+    objects = Objects(tmp_path / os.fsdecode(name) / "run")
+    receipt = save_snapshot(objects, NAME, state_of())
+    assert_equal(load_snapshot(objects, receipt, LIKE), state_of())
+    damage = next(objects.folder(NAME).glob("_METADATA"))
+    damage.write_bytes(b"")
+    with pytest.raises(ObjectDamaged, match="000002-1 is not what was written"):
+        load_snapshot(objects, receipt, LIKE)
+    assert list(tmp_path.iterdir()) == [tmp_path / os.fsdecode(name)]
 
 
 def test_a_state_spread_over_devices_is_saved_as_the_same_state(objects, saved):
