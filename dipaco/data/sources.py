@@ -9,7 +9,8 @@
   toy:                       generated clusters (`toy.py`)
 
 A group is never in two splits: a text file, a source file of a package, the documents with one
-value of the group column, else the document itself. A long document is cut into pieces of one
+value of the group column, else the document itself. Where that value is null, the document is its
+own group. Where a domain is null, it is the file's. A long document is cut into pieces of one
 group. With `?group=piece`, each piece is a group. Text must be UTF-8: a file with other bytes is
 refused, naming the first bad byte, since replaced characters would silently be trained on.
 """
@@ -207,15 +208,22 @@ def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[
             raise BadRecord(file=row.file, place=str(row.place), problem=problem)
         _check_whole(row, text_column, text)
         if domain_column:
-            domain = str(_column(row, domain_column, "domain"))
+            domain = _name(_column(row, domain_column, "domain"))
         else:
-            named = row.values.get("domain")
-            domain = Path(row.file).name.split(".")[0] if named in (None, "") else str(named)
+            domain = _name(row.values.get("domain"))
+        domain = domain or Path(row.file).name.split(".")[0]
         group = PIECE if group_column == "piece" else None
         if group_column and group is None:
-            group = str(_column(row, group_column, "group"))
+            group = _name(_column(row, group_column, "group"))
         _check_whole(row, domain_column or "domain", domain)
         yield Document(text, domain, group)
+
+
+def _name(value: Any) -> str | None:
+    """The name that a value of a column gives to a domain or a group. None if it gives none: it is
+    missing (null, or NaN as in a column of numbers) or empty.
+    """
+    return None if value is None or value != value else str(value) or None
 
 
 def _check_whole(row: SourceRow, column: str, text: str) -> None:

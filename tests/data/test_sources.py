@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from math import nan
 
 import pyarrow
 import pyarrow.parquet
@@ -87,6 +88,29 @@ def test_a_domain_may_be_any_value_and_without_one_it_is_the_files_name(tmp_path
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "x"}])))
     found = [document.domain for document in documents(f"jsonl:{tmp_path}/a.jsonl")]
     assert found == ["0", "0", "False", "7", "a", "a", "a"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_null_names_no_group_and_no_domain(tmp_path, kind):
+    """Nor do NaN and an empty text. All of them would be one group, in one split, or one domain."""
+    file = tmp_path / f"essays.{kind}"
+    columns = {
+        "text": ["a", "b", "c", "d"],
+        "by": ["Ada", None, None, ""],
+        "y": [1.5, None, nan, 0],
+    }
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        file.write_text("\n".join(map(json.dumps, rows)))
+    found = documents(f"{kind}:{file}?domain=by&group=by")
+    assert [document.domain for document in found] == ["Ada", "essays", "essays", "essays"]
+    assert [document.group for document in found] == ["Ada", None, None, None]
+    found = documents(f"{kind}:{file}?domain=y&group=y")
+    last = "0.0" if kind == "parquet" else "0"
+    assert [document.domain for document in found] == ["1.5", "essays", "essays", last]
+    assert [document.group for document in found] == ["1.5", None, None, last]
 
 
 def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
