@@ -2,16 +2,46 @@
 
 A wait for a database or a store that is away is given up soon after a process was told to end: its
 machine may be gone in half a minute.
+
+A process that was not told to end, and does not get on, may hang. So whatever a task is made of
+counts its progress here: a step, a batch, a block of a file, an attempt to reach a store. The
+heartbeat of a worker reads the count.
 """
 
 import contextlib
 import signal
 import time
 from collections.abc import Callable, Generator
+from typing import ParamSpec, TypeVar
 
 STOPPING_SECONDS = 10.0  # every wait ends so long after the process was told to end
 
 _told: list[float] = []  # the moment, if it was told to end
+_progress = 0
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def note_progress() -> None:
+    """A thread of this process got on."""
+    global _progress
+    _progress += 1
+
+
+def progress() -> int:
+    """A number that grows while this process gets on."""
+    return _progress
+
+
+def noting_progress(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function. Each call notes progress."""
+
+    def call(*arguments: P.args, **settings: P.kwargs) -> R:
+        note_progress()
+        return function(*arguments, **settings)
+
+    return call
 
 
 def stop_waiting() -> None:

@@ -15,6 +15,7 @@ from dipaco.model.lm import forward, hidden_states
 from dipaco.model.loss import token_log_likelihoods
 from dipaco.model.sharding import parts_shardings
 from dipaco.runs.meshes import put, scoring_mesh, whole_everywhere
+from dipaco.stopping import noting_progress
 
 
 class ScoringPrograms:
@@ -29,7 +30,8 @@ class ScoringPrograms:
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
-        return functools.partial(self._hidden, put(parts, self._parts_shardings))
+        program = functools.partial(self._hidden, put(parts, self._parts_shardings))
+        return noting_progress(program)
 
     @functools.cached_property
     def _hidden(self) -> Any:
@@ -40,7 +42,8 @@ class ScoringPrograms:
 
     def log_likelihoods(self, parts: Any) -> Any:
         """(tokens, segments) [B, T] -> log-likelihood of each token [B, T] under `parts`."""
-        return functools.partial(self._log_likelihoods, put(parts, self._parts_shardings))
+        program = functools.partial(self._log_likelihoods, put(parts, self._parts_shardings))
+        return noting_progress(program)
 
     @functools.cached_property
     def _log_likelihoods(self) -> Any:

@@ -25,6 +25,7 @@ from dipaco.model.loss import token_log_likelihoods
 from dipaco.model.spec import initialise
 from dipaco.routing.balanced_em import balanced_em
 from dipaco.routing.router import Router, linear_router
+from dipaco.stopping import noting_progress
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
@@ -113,7 +114,7 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
         warmup_steps=min(10, total - 1),
         accumulation_steps=1,
     )
-    step = make_step(path_loss(model, inner), inner)
+    step = noting_progress(make_step(path_loss(model, inner), inner))
     parts = jax.device_get(initialise(model, jax.random.key(run.seed_for("small_models"))))
     first = jax.device_get(fresh(parts, adamw(inner)))
 
@@ -169,7 +170,7 @@ def small_scores(
     """
     scores = [
         score_tokens(
-            functools.partial(_log_likelihoods, model, models[name]),
+            noting_progress(functools.partial(_log_likelihoods, model, models[name])),
             tokens_NT,
             lengths_N,
             prefix_tokens=tokens_NT.shape[1],

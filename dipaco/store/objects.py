@@ -33,6 +33,7 @@ from dipaco.files import (
     write_atomically,
 )
 from dipaco.receipt import Receipt
+from dipaco.stopping import note_progress
 from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.fetch_lock import fetch_lock
@@ -297,6 +298,7 @@ class Objects:
                 temporary.unlink(missing_ok=True)
 
     def _put(self, receipt: Receipt, temporary: Path) -> None:
+        note_progress()
         final = self.place_of(receipt.name)
         if self.remote is None:
             # The same name means the same bytes. Replacing repairs one that the disk damaged.

@@ -284,6 +284,7 @@ def _result(future: Any, timeout_seconds: float) -> Any:
     deadline = time.monotonic() + timeout_seconds
     while True:
         left = deadline - time.monotonic()
+        stopping.note_progress()  # A transfer that stalls is ended by TensorStore, in 30 s.
         try:
             return future.result(timeout=max(0.0, min(left, REQUEST_SECONDS)))
         except TimeoutError:

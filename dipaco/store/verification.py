@@ -14,6 +14,7 @@ import xxhash
 from dipaco.errors import FILE_ERRNOS
 from dipaco.files import file_digest, stream_digest
 from dipaco.receipt import Receipt
+from dipaco.stopping import note_progress
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 DIGESTS = "digests.json"  # the list of a folder's files: [name, digest, bytes] of each
@@ -58,6 +59,7 @@ def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
 
 def _open(file: Path, receipt: Receipt) -> io.FileIO:
     """Opens a file of the right size. Raises `ObjectMissing`, `ObjectDamaged`."""
+    note_progress()
     try:
         stream = file.open("rb", buffering=0)
     except FileNotFoundError as error:
@@ -114,5 +116,6 @@ def list_folder(folder: Path) -> list[Receipt]:
 
 def receipt_of(folder: Path, file: Path) -> Receipt:
     """The receipt of one file, named by its path in the folder."""
+    note_progress()
     name = file.relative_to(folder).as_posix()
     return Receipt(name, file_digest(file), file.stat().st_size)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
+from dipaco.stopping import noting_progress
 from dipaco.workers.callbacks import Callbacks, NullCallbacks
 from dipaco.workers.errors import Preempted
 from dipaco.workers.fetching import bring_module
@@ -55,6 +56,7 @@ def execute(
     runner = runner or OneHost(run)
     hosts = runner.hosts
 
+    @noting_progress
     def on_step(loss: float, tokens: int) -> None:
         callbacks.step_taken(claim, loss, tokens)
 
@@ -74,7 +76,7 @@ def execute(
         return route(run, claim, is_first=hosts.is_first)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: prepare_step(run, claim, callbacks.prepare_progressed),
+        "prepare": lambda: prepare_step(run, claim, noting_progress(callbacks.prepare_progressed)),
         "pretrain": lambda: train_path(runner.without_volunteers),
         "route": lambda: hosts.run_on_all(route_step),
         "train": lambda: train_path(runner),

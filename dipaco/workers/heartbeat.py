@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from dipaco import stopping
 from dipaco.control.claims.queue import LEASE_SECONDS
+from dipaco.control.claims.silent_workers import Counter, Silence, stalled_limit
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.meta import RunCommand
 from dipaco.control.planning.tasks import Claim
@@ -47,6 +49,7 @@ class LeaseRenewer:
         self.has_lost = False  # a renewal was refused: another worker may have the task
         self.volunteers_have_come = False  # Their backbone takes the path.
         self._waited_seconds = 0.0  # seconds that the task in hand has waited for others
+        self._progress = Silence()  # of the task in hand
         self._guard = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(
@@ -69,7 +72,7 @@ class LeaseRenewer:
         """Sets the claim to renew from now on. None when its task is done."""
         with self._guard:
             self._claim, self.has_lost, self.volunteers_have_come = claim, False, False
-            self._waited_seconds = 0.0
+            self._waited_seconds, self._progress = 0.0, Silence()
             self._renewed_seconds = time.monotonic()
 
     def has_waited(self, seconds: float) -> None:
@@ -115,9 +118,11 @@ class LeaseRenewer:
         now, is_lost = time.monotonic(), False
         with self._guard:
             claim, waited = self._claim, self._waited_seconds
+            counter = Counter(stopping.progress(), stalled_limit(self._lease_seconds))
+            (stalled,) = self._progress.look({"task": counter}).values()
         if claim is not None:
             renewed = claim._replace(since=claim.since + waited)
-            is_lost = not ledger.queue.renew(renewed, self._lease_seconds)
+            is_lost = not ledger.queue.renew(renewed, self._lease_seconds, stalled)
         with self._guard:
             if claim is self._claim:
                 self.has_lost |= is_lost

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
+from dipaco import stopping
 from dipaco.control.claims.assigned_workers import trained_alone
 from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.errors import DatabaseUnreachable, NotReproduced
@@ -288,6 +289,7 @@ class Worker:
 
         def should_leave() -> bool:
             nonlocal before
+            stopping.note_progress()
             now = time.monotonic()
             if before is not None:
                 self._renewer.has_waited(now - before)

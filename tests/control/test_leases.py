@@ -101,6 +101,28 @@ def test_a_late_task_gets_one_backup_and_the_first_to_commit_counts(ledger, plan
         ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
 
 
+def test_a_task_of_any_kind_that_hangs_is_taken_over(ledger, plan):
+    """Its worker lives, and renews its lease. It leaves its own task alone, which may be slow."""
+    kinds = set()
+    while (hung := ledger.queue.claim("hung", lease_seconds=60.0)) is not None:
+        kinds.add(hung.task.kind)
+        assert ledger.queue.renew(hung, 60.0, stalled_seconds=599.0)
+        assert ledger.reaper.reap("other") == []
+        assert ledger.queue.renew(hung, 60.0, stalled_seconds=600.0)
+        assert ledger.reaper.reap("hung") == []
+        assert ledger.reaper.reap("other") == ["hung"]
+        assert not ledger.queue.renew(hung, 60.0, stalled_seconds=615.0)
+        (failure,) = ledger.failures.list()
+        assert failure.reason == "it made no progress for 600 s"
+        again = ledger.queue.claim("other")
+        assert again.task == hung.task
+        assert ledger.queue.renew(again, 60.0, stalled_seconds=1199.0)
+        assert ledger.reaper.reap("third") == [], "a slow one gets twice the time, lest none ends"
+        ledger.commit.finish(plan, again, facts_of(plan, again.task))
+    assert kinds >= {"prepare", "pretrain", "route", "train", "outer", "score", "evaluate"}
+    assert ledger.queue.is_finished()
+
+
 def test_leases_are_not_counted_by_the_wall_clock(monkeypatch):
     before, hours = clock.now_seconds(), 26 * 3600.0
     now = time.time()

@@ -169,6 +169,20 @@ def test_at_work_and_finished(ledger, said):
     assert said() == ("finished", "finished: every task is done")
 
 
+def test_a_task_that_may_hang(ledger, said):
+    """Its worker lives, and renews its lease."""
+    join(ledger)
+    claim = ledger.queue.claim("w")
+    assert ledger.queue.renew(claim, stalled_seconds=299.0)
+    assert said().state == "working"
+    assert ledger.queue.renew(claim, stalled_seconds=301.0)
+    assert said() == (
+        "stalled",
+        "1 task is held by 1 worker, 0 are ready; `prepare` has made no progress on w for 301 s "
+        "and may hang: another worker takes it over after 600 s; with no other, end that process",
+    )
+
+
 def test_a_run_without_texts_is_finished_and_says_what_failed(ledger, said):
     execute = ledger._database._connection.execute
     execute("UPDATE tasks SET kind = 'sample', arm = 'modular', phase = 1")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.smallest_run import CONFIG, SHARINGS, worker_of
 
+from dipaco import stopping
 from dipaco.config import MODULAR
 from dipaco.data.prepare import prepare
 from dipaco.evaluation import plots
@@ -18,6 +19,7 @@ from dipaco.runs.programs import Programs
 from dipaco.runs.rules import record_of
 from dipaco.store import snapshots
 from dipaco.topology import Topology
+from dipaco.workers import execution, loop
 from dipaco.workers.callbacks import NullCallbacks
 
 
@@ -45,6 +47,27 @@ def _quick_files():
         patch.setattr(plots, "draw_report", lambda report, file: file.write_bytes(b"a picture"))
         patch.setattr(snapshots, "_checkpointer", lambda: contextlib.nullcontext(PlainFiles()))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tasks_note_progress():
+    """Every kind of task that these tests do notes progress, or it would be taken for one that
+    hangs. Only a report, which ends soon, has nothing to note.
+    """
+    done, noted = set(), {"report"}
+
+    def noting(run, claim, *settings):
+        before = stopping.progress()
+        facts = execution.execute(run, claim, *settings)
+        done.add(claim.task.kind)
+        if stopping.progress() > before:  # An outer step, say, may have nothing to add up.
+            noted.add(claim.task.kind)
+        return facts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "execute", noting)
+        yield
+    assert done <= noted
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dipaco import stopping
 from dipaco.control.members.meta import RunCommand
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import DiskFull, RunBusy
@@ -22,7 +23,8 @@ class Queue:
         self.answer, self.renewed, self.looks, self.three = answer, [], 0, threading.Event()
         self.problems = []  # raised first, one a heartbeat
 
-    def renew(self, claim, lease_seconds):
+    def renew(self, claim, lease_seconds, stalled_seconds):
+        self.stalled_seconds = stalled_seconds
         if self.problems:
             raise self.problems.pop()
         self.renewed.append((claim, lease_seconds))
@@ -78,6 +80,26 @@ def test_a_task_that_waited_for_others_was_held_for_less_long():
         renewer._renew_claim(SimpleNamespace(queue=queue))
     later = CLAIM._replace(since=CLAIM.since + 5.0)
     assert queue.renewed == [(later, 60.0), (CLAIM, 60.0)]
+
+
+def test_a_renewal_says_for_how_long_the_task_made_no_progress(monkeypatch):
+    """The thread that renews lives as long as the process, whatever its task hangs in."""
+    now = [0.0]
+    monkeypatch.setattr("dipaco.control.clock.now_seconds", lambda: now[0])
+    renewer, queue = LeaseRenewer(refuse, "w", 60.0), Queue(True)
+    renewer.hold(CLAIM)
+
+    def after(seconds):
+        now[0] += seconds
+        renewer._renew_claim(SimpleNamespace(queue=queue))
+        return queue.stalled_seconds
+
+    assert [after(15.0) for _ in range(3)] == [0.0, 15.0, 30.0]
+    stopping.note_progress()
+    assert [after(15.0) for _ in range(2)] == [0.0, 15.0]
+    assert after(7200.0) == 315.0, "the machine slept"
+    renewer.hold(CLAIM)
+    assert after(15.0) == 0.0, "another task"
 
 
 def test_a_claim_whose_renewal_is_refused_is_lost(beating):

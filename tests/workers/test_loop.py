@@ -10,12 +10,13 @@ from queue import Empty
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.control.claims import silent_workers
 from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.claims.silent_workers import ENDED_SECONDS
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.callbacks import NullCallbacks
-from dipaco.workers.heartbeat import heartbeat_seconds
+from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
 from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
 
@@ -72,6 +73,20 @@ def test_a_worker_without_a_task_ends_the_lease_of_a_silent_one(begin):
     told = Told()
     assert worker_of(run, callbacks=told).run_once()
     assert told.finished == [silent.task]
+
+
+def test_a_worker_without_a_task_takes_over_one_that_hangs(begin, monkeypatch):
+    """Its holder lives, and its heartbeats go on."""
+    monkeypatch.setattr(silent_workers, "LEAST_STALLED_SECONDS", 0.2)
+    run, told = begin(CONFIG), Told()
+    with LeaseRenewer(run.open_ledger, "hung", 0.2) as renewer:
+        claim = run.ledger.queue.claim("hung", lease_seconds=0.2)
+        renewer.hold(claim)
+        other = worker_of(run, "other", callbacks=told, lease_seconds=0.2)
+        while claim.task not in told.finished:
+            other.run_once()
+            time.sleep(0.02)
+    assert renewer.has_lost
 
 
 def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):

@@ -38,10 +38,18 @@ MUTANTS = (
     Mutant(
         name="leases-never-end",
         file="dipaco/control/claims/silent_workers.py",
-        old="        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)\n",
-        new="        over: dict[tuple[int, int], str] = {}\n",
+        old="        over = stalled | dict.fromkeys(self._claims_seen.over(claims), SILENT)\n",
+        new="        over = stalled\n",
         breaks="a worker that is silent for a lease loses its tasks: else they wait for ever",
         tests=(f"{LEASES}::test_a_lease_that_ran_out_ends_and_its_task_goes_to_another[sqlite]",),
+    ),
+    Mutant(
+        name="hung-task-kept",
+        file="dipaco/control/claims/silent_workers.py",
+        old="if worker != watcher and still_seconds >= stalled_limit(lease_seconds, losses):\n",
+        new="if False:\n",
+        breaks="a task that hangs in a process that lives is taken over",
+        tests=(f"{LEASES}::test_a_task_of_any_kind_that_hangs_is_taken_over[sqlite]",),
     ),
     Mutant(
         name="ended-process-keeps-its-claims",
@@ -169,8 +177,8 @@ MUTANTS = (
     Mutant(
         name="stale-claim-renewed",
         file=QUERIES,
-        old="                  held_seconds = :held_seconds\nWHERE task_id = :task_id AND",
-        new="                  held_seconds = :held_seconds\nWHERE task_id = :task_id OR",
+        old="held_seconds = :held_seconds\nWHERE task_id = :task_id AND",
+        new="held_seconds = :held_seconds\nWHERE task_id = :task_id OR",
         breaks="a worker that lost its claim is told so when it renews",
         tests=(LEASES,),
     ),

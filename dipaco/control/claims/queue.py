@@ -1,12 +1,12 @@
 """The task queue: which worker holds which task.
 
-A claim is a *lease*. It expires when its worker falls silent, or when its process is seen to have
-ended (`silent_workers.py`), and the task is ready again. The worker raises a counter at every
-renewal. Any process that looks often, and sees the same count for as long as the lease, may end it:
-no clocks of two machines are compared. A worker finishes a task under the claim's number
-(`attempt`, a fencing token). A worker that was silent and came back has lost its claim and can
-record nothing. A late task may be claimed a second time as a *backup*: both claims are valid, and
-the first to commit counts (DiPaCo, arXiv 2403.10616, section 3).
+A claim is a *lease*. It expires when its worker falls silent or makes no progress, or when its
+process is seen to have ended (`silent_workers.py`), and the task is ready again. The worker raises
+a counter at every renewal. Any process that looks often, and sees the same count for as long as the
+lease, may end it: no clocks of two machines are compared. A worker finishes a task under the
+claim's number (`attempt`, a fencing token). A worker that was silent and came back has lost its
+claim and can record nothing. A late task may be claimed a second time as a *backup*: both claims
+are valid, and the first to commit counts (DiPaCo, arXiv 2403.10616, section 3).
 """
 
 import json
@@ -35,6 +35,7 @@ class HeldClaim(NamedTuple):
     worker: str
     attempt: int
     held_seconds: float  # Measured at its last renewal.
+    stalled_seconds: float  # Time without progress, measured then.
     renewals: int
     lease_seconds: float
 
@@ -143,14 +144,21 @@ class Queue:
         return usual_seconds(self._database, arms)
 
     @retried
-    def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:
-        """The lease starts again now. False if the claim is lost."""
+    def renew(
+        self, claim: Claim, lease_seconds: float = LEASE_SECONDS, stalled_seconds: float = 0.0
+    ) -> bool:
+        """The lease starts again now. False if the claim is lost.
+
+        Args:
+          stalled_seconds: the time for which the task made no progress.
+        """
         with self._database.transaction(is_durable=False):
             renewed = self._database.change(
                 "renew_claim",
                 **key_of(claim),
                 lease_seconds=lease_seconds,
                 held_seconds=held_seconds(claim),
+                stalled_seconds=stalled_seconds,
             )
         return bool(renewed)
 

@@ -3,6 +3,11 @@
 A worker is silent when its lease is over. One whose process ran on this machine, and has ended,
 cannot renew it any more: its claims are ended after a second. Within that, its launcher, if it has
 one, says how it ended, and gives them back.
+
+A worker whose task hangs, in a file system or a device, renews its lease all the same. So it also
+records for how long its task has made no progress. After ten leases another worker ends the claim.
+A task may be slow where it counts no progress (a program that is compiled, a tokenizer that is
+trained), so each loss of the task doubles that time.
 """
 
 import time
@@ -60,9 +65,17 @@ class Silence:
 
 WATCHED = 32  # workers that each of them watches
 ENDED_SECONDS = 1.0  # A launcher gives back its worker's claims in this time.
+STALLED_LEASES, LEAST_STALLED_SECONDS = 10, 60.0  # Time without progress that ends a claim.
+MOST_DOUBLINGS = 6
 
 
 ClaimKey = tuple[int, int]  # number of the task, attempt
+
+
+def stalled_limit(lease_seconds: float, losses: int = 0) -> float:
+    """Time without progress that ends a claim of a task that was lost so often."""
+    least = max(STALLED_LEASES * lease_seconds, LEAST_STALLED_SECONDS)
+    return least * 2 ** min(losses, MOST_DOUBLINGS)
 
 
 class _Look(NamedTuple):
@@ -86,9 +99,10 @@ class Reaper:
 
     @retried
     def reap(self, watcher: str | None = None) -> list[str]:
-        """Looks once at all claims, and ends each that has stood still for its lease or whose
-        process has ended. Returns the names of the workers that held them. Likewise, workers
-        without a heartbeat for a lease count as silent. Takes no lock if there is nothing to end.
+        """Looks once at all claims, and ends each that has stood still for its lease, whose process
+        has ended, or whose task makes no progress. Returns the names of the workers that held them.
+        Likewise, workers without a heartbeat for a lease count as silent. Takes no lock if there is
+        nothing to end.
 
         To be called often: this process must itself have seen that a claim stands still, at least
         at three looks.
@@ -96,10 +110,11 @@ class Reaper:
         Args:
           watcher: a worker, which looks at the `WATCHED` workers that follow it by name, and no
             more: if thousands looked at thousands, a server would do nothing else. Where all of
-            these are dead, they are marked, and those behind them come next. None = at all.
+            these are dead, they are marked, and those behind them come next. Its own task, which
+            may be slow, is left to others. None = at all.
         """
         self._mark_silent(self._silent_workers(watcher))
-        claims, _, processes, over = self._look()
+        claims, _, processes, over = self._look(watcher)
         if not over:
             return []
         with self._database.transaction():
@@ -192,10 +207,13 @@ class Reaper:
             if since is not None and now - since >= ENDED_SECONDS
         }
 
-    def _look(self) -> _Look:
+    def _look(self, watcher: str | None = None) -> _Look:
         claims, holders, processes, here = {}, {}, {}, ProcessId.here()
+        stalled: dict[ClaimKey, str] = {}
         for row in self._database.rows("live_claims"):
-            task_id, attempt, worker, renewals, lease_seconds, process = row
+            task_id, attempt, worker, renewals, lease_seconds, still_seconds, losses, process = row
+            if worker != watcher and still_seconds >= stalled_limit(lease_seconds, losses):
+                stalled[task_id, attempt] = f"it made no progress for {still_seconds:.0f} s"
             claims[task_id, attempt] = Counter(renewals, lease_seconds)
             holders[task_id, attempt] = worker
             if process is not None and (known := here.neighbour(process)) is not None:
@@ -204,7 +222,7 @@ class Reaper:
             process: self._ended_seconds.get(process) for process in processes.values()
         }
         ended = self._long_ended()
-        over = dict.fromkeys(self._claims_seen.over(claims), SILENT)
+        over = stalled | dict.fromkeys(self._claims_seen.over(claims), SILENT)
         over |= {claim: ENDED for claim, process in processes.items() if process in ended}
         return _Look(claims, holders, processes, over)
 

@@ -270,7 +270,7 @@ VALUES (:task_id, :attempt, :worker, :lease_seconds, :wall);
 
 -- renew_claim: Starts the lease of a claim again. Changes no row if the claim is lost.
 UPDATE claims SET renewals = renewals + 1, lease_seconds = :lease_seconds,
-                  held_seconds = :held_seconds
+                  stalled_seconds = :stalled_seconds, held_seconds = :held_seconds
 WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
 
 -- holds_claim: Returns a row if a claim is still held.
@@ -289,9 +289,12 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id, attempt, worker, be
 -- drop_all_claims: Ends all claims.
 DELETE FROM claims RETURNING task_id, attempt, worker, begun;
 
--- live_claims: Lists all claims, with their renewals, and the process of each worker if known.
-SELECT c.task_id, c.attempt, c.worker, c.renewals, c.lease_seconds, w.process_id
-FROM claims c LEFT JOIN workers w ON w.name = c.worker ORDER BY c.task_id, c.attempt;
+-- live_claims: Lists all claims, with their renewals, the time without progress, the losses of the
+-- task, and the process of each worker if known.
+SELECT c.task_id, c.attempt, c.worker, c.renewals, c.lease_seconds, c.stalled_seconds,
+       coalesce(f.losses, 0), w.process_id
+FROM claims c LEFT JOIN workers w ON w.name = c.worker LEFT JOIN failures f ON f.task_id = c.task_id
+ORDER BY c.task_id, c.attempt;
 
 -- drop_silent_claim: Ends a claim that is silent. Returns no row if it was renewed meanwhile.
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND renewals = :renewals
@@ -418,8 +421,9 @@ UNION ALL
 SELECT 1 FROM tasks WHERE id = :task_id AND state = 'done' AND attempt = :attempt
   AND NOT EXISTS (SELECT 1 FROM history WHERE task_id = :task_id AND attempt = :attempt);
 
--- claims: Lists all claims, with the seconds held at the last renewal, and the lease.
-SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds,
+-- claims: Lists all claims, with the seconds held and without progress at the last renewal, and the
+-- lease.
+SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds, c.stalled_seconds,
        c.renewals, c.lease_seconds
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 

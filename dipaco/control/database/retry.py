@@ -64,6 +64,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
                 raise DatabaseUnreachable(seconds=silent_seconds, **lost.values) from lost
             if wait_seconds == FIRST_WAIT_SECONDS:
                 logging.getLogger("dipaco").warning("%s Waiting for it.", lost)
+        stopping.note_progress()  # This wait has its own limit.
         time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # not all workers at once
         wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 

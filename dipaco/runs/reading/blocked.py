@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from dipaco.control.claims.failures import Failure
 from dipaco.control.claims.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
+from dipaco.control.claims.silent_workers import stalled_limit
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.members import Member
 from dipaco.plural import counted
 
 QUIET_SHARE = 0.5  # A worker may be dead after this share of a lease without a heartbeat.
+STALLED_SHARE = 0.5  # A task may hang after this share of the time that ends its claim.
 FULL_BYTES = 1 << 20  # a disk with less is full
 
 
@@ -102,7 +104,10 @@ def _of_live_workers(at: Situation) -> Reason:
     if live:
         workers = counted(len({claim.worker for claim in live}), "worker")
         held = f"{counted(len(live), 'task')} {_are(len(live))} held by {workers}"
-        return Reason("working", f"{held}, {len(ready)} are ready{failed}")
+        stalled = [claim for claim in live if _is_stalled(claim)]
+        hangs = f"; {_hangs(stalled)}" if stalled else ""
+        state = "working" if len(stalled) < len(live) else "stalled"
+        return Reason(state, f"{held}, {len(ready)} are ready{hangs}{failed}")
     if ready:
         return _of_ready(at, ready, failed)
     if at.claims:
@@ -148,6 +153,19 @@ def _of_dead(at: Situation, quiet: dict[str, Member]) -> Reason:
     return Reason(
         "lease", f"`{first.task}` is held by {first.worker}, which {silent}: free in {seconds}"
     )
+
+
+def _is_stalled(claim: HeldClaim) -> bool:
+    return claim.stalled_seconds >= STALLED_SHARE * stalled_limit(claim.lease_seconds)
+
+
+def _hangs(stalled: Sequence[HeldClaim]) -> str:
+    first = max(stalled, key=lambda claim: claim.stalled_seconds)
+    more = f" (and {len(stalled) - 1} more)" if len(stalled) > 1 else ""
+    no_progress = f"has made no progress on {first.worker} for {first.stalled_seconds:.0f} s"
+    limit = f"{stalled_limit(first.lease_seconds):.0f} s"
+    advice = f"another worker takes it over after {limit}; with no other, end that process"
+    return f"`{first.task}`{more} {no_progress} and may hang: {advice}"
 
 
 def _failed(at: Situation) -> str:

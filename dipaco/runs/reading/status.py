@@ -135,6 +135,9 @@ def _status_of_work(run: Run) -> dict[str, Any]:
                 "machine": member.machine,
                 "task": str(held[member.name].task) if member.name in held else None,
                 "task_seconds": held[member.name].held_seconds if member.name in held else None,
+                "stalled_seconds": held[member.name].stalled_seconds
+                if member.name in held
+                else None,
                 "silent_seconds": member.silent_seconds,
                 "participation": member.participation,
                 "committed_tasks": member.committed_tasks,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dipaco import stopping
 from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
@@ -362,6 +363,7 @@ class Backbone:
             ahead = 2 if self._settings.delayed_updates else 1
 
             def should_stop() -> bool:
+                stopping.note_progress()  # A step of slow volunteers may take long.
                 return stop.is_set() or not self._staffing.is_staffed
 
             while holder.step < ends and not should_stop():

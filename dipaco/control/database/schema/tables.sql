@@ -38,13 +38,14 @@ END;
 
 -- One row for each claim that is held. A late task may have two. The first to commit counts.
 CREATE TABLE claims (
-  task_id        BIGINT NOT NULL REFERENCES tasks (id),
-  attempt        BIGINT NOT NULL,  -- fencing token
-  worker         TEXT NOT NULL,
-  lease_seconds  DOUBLE PRECISION NOT NULL,  -- limit of the time between renewals
-  renewals       BIGINT NOT NULL DEFAULT 0,  -- number of renewals
-  held_seconds   DOUBLE PRECISION NOT NULL DEFAULT 0,  -- age at its last renewal
-  begun          DOUBLE PRECISION NOT NULL,  -- seconds of the wall clock, for display
+  task_id          BIGINT NOT NULL REFERENCES tasks (id),
+  attempt          BIGINT NOT NULL,  -- fencing token
+  worker           TEXT NOT NULL,
+  lease_seconds    DOUBLE PRECISION NOT NULL,  -- limit of the time between renewals
+  renewals         BIGINT NOT NULL DEFAULT 0,  -- number of renewals
+  held_seconds     DOUBLE PRECISION NOT NULL DEFAULT 0,  -- age at its last renewal
+  stalled_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,  -- time without progress, then
+  begun            DOUBLE PRECISION NOT NULL,  -- seconds of the wall clock, for display
   PRIMARY KEY (task_id, attempt)
 );
 CREATE INDEX claims_by_worker ON claims (worker);
