@@ -13,6 +13,10 @@ import contextlib
 import errno
 from collections.abc import Generator
 
+# Exit code of a process that a run does not want now: it was drained, or is of another version than
+# the run. Those who start processes start it again later.
+NOT_NOW = 6
+
 # Numbers of an OSError about the file that it names (and not, say, about too many open files).
 FILE_ERRNOS = frozenset(
     {
@@ -179,6 +183,8 @@ class RunOfOtherVersion(DipacoError):
     """{folder} is a run of dipaco {found}; this is {here}. Nothing was changed.
     Continue with version {found}, or run `dipaco upgrade --run RUN`: it becomes a run of this one, for all its workers.
     """
+
+    exit_code = NOT_NOW  # an upgrade may be under way
 
 
 class WorkersActive(DipacoError):

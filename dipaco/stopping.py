@@ -56,6 +56,11 @@ def wait_again() -> None:
     _told.clear()
 
 
+def was_told() -> bool:
+    """True if this process was told to end: by a signal, and not by a command to the run."""
+    return bool(_told)
+
+
 def is_over() -> bool:
     """True if it was told to end, and nothing is waited for any more."""
     return bool(_told) and time.monotonic() - _told[0] > STOPPING_SECONDS

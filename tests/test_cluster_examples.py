@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import NOT_NOW, MachineFault, RunOfOtherVersion
 from dipaco.workers.errors import TaskFailed
 from tests.test_pages import commands_of, strict_parser
 
@@ -87,8 +87,9 @@ def test_a_job_that_was_cancelled_or_preempted_does_not_requeue_itself(tmp_path,
     assert not (tmp_path / "requeued").exists()
 
 
-def test_a_job_on_a_machine_at_fault_is_requeued(tmp_path):
-    assert ended("slurm.sh", tmp_path, code=MachineFault.exit_code) == 0
+@pytest.mark.parametrize("code", [MachineFault.exit_code, NOT_NOW])
+def test_a_job_on_a_machine_at_fault_or_of_a_drained_run_is_requeued(tmp_path, code):
+    assert ended("slurm.sh", tmp_path, code=code) == 0
     assert (tmp_path / "requeued").exists()
 
 
@@ -100,8 +101,16 @@ def test_a_pod_that_is_told_to_leave_drains_and_does_not_complete_its_index(tmp_
          for v in r["onExitCodes"]["values"]]
         for action in ("Ignore", "FailJob")
     )  # fmt: skip
-    assert ignored == [code]
-    assert failing == [DipacoError.exit_code, TaskFailed.exit_code]
+    assert ignored == [code, NOT_NOW]  # a drained one completes no index either
+    assert failing == [TaskFailed.exit_code]
+    assert JOB["spec"]["backoffLimitPerIndex"], "what one pod is refused fails its index alone"
+
+
+def test_nobody_who_starts_workers_again_gives_one_up_that_an_upgrade_sends_away():
+    page = (ROOT / "dipaco" / "workers" / "README.md").read_text()
+    (given_up,) = re.findall(r"`RestartPreventExitStatus=([\d ]+)`", page)
+    assert given_up == str(TaskFailed.exit_code)
+    assert RunOfOtherVersion.exit_code == NOT_NOW
 
 
 def test_a_pod_has_what_its_command_reads_and_time_to_drain():

@@ -4,7 +4,7 @@
 #   dipaco train CONFIG --run s3://bucket/run --database env:DIPACO_DATABASE   # once: begins the run
 #   RUN=s3://bucket/run sbatch --array=0-63 slurm.sh                           # 64 workers
 #   scancel --batch --signal=TERM JOB_INDEX                                    # one drains, and is requeued
-#   dipaco drain --run s3://bucket/run                                         # all drain, and stay away
+#   dipaco drain --run s3://bucket/run                                         # all drain, until `resume`
 #
 # The environment in which `sbatch` is called goes with the jobs (that is Slurm's default): the virtual
 # environment with `dipaco` in it, DIPACO_DATABASE, the bucket's credentials. Beside it, what the cluster
@@ -13,7 +13,7 @@
 # A worker that is told to leave (preempted, a minute before the end of --time) saves its phase part-way
 # within seconds, and its job is requeued: the next life of it, or another worker, goes on from that step.
 # One that is killed without a word is requeued by Slurm too, and its task is free when its lease ends.
-# After `scancel JOB` it does not come back.
+# After `scancel JOB` it does not come back; after `dipaco drain` or `upgrade` it does.
 #SBATCH --job-name=dipaco
 #SBATCH --array=0-15
 #SBATCH --ntasks=1
@@ -40,8 +40,9 @@ while :; do
 done
 
 # 4: a fault of this machine, or a database or bucket that was away for long; others may go on.
+# 6: the run was drained, or is of another version.
 # A job that is not running any more was preempted, and Slurm requeues it, or cancelled.
-if [ -n "$is_told_to_leave" ] || [ "$code" = 4 ]; then
+if [ -n "$is_told_to_leave" ] || [ "$code" = 4 ] || [ "$code" = 6 ]; then
   if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
   fi

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from dipaco.cli.errors import OptionMissing
 from dipaco.cli.options import add_run_start, check_count, check_memory_fraction, option_of
-from dipaco.cli.run_commands import stop_message
+from dipaco.cli.run_commands import stopped
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
@@ -100,8 +100,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
         groups = _worker_groups(opened, options, name)
         if not supervise(opened, engine, groups, name, trackers=options.trackers):
-            print(stop_message(opened.ledger))
-            return 0
+            return stopped(opened.ledger)
         print_results(opened)
     return 0
 

@@ -10,7 +10,7 @@ the run is finished, or, after `dipaco drain`, when the last worker has left.
 import argparse
 
 from dipaco.cli.options import add_metrics, add_run, with_metrics
-from dipaco.cli.run_commands import stop_message
+from dipaco.cli.run_commands import stopped
 
 HELP = "watch the workers of a run"
 LOOK_SECONDS = 1.0
@@ -37,7 +37,6 @@ def run(options: argparse.Namespace) -> int:
                 for event in monitor.look():
                     log.write(event)
                 if monitor.is_alone and run.ledger.meta.command().name == "drain":
-                    print(stop_message(run.ledger))
-                    break
+                    return stopped(run.ledger)
                 time.sleep(LOOK_SECONDS)
     return 0

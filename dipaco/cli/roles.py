@@ -15,7 +15,7 @@ from dipaco.cli.options import (
     name_of,
     with_metrics,
 )
-from dipaco.cli.run_commands import stop_message
+from dipaco.cli.run_commands import stopped
 from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.control.planning.tasks import FIRST_KINDS, PRIORITY, Kind
 from dipaco.workers.errors import BadHosts
@@ -103,7 +103,7 @@ class RoleVerb:
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:
                 follow(run, runner_of(run, hosts))
-                return 0
+                return 0 if run.ledger.queue.is_finished() else stopped(run.ledger)
             with ConsoleReporter(run) as console, with_metrics(run, options, console) as callbacks:
                 is_finished = work(
                     run,
@@ -113,9 +113,7 @@ class RoleVerb:
                     lease_seconds=options.lease_seconds,
                     runner=runner_of(run, hosts),
                 )
-            if not is_finished:
-                print(stop_message(run.ledger))
-        return 0
+            return 0 if is_finished else stopped(run.ledger)
 
 
 WORKER = RoleVerb("worker", "does any task that is due", tuple(PRIORITY))

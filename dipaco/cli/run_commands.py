@@ -7,6 +7,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dipaco.cli.options import add_run
+from dipaco.errors import NOT_NOW
+from dipaco.stopping import was_told
 
 if TYPE_CHECKING:
     from dipaco.control.ledger import Ledger
@@ -54,9 +56,12 @@ def print_order(command: str, run: object) -> None:
         print(f"It was told to {command}: `dipaco resume --run {run}` lets workers continue.")
 
 
-def stop_message(ledger: "Ledger") -> str:
-    """Instructions to continue a run whose process ended before the run did."""
+def stopped(ledger: "Ledger") -> int:
+    """Prints how to continue a run whose process ended before the run did. Returns the exit code of
+    that process, which tells those who start processes again that a drained one may come back. An
+    upgrade may have ended its drain already.
+    """
     command = ledger.meta.command().name
-    if command == "run":
-        return "Stopped. The same command goes on from here."
-    return f"Stopped. The run was told to {command}: `dipaco resume` first, then the same command."
+    first = "" if command == "run" else f"The run was told to {command}: `dipaco resume` first. "
+    print(f"Stopped. {first}The same command goes on from here.")
+    return 0 if was_told() else NOT_NOW

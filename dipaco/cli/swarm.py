@@ -34,7 +34,7 @@ from dipaco.cli.options import (
     name_of,
     output_path,
 )
-from dipaco.cli.run_commands import stop_message
+from dipaco.cli.run_commands import stopped
 from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.errors import BadSetting, ExtraMissing, NoSuchPath, SettingsDisagree
 
@@ -216,10 +216,9 @@ def _start(options: argparse.Namespace) -> int:
                     runner=Volunteers(opened, backbone.run_phase),
                     on_ctrl_c=True,
                 )
-            if is_finished:
-                print_results(opened)
-            else:
-                print(stop_message(opened.ledger))
+            if not is_finished:
+                return stopped(opened.ledger)
+            print_results(opened)
         finally:
             backbone.close(is_finished=is_finished)
     return 0

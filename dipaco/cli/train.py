@@ -39,7 +39,7 @@ from dipaco.cli.options import (
     name_of,
     with_metrics,
 )
-from dipaco.cli.run_commands import stop_message
+from dipaco.cli.run_commands import stopped
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
@@ -114,8 +114,7 @@ def run(options: argparse.Namespace) -> int:
         with beside(str(options.run), options.dashboard):
             is_finished = do(opened, options, is_new)
         if not is_finished:
-            print(stop_message(opened.ledger))
-            return 0
+            return stopped(opened.ledger)
         print_results(opened)
     return 0
 

@@ -26,7 +26,8 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
     Raises:
       BadName: the given name cannot be used.
       LauncherNameTaken: a launcher of that name is alive on this machine. A launcher on another
-        machine may be gone, so its name is free.
+        machine may be gone, so its name is free. If it is not, the launch ends with its workers'
+        names taken.
     """
     here = ProcessId.here()
     if given is None:

@@ -1,12 +1,13 @@
 """Keeps the wanted number of workers alive until the run is finished.
 
 A worker that was killed, or met a fault of its machine, is started again, after a wait that doubles
-if it soon ends again. A refused worker (exit code 2) is started again too while others of its group
-work, since it may be on another machine. If all workers of a group were refused, or fail repeatedly
-before they take part, the fault is not their machines' and the launch ends. It also ends when the
-run cannot go on without a task that has failed. If a worker of the same name is still running, as
-after a launcher that was killed, the name is tried again later. `dipaco scale` changes the wanted
-number through the ledger.
+if it soon ends again. A refused worker (exit code 2 or 6) is started again too while others of its
+group work, since it may be on another machine. If all workers of a group were refused, or fail
+repeatedly before they take part, the fault is not their machines' and the launch ends. It also ends
+when the run cannot go on without a task that has failed. If a worker of the same name is still
+running, as after a launcher that was killed, the name is tried again later. If it keeps running on
+another machine, another launcher has this one's name, and the launch ends. `dipaco scale` changes
+the wanted number through the ledger.
 """
 
 import math
@@ -20,9 +21,9 @@ from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.meta import LauncherState
 from dipaco.control.process_id import ProcessId
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import NOT_NOW, DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
-from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
+from dipaco.launch.errors import LauncherElsewhere, WorkersEnded, WorkersNeverJoined
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
@@ -33,10 +34,12 @@ from dipaco.workers.failing import refuse_stuck
 POLL_SECONDS = 0.2  # between two looks at the processes
 LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a run asks
 GRACE_SECONDS = 90.0  # time to save a phase part-way; a slow link may need a minute to send it
-REFUSED = DipacoError.exit_code  # exit code of a worker that needs a person to act
+REFUSED = (DipacoError.exit_code, NOT_NOW)  # exit codes of a worker that a person must help
 ORDERED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no crash: it was told to end
 FAILED = 1  # exit code of an error that the program does not know, such as a failing import
-FAILED_STARTS = 3  # failed starts of each worker of a group, after which the launch ends
+# The launch ends after so many failed starts of each worker of a group, or so many of one worker
+# whose name is in use on another machine.
+FAILED_STARTS = 3
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that ran this long starts again with the first wait
 
@@ -84,6 +87,9 @@ class Supervisor:
         self._wait_seconds: dict[str, float] = {}
         self._process_before: dict[str, str] = {}  # worker -> process that had its name before it
         self._failed_starts: Counter[str] = Counter()  # worker -> consecutive failed starts
+        self._taken_starts: Counter[str] = (
+            Counter()
+        )  # worker -> consecutive starts under a taken name
         self._refused: set[str] = set()  # workers whose last end was a refusal
         self._go_on_with_state()
 
@@ -98,6 +104,7 @@ class Supervisor:
         Raises:
           WorkersEnded: every worker of a group ended with an error that a person must correct.
           WorkersNeverJoined: every worker of a group failed while it started, several times.
+          LauncherElsewhere: another launcher of this name is at work on another machine.
           TaskFailed: the run cannot go on without a task that has failed.
         """
         is_draining, next_look_seconds = False, -math.inf
@@ -197,13 +204,14 @@ class Supervisor:
         self._alive.discard(ended.name)
         is_taken = ended.code == NameTaken.exit_code
         returned = 0 if is_taken else self._give_back_of(ended)
+        if ended.code in (0, NOT_NOW) and self._is_draining and ended.name in self._wanted:
+            self._report_departure(ended, "the run was told to drain")
+            return
         self._note_refusal(ended)
         self._note_failed_start(ended)
+        self._note_taken_start(ended)
         if ended.name not in self._wanted:
             self._report_departure(ended, "it is no longer wanted")
-            return
-        if ended.code == 0 and self._is_draining:
-            self._report_departure(ended, "the run was told to drain")
             return
         if ended.code == 0 and self._ledger.queue.is_finished():
             return
@@ -245,7 +253,7 @@ class Supervisor:
         run cannot go on.
         """
         refuse_stuck(self._ledger.failures.stuck())
-        if ended.code != REFUSED:
+        if ended.code not in REFUSED:
             self._refused.discard(ended.name)
             return
         self._refused.add(ended.name)
@@ -265,13 +273,24 @@ class Supervisor:
             if ended.name in group.names and fewest >= FAILED_STARTS:
                 raise WorkersNeverJoined(count=fewest, worker=ended.name, words=ended.last_line)
 
+    def _note_taken_start(self, ended: EndedWorker) -> None:
+        """Raises `LauncherElsewhere` if a process of another machine keeps the worker's name."""
+        held = {member.name: member for member in self._ledger.members.list()}.get(ended.name)
+        is_taken = ended.code == NameTaken.exit_code and held is not None
+        if not is_taken or ProcessId.here().neighbour(held.process_id) is not None:
+            self._taken_starts.pop(ended.name, None)
+            return
+        self._taken_starts[ended.name] += 1
+        if self._taken_starts[ended.name] >= FAILED_STARTS:
+            raise LauncherElsewhere(name=self._launcher, worker=ended.name, host=held.host)
+
     def _report_departure(self, ended: EndedWorker, reason: str) -> None:
         self._on_event(Event("worker_left", {"worker": ended.name, "reason": reason}))
 
 
 def _how(ended: EndedWorker) -> str:
     """The end of a worker in words, with its last line of output if that is an error's sentence."""
-    has_sentence = ended.code in (FAILED, REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
+    has_sentence = ended.code in (FAILED, *REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
     return f"{ended.how}: {ended.last_line}" if has_sentence and ended.last_line else ended.how
 
 
@@ -287,7 +306,7 @@ def supervise(
     (False), and prints their events. All workers have ended when it returns.
 
     Raises:
-      WorkersEnded, WorkersNeverJoined, TaskFailed: a person must act.
+      WorkersEnded, WorkersNeverJoined, LauncherElsewhere, TaskFailed: a person must act.
     """
     with EventTailer(opened, trackers=trackers) as tailer:
         supervisor = Supervisor(engine, groups, opened.ledger, tailer.show, launcher)

@@ -14,13 +14,16 @@ import io
 import json
 import logging
 import mmap
+import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from dipaco import stopping
 from dipaco.files import (
     file_digest,
     flush,
@@ -59,6 +62,9 @@ from dipaco.store.verification import (
 
 FRESH_SECONDS = 3600.0  # A partial file may be in use. Longer than any wait for a bucket.
 TRANSFERS_AT_ONCE = 8
+# An object that was missed is looked for again so soon, and for so long at least: longer than file
+# systems over a network keep such an answer. One in the store's list is waited for.
+FIRST_LOOK_SECONDS, MISSED_SECONDS, LISTED_SECONDS = 0.1, 6.0, 60.0
 
 Checked = TypeVar("Checked")
 
@@ -192,8 +198,6 @@ class Objects:
         folder = self.place_of(name)
         self._used(*folder.rglob("*"))
         try:
-            if not folder.is_dir():
-                raise ObjectMissing(file=folder, name=name)
             check_folder(folder, name)
         except (ObjectMissing, ObjectDamaged):
             if self.remote is None:
@@ -213,6 +217,38 @@ class Objects:
             return False
         (self.place_of(name) / UNSENT).unlink(missing_ok=True)
         return True
+
+    def turns_up(self, error: ObjectMissing, *, was_sent: bool) -> bool:
+        """True if an object that a read has missed is there after all. A store may say for a while
+        that it has none: from a cache of such answers, or since it is consistent only later. It is
+        asked again, for a byte and for its list, and for long if the list has the object. One that
+        may never have been sent is asked for once.
+        """
+        file, wait_seconds = str(error.values["file"]), FIRST_LOOK_SECONDS
+        began = time.monotonic()
+        while not stopping.is_over():
+            time.sleep(wait_seconds)
+            wait_seconds *= 2
+            is_listed, is_there = self._looks_for(file)
+            if is_there:
+                return True
+            seconds = LISTED_SECONDS if is_listed else MISSED_SECONDS if was_sent else 0.0
+            if time.monotonic() - began > seconds:
+                break
+        return False
+
+    def _looks_for(self, file: str) -> tuple[bool, bool]:
+        """Returns whether a file, or one in the bucket, is in the list of its folder, and whether
+        it can be read.
+        """
+        if self.remote is None or not file.startswith(self.remote.url):
+            folder, name = os.path.split(file)
+            with contextlib.suppress(OSError):  # NFS forgets here that a file was not there
+                return name in os.listdir(folder), Path(file).exists()
+            return False, False
+        name = file.removeprefix(f"{self.remote.url}/")
+        is_listed = name in self.remote.names(name.rpartition("/")[0])
+        return is_listed, next(self.remote.blocks(name, 1), b"") is not None
 
     def read_bytes(self, receipt: Receipt) -> bytes:
         """The object's content, checked."""
@@ -335,16 +371,16 @@ class Objects:
         return None
 
     def _fetch_folder(self, remote: Remote, name: str) -> None:
-        content, url = remote.read(f"{name}/{DIGESTS}"), remote.url_of(name)
+        listing, url = f"{name}/{DIGESTS}", remote.url_of(name)
+        content = remote.read(listing)
         if content is None:
-            raise ObjectMissing(file=url, name=name)
+            raise ObjectMissing(file=remote.url_of(listing), name=name)
 
         def fetch(receipt: Receipt) -> None:
             try:
                 self.file(receipt._replace(name=f"{name}/{receipt.name}"))
             except ObjectMissing as error:
-                problem = f"`{receipt.name}` is missing"
-                raise ObjectDamaged(file=url, name=name, problem=problem) from error
+                raise ObjectMissing(file=error.values["file"], name=name) from error
             except ObjectDamaged as error:
                 problem = f"`{receipt.name}`: {error.values['problem']}"
                 raise ObjectDamaged(file=url, name=name, problem=problem) from error

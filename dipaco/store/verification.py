@@ -83,16 +83,18 @@ def _check_digest(file: Path, receipt: Receipt, found: str) -> None:
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Reads every byte of the folder of the object `name`. Raises `ObjectDamaged`."""
+    """Reads every byte of the folder of the object `name`. Raises `ObjectMissing` of the first file
+    that is not there, `ObjectDamaged`.
+    """
     try:
         content = (folder / DIGESTS).read_bytes()
+    except FileNotFoundError as error:
+        raise ObjectMissing(file=folder / DIGESTS, name=name) from error
     except OSError as error:
         raise ObjectDamaged(file=folder, name=name, problem=f"`{DIGESTS}`: {error}") from error
     for file, digest, num_bytes in parse_listing(content, folder, name):
         try:
             check_file(folder / file, Receipt(name, digest, num_bytes))
-        except ObjectMissing as error:
-            raise ObjectDamaged(file=folder, name=name, problem=f"`{file}` is missing") from error
         except ObjectDamaged as error:
             problem = f"`{file}`: {error.values['problem']}"
             raise ObjectDamaged(file=folder, name=name, problem=problem) from error

@@ -10,11 +10,14 @@ from pathlib import Path
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
+from dipaco.store.errors import ObjectMissing
+from dipaco.store.layout import SNAPSHOTS
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 
 
 def recover(run: Run, claim: Claim, error: DipacoError) -> None:
-    """Has the task that made the missing or damaged input of a claimed task done again.
+    """Has the task that made the missing or damaged input of a claimed task done again. The claimed
+    task is only given back if the store, asked again, has what was missing.
 
     Args:
       claim: the claim on the task that found the damage. It is given up here.
@@ -38,6 +41,9 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
         ledger.redos.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
         return
     name = _name_of(run, error)
+    if isinstance(error, ObjectMissing) and _turns_up(run, error, str(name)):
+        ledger.queue.give_back(claim)
+        return
     if name is not None and ledger.redos.forget_partial_snapshot(name):
         ledger.queue.give_back(claim)
         return
@@ -47,6 +53,16 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
     if cause is None or cause == task:
         raise error
     ledger.redos.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
+
+
+def _turns_up(run: Run, error: ObjectMissing, name: str) -> bool:
+    """True if a store of several machines has what was missed. A disk of this machine is not asked
+    again.
+    """
+    if run.objects.remote is None and not run.database_location.is_server:
+        return False
+    sends_all = run.config.retention.send_snapshots_every == 1
+    return run.objects.turns_up(error, was_sent=sends_all or not name.startswith(SNAPSHOTS))
 
 
 def _phase_of(error: DipacoError) -> int:

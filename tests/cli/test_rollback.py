@@ -7,6 +7,9 @@ import time
 
 import pytest
 
+from dipaco.cli import roles
+from dipaco.cli.run_commands import stopped
+from dipaco.errors import NOT_NOW
 from dipaco.runs.opening import reading
 from tests.cli.conftest import as_json
 
@@ -33,7 +36,7 @@ def test_a_run_of_another_version_is_refused_until_it_is_upgraded(here, tiny, co
         ledger.execute("UPDATE meta SET value = '0.4.99' WHERE key = 'version'")
     for verb in ("status", "worker"):
         ended = here(verb, "--run", run.folder)
-        assert ended.code == 2
+        assert ended.code == NOT_NOW  # those who start workers again do so until the upgrade
         assert "is a run of dipaco 0.4.99; this is" in ended.err
         assert "`dipaco upgrade --run RUN`" in ended.err
     ended = here("upgrade", "--run", run.folder)
@@ -52,6 +55,24 @@ def test_an_upgrade_leaves_a_run_told_what_it_was_told(here, tiny, copy_of, comm
     assert f"It was told to {command}: `dipaco resume --run {run.folder}`" in ended.out
     with reading(run.folder) as opened:
         assert opened.ledger.meta.command().name == command
+
+
+def test_a_process_that_a_drain_sends_away_says_that_it_may_come_back(
+    here, half, copy_of, monkeypatch
+):
+    """With exit code 0 those who keep workers alive took the run for finished: nobody came back."""
+    run = copy_of(half)
+    where = ("--run", run.folder)
+    with reading(run.folder) as opened:
+        opened.ledger.meta.begin_drain()
+    assert here("train", run.config, *where).code == NOT_NOW
+    assert here("launch", run.config, *where, "--workers", 1).code == NOT_NOW
+    # The upgrade may have ended its drain before the process looks again.
+    monkeypatch.setattr(
+        roles, "stopped", lambda ledger: (ledger.meta.end_drain(), stopped(ledger))[1]
+    )
+    ended = here("worker", *where)
+    assert (ended.code, "Stopped. The same command goes on" in ended.out) == (NOT_NOW, True)
 
 
 def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, here, tiny, copy_of):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from dipaco.control.process_id import ProcessId
+from dipaco.errors import NOT_NOW
 from dipaco.runs.opening import reading
 from tests.launch.conftest import wait_until
 from tests.support.tiny_run import facts
@@ -100,7 +101,7 @@ def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed
 
     wait_until(lambda: "here-monitor-0 started" in log.read_text() and is_there(), "both are there")
     assert "Workers here: 1. Each will save" in dipaco("drain", "--run", launch.folder).out
-    assert process.wait(timeout=120) == 0, log.read_text()
+    assert process.wait(timeout=120) == NOT_NOW, log.read_text()
     said = log.read_text()
     for name in ("here-worker-0", "here-monitor-0"):
         assert f"{name} has left: the run was told to drain" in said

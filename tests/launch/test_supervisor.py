@@ -1,5 +1,6 @@
 """The supervisor keeps the wanted number of workers, and gives back the tasks of a dead one."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,10 +10,10 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.process_id import ProcessId
-from dipaco.errors import DiskFull
+from dipaco.errors import NOT_NOW, DiskFull
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import UNSEEN, EndedWorker
-from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
+from dipaco.launch.errors import LauncherElsewhere, WorkersEnded, WorkersNeverJoined
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
 from dipaco.workers.errors import NameTaken, TaskFailed
@@ -197,6 +198,23 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
     assert events == ["worker_started", "worker_ended", "worker_started"]
 
 
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "elsewhere"])
+def test_a_name_that_stays_taken_on_another_machine_is_another_launchers(ledger, watched, is_here):
+    """Of two launchers of one name the second's workers were started and refused for ever."""
+    process_id = str(ProcessId.here()) if is_here else "another-machine pid:[1] 7 99"
+    ledger.members.join("w-0", host="h", pid=7, process_id=process_id, machine="m", version="0")
+
+    def refuse(engine):
+        if "w-0" in engine.alive:
+            engine.die("w-0", NameTaken.exit_code)
+
+    expected = contextlib.nullcontext() if is_here else pytest.raises(
+        LauncherElsewhere, match=r"launcher named `here`.*`w-0`.*one on h.*another `--name`"
+    )  # fmt: skip
+    with expected:
+        watched([WorkerGroup(WORKER, "w", 2)], *[refuse] * 100)
+
+
 @pytest.mark.parametrize("ends", ["killed", "stopped"])
 @pytest.mark.parametrize("is_here", [True, False], ids=["here", "elsewhere"])
 def test_a_worker_that_waits_for_its_name_has_no_tasks_to_give_back(ledger, clock, ends, is_here):
@@ -316,7 +334,7 @@ def test_a_launcher_asks_the_ledger_once_a_second_and_when_a_worker_has_ended(
 def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, watched):
     def drain(engine):
         ledger.meta.set_command("drain")
-        engine.die("w-0", 0)
+        engine.die("w-0", NOT_NOW)
 
     def go(engine):
         assert engine.alive == ["w-1"]

@@ -8,6 +8,7 @@ import pytest
 from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import DiskFull, NotWritable
+from dipaco.store import objects as file
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 
@@ -187,6 +188,70 @@ def test_a_folder_that_is_removed_as_empty_before_its_next_object_comes_is_made_
     receipt = objects.write_bytes(kind, "bin", b"content")
     assert removed
     assert objects.read_bytes(receipt) == b"content"
+
+
+class LateBucket(MemoryBucket):
+    """A bucket that does not show for some requests what it has."""
+
+    def __init__(self, content, *, unread=0, unlisted=0):
+        super().__init__(content)
+        self.unread, self.unlisted = unread, unlisted
+
+    def read(self, name):
+        self.unread -= 1
+        return None if self.unread >= 0 else super().read(name)
+
+    def names(self, folder):
+        self.unlisted -= 1
+        return [] if self.unlisted >= 0 else super().names(folder)
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """The seconds that were slept, on a clock that only sleeping moves."""
+    now = [0.0]
+    monkeypatch.setattr(file.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(file.time, "sleep", lambda wait: now.__setitem__(0, now[0] + wait))
+    return now
+
+
+@pytest.mark.parametrize(
+    ("late", "was_sent", "is_there", "most_seconds"),
+    [
+        ({"unread": 3, "unlisted": 3}, True, True, 1),
+        ({"unread": 9}, True, True, 60),  # the list has it, so it is waited for
+        ({"unread": 99, "unlisted": 99}, True, False, 15),
+        ({"unread": 99}, True, False, 120),
+        ({"unread": 99, "unlisted": 99}, False, False, 1),
+        ({"unread": 3}, False, True, 1),
+    ],
+    ids=["late", "cached", "lost", "listed for ever", "never sent", "sent all the same"],
+)
+def test_an_object_that_was_missed_is_asked_for_again_in_two_ways(
+    tmp_path, slept, late, was_sent, is_there, most_seconds
+):
+    content: dict[str, bytes] = {}
+    receipt = Objects(tmp_path / "one", MemoryBucket(content)).write_bytes("k", "bin", b"content")
+    other = Objects(tmp_path / "other", LateBucket(content, **late))
+    with pytest.raises(ObjectMissing) as missed:
+        other.file(receipt)
+    assert other.turns_up(missed.value, was_sent=was_sent) == is_there
+    assert slept[0] <= most_seconds
+    if is_there:
+        assert other.read_bytes(receipt) == b"content"
+
+
+def test_a_folder_of_which_a_file_shows_late_is_missing_and_no_damage(tmp_path, slept, monkeypatch):
+    objects, name = Objects(tmp_path), "snapshots/modular/0000/000001-1"
+    objects.write_folder(name, write_snapshot)
+    part = objects.place_of(name) / "file"
+    part.rename(tmp_path / "late")
+    with pytest.raises(ObjectMissing) as missed:
+        objects.folder(name)
+    assert missed.value.values["name"] == name
+    assert not objects.turns_up(missed.value, was_sent=True)
+    monkeypatch.setattr(file.time, "sleep", lambda _: (tmp_path / "late").rename(part))
+    assert objects.turns_up(missed.value, was_sent=True)
 
 
 def write_snapshot(folder):

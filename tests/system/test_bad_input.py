@@ -1,4 +1,4 @@
-"""Whatever a person, a file or a disk does wrong: exit code 2 or 4, a sentence that says what to
+"""Whatever a person, a file or a disk does wrong: exit code 2, 4 or 6, a sentence that says what to
 do, no traceback, and what was there before is as it was.
 """
 
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from dipaco.errors import NOT_NOW
 from tests.support.tiny_run import CONFIG, Fault, facts, report
 
 NEW = [
@@ -373,10 +374,11 @@ MACHINES = ("CannotTrainHere", "CorpusDamaged", "DiskFull", "NotWritable", "Vari
 
 
 def refused(ended, error: str, advice: str) -> None:
-    """Exit code 2, or 4 for faults of the machine; the last lines are the error's name and its
-    sentences; no traceback.
+    """Exit code 2, 4 for faults of the machine, or 6 before an upgrade; the last lines are the
+    error's name and its sentences; no traceback.
     """
-    assert ended.code == (4 if error in MACHINES else 2), ended.err
+    expected = NOT_NOW if error == "RunOfOtherVersion" else 4 if error in MACHINES else 2
+    assert ended.code == expected, ended.err
     assert "Traceback" not in ended.err
     sentence = ended.err[ended.err.rindex(f"{error}: ") :]
     assert sentence.count("\n") <= 2, sentence

@@ -4,6 +4,7 @@ were lost are made again.
 
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,12 +17,21 @@ from dipaco.receipt import Receipt
 from dipaco.runs.opening import create_or_open, open_run, reading
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.reading.sizes import sizes_of
+from dipaco.store import objects
 from dipaco.store.address import Address
 from dipaco.store.layout import MODULES as FOLDER
 from dipaco.store.layout import remote_name, shard_tokens_folder
+from dipaco.store.remote import Remote
 from dipaco.workers.cleaning import clean
 from dipaco.workers.row_plans import batches_for
-from tests.workers.conftest import CONFIG, digests_of, finish, work_until_claimed, worker_of
+from tests.workers.conftest import (
+    CONFIG,
+    RecordingCallbacks,
+    digests_of,
+    finish,
+    work_until_claimed,
+    worker_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +120,32 @@ def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(other_machin
     assert len(there) == len(run.corpus.manifest.files) + len(ALWAYS_READ)
 
 
-def test_objects_lost_from_the_bucket_are_made_again_and_the_finished_run_is_cleaned_there(
-    other_machine, undisturbed
+def test_a_contribution_that_the_bucket_does_not_show_yet_costs_no_phase(
+    other_machine, monkeypatch
 ):
+    run = other_machine
+    task = work_until_claimed(run, "outer", 1)
+    late = [name for name in run.objects.remote.names("objects/messages") if "/000001/" in name]
+    shutil.rmtree(run.layout.root / "objects/messages", ignore_errors=True)
+    shown, blocks = Counter(), Remote.blocks
+
+    def late_at_first(remote, name, num_bytes):
+        shown[name] += 1
+        return iter([None]) if name in late and shown[name] < 3 else blocks(remote, name, num_bytes)
+
+    monkeypatch.setattr(Remote, "blocks", late_at_first)
+    worker = worker_of(run, callbacks=(said := RecordingCallbacks()))
+    for _ in range(3):  # it misses one contribution, then the other
+        assert worker.run_once()
+    assert said.redos == [(task, "ObjectMissing")] * 2
+    assert run.ledger.facts.module(MODULAR, task.module, 2)
+    assert run.ledger.redos.refusals() == []
+
+
+def test_objects_lost_from_the_bucket_are_made_again_and_the_finished_run_is_cleaned_there(
+    other_machine, undisturbed, monkeypatch
+):
+    monkeypatch.setattr(objects, "MISSED_SECONDS", 0.3)
     run = other_machine
     with pytest.raises(CannotClean):
         clean(run.address)
@@ -128,7 +161,7 @@ def test_objects_lost_from_the_bucket_are_made_again_and_the_finished_run_is_cle
     module = run.ledger.facts.module(MODULAR, task.module, 1).parameters
     remote.write(module.name, b"torn")
     for name in ("objects/messages", "objects/modules", "snapshots"):  # what this machine has
-        shutil.rmtree(run.layout.root / name)
+        shutil.rmtree(run.layout.root / name, ignore_errors=True)
 
     callbacks = finish(run)
     assert {error for _, error in callbacks.redos} == {"ObjectDamaged", "ObjectMissing"}

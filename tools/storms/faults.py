@@ -18,6 +18,7 @@ from support.fault_points import Fault
 
 from dipaco.config import MODULAR
 from dipaco.control.claims.queue import HeldClaim
+from dipaco.errors import NOT_NOW
 from dipaco.runs.run import Run
 
 HOURS_OFF = (26, -26)  # a wall clock that is set to another day
@@ -233,13 +234,13 @@ def _other_config(fleet: Fleet, run: Run) -> bool:
 
 def _other_version(fleet: Fleet, run: Run) -> bool:
     words = fleet.misbehaving({"version": "0.0.0"}, *fleet.command("worker"))
-    return _is_refused(fleet, words, "RunOfOtherVersion")
+    return _is_refused(fleet, words, "RunOfOtherVersion", NOT_NOW)
 
 
-def _is_refused(fleet: Fleet, words: list[str], error: str) -> bool:
+def _is_refused(fleet: Fleet, words: list[str], error: str, code: int = 2) -> bool:
     variables = {**os.environ, **fleet.places.machine(0)}
     done = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=120)
-    if (done.returncode, done.stderr.strip().partition(":")[0]) != (2, error):
+    if (done.returncode, done.stderr.strip().partition(":")[0]) != (code, error):
         raise SystemExit(f"Expected {error}, and it was {done.returncode}: {done.stderr[-2000:]}")
     return True
 
