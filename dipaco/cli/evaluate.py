@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
+    from dipaco.data.left_out import note_of_bad_rows
     from dipaco.data.source_url import ALL_SUFFIXES, notes_of_files, sources_of
     from dipaco.data.sources import open_source
     from dipaco.plural import counted
@@ -53,10 +54,15 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        texts = (document.text for url in urls for document in open_source(url).documents)
+        skips = opened.config.data.bad_rows == "skip"
+        sources = [open_source(url, skip_bad_rows=skips) for url in urls]
+        texts = (document.text for source in sources for document in source.documents)
         result = evaluate_texts(
             opened, release, texts, options.path, options.rule, beginnings=options.beginnings
         )
+    for url, bad_rows in (each for source in sources for each in source.bad_rows.items()):
+        if bad_rows.count:
+            print(note_of_bad_rows(url, bad_rows), file=sys.stderr)
     if options.json:
         print(json.dumps({"arm": release.arm, "phase": release.phase, **result}))
     else:

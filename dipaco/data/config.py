@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from annotated_types import Ge, Gt, Lt
 
@@ -13,6 +13,7 @@ from dipaco.errors import BadSetting
 from dipaco.processors import num_processors
 from dipaco.settings import Count, Natural, check_values
 
+BadRowsRule = Literal["refuse", "skip"]
 END_OF_TEXT = "<|endoftext|>"  # every tokenizer that is trained here has it
 
 
@@ -23,6 +24,9 @@ class DataConfig:
     sources: tuple[str, ...] = ("packages:",)
     """Where the text comes from, read in this order: `packages:`, `text:GLOB`, `jsonl:GLOB`,
     `parquet:GLOB`, `hf:NAME#CONFIG` or `toy:`."""
+    bad_rows: BadRowsRule = "refuse"
+    """What becomes of rows that cannot be read, and of text files that are not UTF-8: `refuse` =
+    the first ends the run, `skip` = they are left out, and the report counts them."""
     tokenizer: str | None = None
     """A tokenizer.json; None = one is trained on the training split."""
     end_of_text: bool = True

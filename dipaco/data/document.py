@@ -21,7 +21,7 @@ class Document(NamedTuple):
 class Source:
     """A stream of documents, and facts about it.
 
-    `left_out`, `bytes_over` and `notes` may grow while `documents` is read.
+    `left_out`, `bytes_over`, `bad_rows` and `notes` may grow while `documents` is read.
     """
 
     documents: Iterator[Document]
@@ -30,7 +30,32 @@ class Source:
     max_bytes_per_domain: int | None = None  # the corpus uses no more
     # Domain -> bytes beyond that, of documents that do not come.
     bytes_over: dict[str, int] = dataclasses.field(default_factory=dict)
+    bad_rows: Mapping[str, "BadRows"] = dataclasses.field(default_factory=dict)  # URL -> its own
     notes: list[str] = dataclasses.field(default_factory=list)  # sentences for a person
+
+
+@dataclasses.dataclass(kw_only=True)
+class BadRows:
+    """The rows of a source that cannot be read: refused, or left out and counted. Of `text:`, files
+    are counted.
+    """
+
+    are_skipped: bool = False
+    of: int = 0  # rows so far, good and bad
+    count: int = 0  # bad ones
+    first: str = ""  # place of the first, and what is wrong with it
+
+    def add(self, file: object, place: object, problem: object) -> None:
+        self.count += 1
+        self.first = self.first or f"{file}, {place}: {problem}"
+
+    def plus(self, other: "BadRows") -> "BadRows":
+        return BadRows(
+            are_skipped=other.are_skipped,
+            of=self.of + other.of,
+            count=self.count + other.count,
+            first=self.first or other.first,
+        )
 
 
 def cut_text(text: str, max_bytes: int) -> Iterator[str]:

@@ -4,19 +4,19 @@ from dipaco.errors import DipacoError, MachineFault
 
 
 class BinaryText(DipacoError):
-    """{file} is not UTF-8 text: {problem} at byte {offset}. Convert or remove the file."""
+    """{file} is not UTF-8 text: {problem} at byte {offset}. Convert or remove the file, or leave such files out: `data.bad_rows=skip`."""
 
     is_lasting = True
 
 
 class BinaryTexts(DipacoError):
-    """{count} files are not UTF-8 text: {files}. Convert or remove them."""
+    """{count} files are not UTF-8 text: {files}. Convert or remove them, or leave such files out: `data.bad_rows=skip`."""
 
     is_lasting = True
 
 
 class BadRecord(DipacoError):
-    """{file}, {place}: {problem}. Repair or remove that record."""
+    """{file}, {place}: {problem}. Repair or remove that record, or leave such records out: `data.bad_rows=skip`."""
 
     is_lasting = True
 
@@ -28,7 +28,19 @@ class HalfCharacter(DipacoError):
 
 
 class MissingColumn(DipacoError):
-    """{file}, {place}: no column `{column}`; it has {found}. Repair it, or choose one with `?{option}=NAME`."""
+    """{file}, {place}: {problem}. Repair it, or choose one with `?{option}=NAME`."""
+
+    is_lasting = True
+
+
+class NoGoodRow(DipacoError):
+    """None of the {count} rows of `{source}` can be read. The first: {first}. Check the file and the options."""
+
+    is_lasting = True
+
+
+class TooManyDomains(DipacoError):
+    """The text has more than {most} domains. A domain is a kind of text, for which results are counted: choose another column with `?domain=NAME`."""
 
     is_lasting = True
 
@@ -72,9 +84,12 @@ class ShardDamaged(DipacoError):
 
 
 def half_in_words(error: UnicodeEncodeError) -> str:
-    """What of a text UTF-8 cannot write: `half of a character, '\\ud83d', after 'good morning '`."""
+    """What of a text UTF-8 cannot write: `half of a character, '\\ud83d', after 'good morning '`. A
+    byte of a file or an argument that is not UTF-8 has become one from `\\udc80` on (PEP 383).
+    """
     text, start = error.object, error.start
-    before = text[max(0, start - 20) : start]
-    return (
-        f"half of a character, {text[start]!r}, {f'after {before!r}' if start else 'at its start'}"
-    )
+    before, code = text[max(0, start - 20) : start], ord(text[start])
+    what = f"half of a character, {text[start]!r}"
+    if 0xDC80 <= code <= 0xDCFF:
+        what = f"a byte that is not UTF-8, 0x{code - 0xDC00:02x}"
+    return f"{what}, {f'after {before!r}' if start else 'at its start'}"

@@ -3,6 +3,7 @@
 import numpy as np
 
 from dipaco.data.config import DataConfig
+from dipaco.data.document import BadRows
 from dipaco.data.errors import EmptySplit
 from dipaco.data.merging import Documents
 from dipaco.data.packages.source import MAX_BYTES_PER_DOMAIN
@@ -22,7 +23,7 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
       documents: all text that was read.
       num_short: number of documents too short for their split, `valid` or `router`.
     """
-    notes = []
+    notes = [note_of_bad_rows(*each) for each in documents.facts.bad_rows.items() if each[1].count]
     if documents.facts.bytes_over:
         notes.append(_over_the_bound(config, documents))
     if num := int((~documents.is_kept).sum()):
@@ -38,6 +39,14 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
             f"reads: {counted(num_short, 'document')} drawn for validation or for the router."
         )
     return notes
+
+
+def note_of_bad_rows(url: str, bad_rows: BadRows) -> str:
+    rows = "files" if parse_url(url).kind == "text" else "rows"
+    return (
+        f"Left out, since they cannot be read (`data.bad_rows`): {bad_rows.count:,} of "
+        f"{bad_rows.of:,} {rows} of `{url}`. The first: {bad_rows.first}."
+    )
 
 
 def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray) -> list[str]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from dipaco.data.config import DataConfig
 from dipaco.data.encode import TextPlaces, chunk_starts
-from dipaco.data.errors import EmptyCorpus
-from dipaco.data.reading import COLUMNS, NO_BOUND, SliceTable, SourceFacts
+from dipaco.data.errors import EmptyCorpus, NoGoodRow
+from dipaco.data.reading import COLUMNS, NO_BOUND, SliceTable, SourceFacts, check_domains
 from dipaco.data.splits import SPLITS, first_of_each, fractions, splits_of_groups
 
 
@@ -54,12 +54,15 @@ def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
 
     Raises:
       EmptyCorpus: there is no text at all.
+      NoGoodRow, TooManyDomains.
     """
     names = dict.fromkeys(name for table in tables for name in table.facts.domain_names)
+    check_domains(len(names))
     numbers = {name: number for number, name in enumerate(names)}
     read = {name: np.concatenate([table.columns[name] for table in tables]) for name in COLUMNS}
     read["domains"] = np.concatenate([_renumbered(table, numbers) for table in tables])
     is_within = _within_bounds(tables, read, len(numbers))
+    facts = _facts(tables, numbers, read["domains"][~is_within], read["num_bytes"][~is_within])
     if not is_within.any():
         raise EmptyCorpus(sources=", ".join(f"`{url}`" for url in config.sources))
     columns = {name: values[is_within] for name, values in read.items()}
@@ -73,7 +76,7 @@ def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
         slice_starts=np.append(0, np.cumsum(is_within))[piece_starts],
         chunk_starts=chunk_starts(columns["num_bytes"]),
         num_groups=len(np.unique(groups)),
-        facts=_facts(tables, numbers, read["domains"][~is_within], read["num_bytes"][~is_within]),
+        facts=facts,
     )
 
 
@@ -88,6 +91,9 @@ def _facts(
     facts = SourceFacts(domain_names=list(numbers))
     for table in tables:
         facts.add(table.facts)
+    for url, bad in facts.bad_rows.items():
+        if bad.count == bad.of > 0:
+            raise NoGoodRow(count=f"{bad.count:,}", source=url, first=bad.first)
     facts.add(SourceFacts(bytes_over=dict(zip(numbers, over.tolist(), strict=True))))
     return facts
 

@@ -20,12 +20,14 @@ import numpy as np
 import xxhash
 
 from dipaco.data.config import DataConfig
-from dipaco.data.document import PIECE, Document, Source, cut_text
+from dipaco.data.document import PIECE, BadRows, Document, Source, cut_text
+from dipaco.data.errors import TooManyDomains
 from dipaco.data.slices import SourcePart
 from dipaco.data.sources import open_source
 
 BYTES_BETWEEN_REPORTS = 1 << 20
 NO_BOUND = -1
+MOST_DOMAINS = 1 << 16
 COLUMNS = ("domains", "begins", "ends", "num_bytes", "hashes", "groups")
 
 
@@ -51,6 +53,7 @@ class SourceFacts(msgspec.Struct):
     left_out: dict[str, str] = msgspec.field(default_factory=dict)  # domain -> reason
     bytes_over: dict[str, int] = msgspec.field(default_factory=dict)  # domain -> beyond its bound
     notes: list[str] = msgspec.field(default_factory=list)
+    bad_rows: dict[str, BadRows] = msgspec.field(default_factory=dict)  # URL -> its own
 
     def add(self, other: "SourceFacts | Source") -> None:
         """Adds everything but the names of domains."""
@@ -58,6 +61,8 @@ class SourceFacts(msgspec.Struct):
         self.left_out |= other.left_out
         self.bytes_over = dict(Counter(self.bytes_over) + Counter(other.bytes_over))
         self.notes += other.notes
+        for url, bad_rows in other.bad_rows.items():
+            self.bad_rows[url] = self.bad_rows.get(url, BadRows()).plus(bad_rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +101,7 @@ def read_slice(
     """Reads parts of sources. Writes their texts to the file `texts`.
 
     Raises:
-      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing.
+      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing, TooManyDomains.
     """
     with texts.open("wb") as stream:
         reader = _Reader(config, stream, progress)
@@ -106,9 +111,16 @@ def read_slice(
                 max_bytes_per_domain=config.max_bytes_per_domain,
                 say=lambda message: progress(PrepareProgress(stage="fetch", message=message)),
                 part=part,
+                skip_bad_rows=config.bad_rows == "skip",
             )
             reader.read(source)
         return reader.table()
+
+
+def check_domains(count: int) -> None:
+    """Raises `TooManyDomains`: their numbers do not fit into 16 bits."""
+    if count > MOST_DOMAINS:
+        raise TooManyDomains(most=f"{MOST_DOMAINS:,}")
 
 
 class _Reader:
@@ -137,6 +149,7 @@ class _Reader:
     def _read_document(self, document: Document, bound: int | None) -> None:
         domain = self._domain_numbers.setdefault(document.domain, len(self._domain_bytes))
         if domain == len(self._domain_bytes):
+            check_domains(domain + 1)
             self._domain_bytes.append(0)
         # The split follows from the group, else from the whole text, so pieces stay together.
         group = document.text if document.group is None else document.group

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.data.config import DataConfig
-from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, parse_url
+from dipaco.data.source_url import COMPRESSED, SUFFIXES, SourceUrl, files_of, parse_url
 from dipaco.data.toy import num_bytes_of
 from dipaco.files import digest_of
 
@@ -116,7 +116,7 @@ def _units(config: DataConfig) -> Iterator[_Unit]:
         source = parse_url(url)
         if source.kind in SUFFIXES:
             for file in files_of(source):
-                is_divisible = source.kind == "jsonl" and file.suffix != ".gz"
+                is_divisible = source.kind == "jsonl" and file.suffix not in COMPRESSED
                 yield _Unit(number, file, file.stat().st_size, is_divisible)
         else:
             is_toy = source.kind == "toy"

@@ -12,10 +12,11 @@ from urllib.parse import parse_qsl
 from dipaco.errors import BadSetting, BadSource
 from dipaco.plural import counted
 
-# Endings of the files that are read of a folder, by kind. Only JSON lines may end with `.gz`.
+COMPRESSED = (".gz", ".zst")
+# Endings of the files that are read of a folder, by kind. Only JSON lines may be compressed.
 SUFFIXES = {
     "text": (".txt",),
-    "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
+    "jsonl": tuple(lines + end for lines in (".jsonl", ".ndjson") for end in ("", *COMPRESSED)),
     "parquet": (".parquet",),
 }
 MOST_ENDINGS = 4  # a sentence names no more

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.data import sources
+from dipaco.data import text_files
 from dipaco.data.config import END_OF_TEXT, CorpusConfig, EdgeNames, data_from, edge_names
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Rows
 from dipaco.data.prepare import check_files, prepare
 from dipaco.data.shards import build_shard
+from dipaco.data.sources import open_source
 from dipaco.data.tokenizer import Edges, EdgeTokens, edge_names_of_checkpoint, load_tokenizer
 from dipaco.errors import BadSetting
 
@@ -124,10 +125,10 @@ def test_a_text_that_a_cap_cut_off_has_no_end(tmp_path):
 
 
 def test_a_file_that_is_read_in_blocks_is_one_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
     lines = "".join(f"line {number} of the file\n" for number in range(40))
     (tmp_path / "a.txt").write_text(lines)
-    blocks = list(sources.open_source(f"text:{tmp_path}/a.txt").documents)
+    blocks = list(open_source(f"text:{tmp_path}/a.txt").documents)
     assert "".join(block.text for block in blocks) == lines
     assert len(blocks) > 3
     edges = [(block.begins, block.ends) for block in blocks]
@@ -136,9 +137,9 @@ def test_a_file_that_is_read_in_blocks_is_one_text(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["one line\n   ", "   \none line", "  \n one line\n\n  "])
 def test_blank_blocks_take_no_edge_away(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 4)
     (tmp_path / "a.txt").write_text(text)
-    blocks = list(sources.open_source(f"text:{tmp_path}/a.txt").documents)
+    blocks = list(open_source(f"text:{tmp_path}/a.txt").documents)
     assert all(block.text.strip() for block in blocks)
     assert (blocks[0].begins, blocks[-1].ends) == (True, True)
 

@@ -12,10 +12,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from dipaco.data import reading
 from dipaco.data.config import CorpusConfig, DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.encode import TextPlaces, tokenise_slice
-from dipaco.data.errors import BadRecord
+from dipaco.data.errors import BadRecord, NoGoodRow, TooManyDomains
 from dipaco.data.prepare import prepare
 from dipaco.data.reading import PrepareProgress, read_slice
 from dipaco.data.slices import cut_into_slices
@@ -117,6 +118,35 @@ def test_an_error_in_a_slice_names_the_line_of_the_file(tmp_path):
     slices, _ = cut_into_slices(config, 2)
     with pytest.raises(BadRecord, match=r"line 91: not JSON"):
         read_slice(config, slices[1], tmp_path / "texts", lambda _: None)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_bad_rows_of_all_slices_are_counted_together(tmp_path, count):
+    file = tmp_path / "a.jsonl"
+    rows = [json.dumps({"text": f"{n:04d} and some words more " * 9}) for n in range(100)]
+    url = f"jsonl:{file}"
+    config = CorpusConfig(
+        sources=(url,), vocab_size=300, bad_rows="skip", slices=count, valid_fraction=0.3
+    )
+    file.write_text("\n".join([*rows[:50], "{broken", *rows[50:], "broken, too"]))
+    (note,) = prepare(config, tmp_path / "corpus").manifest.notes
+    assert note.startswith(
+        f"Left out, since they cannot be read (`data.bad_rows`): 2 of 102 rows of `{url}`. The "
+        f"first: {file}, line 51: not JSON (Expecting"
+    )
+    file.write_text("{broken\n" * 100)
+    with pytest.raises(NoGoodRow, match=f"None of the 100 rows of `{url}` can be read"):
+        prepare(config, tmp_path / "none")
+
+
+def test_more_domains_than_results_can_be_counted_for_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_DOMAINS", 8)
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps({"text": "x", "domain": n // 2}) + "\n" for n in range(32)))
+    config = CorpusConfig(sources=(f"jsonl:{file}",), vocab_size=300)
+    for slices in (1, 4):  # one slice has too many, or all together
+        with pytest.raises(TooManyDomains, match="more than 8 domains"):
+            prepare(dataclasses.replace(config, slices=slices), tmp_path / str(slices))
 
 
 def test_the_listing_says_whether_two_machines_see_the_same_files(tmp_path):

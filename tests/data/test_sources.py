@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import sys
 from math import nan
 
 import pyarrow
@@ -120,6 +122,13 @@ def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(BadSource, match="came whole"):
         documents(f"jsonl:{file}")
+    file = tmp_path / "a.jsonl.zst"
+    with pyarrow.output_stream(str(file), compression="zstd") as stream:
+        stream.write(b'{"text": "hello"}\n' * 50_000)
+    assert len(documents(f"jsonl:{tmp_path}/*.zst")) == 50_000
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BadSource, match="came whole"):
+        documents(f"jsonl:{file}")
 
 
 def test_a_line_that_is_not_json_is_named(tmp_path):
@@ -163,6 +172,91 @@ def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-4])
     with pytest.raises(BadSource, match=r"a\.parquet"):
         documents(f"parquet:{tmp_path}/a.parquet")
+
+
+def test_only_the_columns_that_are_asked_for_are_read(tmp_path, monkeypatch):
+    """What else is in a file may be anything: times that Python has not, bytes, long numbers."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    latin = pyarrow.Array.from_buffers(
+        pyarrow.string(), 2, pyarrow.array([b"caf\xe9", b"b"]).buffers()
+    )
+    columns = {
+        "text": ["one", "two"],
+        "nanoseconds": pyarrow.array([1, 2], pyarrow.timestamp("ns")),
+        "year_0": pyarrow.array([-(10**17), 0], pyarrow.timestamp("us")),
+        "latin": latin,
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    assert documents(f"parquet:{tmp_path}/a.parquet") == [
+        Document("one", "a"),
+        Document("two", "a"),
+    ]
+    deep = b"[" * 100_000 + b"]" * 100_000
+    lines = [
+        b'{"text": "one", "other": ' + b"7" * 5000 + b"}",
+        b'{"other": {"[}\\"": ' + deep + b', "text": 1}, "text": "two", "n": [1, {"a": "]"}]}',
+        b'{"text": "three", "other": "caf\xe9", "score": NaN}',
+    ]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    found = documents(f"jsonl:{tmp_path}/a.jsonl")
+    assert found == [Document(text, "a") for text in ("one", "two", "three")]
+    names = [d.group for d in documents(f"parquet:{tmp_path}/a.parquet?group=nanoseconds")]
+    assert names == [f"1970-01-01 00:00:00.00000000{n}" for n in (1, 2)]
+    (first, _) = documents(f"parquet:{tmp_path}/a.parquet?group=year_0")
+    assert first.group.startswith("-1199-")
+
+
+NOT_READABLE = {
+    "not JSON": (b"{broken", "not JSON"),
+    "no object": (b'["text"]', "not a JSON object"),
+    "null": (b'{"text": null}', "column `text` holds NoneType, not text"),
+    "number": (b'{"text": ' + b"1" * 5000 + b"}", "holds Decimal, not text"),
+    "no column": (b'{"body": "x"}', "no column `text`; it has `body`"),
+    "half": (rb'{"text": "\ud83d"}', "column `text` holds half of a character"),
+    "latin": (b'{"text": "caf\xe9"}', "a byte that is not UTF-8, 0xe9, after 'caf'"),
+    "deep": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "holds list, not text"),
+    "deep and broken": (b'{"text": ' + b"[" * 50_000, "not JSON"),
+    "bytes": (b"\xff\xfe\x00", "not JSON"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_READABLE)
+def test_a_row_that_cannot_be_read_is_named_or_left_out_and_counted(tmp_path, kind):
+    line, said = NOT_READABLE[kind]
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b'\n{"text": "good"}\n')
+    url = f"jsonl:{tmp_path}/a.jsonl"
+    with pytest.raises((BadRecord, MissingColumn), match=f"a.jsonl, line 2: .*{re.escape(said)}"):
+        documents(url)
+    source = open_source(url, skip_bad_rows=True)
+    assert [document.text for document in source.documents] == ["fine", "good"]
+    bad = source.bad_rows[url]
+    assert (bad.count, bad.of) == (1, 3)
+    assert "a.jsonl, line 2: " in bad.first
+    assert said in bad.first
+
+
+def test_values_of_parquet_that_cannot_be_read_are_named_or_left_out(tmp_path):
+    texts = pyarrow.array([b"one", b"caf\xe9", b"three", None])
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), 4, texts.buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    url = f"parquet:{tmp_path}/a.parquet"
+    with pytest.raises(BadRecord, match=r"a\.parquet, row 1: column `text` cannot be read: .*0xe9"):
+        documents(url)
+    source = open_source(url, skip_bad_rows=True)
+    assert [document.text for document in source.documents] == ["one", "three"]
+    assert (source.bad_rows[url].count, source.bad_rows[url].of) == (2, 4)
+    with pytest.raises(MissingColumn, match=r"no column `body`; it has `text`"):
+        documents(f"{url}?text=body")
+
+
+def test_files_that_are_no_text_are_left_out_and_counted(tmp_path):
+    for name, data in {"a": b"ok", "b": b"fine\xff", "c": b"\0"}.items():
+        (tmp_path / f"{name}.txt").write_bytes(data)
+    source = open_source(f"text:{tmp_path}", skip_bad_rows=True)
+    assert [document.text for document in source.documents] == ["ok"]
+    (bad,) = source.bad_rows.values()
+    assert (bad.count, bad.of) == (2, 3)
+    assert bad.first.endswith("b.txt, byte 4: 0xff (invalid start byte)")
 
 
 @pytest.mark.parametrize(
