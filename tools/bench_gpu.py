@@ -38,7 +38,7 @@ from jax.profiler import ProfileData
 from support.command_line import parser_of, several
 
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
@@ -144,7 +144,7 @@ def packed_batch(model: ModelConfig, rows: int, seed: int = 0) -> dict[str, jax.
 
 
 def fresh_state(model: ModelConfig, inner: InnerSettings, seed: int = 0) -> PathState:
-    return fresh(initialise(model, jax.random.key(seed)), adamw(inner))
+    return fresh(initialise(model, jax.random.key(seed)), make_optimizer(inner))
 
 
 def needed_bytes(program: Any) -> int:

@@ -88,6 +88,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "rule": ("", "routing.rule=likelihood", "routing.rule=likelihood routing.shortlist=2"),
     "overlap": ("", "routing.overlap=2"),
+    "optimizer": ("", "inner.optimizer=muon"),
     "hold_out": ("", "inner.hold_out=0.2"),
     "absent_tokens": ("", "inner.freeze_absent_tokens=true"),
     "accumulation": ("", "inner.accumulation_steps=2"),

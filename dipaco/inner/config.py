@@ -1,7 +1,7 @@
 """Settings of the inner optimisation."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
@@ -13,6 +13,9 @@ from dipaco.settings import Count, Natural, NotNegative, Positive, check_values
 class InnerSettings:
     """Settings of a path's training between two outer steps. Defaults: the paper's 150 M path."""
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`adamw` as in the paper, or `muon` for the matrices of the blocks and AdamW for the rest
+    (MuLoCo, arXiv 2505.23725). Muon keeps one value beside each of these, where AdamW keeps two."""
     steps: Count = 150
     """Optimiser steps of a path in a phase (DiPaCo's tau, section 4)."""
     batch_size: Count = 512
@@ -24,13 +27,13 @@ class InnerSettings:
     loss_chunks: Count = 1
     """Equal pieces that rows are cut into for the logits, to save memory."""
     learning_rate: Positive = 4e-4
-    """Peak learning rate of AdamW (DiPaCo section 4)."""
+    """Peak learning rate (DiPaCo section 4)."""
     warmup_steps: Natural = 1000
     """Steps in which the rate rises linearly from zero to its peak (DiPaCo section 4)."""
     end_fraction: NotNegative = 0.1
     """Share of the peak rate at which the cosine ends."""
     weight_decay: NotNegative = 0.1
-    """AdamW's decay, times the learning rate. Matrices decay, norms do not (DiPaCo section 4)."""
+    """Decay, times the learning rate. Matrices decay, norms do not (DiPaCo section 4)."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Share of AdamW's mean of gradients that a step keeps. Not stated in the paper."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95

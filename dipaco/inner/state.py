@@ -13,7 +13,7 @@ Tree = Any
 
 
 class PathState(NamedTuple):
-    """Parameters of a path, its AdamW state, and the number of inner steps taken."""
+    """Parameters of a path, its optimiser's state, and the number of inner steps taken."""
 
     parts: Tree  # part name -> parameters
     optimizer: Tree  # optax state. Stays with the path from phase to phase (DiLoCo section 6.1)
@@ -27,5 +27,5 @@ def state_like(model: ModelConfig, optimizer: optax.GradientTransformation) -> P
 
 
 def fresh(parts: Tree, optimizer: optax.GradientTransformation) -> PathState:
-    """A path at its first step: AdamW state zero."""
+    """A path at its first step: the optimiser's state is zero."""
     return PathState(parts, optimizer.init(parts), jnp.zeros((), jnp.int32))

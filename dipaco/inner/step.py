@@ -1,4 +1,4 @@
-"""One inner step: gradients of a batch, worked through in pieces if asked, then AdamW.
+"""One inner step: gradients of a batch, worked through in pieces if asked, then its optimiser.
 
 The same code runs on one device and on many: where the state and the batch were put decides, and
 XLA follows.
@@ -14,7 +14,8 @@ import optax
 
 from dipaco.inner.absent import freeze_absent, rows_of
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
+from dipaco.inner.optimizer import mean_gradient as running_mean
 from dipaco.inner.state import PathState
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
@@ -71,7 +72,7 @@ def make_step(
     gradients are added. The result equals the whole batch's up to rounding, and takes the memory of
     one piece. `state_shardings` are the places of the old state on a mesh, and of the new one.
     """
-    optimizer, mean_gradient = adamw(settings), gradient_function(loss_fn, settings)
+    optimizer, mean_gradient = make_optimizer(settings), gradient_function(loss_fn, settings)
 
     def step(state: PathState, batch: Batch, learning_rate: jax.Array):
         gradient, metrics = mean_gradient(state.parts, batch)
@@ -137,7 +138,7 @@ def make_update(
     """Compiles `update(state, mean gradient per target, learning_rate) -> state`: the rest of that
     step. The state passed in stays as it was.
     """
-    optimizer = adamw(settings)
+    optimizer = make_optimizer(settings)
     return jax.jit(lambda state, gradient, rate: _descend(optimizer, state, gradient, rate))
 
 
@@ -148,13 +149,11 @@ def make_prediction(
     gradient is not known yet. The running mean of gradients takes its place (SpecTrain, arXiv
     1809.02839).
     """
-    optimizer = adamw(settings)
+    optimizer = make_optimizer(settings)
 
     def predict(state: PathState, rate: jax.Array) -> Any:
-        seen = optax.tree.get(state.optimizer, "count")
-        unbiased = 1.0 / (1.0 - settings.beta1 ** jnp.maximum(seen, 1))
-        mean = jax.tree.map(lambda leaf: unbiased * leaf, optax.tree.get(state.optimizer, "mu"))
-        return _descend(optimizer, state, mean, rate).parts
+        expected = running_mean(settings, state.optimizer)
+        return _descend(optimizer, state, expected, rate).parts
 
     return jax.jit(predict)
 

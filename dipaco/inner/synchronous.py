@@ -1,7 +1,7 @@
 """Synchronous training: the gradients of a module's paths are averaged at every inner step.
 
 The loop that the runtime executes, DiPaCo section 4.5. It is compared with the oracle
-`algorithm/synchronous.py`. Its pieces (weighted sums, the norm that clipping needs, one AdamW step
+`algorithm/synchronous.py`. Its pieces (weighted sums, the norm that clipping needs, one inner step
 of one module) are compiled once for every set of parts that a level owns. Each gradient is added
 once it is computed, so that one path's gradient and one mean per module are in memory.
 """
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw_of_clipped
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
 Tree = Any
@@ -32,14 +32,14 @@ def synchronous_steps(
     steps: Iterable[int],
     clip_norm: float,
 ) -> Iterator[tuple[Modules, Modules]]:
-    """Yields modules and AdamW states after each step, which all paths take together.
+    """Yields modules and optimiser states after each step, which all paths take together.
 
     A path's gradient, made of its modules' means, is clipped as one model's is. A module whose
     paths are clipped differently takes their weighted mean clip.
 
     Args:
       modules: parameters of every module. Donated.
-      states: one AdamW state per module, not per path. Donated.
+      states: one optimiser state per module, not per path. Donated.
       gradient_of: (path, step, parts) -> gradient of the path's mean loss.
       update: (step, parameters, state, gradient, clip) -> (parameters, state), from
         `make_module_update`.
@@ -96,10 +96,10 @@ def squared_norm(gradient: Tree) -> jax.Array:
 
 def make_module_update(settings: InnerSettings) -> Callable[..., tuple[Tree, Tree]]:
     """Compiles `update(parameters, state, gradient, scale, learning_rate) -> (parameters, state)`:
-    a step of AdamW with the gradient times `scale`, which clips it. Parameters and state are given
+    an inner step with the gradient times `scale`, which clips it. Parameters and state are given
     up (donated).
     """
-    optimizer = adamw_of_clipped(settings)
+    optimizer = make_optimizer(settings, is_clipped=True)
 
     def update(parts, state, gradient, scale, learning_rate):
         gradient = jax.tree.map(lambda leaf: leaf * scale, gradient)

@@ -108,6 +108,11 @@ def block_names(config: ModelConfig) -> tuple[str, ...]:
     return tuple(f"block_{index:02d}" for index in range(config.num_layers))
 
 
+def is_block(part: str) -> bool:
+    """Whether a part's name is a block's."""
+    return part.startswith("block_")
+
+
 def part_names(config: ModelConfig) -> tuple[str, ...]:
     """All parts, in the order in which a token passes them."""
     return (
@@ -121,7 +126,7 @@ def part_names(config: ModelConfig) -> tuple[str, ...]:
 def part_parameters(config: ModelConfig) -> dict[str, int]:
     """Number of parameters of each part."""
     table = config.vocab_size * config.d_model
-    counts = dict.fromkeys(block_names(config), _block_matrices(config) + _block_norms(config))
+    counts = dict.fromkeys(block_names(config), block_matrices(config) + _block_norms(config))
     counts = {"embed": table, **counts, "final_norm": config.d_model}
     return counts if config.tied_head else {**counts, "head": table}
 
@@ -142,12 +147,13 @@ def flops_per_token(config: ModelConfig, length: int, *, training: bool = True) 
 
     Source: PaLM (arXiv 2204.02311) appendix B.
     """
-    in_products = config.num_layers * _block_matrices(config) + config.vocab_size * config.d_model
+    in_products = config.num_layers * block_matrices(config) + config.vocab_size * config.d_model
     attention = 4 * config.num_layers * config.num_heads * config.head_size * length
     return (3 if training else 1) * (2 * in_products + attention)
 
 
-def _block_matrices(config: ModelConfig) -> int:
+def block_matrices(config: ModelConfig) -> int:
+    """Parameters of the matrices of one block."""
     query_and_output = 2 * config.num_heads * config.head_size
     key_and_value = 2 * config.kv_heads * config.head_size
     return config.d_model * (query_and_output + key_and_value + 3 * config.d_ff)

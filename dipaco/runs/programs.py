@@ -8,13 +8,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import xxhash
 from jax.experimental import multihost_utils
 
 from dipaco.config import RunConfig
 from dipaco.inner.absent import PRESENT
-from dipaco.inner.optimizer import adamw, adamw_of_clipped
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
 from dipaco.inner.synchronous import make_module_update
@@ -45,7 +44,9 @@ class Programs:
         rules = dataclasses.asdict(config.mesh.rules)
         self._parts_shardings = parts_shardings(config.model, self.mesh, rules)
         self._batch_sharding = batch_sharding(self.mesh, rules)
-        self._optimizer = adamw(config.inner)
+        self._replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        self._optimizer = make_optimizer(config.inner)
+        self._module_optimizer = make_optimizer(config.inner, is_clipped=True)
 
     def initial_parts(self) -> Any:
         """Parameters of a model that has not been trained, from the run's seed."""
@@ -58,11 +59,11 @@ class Programs:
         return state_like(self.config.model, self._optimizer)
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
-        """A path's state on the mesh. Without an optimizer state, AdamW starts at zero."""
+        """A path's state on the mesh. Without an optimizer state, it starts at zero."""
         return put(self.on_host(parts, optimizer_state, step), self._state_shardings)
 
     def on_host(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
-        """A path's state in NumPy arrays. Without an optimizer state, AdamW starts at zero."""
+        """A path's state in NumPy arrays. Without an optimizer state, it starts at zero."""
         if optimizer_state is None:
             optimizer_state = jax.tree.map(
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.optimizer
@@ -71,9 +72,8 @@ class Programs:
 
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""
-        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
         shardings = {
-            name: replicated if name == PRESENT else self._batch_sharding for name in batch
+            name: self._replicated if name == PRESENT else self._batch_sharding for name in batch
         }
         return put(batch, shardings)
 
@@ -85,15 +85,8 @@ class Programs:
 
     @functools.cached_property
     def _state_shardings(self) -> PathState:
-        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-        optimizer = optax.tree_map_params(
-            self._optimizer,
-            lambda _, sharding: sharding,
-            self.state_like.optimizer,
-            self._parts_shardings,
-            transform_non_params=lambda _: replicated,
-        )
-        return PathState(self._parts_shardings, optimizer, replicated)
+        optimizer = _beside(self._parts_shardings, self.state_like.optimizer, self._replicated)
+        return PathState(self._parts_shardings, optimizer, self._replicated)
 
     @functools.cached_property
     def step(self) -> Any:
@@ -111,29 +104,35 @@ class Programs:
         return make_module_update(self.config.inner)
 
     def module_state_like(self, parts: Any) -> Any:
-        """Shapes and types of the AdamW state of a module whose paths step together."""
+        """Shapes and types of the optimiser state of a module whose paths step together."""
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parts)
-        return jax.eval_shape(adamw_of_clipped(self.config.inner).init, like)
+        return jax.eval_shape(self._module_optimizer.init, like)
 
     def place_module(self, parts: Any, optimizer_state: Any | None) -> tuple[Any, Any]:
-        """A module and its AdamW state on the mesh. Without a state, it starts at zero."""
+        """A module and its optimiser state on the mesh. Without a state, it starts at zero."""
         like = self.module_state_like(parts)
         if optimizer_state is None:
             optimizer_state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
         shardings = {name: self._parts_shardings[name] for name in parts}
-        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-        of_state = optax.tree_map_params(
-            adamw_of_clipped(self.config.inner),
-            lambda _, sharding: sharding,
-            like,
-            shardings,
-            transform_non_params=lambda _: replicated,
-        )
+        of_state = _beside(shardings, like, self._replicated)
         return jax.device_put(parts, shardings), jax.device_put(optimizer_state, of_state)
 
     def _loss(self) -> LossFn:
         config, rows_sharding = self.config, self._batch_sharding if self.mesh.size > 1 else None
         return path_loss(config.model, config.inner, rows_sharding, self._loss_rule())
+
+
+def _beside(shardings: Any, state: Any, otherwise: Any) -> Any:
+    """For each leaf of an optimiser's state the sharding of the parameter that it belongs to, whose
+    path ends its own. Leaves that belong to none, such as a count, get `otherwise`.
+    """
+    of_parameters = dict(jax.tree_util.tree_leaves_with_path(shardings))
+
+    def place(path: tuple[Any, ...], _: Any) -> Any:
+        ends = (path[start:] for start in range(len(path)))
+        return next((of_parameters[end] for end in ends if end in of_parameters), otherwise)
+
+    return jax.tree_util.tree_map_with_path(place, state)
 
 
 def _key(seed: int) -> jax.Array:

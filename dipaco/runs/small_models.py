@@ -16,7 +16,7 @@ from dipaco.data.shards import hold_out
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_tokens
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw, learning_rates
+from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token
@@ -116,7 +116,7 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
     )
     step = noting_progress(make_step(path_loss(model, inner), inner))
     parts = jax.device_get(initialise(model, jax.random.key(run.seed_for("small_models"))))
-    first = jax.device_get(fresh(parts, adamw(inner)))
+    first = jax.device_get(fresh(parts, make_optimizer(inner)))
 
     def learn(states: list[PathState], path_N: np.ndarray, each: int) -> list[PathState]:
         rates = learning_rates(inner, total, each * FIT.steps, FIT.steps)

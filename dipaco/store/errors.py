@@ -11,6 +11,10 @@ class ObjectDamaged(DipacoError):
     """{file} is not what was written: {problem}. Restore it from a copy of the run folder; nothing was read from it."""
 
 
+class StateDiffers(DipacoError):
+    """{file} holds the state of another optimiser or model: {values:,} values, where this one has {expected:,}. Give `inner.optimizer` and `model` as they were; nothing was read from it."""
+
+
 class BadRun(DipacoError):
     """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
 

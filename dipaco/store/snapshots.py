@@ -30,7 +30,7 @@ import numpy as np
 from dipaco import trees
 from dipaco.errors import NotWritable
 from dipaco.receipt import Receipt
-from dipaco.store.errors import ObjectDamaged
+from dipaco.store.errors import ObjectDamaged, StateDiffers
 from dipaco.store.objects import Objects
 
 SMALL_BYTES = 256 << 10  # leaves of fewer are put together
@@ -67,6 +67,7 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
 
     Raises:
       ObjectMissing, ObjectDamaged.
+      StateDiffers: it is whole, and of another optimiser or model.
     """
     _quiet()
     folder = objects.folder(receipt.name)
@@ -90,7 +91,10 @@ def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
     }
     try:
         with _plainly_named(folder) as named, _checkpointer() as checkpointer:
+            _check_fits(checkpointer, named, template)
             arrays = checkpointer.restore(named, template)
+    except StateDiffers as error:
+        raise StateDiffers(**{**error.values, "file": folder}) from None
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         problem = str(error).partition("\n")[0][:200]
         raise ObjectDamaged(file=folder, name=name, problem=problem) from error
@@ -99,6 +103,18 @@ def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
         problem = f"its digest is {trees.digest(leaves)}, not {digest}"
         raise ObjectDamaged(file=folder, name=name, problem=problem)
     return jax.tree.unflatten(structure, [leaves[key] for key in sorted(leaves)])
+
+
+def _check_fits(checkpointer: Any, folder: Path, template: Mapping[str, Any]) -> None:
+    """Raises `StateDiffers` unless the arrays in the folder have the shapes of the template."""
+    written = checkpointer.metadata(folder).item_metadata.tree
+    found, wanted = (
+        {array: tuple(each.shape) for array, each in arrays.items()}
+        for arrays in (written, template)
+    )
+    if found != wanted:
+        values, expected = (sum(map(math.prod, shapes.values())) for shapes in (found, wanted))
+        raise StateDiffers(file=folder, values=values, expected=expected)
 
 
 def _checkpointer() -> Any:

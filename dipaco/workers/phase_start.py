@@ -147,7 +147,7 @@ def first_base_parts(run: Run) -> dict[str, Any]:
 class Carried(NamedTuple):
     """State that a path carries from phase to phase. It is the path's own, and is never reset."""
 
-    optimizer: Any | None = None  # AdamW's state, None: a fresh one
+    optimizer: Any | None = None  # the optimiser's state, None: a fresh one
     residual: Any | None = None  # the part that earlier messages could not hold
     own: Any | None = None  # its parameters after the phase before, if it may go ahead
 

@@ -10,7 +10,7 @@ import pytest
 
 from dipaco import trees
 from dipaco.algorithm import synchronous
-from dipaco.inner.optimizer import adamw_of_clipped
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.step import gradient_function
 from dipaco.inner.synchronous import make_module_update, synchronous_steps
 from dipaco.outer.gradient import path_weights
@@ -38,7 +38,7 @@ def train_synchronously(topology, *, clip_norm=1e6, documents=None, batch=batch_
     compiled = make_module_update(settings)
     mean_gradient = jax.jit(gradient_function(loss_fn, settings))
     modules = jax.tree.map(jnp.array, start(topology))
-    optimizer = adamw_of_clipped(settings)
+    optimizer = make_optimizer(settings, is_clipped=True)
     *_, modules = synchronous.train(
         topology,
         modules,
@@ -123,7 +123,7 @@ def test_the_loop_of_the_runtime_gives_the_bits_of_the_oracle(topology, clip_nor
     documents = [3, 1, 4, 1][: topology.num_paths]
     compiled = make_module_update(settings)
     mean_gradient = jax.jit(gradient_function(loss_fn, settings))
-    optimizer = adamw_of_clipped(settings)
+    optimizer = make_optimizer(settings, is_clipped=True)
 
     def gradient_of(path, step, parts):
         return mean_gradient(parts, batch_of(path, step))[0]

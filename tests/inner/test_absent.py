@@ -9,7 +9,7 @@ import pytest
 
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.state import fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig
@@ -53,7 +53,7 @@ def step_of(model=MODEL, **inner):
 
 
 def two_steps(present_V, seed=0, model=MODEL, **inner):
-    state = fresh(jax.tree.map(jax.numpy.copy, parts_of(model)), adamw(INNER))
+    state = fresh(jax.tree.map(jax.numpy.copy, parts_of(model)), make_optimizer(INNER))
     for number in range(2):
         batch = batch_of(present_V, seed + number)
         state, metrics = step_of(model, **inner)(state, batch, RATE)
@@ -79,13 +79,15 @@ def test_frozen_rows_do_not_move_and_others_move_as_if_the_rest_had_no_gradient(
     # They stay in the softmax: the first loss is the plain one.
     first, of_first = gradient_of(batch_of(None))
     metrics = step_of()(
-        fresh(jax.tree.map(jax.numpy.copy, before), adamw(INNER)), batch_of(PRESENT_V), RATE
+        fresh(jax.tree.map(jax.numpy.copy, before), make_optimizer(INNER)),
+        batch_of(PRESENT_V),
+        RATE,
     )[1]
     assert float(metrics.loss * metrics.targets) == pytest.approx(first, rel=1e-6)
     # The whole gradient is clipped without them.
     of_head = of_first["head"]["kernel"]
     plain = step_of()(
-        fresh(jax.tree.map(jax.numpy.copy, before), adamw(INNER)), batch_of(None), RATE
+        fresh(jax.tree.map(jax.numpy.copy, before), make_optimizer(INNER)), batch_of(None), RATE
     )[1]
     left_out = np.square(of_head[:, ~PRESENT_V] / float(plain.targets)).sum()
     assert float(metrics.gradient_norm) ** 2 == pytest.approx(
@@ -115,7 +117,7 @@ def test_a_permutation_of_the_tokens_permutes_the_result():
     got, expected = (
         jax.device_get(
             step(
-                fresh(jax.tree.map(jax.numpy.array, of), adamw(INNER)),
+                fresh(jax.tree.map(jax.numpy.array, of), make_optimizer(INNER)),
                 {**rows, PRESENT: present_V},
                 RATE,
             )[0].parts

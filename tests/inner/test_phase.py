@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dipaco.errors import Diverged
-from dipaco.inner.optimizer import adamw, learning_rates
+from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.phase import run_phase
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import StepMetrics, make_step
@@ -21,7 +21,7 @@ def step(loss_fn, settings):
 @pytest.fixture
 def start(parts, settings):
     """A path at its first step; a new one each time, since a step gives its state up."""
-    return lambda: fresh(jax.tree.map(jax.numpy.copy, parts), adamw(settings))
+    return lambda: fresh(jax.tree.map(jax.numpy.copy, parts), make_optimizer(settings))
 
 
 def train(state, step, batches, settings, first, count):
@@ -42,7 +42,7 @@ def test_two_phases_of_four_steps_are_one_of_eight_bit_for_bit(step, start, batc
 def test_the_adamw_state_matters_so_it_must_never_be_reset(step, start, batches, settings):
     """Guards the law above: with AdamW state reset, the second phase ends differently."""
     first = train(start(), step, batches, settings, 0, 4)
-    forgetful = fresh(jax.tree.map(jax.numpy.copy, first.state.parts), adamw(settings))
+    forgetful = fresh(jax.tree.map(jax.numpy.copy, first.state.parts), make_optimizer(settings))
     kept = train(first.state, step, batches, settings, 4, 4)
     reset = train(forgetful, step, batches, settings, 4, 4)
     difference = kept.state.parts["w"]["kernel"] - reset.state.parts["w"]["kernel"]

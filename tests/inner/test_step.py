@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from dipaco.inner import optimizer
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.state import fresh
 from dipaco.inner.step import make_step
 
 
 def stepped(loss_fn, settings, parts, batch, rate=0.1):
-    state = fresh(jax.tree.map(jax.numpy.copy, parts), adamw(settings))
+    state = fresh(jax.tree.map(jax.numpy.copy, parts), make_optimizer(settings))
     state, metrics = make_step(loss_fn, settings)(state, batch, np.float32(rate))
     return jax.device_get(state), jax.device_get(metrics)
 
@@ -72,7 +72,7 @@ def test_the_rate_is_an_argument_so_one_program_serves_every_schedule(
     step = make_step(loss_fn, settings)
     for rate in (0.1, 0.2, 0.0):
         step(
-            fresh(jax.tree.map(jax.numpy.copy, parts), adamw(settings)),
+            fresh(jax.tree.map(jax.numpy.copy, parts), make_optimizer(settings)),
             next(batches()),
             np.float32(rate),
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.state import fresh as fresh_state
 from dipaco.inner.step import make_step
 from dipaco.routing import token_router as within
@@ -81,7 +81,7 @@ def test_a_router_begins_without_a_preference_and_learns_which_path_follows_whic
 
     settings = InnerSettings(batch_size=16, weight_decay=0.0, warmup_steps=0)
     step = make_step(functools.partial(within.loss, hidden_of), settings)
-    state = fresh_state(jnp_tree(params), adamw(settings))
+    state = fresh_state(jnp_tree(params), make_optimizer(settings))
     batch = {"tokens": tokens, "targets": best[tokens], "is_target": np.ones((16, 12), bool)}
     losses = []
     for _ in range(150):

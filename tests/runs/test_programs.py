@@ -42,10 +42,10 @@ def batch_of(seed: int, lengths_B: np.ndarray) -> dict[str, np.ndarray]:
 
 @functools.cache
 def three_steps(
-    mesh: MeshConfig, saving: tuple = (), *, uneven: bool = False
+    mesh: MeshConfig, settings: tuple = (), *, uneven: bool = False
 ) -> tuple[dict, list[float], jax.Array]:
     """Of full rows, or of rows of 8, 16, ... tokens, so that pieces of a batch count unequally."""
-    inner = dataclasses.replace(CONFIG.inner, **dict(saving))
+    inner = dataclasses.replace(CONFIG.inner, **dict(settings))
     programs = Programs(dataclasses.replace(CONFIG, mesh=mesh, inner=inner))
     state = programs.place(programs.initial_parts(), None, 0)
     lengths_B = np.arange(8, 72, 8) if uneven else np.full(8, 64)
@@ -65,9 +65,11 @@ def three_steps(
         pytest.param(MeshConfig(fsdp=-1), id="fully sharded", marks=pytest.mark.slow),
     ],
 )
-def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
-    parts, losses, _ = three_steps(MeshConfig())
-    sharded_parts, sharded_losses, weight = three_steps(mesh)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_training_steps_on_eight_devices_equal_those_on_one(mesh, optimizer):
+    settings = (("optimizer", optimizer),)
+    parts, losses, _ = three_steps(MeshConfig(), settings)
+    sharded_parts, sharded_losses, weight = three_steps(mesh, settings)
     np.testing.assert_allclose(losses, sharded_losses, rtol=1e-5)
     # AdamW divides by the square root of tiny second moments, so parameters are a little further
     # apart: of three steps of 1e-2 each.

@@ -14,13 +14,13 @@ from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import DiskFull
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.inner.optimizer import make_optimizer
+from dipaco.store.errors import ObjectDamaged, ObjectMissing, StateDiffers
 from dipaco.store.objects import Objects
 from dipaco.store.snapshots import SMALL_BYTES, load_snapshot, save_snapshot
 from dipaco.store.verification import UNSENT
 
-OPTIMIZER = adamw(InnerSettings())
+OPTIMIZER = make_optimizer(InnerSettings())
 NAME = "snapshots/modular/0003/000002-1"
 
 
@@ -75,6 +75,18 @@ def test_small_leaves_are_side_by_side_and_come_back_in_their_shapes(objects):
     written = json.loads((objects.folder(NAME) / "_METADATA").read_text())
     names = [each["key_metadata"][0]["key"] for each in written["tree_metadata"].values()]
     assert sorted(names) == ["0004", "small_bfloat16", "small_float32", "small_int32"]
+
+
+@pytest.mark.parametrize(("saved", "wanted"), [("adamw", "muon"), ("muon", "adamw")])
+def test_the_state_of_another_optimiser_is_refused_and_not_called_damaged(objects, saved, wanted):
+    def state(name):
+        parts = {"block_00": {"query": np.ones((8, 8), np.float32)}}
+        return make_optimizer(InnerSettings(optimizer=name)).init(parts)
+
+    receipt = save_snapshot(objects, NAME, state(saved))
+    with pytest.raises(StateDiffers, match=r"another optimiser.*`inner\.optimizer`"):
+        load_snapshot(objects, receipt, jax.eval_shape(lambda: state(wanted)))
+    load_snapshot(objects, receipt, jax.eval_shape(lambda: state(saved)))
 
 
 def test_leaves_of_other_shapes_but_as_many_values_are_refused(objects):

@@ -12,7 +12,7 @@ import numpy as np
 
 from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw, learning_rates
+from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.state import fresh
 from dipaco.inner.step import gradient_function, make_prediction, make_step, make_update
 from dipaco.model.config import ModelConfig
@@ -57,7 +57,7 @@ def batch_of(step):
 @functools.cache
 def first_state():
     parts = jax.device_get(initialise(MODEL, jax.random.key(0)))
-    return jax.device_get(fresh(parts, adamw(INNER)))
+    return jax.device_get(fresh(parts, make_optimizer(INNER)))
 
 
 def loss_of(parts, batch):

@@ -9,7 +9,7 @@ import optax
 
 from dipaco import trees
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.phase import run_phase
 from dipaco.inner.state import PathState
 from dipaco.inner.step import make_step
@@ -51,7 +51,9 @@ STEP = make_step(loss_fn, INNER)
 
 def train_path(path, phase, parts, carried):
     """Lines 5-10 of Algorithm 1, by the room `inner`."""
-    optimizer, step = (adamw(INNER).init(parts), jnp.int32(0)) if carried is None else carried
+    optimizer, step = (
+        (make_optimizer(INNER).init(parts), jnp.int32(0)) if carried is None else carried
+    )
     state = jax.tree.map(jnp.array, PathState(parts, optimizer, step))
     batches = (batch_of(path, number) for number in itertools.count(phase * TAU))
     state = run_phase(state, batches, np.full(TAU, RATE, np.float32), STEP).state

@@ -46,6 +46,7 @@ def _quick_files():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "draw_report", lambda report, file: file.write_bytes(b"a picture"))
         patch.setattr(snapshots, "_checkpointer", lambda: contextlib.nullcontext(PlainFiles()))
+        patch.setattr(snapshots, "_check_fits", lambda *_: None)
         yield
 
 

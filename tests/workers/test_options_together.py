@@ -18,18 +18,18 @@ from dipaco.runs import small_models
 # Modules, own rule, and options with the number of their value: in pairs, every pair that fits.
 ROWS = """
 flat_moe; router; codec=2 delay=2 rescale_by_fan_in=1 weigh_by_documents=1 router=1 alternations=2
-    rule=2 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1
+    rule=2 optimizer=1 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1
 2x2; path loss; path_share=1 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 overlap=1
-    absent_tokens=1 accumulation=1 base=1
+    optimizer=1 absent_tokens=1 accumulation=1 base=1
 2x2; router; rescale_by_fan_in=1 weigh_by_documents=1 synchronous=1 router=1 overlap=1 base=1
-    slices=1 sent_snapshots=1
+    optimizer=1 slices=1 sent_snapshots=1
 2x2; none; codec=5 quorum=1 rescale_by_fan_in=1 rule=2 overlap=1 hold_out=1 absent_tokens=1 base=1
     slices=1 sent_snapshots=1
 one_path; none; synchronous=1 rule=1 accumulation=1 rematerialise=1 loss_chunks=1
 2x2; none; quorum=1 delay=1 vocabulary_rows=1 router=3 alternations=1 overlap=1 hold_out=1
     accumulation=1 rematerialise=1 loss_chunks=1 base=1
 tied_head; none; codec=4 quorum=1 delay=2 vocabulary_rows=1 rescale_by_fan_in=1 alternations=2
-    rule=1 overlap=1 hold_out=1 accumulation=1 rematerialise=1 base=1 slices=1
+    rule=1 overlap=1 optimizer=1 hold_out=1 accumulation=1 rematerialise=1 base=1 slices=1
 grid_with_private_parts; outer step; codec=1 quorum=1 weigh_by_documents=1 alternations=1 overlap=1
     hold_out=1 absent_tokens=1 accumulation=1 rematerialise=1 loss_chunks=1 slices=1
     sent_snapshots=1

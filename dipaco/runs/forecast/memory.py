@@ -1,7 +1,7 @@
 """Memory and operations that a worker needs, computed from the config alone.
 
-Parameters, their gradients and AdamW's state are exact. Activations are what the backward pass
-reads again, counted block by block. They are within a quarter of what `tools/bench_memory.py`
+Parameters, their gradients and the optimiser's state are exact. Activations are what the backward
+pass reads again, counted block by block. They are within a quarter of what `tools/bench_memory.py`
 measured for a path of the paper's size. Programs, compiler and libraries (about 1 GB) are left out.
 """
 
@@ -9,7 +9,12 @@ import math
 
 from dipaco.config import RunConfig
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
-from dipaco.runs.forecast.traffic import ADAMW_VALUES, VALUE_BYTES, codec_for, module_parameters
+from dipaco.runs.forecast.traffic import (
+    VALUE_BYTES,
+    codec_for,
+    module_parameters,
+    optimizer_bytes,
+)
 
 OUTER_SIZES = 3  # An outer step holds three copies of its module (`outer/step.py`).
 ACTIVATIONS = "activations, roughly"
@@ -21,7 +26,7 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
     memory = {
         "parameters": size,
         "gradient": size * (2 if config.inner.accumulation_steps > 1 else 1),
-        "AdamW's state": ADAMW_VALUES * size,
+        "optimiser's state": optimizer_bytes(config.model, config.inner.optimizer),
         "modules as the phase began": size,
         ACTIVATIONS: activation_bytes(config),
     }

@@ -12,13 +12,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.model.config import num_parameters, part_parameters
+from dipaco.model.config import (
+    ModelConfig,
+    block_matrices,
+    num_parameters,
+    part_parameters,
+)
 from dipaco.outer.compress import Codec, codec_named
 from dipaco.outer.config import CodecName
 from dipaco.topology import ModuleId
 
-VALUE_BYTES = 4  # Parameters, AdamW's state and outer states are stored as float32.
-ADAMW_VALUES = 2  # AdamW keeps two moments of each parameter.
+VALUE_BYTES = 4  # Parameters, inner and outer states are stored as float32.
 # Orbax compresses a snapshot, the more zeros it holds the better. Measured shares: 0.8 for 0.1 M
 # parameters after few steps, 0.85 to 0.93 for 0.84 M, 0.96 for 10 M.
 SNAPSHOT_SHARE = 0.9
@@ -122,9 +126,16 @@ def module_parameters(config: RunConfig) -> dict[str, int]:
 
 
 def snapshot_bytes(config: RunConfig, codec: Codec) -> float:
-    """Bytes of a path's snapshot: AdamW's moments, the codec's residual, its own parameters."""
+    """Bytes of a path's snapshot: the optimiser's, the codec's residual, its own parameters."""
     others = codec.is_lossy + (config.outer.delay > 0)
-    return SNAPSHOT_SHARE * VALUE_BYTES * num_parameters(config.model) * (ADAMW_VALUES + others)
+    whole = VALUE_BYTES * num_parameters(config.model)
+    return SNAPSHOT_SHARE * (optimizer_bytes(config.model, config.inner.optimizer) + others * whole)
+
+
+def optimizer_bytes(model: ModelConfig, optimizer: str) -> int:
+    """Bytes of an inner optimiser's state: two moments of each parameter, but one where Muon is."""
+    of_muon = model.num_layers * block_matrices(model) if optimizer == "muon" else 0
+    return VALUE_BYTES * (2 * num_parameters(model) - of_muon)
 
 
 def codec_for(

@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import make_optimizer
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import make_gradient, make_prediction, make_update, path_loss
 from dipaco.model.config import ModelConfig, num_parameters
@@ -90,7 +90,7 @@ class Compute:
     @functools.cached_property
     def state_like(self) -> PathState:
         """Shapes and types of a path's state."""
-        return state_like(self.settings.model, adamw(self.settings.inner))
+        return state_like(self.settings.model, make_optimizer(self.settings.inner))
 
     @functools.cached_property
     def _unravel(self) -> Any:

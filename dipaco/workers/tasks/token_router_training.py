@@ -22,7 +22,7 @@ from dipaco.control.planning.tasks import Claim
 from dipaco.data.windows import first_tokens
 from dipaco.errors import Diverged
 from dipaco.inner.config import InnerSettings
-from dipaco.inner.optimizer import adamw, learning_rates
+from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.phase import run_phase
 from dipaco.inner.state import fresh as fresh_state
 from dipaco.inner.step import make_step
@@ -84,7 +84,7 @@ def trained(
     on_step: OnPathStep,
     should_stop: Callable[[], bool],
 ) -> tuple[BestRouter, float]:
-    """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also returns
+    """Fine-tunes the base model on the router's documents, with the paths' optimiser. Also returns
     the seconds of the steps that an earlier worker took.
 
     Args:
@@ -159,7 +159,7 @@ def _begun(run: Run, inner: InnerSettings) -> _Progress:
     """The router where an earlier worker stopped, or at the start."""
     config = run.config
     params = token_router.fresh(run.base_parts(), config.model.d_model, config.num_paths)
-    state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
+    state = fresh_state(jax.tree.map(jnp.array, params), make_optimizer(inner))
     kept = BestRouter(params, np.asarray(math.inf, np.float32), np.asarray(0, np.int32))
     partial = run.ledger.facts.partial_snapshot("", 0, 0)
     if partial is None:
