@@ -323,7 +323,7 @@ def test_an_empty_list_is_written_with_parentheses():
         ("inner.steps.more=1", r"`inner\.steps\.more` is not a setting\. Did you mean"),
         ("mesh.rules.batches=data", r"Did you mean `mesh\.rules\.batch`\?"),
         ("zebra=1", "`dipaco config show CONFIG` lists them all"),
-        ("inner=1", r"It is a group; set one of inner\.steps, inner\.batch_size"),
+        ("inner=1", r"It is a group; set one of inner\.optimizer, inner\.steps"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_right_one(text, hint):

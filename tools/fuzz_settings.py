@@ -66,6 +66,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "outer.codec=int4",
         "outer.codec=sparse2 outer.momentum=0 outer.sparse_places=128",
         "outer.codec=turns2 outer.momentum=0 outer.turns=2",
+        "outer.codec=int2",
     ),
     "path_share": ("", "outer.path_share=0.75", "outer.path_share=0.5"),
     "quorum": ("", "outer.quorum=0.5 outer.grace_seconds=0"),

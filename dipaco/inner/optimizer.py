@@ -88,7 +88,10 @@ def mean_gradient(settings: InnerSettings, state: Any) -> Any:
     if settings.optimizer == "adamw":
         return of_adamw
     of_muon = mean(optax.tree.get(state, "trace"), MUON_MOMENTUM, 1.0 - MUON_MOMENTUM)
-    is_elsewhere = lambda leaf: isinstance(leaf, optax.MaskedNode)  # noqa: E731
+
+    def is_elsewhere(leaf: Any) -> bool:
+        return isinstance(leaf, optax.MaskedNode)
+
     return jax.tree.map(
         lambda one, other: other if is_elsewhere(one) else one,
         of_adamw,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco import trees
-from dipaco.outer.codecs import int4
+from dipaco.outer.codecs import int2, int4
 from dipaco.outer.codecs.contract import Codec, Tree
 from dipaco.outer.codecs.rounded import BFLOAT16, INT8, PLAIN
 from dipaco.outer.codecs.sparse2 import sparse2
@@ -28,7 +28,7 @@ from dipaco.outer.config import CodecName, OuterSettings
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.vocabulary import put_rows, take_rows
 
-WITHOUT_SETTINGS = {codec.name: codec for codec in (PLAIN, BFLOAT16, INT8, int4.CODEC)}
+WITHOUT_SETTINGS = {codec.name: codec for codec in (PLAIN, BFLOAT16, INT8, int4.CODEC, int2.CODEC)}
 
 
 class EncodedContribution(NamedTuple):

@@ -9,7 +9,7 @@ from dipaco.errors import BadSetting
 from dipaco.settings import Natural, NotNegative, Positive, check_values
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
-CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2", "turns2"]  # codecs/
+CodecName = Literal["none", "bfloat16", "int8", "int4", "int2", "sparse2", "turns2"]  # codecs/
 CODECS = get_args(CodecName)
 PARTLY = ("sparse2", "turns2")  # codecs that send few values of a contribution
 

@@ -15,14 +15,15 @@ from dipaco.outer.errors import BadEncoding, NotFinite
 
 # Largest error of a value, as a share of the largest value that it shares a scale with: half a step
 # of the grid, and float32's own rounding. int4 rounds to powers of two of a scale that is up to 4.5
-# % off, and sparse2 and turns2 may not send a value at all.
-ERROR_BOUND = {"none": 0.0, "bfloat16": 2.0**-8, "int8": 0.5 / 127, "int4": 0.27}
+# % off, int2 to the nearer of two means, and sparse2 and turns2 may not send a value at all.
+ERROR_BOUND = {"none": 0.0, "bfloat16": 2.0**-8, "int8": 0.5 / 127, "int4": 0.27, "int2": 0.95}
 ERROR_BOUND |= {"sparse2": 1.0, "turns2": 1.0}
 BITS = {
     "none": 32,
     "bfloat16": 16,
     "int8": 8.125,
     "int4": 4.031,
+    "int2": 2.031,
     "sparse2": 0.2227,
     "turns2": 0.2257,
 }
@@ -89,7 +90,7 @@ def test_a_message_has_the_bits_that_its_codec_states(name):
     gradient = trees.unflatten({n: np.ones(shape, np.float32) for n, shape in shapes.items()})
     stated = sum(codec(name).leaf_bits(leaf, shape) for leaf, shape in shapes.items())
     counted = 8 * trees.num_bytes(codec(name).encode(gradient))
-    assert counted - stated == (32 if name in ("int4", "sparse2", "turns2") else 0)  # the checksum
+    assert counted - stated == (32 if name in ("int4", "int2", "sparse2", "turns2") else 0)  # the checksum
     assert codec(name).bits_per_value == pytest.approx(BITS[name], abs=1e-3)
     assert codec(name).leaf_bits("w", (LARGE, LARGE)) >= BITS[name] * LARGE**2 - LARGE
 
