@@ -5,7 +5,7 @@ bits: the quickstart's four paths and as many steps in all, beside one dense mod
 
 Rows are called `WHAT INNER RATE OUTER PHASESxSTEPS CODEC`, without what is the commonest: `mean`
 (outer rate 1, no momentum, no root of the fan-in), 20 phases of 5 steps, float32. `root` keeps the
-root of the fan-in (as published), `0.7/0.9` is DiLoCo's outer step, `0.7/0.5` what Muon is used
+root of the fan-in (as published), `nesterov 0.9` is DiLoCo's outer step (rate 0.7), `nesterov 0.5` what Muon is used
 with elsewhere. The rate is also that of the base model.
 """
 
@@ -22,8 +22,8 @@ MEAN = OuterSettings(
 OUTERS = {
     "mean": MEAN,
     "root": dataclasses.replace(MEAN, rescale_by_fan_in=True),
-    "0.7/0.9": dataclasses.replace(MEAN, learning_rate=0.7, momentum=0.9),
-    "0.7/0.5": dataclasses.replace(MEAN, learning_rate=0.7, momentum=0.5),
+    "nesterov 0.9": dataclasses.replace(MEAN, learning_rate=0.7, momentum=0.9),
+    "nesterov 0.5": dataclasses.replace(MEAN, learning_rate=0.7, momentum=0.5),
 }
 INNERS = {"muon": (12e-3, 24e-3, 48e-3), "adamw": (3e-3, 6e-3, 12e-3)}
 BEST = {"muon": 24e-3, "adamw": 6e-3}
@@ -45,7 +45,7 @@ def sweep() -> dict[str, RunConfig]:
                 if (outer, phases) != ("mean", 20):
                     name = f"2x2 {inner} {rate:g} {outer} {phases}x{STEPS // phases}"
                     rows[name] = paths(inner, rate, outer, phases)
-    for outer in ("mean", "0.7/0.9", "0.7/0.5"):
+    for outer in ("mean", "nesterov 0.9", "nesterov 0.5"):
         diloco = dataclasses.replace(published.diloco(), outer=OUTERS[outer])
         rows[f"diloco muon {BEST['muon']:g} {outer}"] = trained(diloco, "muon", BEST["muon"], 20)
     for codec in ("int4", "int2", "turns2", "sparse2"):
