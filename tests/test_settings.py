@@ -268,7 +268,7 @@ def test_a_setting_is_explained_with_its_type_default_value_and_sentence(capsys)
     )
     said = explained(capsys, "--explain", "outer.codec")
     assert said.startswith(
-        "outer.codec = none one of none, bfloat16, int8, int4, sparse2, turns2; default none"
+        "outer.codec = none one of none, bfloat16, int8, int4, int2; default none"
     )
 
 

@@ -26,7 +26,7 @@ from support.scratch import scratch
 
 from dipaco.config import RunConfig
 from dipaco.model.config import num_parameters
-from dipaco.outer.config import CODECS, PARTLY
+from dipaco.outer.config import CODECS
 from dipaco.overrides import load_config
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
@@ -90,14 +90,13 @@ def config_of(options: argparse.Namespace, name: str) -> RunConfig:
     toy = load_config(TOY)
     levels = [dataclasses.replace(level, experts=options.experts) for level in toy.topology.levels]
     width = options.width
-    step = {"learning_rate": 1.0, "momentum": 0.0} if name in PARTLY else {}  # all that they take
     return dataclasses.replace(
         toy,
         model=dataclasses.replace(toy.model, d_model=width, d_ff=3 * width // 2),
         topology=Topology(levels=tuple(levels)),
         phases=options.phases + 1,  # the last snapshot is sent in any case
         inner=dataclasses.replace(toy.inner, steps=2),
-        outer=dataclasses.replace(toy.outer, codec=name, **step),
+        outer=dataclasses.replace(toy.outer, codec=name),
         evaluation=dataclasses.replace(toy.evaluation, every_phases=options.phases + 1),
         retention=dataclasses.replace(
             toy.retention, contributions=2, send_snapshots_every=options.send_snapshots_every

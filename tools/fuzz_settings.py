@@ -64,8 +64,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "outer.codec=bfloat16",
         "outer.codec=int8",
         "outer.codec=int4",
-        "outer.codec=sparse2 outer.momentum=0 outer.sparse_places=128",
-        "outer.codec=turns2 outer.momentum=0 outer.turns=2",
         "outer.codec=int2",
     ),
     "path_share": ("", "outer.path_share=0.75", "outer.path_share=0.5"),

@@ -13,7 +13,7 @@ result must equal an undisturbed run bit for bit.
         --store s3
         two of three snapshots stay on the machine that made them
     python tools/storm.py --only "SIGKILL,contribution: NaN" --page storm.html
-    python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
+    python tools/storm.py --set outer.codec=int2
     python tools/storm.py --config configs/tiny_16x16.py --workers 8 --replay --faults 2 \
         --only SIGKILL --task-seconds 20
         256 paths with private parts

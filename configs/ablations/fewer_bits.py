@@ -1,20 +1,15 @@
-"""What contributions in fewer bits cost in quality: float32, int8, int4, and sparse2 with 128 and
-64 of 4,096 values, and turns2 that sends every value once in nine and in five phases.
+"""What contributions in fewer bits cost in quality: float32, int8, int4 and int2.
 
     dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --seeds 0 --jobs 2 --only \\
-        "float32 phases 40" "int8 phases 40" "int4 phases 40" "sparse2 128 phases 40" \\
-        "sparse2 64 phases 40" "turns2 9 phases 40"
+        "float32 phases 40" "int8 phases 40" "int4 phases 40" "int2 phases 40"
     python tools/codec_curve.py runs/fewer_bits --ending "phases 40"
 
 Four paths, 2x2 with everything shared, averaged plainly (outer rate 1, no momentum), rows of the
 vocabulary by holders; size, text, base model and router of `reproduction.py`, phases of 50 steps. A
 row is called after its codec and its phases: 5, 10, 20 or 40, `--only` picks. Every fifth phase is
-evaluated, so a row of 40 is a curve; the second command sets each codec's against float32. In a
-short run error feedback delivers only a part of the way, which is why a row of ten is no judgement
-on `sparse2`. Another dial: `--set inner.learning_rate=0.012`.
+evaluated, so a row of 40 is a curve; the second command sets each codec's against float32.
 
-    dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "float32 tiny" \\
-        "int4 tiny" "sparse2 128 tiny" "sparse2 64 tiny" "turns2 9 tiny" "turns2 5 tiny"
+    dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "* tiny"
     python tools/codec_curve.py runs/fewer_bits --ending tiny
 
 The same in tiny: 20 phases of 20 steps, paths of two layers and a vocabulary of 1,024.
@@ -38,10 +33,7 @@ CODECS = {
     "float32": BY_HOLDERS,
     "int8": dataclasses.replace(BY_HOLDERS, codec="int8"),
     "int4": dataclasses.replace(BY_HOLDERS, codec="int4"),
-    "sparse2 128": dataclasses.replace(BY_HOLDERS, codec="sparse2", sparse_places=128),
-    "sparse2 64": dataclasses.replace(BY_HOLDERS, codec="sparse2", sparse_places=64),
-    "turns2 9": dataclasses.replace(BY_HOLDERS, codec="turns2"),
-    "turns2 5": dataclasses.replace(BY_HOLDERS, codec="turns2", turns=5),
+    "int2": dataclasses.replace(BY_HOLDERS, codec="int2"),
 }
 PHASES = (5, 10, 20, 40)
 TINY = Topology(

@@ -5,8 +5,8 @@ bits: the quickstart's four paths and as many steps in all, beside one dense mod
 
 Rows are called `WHAT INNER RATE OUTER PHASESxSTEPS CODEC`, without what is the commonest: `mean`
 (outer rate 1, no momentum, no root of the fan-in), 20 phases of 5 steps, float32. `root` keeps the
-root of the fan-in (as published), `nesterov 0.9` is DiLoCo's outer step (rate 0.7), `nesterov 0.5` what Muon is used
-with elsewhere. The rate is also that of the base model.
+root of the fan-in (as published), `nesterov 0.9` is DiLoCo's outer step (rate 0.7), `nesterov 0.5`
+what Muon is used with elsewhere. The rate is also that of the base model.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def sweep() -> dict[str, RunConfig]:
     for outer in ("mean", "nesterov 0.9", "nesterov 0.5"):
         diloco = dataclasses.replace(published.diloco(), outer=OUTERS[outer])
         rows[f"diloco muon {BEST['muon']:g} {outer}"] = trained(diloco, "muon", BEST["muon"], 20)
-    for codec in ("int4", "int2", "turns2", "sparse2"):
+    for codec in ("int4", "int2"):
         of_codec = dataclasses.replace(MEAN, codec=codec)
         row = dataclasses.replace(paths("muon", BEST["muon"]), outer=of_codec)
         rows[f"2x2 muon {BEST['muon']:g} {codec}"] = row

@@ -11,7 +11,7 @@ Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipac
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 
 from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.codecs.contract import Codec
-from dipaco.outer.compress import codec_of, encode_rows, own_parameters
+from dipaco.outer.compress import codec_of, encode_rows
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.delay import merge
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
@@ -92,8 +92,7 @@ def train(
       route: called before the first phase and before each of the arm's alternations
         (discriminative routing, section 2.4). `train_path` uses the new shards from then on.
       outer: how modules step and how contributions travel. What a message cannot hold is the
-        path's residual: it is added to the path's next message, or stays in the path's own
-        parameters (`Codec.keeps_own`).
+        path's residual, which is added to its next message.
       outer_rule: steps modules in the place of Nesterov (`outer/own_step.py`).
       takes: the contributions that each outer step takes, where a path may be late (quorum). None:
         all of its own phase. Each contribution is taken once, after it is made, and a step takes
@@ -103,7 +102,7 @@ def train(
         takes `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and
         takes `rest`. Contributions are measured from the modules at the start of the phase.
     """
-    topology = arm.topology
+    topology, codec = arm.topology, codec_of(outer)
     carried: list[Any] = [None] * topology.num_paths
     own: dict[int, Any] = {}  # path -> its parameters after the phase before
     momentum = {module: fresh(outer, modules[module], outer_rule) for module in topology.modules}
@@ -114,12 +113,11 @@ def train(
     }
 
     for phase in range(arm.phases):  # line 2
-        codec = codec_of(outer, phase, sends_all=arm.sends_all(phase))
         if phase == arm.routed_at(phase):
             shards = route(phase, modules)
         trained: dict[int, Modules] = {}
         for path in arm.paths_in(phase):  # line 3, in parallel on real machines
-            parts = _assembled(topology, path, modules, residual, codec)  # line 4
+            parts = assemble(modules, topology.modules_of(path))  # line 4
             train_on = train_path
             if train_late is not None and arm.goes_ahead(path, phase):
                 ahead, carried[path] = train_late.ahead(path, phase, own[path], carried[path])
@@ -169,25 +167,6 @@ def train(
             )
         modules = stepped
         yield modules
-
-
-def _assembled(
-    topology: Topology,
-    path: int,
-    modules: Modules,
-    residual: Mapping[tuple[int, ModuleId], Any],
-    codec: Codec,
-) -> Any:
-    """The parts that a path starts a phase from. They are its modules'. If the codec leaves what
-    the path has not sent in its own parameters, they are moved on by that: a residual points from
-    new to old, so it is subtracted.
-    """
-    through = topology.modules_of(path)
-    parts = assemble(modules, through)
-    unsent = {m: residual[path, m] for m in through if (path, m) in residual}
-    if codec.keeps_own and unsent:
-        return own_parameters(parts, assemble(unsent, through))
-    return parts
 
 
 def _sent(codec: Codec, gradient: Any, residual: Any, rows_V: np.ndarray | None) -> tuple[Any, Any]:

@@ -2,12 +2,9 @@
 
 The part of an outer gradient that a message cannot hold stays with the path as a *residual* and is
 added to its next contribution. Over all phases, the decoded contributions add up to the measured
-ones, up to the last residual. A codec may let a residual decay (`sparse2`, whose residual is most
-of a gradient). Sums are float32 whatever the codec. With `turns2` the path trains on with its
-residual in its own parameters (`own_parameters`), and so finds it in its next outer gradient. A
-path that takes modules late and keeps a share of its parameters (`delay_merge`) has that share of
-its residual in both. This is refused with `sparse2`, and little with the others, whose residual is
-the error of one message.
+ones, up to the last residual. Sums are float32 whatever the codec. A path that takes modules late
+and keeps a share of its parameters (`delay_merge`) has that share of its residual in both, which is
+little: a residual is the error of one message.
 
 Few bits have done no harm so far if nothing is dropped (Streaming DiLoCo, arXiv 2501.18512,
 section 3.3). Error feedback is from Seide et al. 2014 and arXiv 1901.09847.
@@ -22,13 +19,11 @@ from dipaco import trees
 from dipaco.outer.codecs import int2, int4
 from dipaco.outer.codecs.contract import Codec, Tree
 from dipaco.outer.codecs.rounded import BFLOAT16, INT8, PLAIN
-from dipaco.outer.codecs.sparse2 import sparse2
-from dipaco.outer.codecs.turns2 import turns2
-from dipaco.outer.config import CodecName, OuterSettings
+from dipaco.outer.config import OuterSettings
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.vocabulary import put_rows, take_rows
 
-WITHOUT_SETTINGS = {codec.name: codec for codec in (PLAIN, BFLOAT16, INT8, int4.CODEC, int2.CODEC)}
+BY_NAME = {codec.name: codec for codec in (PLAIN, BFLOAT16, INT8, int4.CODEC, int2.CODEC)}
 
 
 class EncodedContribution(NamedTuple):
@@ -51,9 +46,8 @@ def encode_contribution(codec: Codec, gradient: Tree, residual: Tree | None) -> 
     if not codec.is_lossy:
         return EncodedContribution(codec.encode(gradient), None)
     wanted = gradient
-    if residual is not None and not codec.keeps_own:
-        kept = np.float32(codec.residual_decay)
-        wanted = _each(lambda new, old: new + kept * old, gradient, residual)
+    if residual is not None:
+        wanted = _each(np.add, gradient, residual)
     _check_finite(wanted)
     message = codec.encode(wanted)
     left = _each(np.subtract, wanted, codec.decode(message, wanted))
@@ -65,9 +59,7 @@ def encode_rows(
     codec: Codec, gradient: Tree, residual: Tree | None, sent_V: np.ndarray | None
 ) -> EncodedContribution:
     """`encode_contribution` with only some rows of the vocabulary (`vocabulary.sent_rows`, None =
-    all). The residual of another row waits until the row is sent again, and does not decay
-    meanwhile. A path that keeps its residual takes such rows from the module.
-    """
+    all). The residual of another row waits until the row is sent again."""
     if sent_V is None:
         return encode_contribution(codec, gradient, residual)
     encoded = encode_contribution(
@@ -77,43 +69,12 @@ def encode_rows(
     )
     if encoded.residual is None:
         return encoded
-    others = None if codec.keeps_own else residual
-    return encoded._replace(residual=put_rows(encoded.residual, sent_V, others))
+    return encoded._replace(residual=put_rows(encoded.residual, sent_V, residual))
 
 
-def own_parameters(parts: Tree, residual: Tree) -> dict[str, Any]:
-    """Start of a phase for a path that keeps its residual: its modules, moved on by what it has not
-    sent yet. A residual points from new to old, so it is subtracted.
-
-    Args:
-      parts: part name -> parameters of its modules.
-      residual: the same parts, float32, from its last contributions.
-    """
-    return _each(
-        lambda leaf, left: (np.asarray(leaf, np.float32) - left).astype(leaf.dtype), parts, residual
-    )
-
-
-def codec_of(settings: OuterSettings, phase: int = 0, *, sends_all: bool = False) -> Codec:
-    """The codec of `outer.codec` with its settings, for the contributions of a phase."""
-    return codec_named(settings.codec, settings, phase, sends_all=sends_all)
-
-
-def codec_named(
-    name: CodecName, settings: OuterSettings, phase: int = 0, *, sends_all: bool = False
-) -> Codec:
-    """A codec by its name, whatever `outer.codec` says, with the settings that it would have.
-
-    Args:
-      phase: chooses the values that are due with `turns2`.
-      sends_all: True if all values are due (`Arm.sends_all`).
-    """
-    if name == "turns2":
-        turns = 1 if sends_all else settings.turns
-        return turns2(turns, phase % turns)
-    if name == "sparse2":
-        return sparse2(settings.sparse_places)
-    return WITHOUT_SETTINGS[name]
+def codec_of(settings: OuterSettings) -> Codec:
+    """The codec of contributions, `outer.codec`."""
+    return BY_NAME[settings.codec]
 
 
 def _check_finite(tree: Tree) -> None:

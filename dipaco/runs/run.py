@@ -15,8 +15,6 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.planning.release import Release
 from dipaco.control.planning.tasks import StageDone
 from dipaco.errors import CorpusMissing
-from dipaco.outer.codecs.contract import Codec
-from dipaco.outer.compress import codec_of
 from dipaco.outer.vocabulary import RowCounts, counts_of
 from dipaco.receipt import Receipt
 from dipaco.routing.own_router import RouterFunctions
@@ -207,11 +205,6 @@ class Run:
         index = json.loads(self.objects.read_bytes(routing.artifacts["shards"]))
         plans = [Receipt(*receipt) for receipt in index["plans"]]
         return ShardIndex(plans, index["documents"])
-
-    def codec_in(self, arm: str, phase: int) -> Codec:
-        """The codec of the contributions that paths make in a phase."""
-        sends_all = self.plan.arm(arm).sends_all(phase)
-        return codec_of(self.config.outer, phase, sends_all=sends_all)
 
     def counts_through(self, arm: str, module: ModuleId, phase: int) -> RowCounts | None:
         """Counts of each token in the shards of the paths through a module, in a phase. None if its

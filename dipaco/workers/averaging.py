@@ -17,6 +17,7 @@ import numpy as np
 
 from dipaco import trees
 from dipaco.control.planning.tasks import Contribution, Task
+from dipaco.outer.compress import codec_of
 from dipaco.outer.errors import BadEncoding
 from dipaco.outer.gradient import ContributionNorm, WeightedMean, path_weights, weight_in_step
 from dipaco.outer.vocabulary import (
@@ -106,9 +107,8 @@ def weighted_mean(
     ) -> ContributionNorm:
         sent_V = weights.sent_V
         expected = _sent(like, sent_V)
-        codec = run.codec_in(contribution.arm, contribution.phase)
         try:
-            gradient = codec.decode(message, expected)
+            gradient = codec_of(run.config.outer).decode(message, expected)
         except BadEncoding as error:
             refuse(contribution, str(error))
         difference = trees.difference(expected, gradient)
@@ -146,8 +146,7 @@ def find_culprit(
     """Raises `ContributionRefused` for the first contribution that is not finite."""
     for contribution, (_, _, sent_V) in zip(contributions, weights, strict=True):
         message = map_tree(run.objects, contribution.message)
-        codec = run.codec_in(contribution.arm, contribution.phase)
-        gradient = codec.decode(message, _sent(like, sent_V))
+        gradient = codec_of(run.config.outer).decode(message, _sent(like, sent_V))
         for name, leaf in trees.flatten(gradient):
             if not np.isfinite(leaf).all():
                 refuse(contribution, f"`{name}` holds a NaN or an infinity.")

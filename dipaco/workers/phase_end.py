@@ -14,7 +14,7 @@ import jax
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import encode_rows
+from dipaco.outer.compress import codec_of, encode_rows
 from dipaco.outer.gradient import outer_gradient
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.runs.machine import machine
@@ -117,7 +117,7 @@ def _contribute(
     arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
     contributions: list[Fact] = []
     residual: dict[str, Any] = {}
-    codec = run.codec_in(arm.name, phase)
+    codec = codec_of(run.config.outer)
     for module, before in start.modules.items():
         lost = None if start.residual is None else {part: start.residual[part] for part in before}
         counts = run.counts_through(arm.name, module, phase)

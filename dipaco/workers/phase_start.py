@@ -15,7 +15,7 @@ from dipaco.control.facts.facts import PartialSnapshot, Snapshot
 from dipaco.control.planning.tasks import Claim
 from dipaco.data.pipeline import Batches
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import codec_of, own_parameters
+from dipaco.outer.compress import codec_of
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
@@ -79,8 +79,6 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         parts = own
         if merges_at is None:
             parts = assemble(modules, arm.topology.modules_of(path))
-            if residual is not None and codec_of(run.config.outer).keeps_own:
-                parts = own_parameters(parts, residual)
         state = PathState(parts, optimizer, arm.steps_before(phase))
         losses, seconds = (), 0.0
     else:

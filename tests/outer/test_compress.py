@@ -15,23 +15,20 @@ from dipaco.outer.errors import BadEncoding, NotFinite
 
 # Largest error of a value, as a share of the largest value that it shares a scale with: half a step
 # of the grid, and float32's own rounding. int4 rounds to powers of two of a scale that is up to 4.5
-# % off, int2 to the nearer of two means, and sparse2 and turns2 may not send a value at all.
+# % off, and int2 to one of two means.
 ERROR_BOUND = {"none": 0.0, "bfloat16": 2.0**-8, "int8": 0.5 / 127, "int4": 0.27, "int2": 0.95}
-ERROR_BOUND |= {"sparse2": 1.0, "turns2": 1.0}
 BITS = {
     "none": 32,
     "bfloat16": 16,
     "int8": 8.125,
     "int4": 4.031,
     "int2": 2.031,
-    "sparse2": 0.2227,
-    "turns2": 0.2257,
 }
 ROUNDING = 1e-6
 
 
-def codec(name, **settings):
-    return codec_of(OuterSettings(momentum=0.0, codec=name, **settings))
+def codec(name):
+    return codec_of(OuterSettings(codec=name))
 
 
 def there_and_back(name, gradient):
@@ -90,16 +87,14 @@ def test_a_message_has_the_bits_that_its_codec_states(name):
     gradient = trees.unflatten({n: np.ones(shape, np.float32) for n, shape in shapes.items()})
     stated = sum(codec(name).leaf_bits(leaf, shape) for leaf, shape in shapes.items())
     counted = 8 * trees.num_bytes(codec(name).encode(gradient))
-    assert counted - stated == (32 if name in ("int4", "int2", "sparse2", "turns2") else 0)  # the checksum
+    assert counted - stated == (32 if name in ("int4", "int2") else 0)  # the checksum
     assert codec(name).bits_per_value == pytest.approx(BITS[name], abs=1e-3)
     assert codec(name).leaf_bits("w", (LARGE, LARGE)) >= BITS[name] * LARGE**2 - LARGE
 
 
-@pytest.mark.parametrize("name", [name for name in CODECS if not codec(name).keeps_own])
+@pytest.mark.parametrize("name", CODECS)
 def test_with_error_feedback_decoded_gradients_sum_to_the_true_ones_up_to_one_residual(name):
-    """Where a residual does not decay."""
-    of = codec(name)._replace(residual_decay=1.0)
-    rounds, residual = 40, None
+    of, rounds, residual = codec(name), 40, None
     truth, decoded = np.zeros((100, 10)), np.zeros((100, 10))
     for phase in range(rounds):
         gradient = some(phase)
@@ -109,8 +104,8 @@ def test_with_error_feedback_decoded_gradients_sum_to_the_true_ones_up_to_one_re
         decoded += of.decode(sent.message, gradient)["block_00"]["attention"]["query"]
     last = 0.0 if residual is None else residual["block_00"]["attention"]["query"]
     np.testing.assert_allclose(decoded + last, truth, atol=1e-5)
-    if name != "sparse2":  # And the residual is that of one message, however many were sent.
-        assert np.abs(decoded - truth).max() <= 6 * ERROR_BOUND[name] + 1e-5
+    # And the residual is that of one message, however many were sent.
+    assert np.abs(decoded - truth).max() <= 6 * ERROR_BOUND[name] + 1e-5
 
 
 def test_without_error_feedback_small_values_beside_large_ones_would_never_arrive():
@@ -125,20 +120,13 @@ def test_without_error_feedback_small_values_beside_large_ones_would_never_arriv
     assert arrived[1] == pytest.approx(0.04, abs=0.5 / 127)
 
 
-def test_a_residual_that_decays_is_added_by_its_share_and_waits_undecayed_for_its_row():
-    """By hand: of two values one is sent; half of the other is added the next time."""
-    sparse = codec("sparse2", sparse_places=1)._replace(residual_decay=0.5)
-    sent = encode_contribution(sparse, {"w": np.float32([8, 4])}, None)
-    np.testing.assert_array_equal(sent.residual["w"], [0, 4])
-    sent = encode_contribution(sparse, {"w": np.float32([3, 0])}, sent.residual)
-    np.testing.assert_array_equal(sent.residual["w"], [0, 2])  # 3 was larger than 4 / 2
-
-    rows = {"embed": {"table": np.float32([[8, 4], [8, 4]])}}
-    both = encode_rows(sparse, rows, None, np.array([True, True])).residual
-    np.testing.assert_array_equal(both["embed"]["table"], [[0, 4], [0, 4]])
-    only = encode_rows(sparse, rows, both, np.array([True, False])).residual
-    np.testing.assert_array_equal(only["embed"]["table"][1], [0, 4])
-    assert abs(only["embed"]["table"][0]).max() < 0.2  # 8 and 4 + 4 / 2 were sent
+def test_the_residual_of_a_row_that_is_not_sent_waits_for_it():
+    rows = {"embed": {"table": np.float32([[8, 4, 1], [8, 4, 1]])}}
+    owed = {"embed": {"table": np.float32([[1, 1, 1], [2, 2, 2]])}}
+    left = encode_rows(codec("int2"), rows, owed, np.array([True, False])).residual
+    np.testing.assert_array_equal(left["embed"]["table"][1], [2, 2, 2])
+    sent = np.float32([9, 5, 2]) - left["embed"]["table"][0]
+    np.testing.assert_allclose(sent, [9, 3.5, 3.5], rtol=0.05)
 
 
 def test_a_plain_contribution_is_the_gradient_itself():
@@ -187,7 +175,7 @@ def test_bfloat16_refuses_other_types_and_other_codecs():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("int8", np.inf), ("bfloat16", np.nan), ("int4", np.nan), ("sparse2", -np.inf)],
+    [("int8", np.inf), ("bfloat16", np.nan), ("int4", np.nan), ("int2", -np.inf)],
 )
 def test_a_gradient_that_is_not_finite_is_not_sent(name, value):
     with pytest.raises(NotFinite, match="`w`"):

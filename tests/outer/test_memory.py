@@ -63,7 +63,6 @@ def step(earlier, before, state, messages, fan_in):
         routing_of=lambda arm, phase: None,
         shards_of=lambda routing: shards,
         counts_through=lambda arm, module, phase: None,
-        codec_in=lambda arm, phase: codec_of(config.outer),
         rule=lambda kind: None,
     )
     step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1, "test"))

@@ -75,22 +75,22 @@ def test_a_training_in_a_storm_ends_with_the_bits_of_algorithm_1(storm, browser,
 
 def test_so_does_one_on_a_database_and_a_store_that_fail(storm, postgresql_server, s3_server):
     """Started by the tool; the fixtures say whether they can be. Machines fetch modules as
-    contributions of a fifth of a bit a value, and keep every other snapshot to themselves.
+    contributions of two bits a value, and keep every other snapshot to themselves.
     """
     faults = ["SIGKILL", "store: 500", "PostgreSQL restarted", "contribution: wrong shape"]
     options = "--phases 10 --steps 8 --workers 2 --faults 4 --kill-every 0.5 --no-named-points"
     places = "--task-seconds 1 --replay --database postgresql --store s3 --outage-seconds 2"
-    codec = "--set outer.codec=sparse2 --set outer.momentum=0"
+    codec = "--set outer.codec=int2"
     few_bytes = f"{codec} --set retention.send_snapshots_every=2 --only"
     words = *options.split(), *places.split(), *few_bytes.split()
     with_every_fault(storm, *words, ",".join(faults))
 
 
 def test_with_a_quorum_it_ends_as_algorithm_1_does_with_what_each_step_took(storm):
-    """Contributions of a fifth of a bit a value, of which a damaged one is refused."""
+    """Contributions of two bits a value, of which a damaged one is refused."""
     options = "--phases 8 --steps 10 --workers 2 --faults 2 --kill-every 1 --lease-seconds 2"
     quorum = "--task-seconds 1 --quorum 0.5 --grace-seconds 0.2 --no-named-points"
-    codec = "--set outer.codec=sparse2 --set outer.momentum=0 --only"
+    codec = "--set outer.codec=int2 --only"
     faults = "SIGSTOP past the lease,contribution: NaN"
     answer, said = with_every_fault(
         storm, *options.split(), *quorum.split(), *codec.split(), faults

@@ -1,4 +1,4 @@
-"""Ten thousand damaged messages of `sparse2` as an outer task reads them: each is refused with its
+"""Ten thousand damaged messages of `int2` as an outer task reads them: each is refused with its
 reason, or means what was sent; none is added as something else, none takes much memory.
 
 The receipt is that of the damaged bytes, as if a worker had sent them: otherwise the digest says at
@@ -13,13 +13,11 @@ import pytest
 from safetensors.numpy import save
 
 from dipaco import trees
-from dipaco.outer.codecs.sparse2 import sparse2
+from dipaco.outer.codecs.int2 import CODEC
 from dipaco.outer.errors import BadEncoding
 from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import map_tree
-
-CODEC = sparse2(64)
 
 
 def module(seed):

@@ -113,7 +113,7 @@ def test_the_steps_of_the_source_count_and_the_curve_begins_where_training_began
 def test_another_codec_than_the_sources_begins_without_a_residual(source, programs, tmp_path):
     """Inner states are fresh, and so is what a path owes: equal to Algorithm 1 from there."""
     folder, _ = source
-    outer = dataclasses.replace(CONFIG.outer, codec="sparse2", momentum=0.0)
+    outer = dataclasses.replace(CONFIG.outer, codec="int2")
     config = dataclasses.replace(CONFIG, phases=2, outer=outer)
     given = from_run(config, tmp_path / "run", f"{folder}@1")
     run, _ = create_or_open(tmp_path / "run", config, given)

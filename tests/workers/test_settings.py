@@ -80,8 +80,8 @@ BY_HOLDERS = {"path_share": 0.75, "vocabulary_rows": "holders"}
 
 @pytest.mark.parametrize(
     "outer",
-    [BY_HOLDERS, {**BY_HOLDERS, "codec": "sparse2", "sparse_places": 128, "momentum": 0.0}],
-    ids=["none", "sparse2"],
+    [BY_HOLDERS, {**BY_HOLDERS, "codec": "int2"}],
+    ids=["none", "int2"],
 )
 def test_bytes_add_up_and_rows_are_counted_as_they_are_trained_on(begin, undisturbed, outer):
     run = begin(changed(routing={"alternations": (1,)}, outer=outer))

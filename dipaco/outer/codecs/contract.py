@@ -25,8 +25,6 @@ class Codec(NamedTuple):
     decode: Callable[[Tree, Tree], Tree]
     leaf_bits: Callable[[str, tuple[int, ...]], int]  # (name, shape) -> bits in a message
     is_lossy: bool = True
-    residual_decay: float = 1.0  # share of a residual that is added to the next contribution
-    keeps_own: bool = False  # a residual stays in the parameters that the path trains on
 
     @property
     def bits_per_value(self) -> float:

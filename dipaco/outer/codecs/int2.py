@@ -1,10 +1,10 @@
 """Every value in 2 bits: its sign, and which of its block's two magnitudes it has.
 
 The magnitudes of a block of 512 values are the means of its larger and of its smaller ones, parted
-where the squared error is least (Lloyd's quantiser of two levels, which sorting finds exactly). They
-take a byte each (`packing`), so a value takes 2.03 bits. What a message cannot hold is in the path's
-next contribution, as with every codec that rounds. MuLoCo (arXiv 2505.23725) finds no loss from two
-bits with such error feedback where the paths train with Muon.
+where the squared error is least (Lloyd's quantiser of two levels, which sorting finds exactly).
+They take a byte each (`packing`), so a value takes 2.03 bits. What a message cannot hold is in the
+path's next contribution, as with every codec that rounds. MuLoCo (arXiv 2505.23725) finds no loss
+from two bits with such error feedback where paths train with Muon.
 
 Axes: B blocks of L values, S magnitudes of each.
 """

@@ -9,7 +9,7 @@ the database are left out. `tools/bench_links.py` compares with the counters of 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.model.config import (
@@ -18,7 +18,7 @@ from dipaco.model.config import (
     num_parameters,
     part_parameters,
 )
-from dipaco.outer.compress import Codec, codec_named
+from dipaco.outer.compress import BY_NAME, Codec
 from dipaco.outer.config import CodecName
 from dipaco.topology import ModuleId
 
@@ -76,7 +76,7 @@ def traffic_of_a_phase(
         return {"gradients": lock_step_traffic(config, workers)}
     phases = range(arm.phases) if phases is None else phases
     machines = machines_at_work(config, workers)
-    codec = codec_for(config, codec_name, phases)
+    codec = codec_for(config, codec_name)
     parts = [_training(config, machines, codec, phases, steps_elsewhere=steps_elsewhere)]
     if not steps_elsewhere:
         parts.append(_stepping(config, machines, codec))
@@ -138,26 +138,9 @@ def optimizer_bytes(model: ModelConfig, optimizer: str) -> int:
     return VALUE_BYTES * (2 * num_parameters(model) - of_muon)
 
 
-def codec_for(
-    config: RunConfig, name: CodecName | None = None, phases: Sequence[int] | None = None
-) -> Codec:
-    """The codec of this name, or the config's, with the config's settings. Its bits are the
-    mean phase's, since the last phase may send more values than the others.
-    """
-    name = config.outer.codec if name is None else name
-    codec, arm = codec_named(name, config.outer), config.plan.arm(MODULAR)
-    if not codec.keeps_own:
-        return codec
-    phases = range(arm.phases) if phases is None else phases
-    whole = _mean(map(arm.sends_all, phases))
-    of_all = codec_named(name, config.outer, sends_all=True)
-
-    def leaf_bits(leaf: str, shape: tuple[int, ...]) -> int:
-        return round(
-            (1 - whole) * codec.leaf_bits(leaf, shape) + whole * of_all.leaf_bits(leaf, shape)
-        )
-
-    return codec._replace(leaf_bits=leaf_bits)
+def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
+    """The codec of this name. None takes the config's."""
+    return BY_NAME[name or config.outer.codec]
 
 
 def _training(
@@ -171,13 +154,11 @@ def _training(
     # that stepped after the phase before.
     before = [phase - 1 for phase in phases if phase > 0]
     first = 1 - len(before) / len(phases)
-    codec_before = codec_for(config, cast(CodecName, codec.name), before or phases)
     modules = sum(
         _is_here(config, module, paths_here)
         * (
             first * VALUE_BYTES * sizes[str(module)]
-            + (1 - first)
-            * _fetched_bytes(config, module, sizes[str(module)], codec_before, paths_here)
+            + (1 - first) * _fetched_bytes(config, module, sizes[str(module)], codec, paths_here)
         )
         for module in arm.topology.modules
     )
