@@ -91,10 +91,10 @@ def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
     }
     try:
         with _plainly_named(folder) as named, _checkpointer() as checkpointer:
-            _check_fits(checkpointer, named, template)
+            _check_fits(checkpointer, named, template, folder)
             arrays = checkpointer.restore(named, template)
-    except StateDiffers as error:
-        raise StateDiffers(**{**error.values, "file": folder}) from None
+    except StateDiffers:
+        raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         problem = str(error).partition("\n")[0][:200]
         raise ObjectDamaged(file=folder, name=name, problem=problem) from error
@@ -105,9 +105,9 @@ def _restored(folder: Path, receipt: Receipt, like: Any) -> Any:
     return jax.tree.unflatten(structure, [leaves[key] for key in sorted(leaves)])
 
 
-def _check_fits(checkpointer: Any, folder: Path, template: Mapping[str, Any]) -> None:
-    """Raises `StateDiffers` unless the arrays in the folder have the shapes of the template."""
-    written = checkpointer.metadata(folder).item_metadata.tree
+def _check_fits(checkpointer: Any, named: Path, template: Mapping[str, Any], folder: Path) -> None:
+    """Raises `StateDiffers` unless the folder, `named` so for Orbax, has arrays as the template."""
+    written = checkpointer.metadata(named).item_metadata.tree
     found, wanted = (
         {array: tuple(each.shape) for array, each in arrays.items()}
         for arrays in (written, template)
