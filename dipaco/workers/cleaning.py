@@ -51,7 +51,7 @@ def clean(where: Address, *, is_dry: bool = False) -> Cleaning:
             planned = _planned(run, superfluous)
             # First: from here on nothing reads these bytes.
             run.ledger.cleanings.record(planned.removed)
-            delete(lambda: superfluous - _needed(run), lambda name: _remove(run, name))
+            delete(run, lambda: superfluous - _needed(run), lambda name: _remove(run, name))
             return planned._replace(left=sizes_of(run))
     finally:
         run.ledger.close()

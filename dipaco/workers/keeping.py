@@ -6,9 +6,10 @@ the report is recorded. A finished run needs less: the rest can still be release
 from and gone on with. `cleaning.py` removes more, if it is asked to.
 
 Names are asked for again before each batch, so that no batch is decided by what was true before a
-rollback, or before an object had to be made again. Each task is collected after by the worker that
-finished it, so no two do the same work. Should a run go back in the middle of a batch, an object
-may still be lost: it is then made again by its task.
+rollback, or before an object had to be made again. While a batch is deleted no run goes back, and
+one that goes back all the same, since the worker was silent, ends the batch
+(`control/keeping/retention.py`). Each task is collected after by the worker that finished it, so no
+two do the same work.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,10 +26,10 @@ from dipaco.workers.tasks.prepare import delete_staged_text, superseded_texts
 KEPT_EVENTS = 1_000_000  # events of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
 FOLDERS = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)
-BATCH = 64  # names that are deleted before the ledger is asked again
+BATCH = 64  # names that are deleted before the ledger is asked again for what is not needed
 
 
-def delete(find: Callable[[], Iterable[str]], remove: Callable[[str], object]) -> None:
+def delete(run: Run, find: Callable[[], Iterable[str]], remove: Callable[[str], object]) -> None:
     """Deletes objects in batches.
 
     Args:
@@ -36,12 +37,21 @@ def delete(find: Callable[[], Iterable[str]], remove: Callable[[str], object]) -
       remove: removes one object.
     """
     removed: set[str] = set()
-    while batch := sorted(set(find()) - removed)[:BATCH]:
-        for name in batch:
-            remove(name)
-        if len(batch) < BATCH:
-            return
-        removed.update(batch)
+    retention = run.ledger.retention
+
+    def left() -> list[str]:
+        return sorted(set(find()) - removed)[:BATCH]
+
+    while left():
+        batch = retention.begin_deleting(left)
+        try:
+            for name in batch:
+                if not retention.may_delete():
+                    break
+                remove(name)
+                removed.add(name)
+        finally:
+            retention.end_deleting()
 
 
 def partial_snapshots_of(run: Run, claim: Claim) -> set[str]:
@@ -56,7 +66,7 @@ def partial_snapshots_of(run: Run, claim: Claim) -> set[str]:
 def delete_partial_snapshots(run: Run, claim: Claim, before: set[str]) -> None:
     """Deletes the partial snapshots of a task that were recorded before and are no longer."""
     if before:
-        delete(lambda: before - partial_snapshots_of(run, claim), run.objects.delete)
+        delete(run, lambda: before - partial_snapshots_of(run, claim), run.objects.delete)
 
 
 def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
@@ -68,7 +78,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
     task = claim.task
     delete_partial_snapshots(run, claim, partial_snapshots)
     if task.kind in ("outer", "train", "pretrain"):
-        delete(lambda: _superseded_by(run, task), lambda name: _remove(run, name))
+        delete(run, lambda: _superseded_by(run, task), lambda name: _remove(run, name))
     if task.kind in SLICED and not task.step:
         delete_slices(run)
     is_last = task.kind == "report"  # nothing is written any more
@@ -82,7 +92,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
 
 def delete_slices(run: Run) -> None:
     """Deletes what slices of stages made, once what these make of it is recorded."""
-    delete(lambda: (*superseded_texts(run), *superseded_features(run)), run.objects.delete)
+    delete(run, lambda: (*superseded_texts(run), *superseded_features(run)), run.objects.delete)
     delete_staged_text(run)
 
 
@@ -104,7 +114,7 @@ def collect_all(run: Run) -> None:
             snapshots=keep.num_snapshots, contributions=keep.num_contributions
         )
 
-    delete(superfluous, run.objects.delete)
+    delete(run, superfluous, run.objects.delete)
 
 
 def _remove(run: Run, name: str) -> None:
@@ -160,10 +170,9 @@ def _superseded_modules(run: Run, task: Task) -> list[str]:
     # A module that does not step at every phase is one object over several.
     since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)
     modules = [task.module] if task.kind == "outer" else arm.topology.modules
+    superseded, newest = run.ledger.retention.superseded_modules, task.phase + 1
     names = [
-        name
-        for module in modules
-        for name in run.ledger.retention.superseded_modules(arm.name, module, phase, since)
+        name for module in modules for name in superseded(arm.name, module, phase, newest, since)
     ]
     given = _given_names(run) if names else set()
     return [name for name in names if name not in given]

@@ -1,9 +1,10 @@
 """Rollback: sets the modular model back to an earlier phase, as it was recorded."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from dipaco.config import MODULAR
+from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.control.ledger import Ledger
 from dipaco.control.planning.scheduler import due
 from dipaco.control.planning.tasks import Contribution, Fact, ModuleReady, Task
@@ -21,34 +22,43 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
 
     Raises:
       CannotRollBack: it was never at that phase, is at it, or its bytes were deleted or lost.
-      WorkersActive: a worker holds a lease.
+      WorkersActive: a worker holds a lease, or is deleting objects.
     """
     if run.ledger.cleanings.removed() is not None:
         problem = "`dipaco clean` has removed what it would go on from."
         raise CannotRollBack(phase=phase, problem=problem)
-    _check_phase(run, phase)
-    _check_bytes(run, phase)
-    return run.ledger.rollbacks.go_back(MODULAR, phase, _due_at(run, phase))
+    while True:
+        token = run.ledger.rollbacks.begin()
+        _check_phase(run, phase)
+        _check_bytes(run, phase)
+        counts = run.ledger.rollbacks.go_back(MODULAR, phase, _due_at(run, phase), token)
+        if counts is not None:
+            return counts
 
 
 def wait_for_silent_workers(ledger: Ledger, say: Callable[[str], None]) -> None:
     """Ends the claims of workers that are gone, for which it has to look as long as their leases.
-    Returns at once if none is held, and as soon as a worker that holds one is seen to be alive.
+    Returns at once if none holds a claim or deletes objects, and as soon as one that does is seen
+    to be alive.
     """
-    before: dict[tuple, int] = {}
+    before: dict[Hashable, int] = {}
     began = time.monotonic()
     while True:
         ledger.reaper.reap()
-        held = ledger.queue.held()
-        renewals = {(claim.task, claim.attempt): claim.renewals for claim in held}
-        is_alive = any(count > before.get(key, count) for key, count in renewals.items())
-        longest = max((claim.lease_seconds for claim in held), default=0.0)
-        if not held or is_alive or time.monotonic() - began > 2 * longest:
+        held, deleting = ledger.queue.held(), ledger.rollbacks.deleting_workers()
+        beats: dict[Hashable, int] = {(claim.task, claim.attempt): claim.renewals for claim in held}
+        beats |= {
+            each.name: each.heartbeats for each in ledger.members.list() if each.name in deleting
+        }
+        is_alive = any(count > before.get(key, count) for key, count in beats.items())
+        leases = [claim.lease_seconds for claim in held] + [LEASE_SECONDS] * bool(deleting)
+        longest = max(leases, default=0.0)
+        if not beats or is_alive or time.monotonic() - began > 2 * longest:
             return
         if not before:
-            names = ", ".join(sorted({claim.worker for claim in held})[:3])
+            names = ", ".join(sorted({claim.worker for claim in held}.union(deleting))[:3])
             say(f"{names} may be at work; waiting to see whether that is so ({longest:.0f} s)")
-        before = renewals
+        before = beats
         time.sleep(POLL_SECONDS)
 
 

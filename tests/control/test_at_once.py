@@ -14,6 +14,9 @@ from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.facts.commit import Commit
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
+from dipaco.control.process_id import ProcessId
+from dipaco.errors import WorkersActive
+from dipaco.topology import ModuleId
 from tests.control.conftest import do_one, do_until, facts_of, inside_of_this
 from tests.control.test_rollback import TRAIN
 
@@ -204,3 +207,22 @@ def test_a_run_is_cleaned_or_goes_back_and_not_both(finished, place, first, seco
     is_back = first is go_back
     assert ({each.task for each in finished.queue.unfinished()} == set(TRAIN)) == is_back
     assert (finished.cleanings.removed() is None) == is_back
+
+
+def begin_deleting(ledger):
+    of = ("modular", ModuleId("early", 0), 0)
+    retention = ledger.retention
+    return retention.begin_deleting(lambda: retention.superseded_modules(*of, newest=2))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_objects_are_deleted_or_the_run_goes_back_and_not_both(finished, place, is_first):
+    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+    finished.members.join("w", process_id=str(ProcessId.here()), **at)
+    if is_first:
+        with pytest.raises(WorkersActive, match="w is deleting"):
+            at_once(finished, place, begin_deleting, go_back)
+        assert finished.queue.is_finished()
+    else:
+        _, names = at_once(finished, place, go_back, begin_deleting)
+        assert names == [], "they are needed again"

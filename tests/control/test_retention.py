@@ -32,7 +32,7 @@ def test_contributions_are_superseded_once_their_module_has_stepped(finished, pl
 
 def test_an_object_of_a_module_is_superseded_only_if_no_other_fact_names_it(finished):
     module = ModuleId("all", 0)
-    assert finished.retention.superseded_modules("dense", module, 1) == [
+    assert finished.retention.superseded_modules("dense", module, 1, 3) == [
         receipt("dense", module, 1).name,
         receipt("state", "dense", module, 1).name,
     ]
@@ -40,7 +40,7 @@ def test_an_object_of_a_module_is_superseded_only_if_no_other_fact_names_it(fini
     parameters = receipt("dense", module, 1)
     with finished._database.transaction():
         record(finished._database, dataclasses.replace(shared, parameters=parameters))
-    assert finished.retention.superseded_modules("dense", module, 1) == [
+    assert finished.retention.superseded_modules("dense", module, 1, 3) == [
         receipt("state", "dense", module, 1).name
     ]
 
@@ -52,10 +52,11 @@ def test_an_object_of_phases_in_which_its_module_did_not_step_goes_with_the_last
             fact = dataclasses.replace(ready("dense", module, phase), parameters=name)
             record(finished._database, dataclasses.replace(fact, outer_state=None))
     superseded = finished.retention.superseded_modules
-    assert superseded("dense", module, 8, since=-1) == [], "the next phase has it"
-    assert superseded("dense", module, 9) == [], "an earlier one has it, which may be released"
-    assert superseded("dense", module, 9, since=7) == []
-    assert superseded("dense", module, 9, since=6) == [name.name]
+    assert superseded("dense", module, 8, 9, since=-1) == [], "the next phase has it"
+    assert superseded("dense", module, 9, 9) == [], "an earlier one has it, which may be released"
+    assert superseded("dense", module, 9, 9, since=7) == []
+    assert superseded("dense", module, 9, 9, since=6) == [name.name]
+    assert superseded("dense", module, 9, 10, since=6) == [], "the run went back since"
 
 
 def test_snapshots_of_two_phases_before_are_superseded(finished):

@@ -8,6 +8,7 @@ import pytest
 from dipaco.control.keeping import rollback
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, WorkersActive
 from tests.control.conftest import do_one, everything, facts_of
 
@@ -100,6 +101,38 @@ def test_while_a_worker_holds_a_task_a_rollback_changes_nothing(ledger, plan):
     with pytest.raises(WorkersActive, match=r"busy holds 1 task\. Stop them with `dipaco drain"):
         ledger.rollbacks.go_back("modular", 0, [])
     assert everything(ledger) == before
+
+
+def test_a_run_does_not_go_back_while_objects_are_deleted(finished):
+    retention, rollbacks = finished.retention, finished.rollbacks
+    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+    finished.members.join("w", process_id=str(ProcessId.here()), **at)
+    before = everything(finished)
+    assert retention.begin_deleting(lambda: ["an object"]) == ["an object"]
+    for go_back in (rollbacks.begin, lambda: rollbacks.go_back("modular", 1, TRAIN)):
+        with pytest.raises(WorkersActive, match="w is deleting what is not needed any more"):
+            go_back()
+    assert retention.may_delete()
+    retention.end_deleting()
+    assert everything(finished) == before
+    token = rollbacks.begin()
+    retention.begin_deleting(lambda: ["one that was there when the bytes were checked"])
+    retention.end_deleting()
+    assert rollbacks.go_back("modular", 1, TRAIN, token) is None
+    token = rollbacks.begin()
+    assert retention.begin_deleting(list) == []
+    assert rollbacks.go_back("modular", 1, TRAIN, token)
+
+
+def test_who_was_silent_while_the_run_went_back_deletes_nothing_more(finished):
+    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+    finished.members.join("w", process_id=str(ProcessId.here()), **at)
+    finished.retention.begin_deleting(lambda: ["an object"])
+    heartbeats = next(each.heartbeats for each in finished.members.list())
+    finished._database.change("mark_silent", name="w", heartbeats=heartbeats)
+    assert finished.retention.may_delete()
+    finished.rollbacks.begin()
+    assert not finished.retention.may_delete()
 
 
 def test_a_worker_that_was_silent_for_a_lease_is_too_late(ledger, plan):

@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 
 from dipaco.config import MODULAR, EvaluationSettings
+from dipaco.control.process_id import ProcessId
 from dipaco.errors import WorkersActive
 from dipaco.store.retention import RetentionSettings
+from dipaco.workers import keeping
 from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.rollback import roll_back
 from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
@@ -99,3 +101,42 @@ def test_modules_that_no_release_needs_are_deleted_within_retention(begin):
     assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
     for phase in (2, 4):
         run.path_of(run.ledger.facts.release(MODULAR, phase), 0)  # whole
+
+
+def test_a_run_does_not_go_back_while_what_it_would_begin_from_is_deleted(begin, monkeypatch):
+    """What is deleted was decided before. It is deleted by a worker that holds no task any more."""
+    retention = RetentionSettings(modules=2, snapshots=None, contributions=None)
+    run = begin(dataclasses.replace(CONFIG, retention=retention), until=("outer", 2))
+    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+    run.ledger.members.join("test", process_id=str(ProcessId.here()), **at)
+    deleted, said = [], []
+
+    def go_back_first(run, name):
+        with pytest.raises(WorkersActive, match="test is deleting") as refusal:
+            roll_back(run, 1)
+        said.append(str(refusal.value))
+        deleted.append(name)
+        remove(run, name)
+
+    remove = keeping._remove
+    monkeypatch.setattr(keeping, "_remove", go_back_first)
+    assert worker_of(run).run_once()
+    assert len(deleted) == len(said) == 2, "a module and its outer state"
+    with pytest.raises(CannotRollBack, match="was deleted"):
+        roll_back(run, 1)
+
+
+def test_a_worker_that_was_silent_deletes_nothing_after_the_run_went_back(begin, monkeypatch):
+    """As one whose machine was suspended in the middle of a batch."""
+    retention = RetentionSettings(modules=2, snapshots=None, contributions=None)
+    run = begin(dataclasses.replace(CONFIG, retention=retention), until=("outer", 2))
+    deleted = []
+
+    def go_back_after(run, name):
+        deleted.append(name)
+        if len(deleted) == 1:
+            roll_back(run, 1)
+
+    monkeypatch.setattr(keeping, "_remove", go_back_after)
+    assert worker_of(run).run_once()
+    assert len(deleted) == 1, "the other is needed again"

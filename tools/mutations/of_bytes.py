@@ -191,10 +191,26 @@ MUTANTS = (
     Mutant(
         name="not-asked-again-before-a-batch",
         file="dipaco/workers/keeping.py",
-        old="    while batch := sorted(set(find()) - removed)[:BATCH]:\n",
-        new="    names = set(find())\n    while batch := sorted(names - removed)[:BATCH]:\n",
+        old="        return sorted(set(find()) - removed)[:BATCH]\n\n",
+        new="        return sorted(names - removed)[:BATCH]\n\n    names = set(find())\n",
         breaks="whether objects are needed is asked before each batch of them is deleted",
         tests=("tests/workers/test_keeping.py",),
+    ),
+    Mutant(
+        name="deleted-though-the-run-went-back",
+        file="dipaco/control/keeping/retention.py",
+        old='    database.change("forget_meta", keys="deleting %")\n',
+        new="    pass\n",
+        breaks="a worker that was silent deletes nothing that a run which went back needs again",
+        tests=("tests/control/test_rollback.py", "tests/workers/test_keeping.py"),
+    ),
+    Mutant(
+        name="goes-back-while-objects-are-deleted",
+        file="dipaco/control/keeping/rollback.py",
+        old="    if active := deleting_workers(database):\n",
+        new="    if active := []:\n",
+        breaks="no run goes back while a live worker deletes what it would begin from",
+        tests=("tests/control/test_rollback.py", "tests/workers/test_rollback.py"),
     ),
     Mutant(
         name="contributions-deleted-though-their-step-is-made-again",

@@ -18,6 +18,13 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING
 INSERT INTO meta (key, value) VALUES (:key, :value)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
+-- forget_meta: Deletes the keys that match a pattern.
+DELETE FROM meta WHERE key LIKE :keys;
+
+-- deleting_workers: Lists the live workers that are deleting objects, with their processes.
+SELECT w.name, w.process_id FROM meta m JOIN workers w ON w.process_id = m.value
+WHERE m.key LIKE 'deleting %' AND w.state = 'here' AND w.is_silent = 0 ORDER BY w.name;
+
 -- add_task: Makes a task due. If it exists, it becomes ready if it was waiting or set aside.
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
@@ -738,9 +745,12 @@ WHERE NOT EXISTS (SELECT 1 FROM tasks again
                     AND again.phase <= :newest AND again.redo > 0 AND again.state <> 'done');
 
 -- superseded_modules: Lists a module's parameters and outer state at a phase, if no other fact has
--- them. Facts of the same module in the phases after `since`, up to this one, do not count.
+-- them and the module has reached the phase `newest`. Facts of the same module in the phases after
+-- `since`, up to this one, do not count.
 SELECT old.name FROM modules old
 WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
+  AND EXISTS (SELECT 1 FROM modules n
+              WHERE n.arm = :arm AND n.module = :module AND n.phase = :newest)
   AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name AND NOT
                   ((o.arm, o.module) = (old.arm, old.module) AND o.phase > :since
                    AND o.phase <= old.phase))
@@ -748,6 +758,8 @@ UNION ALL
 SELECT old.state_name FROM modules old
 WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
   AND old.state_name IS NOT NULL
+  AND EXISTS (SELECT 1 FROM modules n
+              WHERE n.arm = :arm AND n.module = :module AND n.phase = :newest)
   AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.state_name = old.state_name AND NOT
                   ((o.arm, o.module) = (old.arm, old.module) AND o.phase > :since
                    AND o.phase <= old.phase));

@@ -14,6 +14,8 @@ from dipaco.control.database.retry import retried
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts.facts import Facts
 from dipaco.control.facts.recording import stage_done
+from dipaco.control.keeping.cleaning import lock_whole_run
+from dipaco.control.keeping.retention import stop_deletions
 from dipaco.control.planning.tasks import PRIORITY, SLICED, Claim, Contribution, Kind, Task
 from dipaco.errors import ClaimLost
 from dipaco.schedule.plan import Plan
@@ -55,6 +57,9 @@ class Redos:
             still not done.
         """
         with self._database.transaction():
+            # What was superseded may be an input of the task that is done again.
+            lock_whole_run(self._database)
+            stop_deletions(self._database)
             # A second claim stays: its worker may have what this one lacks.
             dropped = self._database.rows("drop_claim", **key_of(claim))
             if not dropped:

@@ -1,10 +1,23 @@
-"""Retention: which objects of the store no fact needs any more, and which must stay."""
+"""Retention: which objects of the store no fact needs any more, and which must stay.
+
+A worker that deletes objects holds no claim: their task is done. So each batch is decided in a
+transaction that says so. No run goes back while a live worker is deleting. If a worker was silent,
+the run goes back, and the worker finds before the next object that it may delete nothing.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
 
 from dipaco.control.database.contract import Database
+from dipaco.control.database.retry import retried
+from dipaco.control.keeping.cleaning import lock_whole_run
 from dipaco.control.planning.release import Release
+from dipaco.control.process_id import ProcessId
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
+
+GOING_BACK = "going back"  # A key that a batch of deletions drops.
 
 
 class Retention:
@@ -12,6 +25,30 @@ class Retention:
 
     def __init__(self, database: Database):
         self._database = database
+        self._deleting = f"deleting {uuid.uuid4().hex}"  # a key of `meta`
+
+    @retried
+    def begin_deleting(self, find: Callable[[], Iterable[str]]) -> list[str]:
+        """The names that `find` gives. If there are any, this process may delete their objects
+        until `end_deleting`.
+        """
+        with self._database.transaction(is_durable=False):
+            lock_whole_run(self._database)
+            if names := list(find()):
+                process_id = str(ProcessId.here())
+                self._database.change("change_meta", key=self._deleting, value=process_id)
+                self._database.change("forget_meta", keys=GOING_BACK)
+        return names
+
+    def may_delete(self) -> bool:
+        """True unless `stop_deletions` has come since `begin_deleting`."""
+        return self._database.one("get_meta", key=self._deleting) is not None
+
+    @retried
+    def end_deleting(self) -> None:
+        """The batch is deleted."""
+        with self._database.transaction(is_durable=False):
+            self._database.change("forget_meta", keys=self._deleting)
 
     def superseded_contributions(
         self, arm: Arm, module: ModuleId, newest: int, keep: int
@@ -32,18 +69,19 @@ class Retention:
         return [name for (name,) in self._database.rows("superseded_snapshots", **of)]
 
     def superseded_modules(
-        self, arm: str, module: ModuleId, phase: int, since: int | None = None
+        self, arm: str, module: ModuleId, phase: int, newest: int, since: int | None = None
     ) -> list[str]:
         """Names of a module's parameters and outer state at a phase, where no other fact has
         them.
 
         Args:
+          newest: the phase that the module must have reached.
           since: the module's facts of the phases after this one, up to `phase`, do not count: what
             they have alone goes now, where the module did not step between. None = of `phase`
             alone.
         """
         since = phase - 1 if since is None else since
-        of = {"arm": arm, "module": str(module), "phase": phase, "since": since}
+        of = {"arm": arm, "module": str(module), "phase": phase, "newest": newest, "since": since}
         return [name for (name,) in self._database.rows("superseded_modules", **of)]
 
     def live_names(self, *, snapshots: int, contributions: int, but: str = "") -> set[str]:
@@ -89,3 +127,20 @@ class Retention:
         recorded. Many are deleted by now.
         """
         return dict(self._database.rows("object_bytes"))
+
+
+def deleting_workers(database: Database) -> list[str]:
+    """Names of the live workers that are deleting objects."""
+    here = ProcessId.here()
+    return [
+        name
+        for name, process in database.rows("deleting_workers")
+        if (neighbour := here.neighbour(process)) is None or not neighbour.is_over()
+    ]
+
+
+def stop_deletions(database: Database) -> None:
+    """Inside a transaction that holds the lock of the whole run: nobody deletes the rest of what
+    was decided before.
+    """
+    database.change("forget_meta", keys="deleting %")

@@ -6,6 +6,7 @@ again. Tables change in one transaction; bytes are not touched.
 """
 
 import json
+import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from dipaco.control.claims.silent_workers import Reaper
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
 from dipaco.control.keeping.cleaning import lock_whole_run, refuse_cleaned
+from dipaco.control.keeping.retention import GOING_BACK, deleting_workers, stop_deletions
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import WorkersActive
 
@@ -51,16 +53,35 @@ class Rollbacks:
     def __init__(self, database: Database, reaper: Reaper):
         self._database, self._reaper = database, reaper
 
+    def deleting_workers(self) -> list[str]:
+        """Names of the workers that are deleting objects, without those known to be gone."""
+        return deleting_workers(self._database)
+
     @retried
-    def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
-        """Puts an arm back to the start of `phase`. Returns the rows set aside, by table.
+    def begin(self) -> str:
+        """To be called before the bytes are checked that an arm would go on from. Returns a token
+        for `go_back`. Raises `WorkersActive`: a worker is deleting objects.
+        """
+        token = uuid.uuid4().hex
+        with self._database.transaction(is_durable=False):
+            lock_whole_run(self._database)
+            _stop_deletions(self._database)
+            self._database.change("change_meta", key=GOING_BACK, value=token)
+        return token
+
+    @retried
+    def go_back(
+        self, arm: str, phase: int, due: Iterable[Task], token: str | None = None
+    ) -> dict[str, int] | None:
+        """Puts an arm back to the start of `phase`. Returns the rows set aside, by table. None if
+        objects were deleted since `begin` gave the token: nothing was changed.
 
         Args:
           phase: one that all modules of the arm have reached.
           due: the tasks to continue with.
 
         Raises:
-          WorkersActive: a worker holds a lease. Nothing was changed.
+          WorkersActive: a worker holds a lease, or is deleting objects. Nothing was changed.
           RunCleaned: `dipaco clean` has removed what training would go on from. As above.
         """
         self._reaper.reap()
@@ -68,6 +89,9 @@ class Rollbacks:
         with database.transaction():
             lock_whole_run(database)
             refuse_cleaned(database)
+            if token is not None and database.one("get_meta", key=GOING_BACK) != (token,):
+                return None
+            _stop_deletions(database)
             # First: from here on a claim of these tasks waits for this transaction and then finds
             # none. A claim made before is seen below.
             database.change("aside_tasks", **of)
@@ -94,6 +118,15 @@ class Rollbacks:
         for number, arm, phase, kind, count in self._database.rows("rollbacks"):
             found.setdefault(number, Rollback(arm, phase, {})).set_aside[kind] = count
         return list(found.values())
+
+
+def _stop_deletions(database: Database) -> None:
+    """Inside a transaction that holds the lock of the whole run. Raises `WorkersActive`."""
+    if active := deleting_workers(database):
+        is_or_are = "is" if len(active) == 1 else "are"
+        who = f"{', '.join(active[:3])} {is_or_are} deleting what is not needed any more"
+        raise WorkersActive(what="Going back", who=who)
+    stop_deletions(database)
 
 
 def refuse_while_claimed(database: Database, what: str) -> None:
