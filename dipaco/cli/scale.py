@@ -21,14 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dipaco.control.process_id import ProcessId
+    from dipaco.launch.errors import NoLauncher
     from dipaco.runs.opening import reading
 
     check_count("--workers", options.workers, 0)
     with reading(options.run) as run:
+        started = run.ledger.meta.launchers()
+        asked = set(started) if options.launcher is None else {options.launcher} & set(started)
+        if not asked:
+            raise NoLauncher(run=options.run, known=", ".join(started) or "none")
         run.ledger.meta.want_workers(options.workers, options.launcher)
-        here = [member.name for member in run.ledger.members.here()]
     whom = f"launcher {options.launcher}" if options.launcher else "each launcher of the run"
     print(f"Recorded. Workers wanted of {whom}: {options.workers}.")
-    if options.launcher and not any(name.startswith(f"{options.launcher}-") for name in here):
-        print("It has no workers now. Check its name, which it printed when it started.")
+    if all(ProcessId.parse(started[name]).is_over() for name in asked):
+        print(f"None is at work now: {', '.join(sorted(asked))} follows when it is started again.")
     return 0

@@ -43,6 +43,10 @@ class RunIsFile(DipacoError):
     """{folder} is a file, and a run is a folder. Nothing was changed. Give the run's folder, or a name that is not there yet."""
 
 
+class LinkLeadsNowhere(MachineFault):
+    """{folder} is reached by the link {link}, and {target} is not there. Is its disk mounted? Nothing was changed."""
+
+
 class FolderHoldsOther(DipacoError):
     """{folder} holds no run, and other folders: {others}. Nothing was changed. Give the run a folder of its own, which need not be there yet."""
 

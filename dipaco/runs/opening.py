@@ -18,6 +18,7 @@ from dipaco.runs.errors import (
     DatabaseNeeded,
     FolderHoldsOther,
     FolderHoldsSweep,
+    LinkLeadsNowhere,
     NoSuchRun,
     RunIsFile,
     RunOfOtherConfig,
@@ -188,11 +189,20 @@ def _mark(address: Address, run: FoundRun) -> bool:
 
 
 def _find(address: Address) -> FoundRun | None:
-    """Looks for a run without opening its ledger. None: there is none."""
+    """Looks for a run without opening its ledger. None: there is none.
+
+    Raises:
+      BucketMissing, LinkLeadsNowhere: there is no place for one either.
+    """
     layout = Layout(address.folder)
     if address.remote is not None:
         there = address.remote.read(layout.database.name)
+        if there is None:  # A read says no more if there is no bucket. A list raises.
+            address.remote.names(layout.database.name)
         return None if there is None else _parse_marker(address, there)
+    for link in (address.folder, *address.folder.parents):
+        if link.is_symlink() and not link.exists():
+            raise LinkLeadsNowhere(folder=address, link=link, target=link.readlink())
     if layout.database.exists():
         return _parse_marker(address, layout.database.read_bytes())
     return FoundRun(None) if layout.ledger.exists() else None
@@ -281,15 +291,14 @@ def check_folder(address: Address) -> None:
 
     Raises:
       RunIsFile, FolderHoldsSweep: something else is there.
+      BucketMissing, LinkLeadsNowhere: its disk or bucket is not there.
       FolderHoldsOther: there are folders of no run, as in a folder that holds several runs.
     """
     refuse_sweep(address)
     folder = address.folder
-    if address.url is not None or not folder.exists():
-        return
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise RunIsFile(folder=folder)
-    if _find(address) is None:
+    if _find(address) is None and address.url is None and folder.exists():
         own = Layout(folder).folders
         with translate_os_errors(folder):
             others = sorted(

@@ -39,6 +39,7 @@ from dipaco.store.errors import (
 
 S3_UPLOAD_BYTES = 5 << 30  # Amazon takes so much in one upload. Other stores may take more.
 RETRY_FOR_SECONDS = 900.0  # Equal to the database's: a failover, an operator at lunch.
+FIRST_SECONDS = 60.0  # For a store that has never answered: its name may be wrong.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 REQUEST_SECONDS = 30.0  # Deadline of a request. Its bytes at the slowest rate come on top.
 SLOWEST_BYTES_PER_SECOND = 250_000  # Expected until a transfer takes longer.
@@ -54,6 +55,7 @@ STALLED = {
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
     "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": str(STALLED_BYTES_PER_SECOND),
 }
+PROXIES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")  # curl takes these
 # Errors after which a retry may help: by the beginning of TensorStore's text; of the connection;
 # two that S3 counts as client errors, but that come from a slow network or a clock that jumped.
 PASSING = re.compile(
@@ -76,8 +78,10 @@ class Remote:
         self.url = url
         self._lock = threading.Lock()
         self._num_waiting, self._silent_since = 0, 0.0
+        self._has_answered = False
         self._slowest_bytes_per_second = float(SLOWEST_BYTES_PER_SECOND)
         self._store: Any = self._with_retry(lambda: tensorstore.KvStore.open(_spec(url)))
+        self._has_answered = False  # nothing was asked
 
     def url_of(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -192,7 +196,8 @@ class Remote:
           under_way: the future of a first attempt that was made already.
 
         Raises:
-          StoreUnreachable: for `RETRY_FOR_SECONDS`, or this process is to end.
+          StoreUnreachable: for `RETRY_FOR_SECONDS`, for `FIRST_SECONDS` if it has never answered,
+            or this process is to end.
           StoreRefuses, BucketMissing, ObjectTooLarge: a retry would not help.
         """
         began = time.monotonic()
@@ -205,6 +210,7 @@ class Remote:
                 timeout_seconds = REQUEST_SECONDS + transfer_seconds
                 try:
                     result = _result(future, timeout_seconds)
+                    self._has_answered = True
                     if time.monotonic() - asked < transfer_seconds / 2:
                         self._expect(expected, 2 * expected)
                     return result
@@ -216,8 +222,11 @@ class Remote:
                         self._expect(expected, expected / 2)
                 except ValueError as error:
                     problem = self._passing_problem(str(error), num_bytes)
+                if proxies := [name for name in PROXIES if os.environ.get(name)]:
+                    problem += f" (by way of a proxy? {', '.join(proxies)} is set)"
                 silent_seconds = time.monotonic() - began
-                if stopping.is_over() or silent_seconds > RETRY_FOR_SECONDS:
+                limit = RETRY_FOR_SECONDS if self._has_answered else FIRST_SECONDS
+                if stopping.is_over() or silent_seconds > min(limit, RETRY_FOR_SECONDS):
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
                 if wait_seconds == FIRST_WAIT_SECONDS:
                     waiting.enter_context(self._outage(problem))

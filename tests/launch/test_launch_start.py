@@ -4,6 +4,7 @@ import pytest
 
 from dipaco.cli.main import main
 from dipaco.control.process_id import ProcessId
+from dipaco.errors import NOT_NOW
 from dipaco.launch import devices, supervisor
 from dipaco.launch.devices import VisibleDevices
 from dipaco.runs.opening import reading
@@ -13,7 +14,9 @@ TWO = ("--set", "mesh.data=2")
 
 @pytest.fixture
 def launch(config_file, tmp_path, monkeypatch, capsys):
-    """`launch(...)` -> (its exit code, what it said), and `launch.started` of each the workers."""
+    """`launch(...)` -> (its exit code, what it said), and `launch.started` of each the workers. A
+    launch that begins ends as if the run was drained.
+    """
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
 
     def supervise(opened, engine, groups, name, **_):
@@ -39,21 +42,41 @@ def test_only_a_new_run_needs_workers_that_can_train_it(launch):
     assert "MeshUnfit: Each worker is given 1 devices" in said
     assert not launch.folder.exists()
     code, said = launch("--workers", "0", "--evaluators", "1", *few)
-    assert code == 0, said
+    assert code == NOT_NOW, said
     code, said = launch("--workers", "1", *few)
-    assert code == 0, said
+    assert code == NOT_NOW, said
     assert launch.started == [[0, 0, 1, 0], [1, 0, 0, 0]]
 
 
 def test_a_tpu_chip_may_be_two_devices(launch, monkeypatch):
     monkeypatch.setattr(devices, "visible_devices", lambda: VisibleDevices("tpu", ("0",)))
     code, said = launch("--workers", "1", "--devices-per-worker", "1", *TWO)
-    assert code == 0, said
+    assert code == NOT_NOW, said
+
+
+def test_scale_without_a_launcher_records_nothing_and_says_which_there_were(
+    launch, here, half, monkeypatch
+):
+    """A launcher that is started later follows no older request."""
+    ended = here("scale", "--run", half.folder, "--workers", 2)
+    assert (ended.code, "these were ever started: none." in ended.err) == (2, True)
+    launch("--workers", "0", "--name", "lab")
+    run = ("--run", launch.folder, "--workers", 2)
+    ended = here("scale", *run, "--launcher", "lba")
+    assert (ended.code, "these were ever started: lab." in ended.err) == (2, True)
+    ended = here("scale", *run)
+    assert (ended.code, ended.out) == (
+        0,
+        "Recorded. Workers wanted of each launcher of the run: 2.\n",
+    )
+    monkeypatch.setattr(ProcessId, "is_over", lambda process_id: True)
+    ended = here("scale", *run)
+    assert ended.out.endswith("None is at work now: lab follows when it is started again.\n")
 
 
 def test_a_launcher_whose_name_is_taken_leaves_the_run_as_it_was(launch, monkeypatch):
     code, said = launch("--workers", "0", "--name", "lab")
-    assert code == 0, said
+    assert code == NOT_NOW, said
     other = ProcessId.here()._replace(pid=1)
     with reading(launch.folder) as run:
         before = run.ledger.meta.launcher_process("lab")

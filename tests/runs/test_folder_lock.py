@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dipaco.errors import NotWritable, RunBusy
-from dipaco.runs.errors import FolderHoldsOther, RunIsFile
+from dipaco.runs.errors import FolderHoldsOther, LinkLeadsNowhere, RunIsFile
 from dipaco.runs.folder_lock import folder_lock
-from dipaco.runs.opening import create_or_open
+from dipaco.runs.opening import create_or_open, open_run, reading
 from tests.support.tiny_run import TOY, Fault
 
 
@@ -108,6 +108,15 @@ def test_a_folder_that_cannot_hold_a_run(tmp_path):
     for folder in (tmp_path / "file" / "run", Path("/proc/run")):
         with pytest.raises(NotWritable):
             enter(folder)
+
+
+@pytest.mark.parametrize("below", [".", "runs/one"])
+def test_a_link_that_leads_nowhere_is_a_sentence_for_who_begins_and_who_looks(tmp_path, below):
+    """As one to a disk that is not mounted: `File exists`, or `Begin one` where one is."""
+    (tmp_path / "disk").symlink_to("/not/mounted")
+    for look in (enter, open_run, lambda folder: reading(folder).__enter__()):
+        with pytest.raises(LinkLeadsNowhere, match=r"disk, and /not/mounted is not there\. Is its"):
+            look(tmp_path / "disk" / below)
 
 
 def test_a_folder_with_folders_of_no_run_is_left_alone(tmp_path):

@@ -14,7 +14,7 @@ from dipaco.control.facts.recording import record
 from dipaco.control.ledger import install_ledger
 from dipaco.control.planning.tasks import Claim, SliceDone, Task
 from dipaco.data.config import DataConfig
-from dipaco.errors import BadSetting, LedgerDamaged
+from dipaco.errors import NOT_NOW, BadSetting, LedgerDamaged
 from dipaco.model.config import part_names
 from dipaco.overrides import load_config
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
@@ -193,7 +193,7 @@ def test_a_command_that_is_refused_leaves_the_report_as_it_was(here, tiny, half,
         other = run.ledger.meta.get("version").replace("+", "+0")
         run.ledger._database.change("change_meta", key="version", value=other)
     ended = here("train", unfinished.config, "--run", unfinished.folder, *words)
-    assert ended.code == 2
+    assert ended.code == NOT_NOW
     assert "Nothing was changed" in ended.err
     with reading(unfinished.folder) as run:
         assert run.config.report == ReportSettings()

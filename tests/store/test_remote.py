@@ -101,6 +101,24 @@ def test_a_store_that_stays_unreachable_is_a_sentence(store, bucket, monkeypatch
     assert store.here.write_bytes("k", "bin", CONTENT) == receipt_of()
 
 
+def test_a_store_that_never_answered_is_waited_for_a_minute_and_proxies_are_named(
+    bucket, monkeypatch, caplog
+):
+    now = [0.0]
+    monkeypatch.setattr(remote_file.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(remote_file.time, "sleep", lambda _: now.__setitem__(0, now[0] + 5.0))
+    monkeypatch.setenv("HTTPS_PROXY", "http://ana:secret@proxy:3128")
+    remote = Remote(f"{bucket.url}/run")
+    problem = r"proxy\? HTTPS_PROXY is set"
+    with bucket.proxy.gone(), pytest.raises(StoreUnreachable, match=rf"for [67]\d s.*{problem}"):
+        remote.read("name")
+    assert "HTTPS_PROXY is set). Waiting for it" in caplog.text
+    assert "secret" not in caplog.text
+    remote.read("name")
+    with bucket.proxy.gone(), pytest.raises(StoreUnreachable, match=r"for 90\d s"):
+        remote.read("name")
+
+
 def test_a_process_that_is_told_to_end_does_not_wait_for_a_store_that_is_away(
     store, bucket, monkeypatch
 ):
@@ -199,6 +217,14 @@ def test_amazon_is_not_asked_to_take_more_than_it_takes_at_once(store, monkeypat
 def test_a_missing_bucket_is_a_sentence(bucket):
     with pytest.raises(BucketMissing, match="s3://nowhere/run"):
         Remote("s3://nowhere/run").write("name", b"1")
+
+
+@pytest.mark.parametrize("verb", ["status", "worker", "train"])
+def test_nobody_is_told_to_begin_a_run_where_no_bucket_is(bucket, here, config_file, verb):
+    config = [config_file] if verb == "train" else []
+    more = ["--database", "postgresql://nobody/runs"] if verb == "train" else []
+    ended = here(verb, *config, "--run", "s3://nowhere/run", *more)
+    assert (ended.code, ended.err.partition(":")[0]) == (BucketMissing.exit_code, "BucketMissing")
 
 
 def test_a_lost_race_is_reported_and_changes_nothing(store):

@@ -24,11 +24,12 @@ from dipaco.control.database.contract import (
     text_of,
     with_storable_text,
 )
-from dipaco.control.database.retry import with_retry
+from dipaco.control.database.retry import FIRST_SECONDS, patience, with_retry
 from dipaco.control.database.server_connection import ServerConnection, qualified
 
 PATIENCE_SECONDS = 1.0  # A renewal waits so long for another thread's statement.
 CLOCKS = ("now", "wall")
+_reached: set[str] = set()  # servers that this process has reached
 NOW = "extract(epoch FROM clock_timestamp())::double precision"
 
 
@@ -53,7 +54,10 @@ class PostgreSQL:
             return
         self._connection = ServerConnection(url, schema)
         try:
-            with_retry(self._begin, lambda: None)
+            known = url in _reached
+            with contextlib.nullcontext() if known else patience(FIRST_SECONDS):
+                with_retry(self._begin, lambda: None)
+            _reached.add(url)
         except BaseException:
             self.close()
             raise

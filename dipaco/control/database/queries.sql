@@ -957,5 +957,8 @@ SELECT (SELECT value FROM meta WHERE key = 'command'),
 -- work_summary@postgresql: Returns what SQLite's `work_summary` does, by a function of the schema.
 SELECT * FROM work_summary(:kinds);
 
+-- launchers: Returns (key, process) of every launcher that was ever started.
+SELECT key, value FROM meta WHERE key LIKE 'process of launcher %' ORDER BY key;
+
 -- run_command: Returns the command to the workers, and the version that the run is pinned to.
 SELECT key, value FROM meta WHERE key IN ('command', 'version');

@@ -18,6 +18,7 @@ from dipaco.control.errors import DatabaseUnreachable
 from dipaco.errors import MachineFault
 
 RETRY_SECONDS = 900.0  # outlasts a restart or a failover
+FIRST_SECONDS = 60.0  # for one that this process has never reached: its name may be wrong
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 
 P = ParamSpec("P")
@@ -33,8 +34,10 @@ class ConnectionLost(MachineFault):
 
 @contextlib.contextmanager
 def patience(seconds: float) -> Generator[None]:
-    """Inside, this thread gives up after so many seconds instead of `RETRY_SECONDS`."""
-    before = _patience.set(seconds)
+    """Inside, this thread gives up after so many seconds instead of `RETRY_SECONDS`, or after fewer
+    if it was told so already.
+    """
+    before = _patience.set(min(seconds, _patience.get() or seconds))
     try:
         yield
     finally:

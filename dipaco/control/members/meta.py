@@ -131,6 +131,11 @@ class Meta:
         """The process that took the name last. None = no process has."""
         return self.get(_process_of(name))
 
+    def launchers(self) -> dict[str, str]:
+        """Name of every launcher that was ever started on this run -> its last process."""
+        rows = self._database.rows("launchers")
+        return {key.removeprefix(_process_of("")): process for key, process in rows}
+
     @retried
     def take_launcher_name(self, name: str, process_id: str, *, after: str | None) -> bool:
         """Records that a launcher has a name.
