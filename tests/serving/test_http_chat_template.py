@@ -81,6 +81,24 @@ def test_a_wrong_conversation_is_refused(chat_client, change, param):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"tools": [{"type": "function"}], "tool_choice": "none"},
+        {"functions": [{"name": "f"}], "function_call": "none"},
+        {"tools": [], "functions": []},
+        {"top_logprobs": 0, "logprobs": False},
+        {"reasoning_effort": "none", "verbosity": "medium", "stop": ""},
+    ],
+    ids=str,
+)
+def test_a_value_that_asks_for_nothing_is_accepted(chat_client, change):
+    plain = chat_client.post("/v1/chat/completions", json=REQUEST)
+    answer = chat_client.post("/v1/chat/completions", json=REQUEST | change)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"] == plain.json()["choices"]
+
+
+@pytest.mark.parametrize(
     ("template", "problem"),
     [
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import gzip
 import itertools
 import json
 
@@ -20,6 +21,7 @@ from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.protocol import CompletionRequest
+from dipaco.serving.http.server import http_config
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
 from tests.support.serving_rig import ask_and_leave, error_of, in_process, until
@@ -46,7 +48,9 @@ AS_JSON = {"Content-Type": "application/json"}
         ({"best_of": 3}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
         ({"seed": 2**64}, "seed"),
-        ({"stop": ""}, "stop"),
+        ({"max_tokens": 4.5}, "max_tokens"),
+        ({"max_tokens": 1e300}, "max_tokens"),
+        ({"max_tokens": "4"}, "max_tokens"),
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [1]}, "stop[0]"),
         ({"suffix": "and so on"}, "suffix"),
@@ -96,6 +100,50 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(client, change, param
 @pytest.mark.parametrize("where", ["/v1/completions", "/v1/chat/completions", "/v1/route"])
 def test_a_body_that_is_not_a_request_is_refused(client, where, body):
     error_of(client.post(where, content=body, headers=AS_JSON), 400)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_tokens": 4.0, "seed": 7.0, "n": 1e0}, {"suffix": ""}, {"stop": ""}, {"stop": ["", ""]}],
+    ids=str,
+)
+def test_a_value_that_asks_for_nothing_is_accepted(client, change):
+    plain = client.post("/v1/completions", json=GOOD | {"temperature": 0})
+    answer = client.post("/v1/completions", json=GOOD | {"temperature": 0} | change)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"] == plain.json()["choices"]
+
+
+def test_a_body_may_be_compressed_and_may_begin_with_a_byte_order_mark(service, client):
+    content = b"\xef\xbb\xbf" + json.dumps(GOOD).encode()
+    assert client.post("/v1/completions", content=content, headers=AS_JSON).status_code == 200
+    zipped, by_gzip = gzip.compress(content), AS_JSON | {"Content-Encoding": "GZip"}
+    for whole in (zipped, zipped + gzip.compress(b"  ")):
+        assert client.post("/v1/completions", content=whole, headers=by_gzip).status_code == 200
+    for broken in (zipped[:-9], content, b"", zipped + b"and more"):
+        error_of(client.post("/v1/completions", content=broken, headers=by_gzip), 400)
+    by_br = AS_JSON | {"Content-Encoding": "br"}
+    other = client.post("/v1/completions", content=zipped, headers=by_br)
+    assert "compressed as `br`" in error_of(other, 415)
+    bomb = gzip.compress(b" " * 1_000_000 + content)
+    assert len(bomb) < 2000
+    with TestClient(make_app(service, settings=HttpSettings(max_body_bytes=2000))) as small:
+        error_of(small.post("/v1/completions", content=bomb, headers=by_gzip), 413)
+
+
+def test_an_address_may_end_with_a_slash(client):
+    """A redirect would lead a client that came by HTTPS to plain HTTP."""
+    options = {"follow_redirects": False}
+    assert client.post("/v1/completions/", json=GOOD, **options).status_code == 200
+    assert client.get("/v1/models/", **options).json()["object"] == "list"
+    assert client.get("/v1/models/toy/", **options).json()["id"] == "toy"
+    assert client.get("/healthz/", **options).status_code == 200
+    for nothing in ("/v1/completions//", "/page.js/", "/v1/nothing/"):
+        error_of(client.get(nothing, **options), 404)
+
+
+def test_connections_outlive_those_of_the_usual_balancers(client):
+    assert http_config(client.app).timeout_keep_alive > 600
 
 
 def test_missing_and_unknown_fields_are_named(client):

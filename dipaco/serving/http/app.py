@@ -111,11 +111,14 @@ class _Application:
         ]
         self.starlette = Starlette(
             routes=[
-                Route(path, self._guarded(path, answer, needs_key), methods=[method])
+                Route(address, self._guarded(path, answer, needs_key), methods=[method])
                 for path, method, answer, needs_key in routes
+                for address in (path, *([] if path in page.FILES else [f"{path}/"]))
             ],
             exception_handlers={HTTPException: self._no_route},
         )
+        # Starlette would redirect from or to a `/` at the end, behind TLS to plain HTTP.
+        self.starlette.router.redirect_slashes = False
 
     def _guarded(
         self,
@@ -295,7 +298,8 @@ class _Application:
         return _json(ModelList(object="list", data=entries))
 
     async def _model(self, request: Request) -> Response:
-        return _json(self._model_entry(self._service.models.named(request.path_params["name"])))
+        name = request.path_params["name"].removesuffix("/")
+        return _json(self._model_entry(self._service.models.named(name)))
 
     async def _paths(self, request: Request) -> Response:
         model = self._service.models.named(request.query_params.get("model"))

@@ -54,7 +54,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
-Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
+Stop = Annotated[str, Meta(max_length=1000)]  # an empty one is none
 Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 StopIds = Annotated[list[TokenId], Meta(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -113,7 +113,7 @@ class CompletionRequest(CommonRequest):
     echo: bool | None = None
     logprobs: Logprobs | None = None
     best_of: Count | None = None  # only equal to n
-    suffix: None = None
+    suffix: Literal[""] | None = None
 
 
 class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -147,15 +147,15 @@ class ChatRequest(CommonRequest):
     max_completion_tokens: Index | None = None  # the newer name of `max_tokens`
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
-    # Text in, text out, and no tools:
+    # Text in, text out, and no tools, unless none may be called:
     modalities: list[Literal["text"]] | None = None
-    tools: NoItems | None = None
-    tool_choice: Any = None  # read only beside tools, which are refused
+    tools: list[Any] | None = None
+    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    functions: NoItems | None = None
+    functions: list[Any] | None = None
     function_call: Literal["none", "auto"] | None = None
-    reasoning_effort: None = None
-    verbosity: None = None
+    reasoning_effort: Literal["none"] | None = None
+    verbosity: Literal["medium"] | None = None
     prediction: None = None
     audio: None = None
     web_search_options: None = None

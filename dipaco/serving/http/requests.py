@@ -4,8 +4,11 @@
 """
 
 import asyncio
+import gzip
+import io
 import re
 import secrets
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -92,8 +95,11 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     served = service.models.named(body.model).releases.current
     n = _check_common(service, body)
     chat = required_template(chat, "/v1/completions")
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
+    for field, choice in (("tools", body.tool_choice), ("functions", body.function_call)):
+        if getattr(body, field) and choice != "none":
+            _refuse(field, _no_tools(field))
     if body.tool_choice not in (None, "none", "auto"):
         _refuse("tool_choice", "There are no tools. Leave `tool_choice` out.")
     text = chat.render([template_message(message) for message in body.messages])
@@ -167,10 +173,10 @@ def _common_params(
     if min_tokens > max_tokens:
         problem = f"`min_tokens` is {min_tokens}, and at most {max_tokens} tokens are made."
         _refuse("min_tokens", f"{problem} Lower it, or raise `max_tokens`.")
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    stops = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
     return {
         "n": n,
-        "stops": stop,
+        "stops": tuple(filter(None, stops)),
         "is_path_given": body.path is not None,
         "seed": secrets.randbits(63) if body.seed is None else body.seed % 2**63,
         "sampling": _sampling(service, body),
@@ -247,6 +253,10 @@ def _check_fits(service: Service, num_tokens: int, describe: Callable[[int], str
         )
 
 
+def _no_tools(param: str) -> str:
+    return f"There are no tools. Leave `{param}` out, or use `response_format` for JSON."
+
+
 def _refuse(param: str, message: str) -> NoReturn:
     raise ApiError(400, message, param=param, code="invalid_value")
 
@@ -261,7 +271,8 @@ async def read_body(request: Request, max_bytes: int, kind: type[Body]) -> Body:
     """Reads and decodes the body of a request.
 
     Raises:
-      ApiError: it is too large (413), not sent as JSON (415), or not such a request (400).
+      ApiError: it is too large (413), not sent as JSON, or compressed by something else than gzip
+        (415), or not such a request (400).
     """
     sent_as = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Another site's page can send a form without permission, but JSON only with ours (not given).
@@ -270,13 +281,37 @@ async def read_body(request: Request, max_bytes: int, kind: type[Body]) -> Body:
             415,
             f"The body was sent as `{sent_as[:100]}`. Send JSON: `Content-Type: application/json`.",
         )
-    return decode(await _read(request, max_bytes), kind)
+    content = await _read(request, max_bytes)
+    match request.headers.get("content-encoding", "").strip().lower():
+        case "gzip" | "x-gzip":
+            content = await asyncio.to_thread(_unzipped, content, max_bytes)
+        case encoding if encoding not in ("", "identity"):
+            problem = f"The body is compressed as `{encoding[:100]}`. Send it as it is, or by gzip."
+            raise ApiError(415, problem)
+    return decode(content, kind)
+
+
+def _unzipped(content: bytes, max_bytes: int) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            unzipped = stream.read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ApiError(400, f"The body is no gzip: {error}. Compress it again.") from error
+    if len(unzipped) > max_bytes:
+        raise _too_large(max_bytes)
+    return unzipped
 
 
 def decode(content: bytes, kind: type[Body]) -> Body:
     """Raises `ApiError` in OpenAI's words."""
+    content = content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
     try:
-        return msgspec.json.decode(content, type=kind)
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            return msgspec.convert(_with_integers(msgspec.json.decode(content)), kind)
     except msgspec.ValidationError as error:
         raise _api_error(str(error), kind) from error
     except UnicodeDecodeError as error:
@@ -288,6 +323,15 @@ def decode(content: bytes, kind: type[Body]) -> Body:
         ) from error
 
 
+def _with_integers(value: Any) -> Any:
+    """The value with 4 for 4.0, which is an integer to JSON Schema and to some clients."""
+    if isinstance(value, dict):
+        return {name: _with_integers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 async def _read(request: Request, max_bytes: int) -> bytes:
     content = bytearray()
     try:
@@ -295,17 +339,18 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             async for chunk in request.stream():
                 content += chunk
                 if len(content) > max_bytes:
-                    raise ApiError(
-                        413,
-                        f"The body is larger than {max_bytes:,} bytes. Send less at once.",
-                        code="body_too_large",
-                    )
+                    raise _too_large(max_bytes)
     except TimeoutError as error:
         problem = f"The body was incomplete after {BODY_SECONDS:.0f} s. Send it again, faster."
         raise ApiError(408, problem, code="body_too_slow") from error
     except ClientDisconnect as error:
         raise ApiError(400, "The connection was closed before the body was complete.") from error
     return bytes(content)
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    problem = f"The body is larger than {max_bytes:,} bytes. Send less at once."
+    return ApiError(413, problem, code="body_too_large")
 
 
 def _api_error(problem: str, kind: type[Body]) -> ApiError:
@@ -321,8 +366,7 @@ def _api_error(problem: str, kind: type[Body]) -> ApiError:
         message = f"You must provide a `{name}` parameter."
         return ApiError(400, message, param=name, code="missing_required_parameter")
     if param in ("tools", "functions"):
-        message = f"There are no tools. Leave `{param}` out, or use `response_format` for JSON."
-        return ApiError(400, message, param=param, code="invalid_value")
+        return ApiError(400, _no_tools(param), param=param, code="invalid_value")
     if param is None:
         return ApiError(400, f"The body is not a valid request: {what}.")
     if what.startswith("Invalid ") and (values := values_at(kind, where)):

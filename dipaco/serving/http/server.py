@@ -19,7 +19,9 @@ from dipaco.errors import CannotListen
 from dipaco.serving.http.connection_limit import ConnectionLimit, backlog, max_connections
 from dipaco.serving.http.errors import ApiError
 
-KEEP_ALIVE_SECONDS = 30
+# Longer than balancers keep a connection (nginx and AWS 60 s, Google 600 s): one that the server
+# closed first would lose the request that is on its way. At the limit, idle ones are closed.
+KEEP_ALIVE_SECONDS = 620
 HEADER_SECONDS = 20.0  # time for the head of a request to arrive before the connection is closed
 UNREAD_SECONDS = 60  # time that a client may leave data unread before it counts as disconnected
 MAX_HEADER_BYTES = 64 << 10  # bytes of a request line and its headers
