@@ -13,7 +13,7 @@ evaluates, and no host waits for it. Measured, from the end of the first phase (
 are compiled) to the end of the last:
 
 - the share of the hosts' time in inner steps, and the seconds of a phase;
-- bytes down and up of a host, by the counter of its interface, and by the program's own count;
+- bytes down and up of a host, by the counter of its interface;
 - beside both, what `dipaco plan` says of the same settings (`runs/forecast/`);
 - the seconds that a processor worked for a host between the steps of one phase and of the next. On
   a machine that is busy with other things these take many times as long as they would by
@@ -85,7 +85,6 @@ class Moment(NamedTuple):
 
     seconds: float
     carried: list[tuple[int, int]]  # host -> bytes down and up
-    counted: int  # bytes that the program has recorded, of all hosts
 
 
 def main() -> None:
@@ -245,7 +244,7 @@ def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
         while len(moments) <= options.until:
             reached = run.ledger.progress.phases_reached(MODULAR, len(config.topology.modules))
             if reached >= len(moments) and run.ledger.queue.task_counts().get(("train", MODULAR)):
-                moments.append(moment(at, run))
+                moments.append(moment(at))
             check(processes, at)
             time.sleep(LOOK_SECONDS)
         while options.until == config.phases and not run.ledger.queue.is_finished():
@@ -303,11 +302,10 @@ def machines(options: argparse.Namespace) -> Machines:
     )
 
 
-def moment(at: Site, run: Run) -> Moment:
+def moment(at: Site) -> Moment:
     return Moment(
         time.time(),
         [at.host(name).link.carried for name in HOSTS],
-        run.ledger.progress.training_totals(MODULAR).bytes_sent,
     )
 
 
@@ -353,7 +351,6 @@ def compared(
         "up": round(up),
         "processor_seconds": round(processor_seconds, 2),
         "computing_beside_nothing_else": round(computing_seconds / all_seconds, 4),
-        "counted": round((last.counted - first.counted) / mean),
         "parameters": num_parameters(config.model),
     }
 
@@ -400,7 +397,11 @@ def measure_lock_step(options: argparse.Namespace, at: Site, way: str) -> dict[s
         "down": round(carried[0]),
         "up": round(carried[1]),
         "parameters": num_parameters(config.model),
-        **planned(config, options, {"gradients": lock_step_traffic(config, len(HOSTS))}),
+        **planned(
+            config,
+            options,
+            lock_step_traffic(config, len(HOSTS), range(1, options.phases)),
+        ),
         "perplexity": {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)},
         "hours": {
             str(phase): round(phase * seconds / 3600, 5) for phase in range(options.phases + 1)

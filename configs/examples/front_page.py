@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dipaco
 
-COLUMNS = ("perplexity", "parameters_total", "tokens", "bytes_sent")
+COLUMNS = ("perplexity", "parameters_total", "tokens", "bytes_per_machine")
 DECIMALS = {"perplexity": 2}  # the others are whole numbers
 
 

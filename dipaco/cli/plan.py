@@ -171,10 +171,13 @@ def _byte_lines(found: "Forecast") -> Iterator[str]:
         yield f"  {kind:<34}{num_bytes(each.down):>10}{num_bytes(each.up):>10}"
     down, up = num_bytes(found.bytes_down), num_bytes(found.bytes_up)
     yield f"  {'in all':<34}{down:>10}{up:>10}"
-    of_run = num_bytes(found.run_bytes)
-    yield f"  {f'of the run, {found.phases:,} phases':<34}{of_run:>10} together"
-    text = num_bytes(found.token_bytes_once)
-    yield f"  {'text of a path, once, at most':<34}{text:>10}"
+    for name, count in (
+        ("base model, a machine's share", found.base_bytes),
+        (f"of the run, {found.phases:,} phases", found.run_bytes),
+        ("of the run in lock-step", found.lock_step_run_bytes),
+        ("beside it, text that a path reads", found.token_bytes_once),
+    ):
+        yield f"  {name:<34}{num_bytes(count):>10} together"
     yield ""
     yield "Bytes of the modular model in the run's bucket or folder, as it ends"
     for kind, count in found.kept_bytes.items():

@@ -12,6 +12,7 @@ from dipaco.runs.reading.progress import (
     RouterCosts,
     StartCosts,
     base_costs,
+    bytes_per_machine,
     router_costs,
     start_costs,
 )
@@ -41,6 +42,7 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
                 "phase": each.phase,
                 "steps": base.steps + start.steps + arm.steps_before(each.phase),
                 **_spent(arm, of, each.phase, base, start, router.seconds * arm.is_routed),
+                "bytes": bytes_per_machine(run, arm, each.phase),
                 "perplexity": each.perplexity,
                 "best_path_perplexity": each.best_path_perplexity,
                 "other_rows": each.other_rows,
@@ -52,7 +54,7 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
                 "phase": 0,
                 "steps": base.steps,
                 "tokens": base.tokens,
-                "bytes": 0,
+                "bytes": bytes_per_machine(run, arm, 0),
                 "seconds": base.seconds,
                 "perplexity": of_base[-1].perplexity,
             }
@@ -65,15 +67,11 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
 def _spent(
     arm: Arm, of: ArmFacts, phase: int, base: Any, start: StartCosts, router_seconds: float
 ) -> dict[str, Any]:
-    """Cost until a phase, as `ReportRow` counts it: tokens of all, bytes and seconds of each
-    machine.
-    """
-    machines = arm.topology.num_paths
-    num_bytes = int(of.bytes_down[:phase].sum() + of.bytes_up[:phase].sum()) * (machines > 1)
+    """Cost until a phase, as `ReportRow` counts it: tokens of all, seconds of each machine."""
+    machines = arm.num_at_once
     seconds = float(of.seconds[:phase][~_missing(of, phase)].sum())
     return {
         "tokens": base.tokens + start.tokens + int(of.tokens[:phase].sum()),
-        "bytes": round(start.bytes_sent / start.machines + num_bytes / machines),
         "seconds": base.seconds
         + start.seconds / start.machines
         + seconds / machines

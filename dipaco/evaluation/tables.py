@@ -29,9 +29,10 @@ class ReportRow:
     steps_elsewhere: int = 0  # steps among these in another run (`--from DIR@PHASE`)
     tokens: int  # trained on by all paths together, the base model's included
     flops: float  # training, estimated from the model's shape
-    bytes_sent: int  # contributions up and modules down, had paths been separate machines
-    bytes_per_machine: int  # sum of bytes that each machine sends and receives
-    # Not among them: rows of the vocabulary that no contribution had to hold.
+    # Bytes through the network interface of each machine, down and up together, had the run been in
+    # a bucket and each path on a machine of its own (`runs/forecast/traffic.py`).
+    bytes_per_machine: int
+    # Counted above, and not sent: rows of the vocabulary that no contribution had to hold.
     bytes_left_out: int = 0
     seconds: float  # training, had one machine done it all
     machine_seconds: float  # each machine's training, the base model's included
@@ -230,7 +231,6 @@ def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
         "steps": [f"{row.steps:,}" for row in rows],
         "tokens": [quantity(row.tokens) for row in rows],
         "flops": [quantity(row.flops) for row in rows],
-        "bytes sent": [num_bytes(row.bytes_sent) for row in rows],
         "bytes per machine": [num_bytes(row.bytes_per_machine) for row in rows],
         "time": [duration(row.seconds) for row in rows],
     }

@@ -85,7 +85,10 @@ def _work(status: Mapping[str, Any]) -> Iterator[str]:
         kinds = ", ".join(
             f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in status["bytes"].items()
         )
-        yield f"bytes: {kinds}"
+        yield f"bytes of all machines: {kinds}"
+    if (at := status["bytes_per_machine"])["of_the_run"]:
+        until_now, of_the_run = (decimal(at[name]) for name in ("until_now", "of_the_run"))
+        yield f"bytes per machine, as planned: {until_now} of {of_the_run}"
     if status["stored"]:
         cleaned = ", cleaned: it cannot go back or go on" * status["is_cleaned"]
         yield f"stored: {sizes(status['stored'])}{cleaned}"

@@ -31,7 +31,6 @@ NOT_ON_TERMINAL = (
     "steps",
     "tokens",
     "flops",
-    "bytes sent",
     "held equal",
 )
 UNRESOLVED = " (not resolved)"
@@ -152,7 +151,6 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         "steps",
         "tokens",
         "flops",
-        "bytes sent",
         "bytes per machine",
         "time",
         *(link_heading(link) for link in _links(table)),
@@ -192,7 +190,6 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
         f"{row.steps:,}",
         quantity(row.tokens),
         quantity(row.flops),
-        num_bytes(row.bytes_sent),
         num_bytes(row.bytes_per_machine),
         duration(row.seconds),
         *(

@@ -65,7 +65,7 @@ def test_what_was_recorded_comes_back_and_is_never_changed(finished, place):
     assert progress.steps_in_partial_snapshots("modular") == 0
     assert progress.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
     totals = progress.training_totals("modular")
-    assert totals == TrainingTotals(tokens=800, seconds=8.0, bytes_sent=128, path_phases=8)
+    assert totals == TrainingTotals(tokens=800, seconds=8.0, path_phases=8)
     newest = {each.path: each for each in progress.newest_phases() if each.arm == "modular"}
     assert newest[2] == NewestPhase("modular", path=2, phase=1, step=20, loss=0.5, tokens=200)
     assert evaluated("modular", 2) in facts.evaluations()

@@ -24,7 +24,6 @@ DENSE = ReportRow(
     steps=280,
     tokens=573_440,
     flops=2.9e12,
-    bytes_sent=0,
     bytes_per_machine=0,
     seconds=31.25,
     machine_seconds=31.25,
@@ -35,7 +34,6 @@ MODULAR = dataclasses.replace(
     name="modular",
     perplexity=88.0,
     parameters_total=2_400_000,
-    bytes_sent=123_456_789,
     bytes_per_machine=30_864_197,
     link_seconds={"20": 43.6},
 )

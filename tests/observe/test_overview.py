@@ -144,6 +144,7 @@ def detailed():
         status_of()
         | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": [], "volunteers": []}
         | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
+        | {"bytes_per_machine": {"until_now": 0, "of_the_run": 0}}
         | {"quorum": None, "rollbacks": [], "goodput": {"worker_seconds": 0}, "refusals": []}
     )
 
@@ -158,6 +159,13 @@ def test_details_show_the_newest_of_many_evaluations():
     assert [line for line in shown if "perplexity" in line] == [
         f"  perplexity 20.00 at phase {phase}" for phase in range(393, 401)
     ]
+
+
+def test_bytes_of_a_machine_are_shown_of_a_run_by_several():
+    status = detailed() | {"samples": []}
+    assert not any("bytes" in line for line in details(status))
+    status["bytes_per_machine"] = {"until_now": 41_200_000, "of_the_run": 90_400_000}
+    assert "bytes per machine, as planned: 41.2 MB of 90.4 MB" in list(details(status))
 
 
 def test_a_single_phase_is_no_plural():

@@ -1,20 +1,25 @@
 """What a run will need, from its config: bytes by hand, times by one formula, what a step takes."""
 
 import dataclasses
+import functools
 
 import pytest
 
+from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import MeshConfig, num_parameters
 from dipaco.outer.compress import BY_NAME
+from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
 from dipaco.runs.forecast import step_time
 from dipaco.runs.forecast.forecast import Machines, forecast, phase_time
 from dipaco.runs.forecast.memory import activation_bytes, step_memory, worker_memory
 from dipaco.runs.forecast.traffic import (
     Traffic,
+    base_bytes,
     kept_bytes,
     lock_step_traffic,
+    machine_bytes,
     module_parameters,
     total,
     traffic_of_a_phase,
@@ -140,13 +145,43 @@ def test_a_phase_is_steps_and_bytes_over_the_link():
 
 
 def test_lock_step_sends_a_gradient_and_fetches_the_mean_at_every_step():
-    traffic = lock_step_traffic(TOY, 4)
-    assert traffic == Traffic(TOY.inner.steps * SIZE, TOY.inner.steps * SIZE)
-    time = phase_time(TOY, ON_20, {"gradients": traffic})
+    traffic = lock_step_traffic(TOY, 4, range(2))
+    assert traffic == {
+        "gradients": Traffic(TOY.inner.steps * SIZE, TOY.inner.steps * SIZE),
+        # Each fetches the base model once. One of the four stores model and moments.
+        "modules": Traffic(0.75 * SIZE / 2, SIZE / 4),
+        "snapshots": Traffic(0.0, SNAPSHOT / 4),
+    }
+    time = phase_time(TOY, ON_20, traffic)
     assert time.seconds == seconds_over_link(
-        TOY.inner.steps * 2.0, 2 * TOY.inner.steps * SIZE, 20.0
+        TOY.inner.steps * 2.0, sum(total(traffic.values())), 20.0
     )
-    assert lock_step_traffic(TOY, 1) == Traffic(0.0, 0.0)
+    assert sum(total(lock_step_traffic(TOY, 1, range(2)).values())) == 0
+    together = dataclasses.replace(TOY, outer=OuterSettings(synchronous=True))
+    stored = sum(module_parameters(TOY).values()) / num_parameters(TOY.model)
+    assert traffic_of_a_phase(together, 4) == lock_step_traffic(TOY, 4, range(2)) | {
+        "modules": Traffic(0.75 * SIZE / 2, stored * SIZE / 4),
+        "snapshots": Traffic(0.0, stored * SNAPSHOT / 4),
+    }
+
+
+def test_the_bytes_of_a_machine_are_its_phases_and_its_share_of_the_base_model():
+    """Of the base model's two saves. A machine that trains alone exchanges nothing."""
+    of_base = 2 * (SIZE + SNAPSHOT)
+    assert base_bytes(TOY) == pytest.approx(of_base)
+    known = [machine_bytes(TOY, MODULAR, phase, of_base) for phase in range(3)]
+    both = sum(sum(each) for each in traffic_of_a_phase(TOY, 4).values())
+    assert known[0] == pytest.approx(of_base / 4)
+    assert known[2] == pytest.approx(of_base / 4 + 2 * both)
+    assert known[1] < known[2]
+    in_lock_step = sum(sum(each) for each in lock_step_traffic(TOY, 4, range(2)).values())
+    bytes_of = functools.partial(machine_bytes, TOY, phase=2, of_base=of_base)
+    assert bytes_of(DATA_PARALLEL) == pytest.approx(of_base / 4 + 2 * in_lock_step)
+    assert bytes_of(DENSE) == bytes_of(DENSE_EQUAL_TOKENS) == 0
+    alone = load_config("baseline_dense")
+    assert machine_bytes(alone, MODULAR, alone.phases, base_bytes(alone)) == 0
+    assert forecast(alone).run_bytes == 0
+    assert set(traffic_of_a_phase(alone, 1).values()) == {Traffic(0.0, 0.0)}
 
 
 def test_longer_phases_and_faster_links_bring_computing():
@@ -176,7 +211,8 @@ def test_the_run_is_the_base_model_and_its_phases():
     found = forecast(TOY, workers=4, megabits=20.0, step_seconds=2.0)
     seconds = TOY.base.steps * 2.0 + TOY.phases * found.phase_seconds
     assert found.run_hours == pytest.approx(seconds / 3600)
-    assert found.run_bytes == pytest.approx(TOY.phases * (found.bytes_down + found.bytes_up), abs=9)
+    of_phases = TOY.phases * (found.bytes_down + found.bytes_up)
+    assert found.run_bytes == pytest.approx(of_phases + found.base_bytes, abs=9)
     steps = TOY.base.steps + 4 * TOY.phases * TOY.inner.steps
     assert found.run_flops == steps * found.step_flops
 

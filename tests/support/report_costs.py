@@ -5,7 +5,6 @@ COSTS = {
     "parameters_total": 1,
     "tokens": 1,
     "flops": 1.0,
-    "bytes_sent": 0,
     "bytes_per_machine": 0,
     "seconds": 1.0,
     "machine_seconds": 1.0,

@@ -30,7 +30,6 @@ def sweep_row(name, perplexities, seeds, tokens=512_000, num_bytes=0):
         steps=1,
         tokens=tokens,
         flops=1.0,
-        bytes_sent=4 * num_bytes,
         bytes_per_machine=num_bytes,
         seconds=1.0,
         machine_seconds=1.0,

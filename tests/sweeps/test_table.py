@@ -51,7 +51,6 @@ def result(row, seed, name="modular", perplexity=None):
         steps=6,
         tokens=100 + 400 * PATHS[row],
         flops=1e6 * PATHS[row],
-        bytes_sent=0,
         bytes_per_machine=0,
         seconds=1.0 + seed,
         machine_seconds=1.0 + seed,

@@ -8,6 +8,8 @@ from dipaco.config import MODULAR, ReportSettings
 from dipaco.evaluation import plots
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
+from dipaco.runs.forecast.forecast import forecast
+from dipaco.runs.forecast.traffic import base_bytes
 from dipaco.runs.reading.progress import costs_of_start
 from dipaco.runs.reading.report import files_of, make_report, renewed_report
 from dipaco.runs.reading.routing_notes import note_on_routing
@@ -29,9 +31,11 @@ def test_costs_of_a_machine_are_those_of_one_that_works_in_every_phase(begin, sh
     totals, base = run.ledger.progress.training_totals(MODULAR), CONFIG.base.steps
     at_once = round(4 * share)
     assert row.steps == base + 4 * CONFIG.inner.steps
-    assert row.bytes_per_machine == round(totals.bytes_sent / at_once)
+    assert row.bytes_per_machine == forecast(run.config).run_bytes > 0
     start = costs_of_start(run, 4, "there@4", is_measured_alike=False)
     assert (start.machines, start.steps) == (at_once, 4 * CONFIG.inner.steps)
+    of_base = base_bytes(run.config) / at_once
+    assert start.machine_bytes + of_base == pytest.approx(row.bytes_per_machine, abs=1)
     of_base = row.seconds - totals.seconds
     assert row.machine_seconds == pytest.approx(of_base + totals.seconds / at_once, abs=0.002)
 

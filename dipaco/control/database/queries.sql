@@ -621,13 +621,11 @@ SELECT losses FROM trained WHERE arm = :arm AND path = :path ORDER BY phase;
 
 -- training_totals: Sums what an arm's training took.
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
-       CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT),
        CAST(coalesce(sum(phases), 0) AS BIGINT)
 FROM path_totals WHERE arm = :arm;
 
 -- training_totals_before: Sums what an arm's training took before a phase.
-SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
-       CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT), count(*)
+SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0), count(*)
 FROM trained WHERE arm = :arm AND phase < :phase;
 
 -- newest_trained: Lists all paths at their newest phases.

@@ -11,7 +11,6 @@ class TrainingTotals(NamedTuple):
 
     tokens: int
     seconds: float
-    bytes_sent: int  # Modules and contributions, as if each path were alone on a machine.
     path_phases: int  # phases, counted once for each path that took part
 
 

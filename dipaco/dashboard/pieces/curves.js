@@ -33,7 +33,7 @@ function linesOf() { // [{name, points: [[x, y, isLater]]}], name of x
       if (i % Math.ceil(order.length / 500) && i < order.length - 1) return;
       down.push([time, fetched, time > run.time]); up.push([time, sent, time > run.time]);
     });
-    return {x: "time", y: "bytes, were each path on a machine of its own", isTime: true, lines: [{name: "modules fetched", points: down}, {name: "contributions sent", points: up}], note: Object.entries(status.bytes).map(([kind, count]) => `${kind.replaceAll("_", " ")} ${short(count)}B`).join(" · ")};
+    return {x: "time", y: "bytes of all machines, snapshots and outer steps left out", isTime: true, lines: [{name: "modules fetched", points: down}, {name: "contributions sent", points: up}], note: Object.entries(status.bytes).map(([kind, count]) => `${kind.replaceAll("_", " ")} ${short(count)}B`).join(" · ")};
   }
   const sums = new Float64Array(BINS), width = run.end / BINS || 1;
   for (const arm of Object.values(arms)) for (let i = 0; i < arm.train_times.length; i++) if (Number.isFinite(arm.train_times[i])) {

@@ -5,15 +5,15 @@
 
 The paths are the most that one machine trains. The bytes are the mean machine's over its link, or
 all machines' over the bucket's link if that takes longer. Hidden is the travel of modules beside
-the `outer.delay` steps of a path. Outer steps, preparation, routing, evaluation and database
-queries are left out.
+the `outer.delay` steps of a path. The seconds of outer steps, preparation, routing, evaluation,
+database queries and the base model's bytes are left out.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping
 
-from dipaco.config import MODULAR, RunConfig
+from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters
 from dipaco.outer.config import CODECS
@@ -21,9 +21,11 @@ from dipaco.runs.forecast.memory import step_flops, step_memory, worker_memory
 from dipaco.runs.forecast.traffic import (
     NOTHING,
     Traffic,
+    base_bytes,
     codec_for,
     kept_bytes,
     lock_step_traffic,
+    machine_bytes,
     machines_at_work,
     module_parameters,
     token_bytes,
@@ -117,7 +119,9 @@ class Forecast:
     bytes_of_a_phase: dict[str, MachineBytes]  # kind -> bytes of the mean machine
     bytes_down: int  # sum over all kinds, of a phase
     bytes_up: int
-    run_bytes: int  # down and up in all phases
+    base_bytes: int  # A machine's share of what the base model's machine sends.
+    run_bytes: int  # down and up in all phases, and that share
+    lock_step_run_bytes: int
     kept_bytes: dict[str, int]  # kind -> bytes in the run's bucket or folder
     step_flops: int
     run_flops: int  # all paths and the base model
@@ -164,6 +168,16 @@ def forecast(
     traffic = traffic_of_a_phase(config, given.workers, steps_elsewhere=steps_elsewhere)
     of_phase, time = total(traffic.values()), phase_time(config, given, traffic)
     memory, sizes = worker_memory(config), module_parameters(config)
+
+    def bytes_until(phase: int, arm_name: str = MODULAR) -> int:
+        of_base = base_bytes(config)
+        elsewhere = given.steps_elsewhere
+        return round(
+            machine_bytes(
+                config, arm_name, phase, of_base, given.workers, steps_elsewhere=elsewhere
+            )
+        )
+
     baseline_steps = sum(other.path_steps for other in plan.arms[1:])
     base_seconds = plan.base.total_steps * given.step_seconds
     return Forecast(
@@ -191,7 +205,9 @@ def forecast(
         },
         bytes_down=round(of_phase.down),
         bytes_up=round(of_phase.up),
-        run_bytes=round(config.phases * sum(of_phase)),
+        base_bytes=bytes_until(0),
+        run_bytes=bytes_until(config.phases),
+        lock_step_run_bytes=bytes_until(config.phases, DATA_PARALLEL),
         kept_bytes=kept_bytes(config),
         step_flops=step_flops(config),
         run_flops=(plan.base.path_steps + arm.path_steps) * step_flops(config),
@@ -210,7 +226,7 @@ def forecast(
         lock_step=_other_phase(
             config,
             given,
-            {"gradients": lock_step_traffic(config, given.workers)},
+            lock_step_traffic(config, given.workers, range(config.phases)),
             codec="lock-step",
             bits=32.0,
             is_timed=is_timed,

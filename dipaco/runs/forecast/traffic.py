@@ -1,17 +1,23 @@
-"""Bytes that a machine receives and sends in a phase, and bytes that a run keeps, by kind.
+"""Bytes that a machine receives and sends, and bytes that a run keeps, by kind.
 
-Both follow from the config. Training fetches modules and sends contributions and a snapshot. An
+All follow from the config, so that `dipaco plan`, the report, the dashboard and sweeps give the
+same bytes for the same run. Training fetches modules and sends contributions and a snapshot. An
 outer step fetches contributions and an outer state, and sends the module and its new outer state.
 A path stays with its machine, which keeps its snapshot and its old modules. Any machine may
 step a module, so the bytes are expectations over the machines that do. A module that has stepped
-comes whole, or as the contributions of the other paths where these are fewer bytes. Questions to
-the database are left out. `tools/bench_links.py` compares with the counters of real links.
+comes whole, or as the contributions of the other paths where these are fewer bytes. One of the
+machines trains the base model, and sends each save of it.
+
+Text, routing, evaluation and questions to the database are left out. So are rows of the vocabulary
+that a contribution need not hold, which only the text can tell. `tests/system/test_interface.py`
+compares with the counters of network interfaces, and `tools/bench_links.py` on slow links.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dipaco.config import MODULAR, RunConfig
+from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.model.config import (
     ModelConfig,
     block_matrices,
@@ -55,6 +61,48 @@ def machines_at_work(config: RunConfig, workers: int) -> int:
     return min(workers, config.plan.arm(MODULAR).num_at_once)
 
 
+def base_bytes(config: RunConfig) -> float:
+    """Bytes that the machine which trains the base model sends: after each phase of it the model
+    and the optimiser's state.
+    """
+    base, of_optimizer = config.plan.base, optimizer_bytes(config.model, config.inner.optimizer)
+    sent = VALUE_BYTES * num_parameters(config.model) + SNAPSHOT_SHARE * of_optimizer
+    return base.phases * sent if base.total_steps else 0.0
+
+
+@functools.lru_cache(maxsize=4096)
+def machine_bytes(
+    config: RunConfig,
+    arm_name: str,
+    phase: int,
+    of_base: float,
+    workers: int | None = None,
+    *,
+    steps_elsewhere: bool = False,
+) -> float:
+    """Bytes through the network interface of the mean machine, down and up together, until an arm
+    has come to a phase. 0 for a model that one machine trains.
+
+    Args:
+      of_base: bytes that the base model's machine has sent. All machines share them.
+      workers: machines, each with one worker. None: one for each path of a phase.
+      steps_elsewhere: executors beside the bucket step the modules.
+    """
+    paths, phases = config.plan.arm(MODULAR).num_at_once, range(phase)
+    if paths == 1 or arm_name not in (MODULAR, DATA_PARALLEL):
+        return 0.0
+    machines = machines_at_work(config, paths if workers is None else workers)
+    if not phases:
+        return of_base / machines
+    if arm_name == DATA_PARALLEL:
+        traffic = lock_step_traffic(config, machines, phases)
+    else:
+        traffic = traffic_of_a_phase(
+            config, machines, steps_elsewhere=steps_elsewhere, phases=phases
+        )
+    return of_base / machines + len(phases) * sum(total(traffic.values()))
+
+
 def traffic_of_a_phase(
     config: RunConfig,
     workers: int,
@@ -72,9 +120,11 @@ def traffic_of_a_phase(
       phases: the mean is over these. None takes all of the run.
     """
     arm = config.plan.arm(MODULAR)
-    if arm.is_synchronous:
-        return {"gradients": lock_step_traffic(config, workers)}
     phases = range(arm.phases) if phases is None else phases
+    if arm.is_synchronous:
+        return lock_step_traffic(config, workers, phases, sum(module_parameters(config).values()))
+    if arm.num_at_once == 1:  # It has nobody to exchange anything with.
+        return dict.fromkeys(TRAFFIC_KINDS, NOTHING)
     machines = machines_at_work(config, workers)
     codec = codec_for(config, codec_name)
     parts = [_training(config, machines, codec, phases, steps_elsewhere=steps_elsewhere)]
@@ -83,11 +133,27 @@ def traffic_of_a_phase(
     return {kind: total(part[kind] for part in parts) for kind in TRAFFIC_KINDS}
 
 
-def lock_step_traffic(config: RunConfig, workers: int) -> Traffic:
-    """Bytes of one of several machines that average float32 gradients at every step of a phase."""
+def lock_step_traffic(
+    config: RunConfig, workers: int, phases: Sequence[int], parameters: int | None = None
+) -> dict[str, Traffic]:
+    """Bytes of the mean machine of several that average float32 gradients at every step, in the
+    mean phase, by kind. One of them sends the model and the optimiser's state after each phase.
+
+    Args:
+      parameters: of all modules. None: of one model.
+    """
+    machines = machines_at_work(config, workers)
+    if machines == 1:
+        return {"gradients": NOTHING}
     size = VALUE_BYTES * num_parameters(config.model)
-    exchanges = config.inner.steps if machines_at_work(config, workers) > 1 else 0
-    return Traffic(size, size).times(exchanges)
+    sent = size if parameters is None else VALUE_BYTES * parameters
+    of_optimizer = sent / size * optimizer_bytes(config.model, config.inner.optimizer)
+    begins = (0 in phases) / len(phases)  # share of the phases before which the base model comes
+    return {
+        "gradients": Traffic(size, size).times(config.inner.steps),
+        "modules": Traffic((1 - 1 / machines) * begins * size, sent / machines),
+        "snapshots": Traffic(0.0, SNAPSHOT_SHARE * of_optimizer / machines),
+    }
 
 
 def kept_bytes(config: RunConfig) -> dict[str, int]:

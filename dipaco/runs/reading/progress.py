@@ -7,8 +7,10 @@ from typing import NamedTuple
 from dipaco.config import MODULAR
 from dipaco.control.planning.summaries import Prepared, Routed
 from dipaco.routing.config import SMALL_MODELS
+from dipaco.runs.forecast.traffic import base_bytes, machine_bytes
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import flops_of_fit
+from dipaco.schedule.arm import Arm
 
 
 class BaseCosts(NamedTuple):
@@ -17,6 +19,7 @@ class BaseCosts(NamedTuple):
     steps: int
     tokens: int
     seconds: float
+    num_bytes: float  # sent by the machine that trained it
 
 
 def base_costs(run: Run) -> BaseCosts:
@@ -24,11 +27,12 @@ def base_costs(run: Run) -> BaseCosts:
     base = run.plan.base
     totals = run.ledger.progress.training_totals(base.name)
     there = run.given("base_costs")
-    given = BaseCosts(0, 0, 0.0) if there is None else BaseCosts(**there)
+    given = BaseCosts(0, 0, 0.0, 0.0) if there is None else BaseCosts(**there)
     return BaseCosts(
         given.steps + base.total_steps,
         given.tokens + totals.tokens,
         given.seconds + totals.seconds,
+        given.num_bytes + base_bytes(run.config),
     )
 
 
@@ -41,8 +45,8 @@ class StartCosts(NamedTuple):
     steps: int = 0  # A path took so many.
     tokens: int = 0  # sum over all paths, like the rest
     seconds: float = 0.0
-    bytes_sent: int = 0
     machines: int = 1  # paths of a phase, which shared it
+    machine_bytes: float = 0.0  # of each of them
     perplexity: float | None = None  # measured there, None if not known or not measured alike here
     corpus: str = ""  # digest of the text that it was measured on
 
@@ -75,11 +79,19 @@ def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bo
         steps=before.steps + round(totals.tokens / step_tokens / machines),
         tokens=before.tokens + totals.tokens,
         seconds=before.seconds + totals.seconds,
-        bytes_sent=before.bytes_sent + totals.bytes_sent * (other.config.num_paths > 1),
         machines=machines,
+        machine_bytes=before.machine_bytes + machine_bytes(other.config, MODULAR, phase, 0.0),
         perplexity=measured.get(phase) if is_measured_alike else None,
         corpus=other.stage("prepare").artifacts["corpus"].digest,
     )
+
+
+def bytes_per_machine(run: Run, arm: Arm, phase: int) -> int:
+    """Bytes through the network interface of each machine until an arm has come to a phase, those
+    of the modules that it starts from included.
+    """
+    start = start_costs(run).machine_bytes if arm.name == MODULAR else 0.0
+    return round(start + machine_bytes(run.config, arm.name, phase, base_costs(run).num_bytes))
 
 
 class RouterCosts(NamedTuple):

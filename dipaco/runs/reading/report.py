@@ -37,7 +37,12 @@ from dipaco.runs.reading.curves import (
     notes_on_start,
     start_of,
 )
-from dipaco.runs.reading.progress import RouterCosts, base_costs, router_costs
+from dipaco.runs.reading.progress import (
+    RouterCosts,
+    base_costs,
+    bytes_per_machine,
+    router_costs,
+)
 from dipaco.runs.reading.routing_notes import (
     note_on_ensembles,
     note_on_routing,
@@ -140,9 +145,7 @@ def _rows(
     start = start_of(run, arm)
     last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
     tokens, machines = base.tokens + start.tokens + totals.tokens, arm.num_at_once
-    # A single path exchanges nothing.
-    bytes_sent = totals.bytes_sent if arm.topology.num_paths > 1 else 0
-    bytes_per_machine = round(start.bytes_sent / start.machines + bytes_sent / machines)
+    carried = bytes_per_machine(run, arm, arm.phases)
     machine_seconds = base.seconds + start.seconds / start.machines + totals.seconds / machines
     router = router_costs(run) if arm.is_routed else RouterCosts(0, 0.0)
     machine_seconds += router.seconds
@@ -159,13 +162,12 @@ def _rows(
         "steps_elsewhere": start.steps,
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length) + router.flops),
-        "bytes_sent": start.bytes_sent + bytes_sent,
-        "bytes_per_machine": bytes_per_machine,
+        "bytes_per_machine": carried,
         "bytes_left_out": bytes_left_out(run, arm),
         "seconds": round(base.seconds + start.seconds + totals.seconds + router.seconds, 3),
         "machine_seconds": round(machine_seconds, 3),
         "link_seconds": {
-            link_name(link): round(seconds_over_link(machine_seconds, bytes_per_machine, link), 3)
+            link_name(link): round(seconds_over_link(machine_seconds, carried, link), 3)
             for link in settings.link_megabits
         },
     }
@@ -229,11 +231,11 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         f"tokens {prefix_tokens} and onward, no special tokens.",
         "tokens, steps, flops and times include the base model's; time is that of one machine that "
         "does everything.",
-        "bytes per machine, were each path of a phase on a machine of its own: its modules down, "
-        "whole or as the other paths' contributions if those are fewer bytes, and "
-        "its contributions up at every phase; where gradients are averaged at every step, a "
-        "gradient up and the mean down each time. Snapshots and stepped modules, which a run in a "
-        "bucket sends as well, are in `dipaco plan`. bytes sent are those of all machines.",
+        "bytes per machine, as `dipaco plan` counts them: what goes through the network interface "
+        "of a machine, down and up together, were the run in a bucket and each path of a phase on "
+        "a machine of its own: modules, contributions, snapshots, outer steps and the base model; "
+        "where gradients are averaged at every step, a gradient up and the mean down each time. "
+        "Text, routing, evaluation and questions to the database are left out.",
         "time at N Mbit/s is that of one such machine: the base model's training, the steps of one "
         "path as measured here, and then its bytes, up and down, one after another over a link of "
         "that rate. No transfer overlaps computing; outer steps and waiting for others are left "
@@ -248,7 +250,8 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
     if left_out := max(row.bytes_left_out for row in rows):
         notes.append(
             "Contributions leave out rows of tokens that a path does not have: "
-            f"{num_bytes(left_out)} that are not among the bytes sent (`outer.vocabulary_rows`)."
+            f"{num_bytes(left_out)} of all machines, which the bytes above still count "
+            "(`outer.vocabulary_rows`)."
         )
     notes += notes_on_start(run, rows)
     notes += notes_on_losses(run)
@@ -278,7 +281,7 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
             "dense_equal_tokens saw the tokens of all paths together, one after another, in one "
             f"model; it {verdict}."
         )
-    sent = {row.name: row.bytes_sent for row in rows}
+    sent = {row.name: row.bytes_per_machine for row in rows}
     if sent.get(DATA_PARALLEL) and sent[MODULAR]:  # more than one machine each
         times = sent[DATA_PARALLEL] / sent[MODULAR]
         gap = by_name[MODULAR] / by_name[DATA_PARALLEL] - 1
@@ -286,8 +289,8 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         notes.append(
             f"data_parallel is what {machines} machines do in lock-step: one model of a path's "
             f"size under batches {machines} times as large, whose gradients they average at every "
-            f"step, at the same rate, for {times:.3g} times these bytes, or fewer where paths send "
-            f"snapshots. modular is {abs(gap):.1%} {'behind' if gap > 0 else 'ahead'}."
+            f"step, at the same rate, for {times:.3g} times these bytes. modular is "
+            f"{abs(gap):.1%} {'behind' if gap > 0 else 'ahead'}."
         )
     if run.plan.reroutes:
         notes += notes_on_rerouting(run)

@@ -8,7 +8,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.members.leaderboard import leaderboard
 from dipaco.control.planning.summaries import Routed
 from dipaco.runs.reading.blocked import Grace, situation_of, why
-from dipaco.runs.reading.progress import progress_of, work_left_seconds
+from dipaco.runs.reading.progress import bytes_per_machine, progress_of, work_left_seconds
 from dipaco.runs.reading.releases import samples_as_json
 from dipaco.runs.reading.sizes import sizes_of
 from dipaco.runs.run import Run
@@ -159,8 +159,17 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "num_refusals": ledger.redos.num_refusals(),
         "rollbacks": [_rollback(each) for each in ledger.rollbacks.list()],
         "bytes": ledger.progress.bytes_by_kind(),
+        "bytes_per_machine": _bytes_per_machine(run),
         "goodput": goodput_of(ledger),
     }
+
+
+def _bytes_per_machine(run: Run) -> dict[str, int]:
+    """Bytes of the modular model through each machine's interface: until now, and of the run."""
+    arm = run.plan.arm(MODULAR)
+    reached = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
+    until_now = 0 if reached < 0 else bytes_per_machine(run, arm, reached)
+    return {"until_now": until_now, "of_the_run": bytes_per_machine(run, arm, arm.phases)}
 
 
 def _rollback(rollback: Rollback) -> dict[str, Any]:
