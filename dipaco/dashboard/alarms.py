@@ -9,6 +9,7 @@ from dipaco.dashboard.facts import ArmFacts
 from dipaco.plural import counted
 
 RISE_NATS = 0.5  # a path may diverge this far above its own best
+GROWTH = 10.0  # times the median of its earlier phases: a path's gradients grow without bound
 QUIET = ("working", "finished", "quorum")  # states of `status` that need nobody
 STUCK = ("failed", "disk_full", "no_worker", "no_such_worker", "unknown")
 MOST_OF_A_KIND = 5
@@ -89,6 +90,14 @@ def _diverging(modular: ArmFacts) -> list[Alarm]:
             sentence = (
                 f"path {path} may diverge: loss {newest:.2f} after phase {trained[-1] + 1}, "
                 f"{best:.2f} at its best"
+            )
+            alarms.append(Alarm("warning", sentence))
+        norms = modular.inner_norms[trained, path]
+        usual = float(np.median(norms[:-1])) if len(norms) > 1 else np.nan
+        if norms[-1] > GROWTH * usual:
+            sentence = (
+                f"path {path} may diverge: gradient norm {norms[-1]:.3g} after phase "
+                f"{trained[-1] + 1}, {usual:.3g} in most before"
             )
             alarms.append(Alarm("warning", sentence))
     return alarms

@@ -61,6 +61,8 @@ class ArmFacts:
         self._old_phases = np.zeros(self.train_times.shape, bool)
         self.losses = np.full((phases, paths), np.nan, np.float32)
         self.seconds = np.full((phases, paths), np.nan, np.float32)
+        # Gradient norms of the inner steps: their mean, and the largest.
+        self.inner_norms, self.largest_norms = np.full((2, phases, paths), np.nan, np.float32)
         self.tokens, self.bytes_down, self.bytes_up = np.zeros((3, phases, paths), np.int64)
         self._through = [arm.topology.paths_through(module) for module in arm.topology.modules]
 
@@ -80,17 +82,21 @@ class ArmFacts:
                     self.path_norms[(*at, through.index(int(path)))] = value
 
     def add_phase(self, path: int, phase: int, row: tuple) -> None:
-        """A path's phase: tokens, seconds, bytes down and up, the end of the text of its losses."""
+        """A path's phase: tokens, seconds, bytes down and up, gradient norms, the end of the text
+        of its losses.
+        """
         at = phase, path
         self.tokens[at], self.seconds[at], self.bytes_down[at], self.bytes_up[at] = row[:4]
-        losses = row[4].rstrip("]").replace("[", ",").rpartition(",")[2].strip()
+        norms = [math.nan if norm is None else norm for norm in row[4:6]]
+        self.inner_norms[at], self.largest_norms[at] = norms
+        losses = row[6].rstrip("]").replace("[", ",").rpartition(",")[2].strip()
         self.losses[at] = float(losses) if losses else math.nan
 
     def forget_from(self, phase: int) -> None:
         """The arm went back to a phase, so later phases are done again."""
         for columns in (
             *(self.step_times, self.norms, self.cosines, self.lags, self.path_norms),
-            *(self.train_times, self.losses, self.seconds),
+            *(self.train_times, self.losses, self.seconds, self.inner_norms, self.largest_norms),
             *(self.told_steps, self.told_phases),
         ):
             columns[phase:] = np.nan
@@ -131,6 +137,8 @@ class ArmFacts:
             "tokens": packed(self.tokens, "f4"),
             "bytes_down": packed(self.bytes_down, "f4"),
             "bytes_up": packed(self.bytes_up, "f4"),
+            "inner_norms": packed(self.inner_norms, "f4"),
+            "largest_norms": packed(self.largest_norms, "f4"),
         }
         if arm.has_outer_steps:
             content |= {

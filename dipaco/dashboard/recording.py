@@ -92,6 +92,7 @@ def difference_of(
                     for column in (
                         *(of.train_times, of.losses, of.seconds),
                         *(of.tokens, of.bytes_down, of.bytes_up),
+                        *(of.inner_norms, of.largest_norms),
                     )
                 ]
                 for phase, path in cells

@@ -23,6 +23,7 @@ class PhaseResult(NamedTuple):
     state: PathState
     losses: np.ndarray  # float32 [tau], mean nats per target
     targets: int  # predicted tokens
+    norms: tuple[float, ...] = ()  # gradient norms before clipping; volunteers tell none
 
 
 def run_phase(
@@ -51,15 +52,17 @@ def run_phase(
       Diverged: a loss is not finite. Discard the whole phase.
     """
     losses: list[float] = []
+    norms: list[float] = []
     targets = 0
     waiting: StepMetrics | None = None
 
     def fetch(metrics: StepMetrics) -> None:
         nonlocal targets
-        loss, count = jax.device_get((metrics.loss, metrics.targets))
+        loss, norm, count = jax.device_get(metrics)
         if not np.isfinite(loss):
             raise Diverged(step=taken + len(losses) + 1, loss=float(loss))
         losses.append(loss.tolist())
+        norms.append(norm.tolist())
         targets += int(count)
         if on_step is not None:
             on_step(taken + len(losses), losses[-1])
@@ -76,4 +79,4 @@ def run_phase(
     if waiting is not None:
         fetch(waiting)
     assert is_stopped or len(losses) == len(rates), "the batches ran out before the learning rates"
-    return PhaseResult(state, np.asarray(losses, np.float32), targets)
+    return PhaseResult(state, np.asarray(losses, np.float32), targets, tuple(norms))

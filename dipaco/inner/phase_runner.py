@@ -23,6 +23,7 @@ class PhaseWork(NamedTuple):
     on_step: OnStep
     should_stop: Callable[[], bool]
     save: Callable[[PathState, Sequence[float]], None]  # (state, losses of this phase so far)
+    norms: tuple[float, ...] = ()  # gradient norms of those steps, as far as they are known
 
 
 class PhaseRunner(Protocol):

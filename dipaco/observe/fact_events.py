@@ -107,6 +107,9 @@ def _rerouting(fact: StageDone, config: RunConfig) -> Iterator[Event]:
 
 
 def _path(fact: PathTrained, config: RunConfig) -> Event:
+    norms: dict[str, Value] = {}
+    if fact.norms is not None:
+        norms = {"gradient_norm": fact.norms.mean, "largest_gradient_norm": fact.norms.largest}
     fields: dict[str, Value] = {
         "arm": fact.arm,
         "path": str(fact.path),
@@ -117,6 +120,7 @@ def _path(fact: PathTrained, config: RunConfig) -> Event:
         "tokens": fact.tokens,
         "loss": fact.losses[-1],
         "mean_loss": sum(fact.losses) / len(fact.losses),
+        **norms,
         "tokens_per_second": fact.tokens / max(fact.seconds, 1e-9),
         "megabytes_exchanged": (fact.bytes_down + fact.bytes_up) / 1e6,
         "seconds": fact.seconds,

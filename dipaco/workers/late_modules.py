@@ -73,5 +73,6 @@ def merged(run: Run, start: PhaseStart, ahead: PhaseResult) -> PhaseStart:
         receipts=receipts_of(run, start.arm, modules, task.phase),
         state=PathState(parts, jax.device_get(ahead.state.optimizer), start.merges_at),
         losses=tuple(ahead.losses.tolist()),
+        norms=ahead.norms,
         merges_at=None,
     )

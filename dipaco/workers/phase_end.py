@@ -12,7 +12,14 @@ from typing import Any
 import jax
 
 from dipaco.control.facts.facts import PartialSnapshot
-from dipaco.control.planning.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
+from dipaco.control.planning.tasks import (
+    Claim,
+    Contribution,
+    Fact,
+    GradientNorms,
+    ModuleReady,
+    PathTrained,
+)
 from dipaco.inner.state import PathState
 from dipaco.outer.compress import codec_of, encode_rows
 from dipaco.outer.gradient import outer_gradient
@@ -32,6 +39,7 @@ def end_phase(
     start: PhaseStart,
     state: PathState,
     losses: Sequence[float],
+    norms: GradientNorms | None,
     seconds: float,
     *,
     is_sent: bool,
@@ -69,6 +77,7 @@ def end_phase(
         position=start.position + end - first,
         batches=start.batches.fingerprint,
         losses=tuple(losses),
+        norms=norms,
         tokens=(end - first) * run.config.inner.batch_size * run.config.data.length,
         seconds=seconds,
         bytes_down=num_bytes,
@@ -79,7 +88,12 @@ def end_phase(
 
 
 def partial_snapshot_of(
-    run: Run, start: PhaseStart, state: PathState, losses: Sequence[float], seconds: float
+    run: Run,
+    start: PhaseStart,
+    state: PathState,
+    losses: Sequence[float],
+    seconds: float,
+    norms: tuple[float, ...] = (),
 ) -> PartialSnapshot:
     """Saves a path within its phase, after as many steps of it as there are losses."""
     task, step = start.claim.task, start.steps[0] + len(losses)
@@ -90,6 +104,7 @@ def partial_snapshot_of(
         batches=start.batches.fingerprint,
         losses=tuple(losses),
         seconds=seconds,
+        norms=norms,
     )
 
 

@@ -40,6 +40,7 @@ class PhaseStart(NamedTuple):
     state: PathState
     residual: Mapping[str, Any] | None  # part name -> what messages could not hold yet
     losses: tuple[float, ...]  # one for each step of this phase that is taken already
+    norms: tuple[float, ...]  # gradient norms of those steps, as far as they are known
     seconds: float  # the time of those steps
     merges_at: int | None = None  # the step after which it takes its modules, None: it has them
 
@@ -80,12 +81,12 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         if merges_at is None:
             parts = assemble(modules, arm.topology.modules_of(path))
         state = PathState(parts, optimizer, arm.steps_before(phase))
-        losses, seconds = (), 0.0
+        losses, norms, seconds = (), (), 0.0
     else:
         state = _load_partial_snapshot(run, arm, path, saved, batches)
         # The residual changes between phases only, so the phase before has it still.
         residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
-        losses, seconds = saved.losses, saved.seconds
+        losses, norms, seconds = saved.losses, saved.norms, saved.seconds
     return PhaseStart(
         claim=claim,
         arm=arm,
@@ -96,6 +97,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         state=state,
         residual=residual,
         losses=losses,
+        norms=norms,
         seconds=seconds,
         merges_at=merges_at,
     )

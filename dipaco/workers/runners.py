@@ -74,7 +74,7 @@ class OneHost:
             should_stop=work.should_stop,
         )
         losses = np.concatenate([np.asarray(work.losses, np.float32), result.losses])
-        return result._replace(losses=losses)
+        return result._replace(losses=losses, norms=(*work.norms, *result.norms))
 
 
 class SeveralHosts:
@@ -156,4 +156,5 @@ def phase_work(
         on_step=lambda _, loss: on_step(loss, tokens),
         should_stop=should_stop,
         save=save,
+        norms=start.norms,
     )

@@ -1,5 +1,6 @@
 """What needs a person is said, the most urgent first, as `status` has it."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,6 +39,18 @@ def test_a_path_whose_loss_rises_or_is_no_number_is_named(tiny, recording):
     assert "path 1 " not in sentences
 
 
+def test_a_path_whose_gradients_grow_is_named_before_its_loss_rises(tiny, recording):
+    with reading(tiny.folder) as run:
+        facts = ArmFacts(dataclasses.replace(run.plan.arm(MODULAR), phases=3), synchronous=False)
+    facts.seconds[:], facts.losses[:] = 1.0, 3.0
+    facts.inner_norms[:] = [[1.0, 1.0, 9.0, np.nan], [0.8, 0.8, 1.0, np.nan], [0.7, 9.5, 5.0, 1.0]]
+    status = recording["status"] | {"finished": False}
+    sentences = [alarm.sentence for alarm in alarms_of(status, facts) if "may" in alarm.sentence]
+    assert sentences == [
+        "path 1 may diverge: gradient norm 9.5 after phase 3, 0.9 in most before",
+    ]
+
+
 def test_a_silent_worker_that_holds_a_task_is_named_before_those_that_are_gone(recording, tiny):
     def worker(state, silent_seconds, last_words="", task=None):
         of = {"state": state, "silent_seconds": silent_seconds, "last_words": last_words}
@@ -64,6 +77,7 @@ def test_what_is_too_much_to_be_named_is_counted(recording):
         arm=SimpleNamespace(topology=SimpleNamespace(num_paths=6)),
         seconds=np.ones((2, 6)),
         losses=np.array([[3.0] * 6, [4.0] * 6]),
+        inner_norms=np.ones((2, 6)),
     )
     failure = {"errors": 3, "crashes": 0, "losses": 0, "state": "failed", "reason": "BadText"}
     refusal = {"what": "object", "reason": "damaged.", "task": "train"}

@@ -171,7 +171,7 @@ def test_what_is_pressed_while_it_plays_takes_and_keeps_the_focus(opened, file):
     page.locator("#paths button").first.wait_for()
     page.select_option("#speed", "120")
     page.locator("#play").click()
-    for name in ("losses", "speed", "bytes", "rates", "perplexity"):
+    for name in ("losses", "norms", "speed", "bytes", "rates", "perplexity"):
         press(page, f"#figures button[data-name={name}]")
         until(page, f"curves.figure === '{name}'")
     press(page, "#against button[data-name=tokens]")

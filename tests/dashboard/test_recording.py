@@ -1,7 +1,9 @@
 """The recording says what `status`, `inspect` and the report say, and when it came to be so."""
 
+import contextlib
 import json
 import math
+import sqlite3
 
 import numpy as np
 import pytest
@@ -55,6 +57,19 @@ def test_modules_and_paths_are_those_of_status(tiny, recording):
         for path, at in of["paths"].items():
             assert trained["losses"][at["phase"] - 1, int(path)] == np.float32(at["loss"])
             assert trained["tokens"][:, int(path)].sum() == at["tokens"]
+
+
+def test_gradient_norms_of_all_paths_are_those_of_the_ledger(tiny, recording):
+    with contextlib.closing(sqlite3.connect(tiny.folder / "ledger.sqlite")) as ledger:
+        rows = ledger.execute("SELECT arm, phase, path, norm_mean, norm_largest FROM trained")
+        rows = rows.fetchall()
+    assert len(rows) == sum(np.isfinite(arm_of(recording, name)["losses"]).sum()
+                            for name in recording["arms"])  # fmt: skip
+    for arm, phase, path, mean, largest in rows:
+        assert 0 < mean <= largest
+        shown = arm_of(recording, arm)
+        assert shown["inner_norms"][phase, path] == np.float32(mean)
+        assert shown["largest_norms"][phase, path] == np.float32(largest)
 
 
 def test_norms_and_cosines_are_those_of_inspect(tiny, recording):

@@ -62,12 +62,14 @@ def test_losses_are_reported_in_order_and_targets_counted(step, start, batches, 
 
 
 def scripted(losses):
-    """A step whose losses are given; a state that counts how often it was called."""
+    """A step whose losses are given, and whose gradient norms are twice these; a state that counts
+    how often it was called.
+    """
     given = iter(losses)
 
     def step(state, batch, rate):
         loss = next(given)
-        return state._replace(step=state.step + 1), StepMetrics(loss, np.float32(0), np.float32(1))
+        return state._replace(step=state.step + 1), StepMetrics(loss, 2 * loss, np.float32(1))
 
     return step
 
@@ -77,6 +79,10 @@ def run_scripted(losses, on_step=None, **more):
     rates = np.ones(len(losses), np.float32)
     step = scripted(losses)
     return run_phase(state, itertools.repeat({}), rates, step, on_step=on_step, **more)
+
+
+def test_the_gradient_norm_of_every_step_is_returned():
+    assert run_scripted([np.float32(loss) for loss in (3, 1, 2)]).norms == (6.0, 2.0, 4.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -1,13 +1,22 @@
 """Recorded facts as events."""
 
 import dataclasses
+import math
 
 import msgspec
 
 from configs import toy
 from dipaco.control.planning.summaries import Prepared, Routed
-from dipaco.control.planning.tasks import Claim, Evaluated, StageDone, Task
+from dipaco.control.planning.tasks import (
+    LARGEST_FLOAT32,
+    Claim,
+    Evaluated,
+    GradientNorms,
+    StageDone,
+    Task,
+)
 from dipaco.observe.fact_events import fact_events
+from dipaco.observe.trackers import numbers_of
 from tests.control.conftest import contribution, sampled, trained
 
 CONFIG = toy.run()
@@ -72,6 +81,24 @@ def test_a_trained_path_and_an_evaluation_show_their_numbers():
     assert lines(evaluated) == [
         f"modular evaluated after {steps} steps: perplexity 20.50 on 7 documents"
     ]
+
+
+def test_trackers_get_the_gradient_norms_of_a_path_where_they_are_known():
+    def numbers(fact):
+        (event,) = fact_events(fact, Claim(Task("train"), 1, 1, "w"), CONFIG, 1.5)
+        found = numbers_of(event)
+        assert found is not None
+        return {name.rpartition("/")[2]: value for name, value in found.values.items()}
+
+    known = numbers(trained("modular", 2, 0))
+    assert (known["gradient_norm"], known["largest_gradient_norm"]) == (0.375, 0.5)
+    by_volunteers = numbers(dataclasses.replace(trained("modular", 2, 0), norms=None))
+    assert known.keys() - by_volunteers.keys() == {"gradient_norm", "largest_gradient_norm"}
+
+
+def test_a_norm_that_is_not_finite_is_the_largest_number():
+    assert GradientNorms.over([math.nan, 1.0]) == (LARGEST_FLOAT32 / 2 + 0.5, LARGEST_FLOAT32)
+    assert GradientNorms.over([]) is None
 
 
 def test_texts_of_the_modular_arm_are_lines_whatever_characters_they_have():

@@ -264,7 +264,7 @@ FACTS = {
     "modules": "SELECT * FROM modules",
     "contributions": "SELECT * FROM contributions",
     "trained": "SELECT arm, path, phase, digest, num_bytes, step, batches, losses, tokens,"
-    " bytes_down, bytes_up FROM trained",
+    " norm_mean, norm_largest, bytes_down, bytes_up FROM trained",
     "scores": "SELECT arm, path, phase, name, digest, num_bytes FROM scores",
     "labels": "SELECT arm, path, phase, name, digest, num_bytes FROM labels",
     "checks": "SELECT arm, path, phase, loss, best_phase FROM checks",

@@ -92,4 +92,3 @@ def test_all_that_tell_the_bytes_of_a_machine_tell_what_its_interface_has_carrie
     assert status == {"until_now": planned, "of_the_run": planned}
     carried = sum(map(sum, after)) - sum(map(sum, before))
     assert carried / len(HOSTS) == pytest.approx(planned, rel=0.15)
-    print(carried / len(HOSTS), planned)

@@ -156,6 +156,7 @@ def test_a_stopped_phase_goes_on_to_the_same_bits(begin):
     assert (partial_snapshot.step, len(partial_snapshot.losses)) == (CONFIG.inner.steps + 1, 4)
     undisturbed = train_synchronous(run, claim._replace(attempt=99), quiet)
     whole = {fact.module: fact for fact in undisturbed if is_module(fact)}
+    norms = {fact.path: fact.norms for fact in undisturbed if not is_module(fact)}
     run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
     again = claim_train(run, 1)
     told = []
@@ -166,6 +167,7 @@ def test_a_stopped_phase_goes_on_to_the_same_bits(begin):
             assert fact.parameters == whole[fact.module].parameters
         else:
             assert len(fact.losses) == CONFIG.inner.steps
+            assert fact.norms == norms[fact.path] is not None
     run.ledger.commit.finish(run.plan, again, facts)
     work_until(run, CONFIG.phases)
 

@@ -476,15 +476,16 @@ FROM workers ORDER BY name;
 
 -- put_partial_snapshot: Records a snapshot that was taken inside a phase.
 INSERT INTO partial_snapshots (arm, path, phase, name, digest, num_bytes, step, batches, losses,
-                               seconds)
-VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :seconds)
+                               seconds, norms)
+VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :seconds,
+        :norms)
 ON CONFLICT (arm, path, phase) DO UPDATE SET
   name = excluded.name, digest = excluded.digest, num_bytes = excluded.num_bytes,
   step = excluded.step, batches = excluded.batches, losses = excluded.losses,
-  seconds = excluded.seconds;
+  seconds = excluded.seconds, norms = excluded.norms;
 
 -- get_partial_snapshot: Returns the snapshot that was taken inside a phase.
-SELECT name, digest, num_bytes, step, batches, losses, seconds FROM partial_snapshots
+SELECT name, digest, num_bytes, step, batches, losses, seconds, norms FROM partial_snapshots
 WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- partial_snapshot_losses: Lists the losses in the partial snapshots of an arm.
@@ -599,9 +600,9 @@ WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
 
 -- add_trained: Records that a path went through a phase.
 INSERT INTO trained (arm, path, phase, name, digest, num_bytes, step, position, batches, losses,
-                     tokens, seconds, bytes_down, bytes_up, machine)
+                     norm_mean, norm_largest, tokens, seconds, bytes_down, bytes_up, machine)
 VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :position, :batches, :losses,
-        :tokens, :seconds, :bytes_down, :bytes_up, :machine);
+        :norm_mean, :norm_largest, :tokens, :seconds, :bytes_down, :bytes_up, :machine);
 
 -- get_trained: Returns a path's snapshot after a phase.
 SELECT name, digest, num_bytes, step, position, batches FROM trained

@@ -202,6 +202,7 @@ class Commit:
             batches=partial_snapshot.batches,
             losses=json.dumps(partial_snapshot.losses),
             seconds=partial_snapshot.seconds,
+            norms=json.dumps(partial_snapshot.norms),
         )
 
     def _release(self, plan: Plan, arm: str, phase: int) -> None:

@@ -55,6 +55,7 @@ class PartialSnapshot(NamedTuple):
     batches: str
     losses: tuple[float, ...]  # Losses of this phase's steps.
     seconds: float
+    norms: tuple[float, ...] = ()  # Gradient norms of those steps, as far as they are known.
 
 
 class Facts:
@@ -135,7 +136,8 @@ class Facts:
         row = self._database.one("get_partial_snapshot", arm=arm, path=path, phase=phase)
         if row is None:
             return None
-        return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
+        losses, norms = (tuple(json.loads(text)) for text in (row[5], row[7]))
+        return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], losses, row[6], norms)
 
     def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
         """A path after `phase`. Raises `NotAvailable`."""

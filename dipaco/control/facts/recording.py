@@ -133,6 +133,8 @@ def row_of_trained(fact: PathTrained) -> dict[str, Any]:
         "position": fact.position,
         "batches": fact.batches,
         "losses": json.dumps(fact.losses),
+        "norm_mean": None if fact.norms is None else fact.norms.mean,
+        "norm_largest": None if fact.norms is None else fact.norms.largest,
         "tokens": fact.tokens,
         "seconds": fact.seconds,
         "bytes_down": fact.bytes_down,

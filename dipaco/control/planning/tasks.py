@@ -1,6 +1,9 @@
 """The nouns of the ledger: tasks, claims, and the facts that a task records. Frozen values."""
 
 import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from dipaco.receipt import Receipt
@@ -20,6 +23,8 @@ Kind = Literal[
     "reroute",
     "report",
 ]
+
+LARGEST_FLOAT32 = 3.4028234663852886e38
 
 # Tasks nearer to a result go first: a ready module or score unblocks others.
 PRIORITY: dict[Kind, int] = {
@@ -127,6 +132,21 @@ class Contribution:
     message: Receipt
 
 
+class GradientNorms(NamedTuple):
+    """Norms of a path's gradients in the inner steps of a phase, before clipping."""
+
+    mean: float
+    largest: float
+
+    @classmethod
+    def over(cls, norms: Sequence[float]) -> "GradientNorms | None":
+        """The norms of single steps, together. None without any. A norm that is not finite counts
+        as the largest float32.
+        """
+        finite = [norm if math.isfinite(norm) else LARGEST_FLOAT32 for norm in norms]
+        return cls(statistics.fmean(finite), max(finite)) if finite else None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathTrained:
     """A path went through `phase`: where its snapshot is, and how it went."""
@@ -139,6 +159,7 @@ class PathTrained:
     position: int  # Batches taken of this data. The path may have trained on other data before.
     batches: str  # fingerprint of the data that the position counts in
     losses: tuple[float, ...]  # per inner step
+    norms: GradientNorms | None = None  # None: no step, or volunteers took them
     tokens: int
     seconds: float
     bytes_down: int  # Modules that a path alone on a machine fetches before the phase.

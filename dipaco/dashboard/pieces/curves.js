@@ -1,6 +1,6 @@
 // Curves: quality against cost, and speed.
 
-const FIGURES = [["perplexity", "perplexity"], ["losses", "losses of paths"], ["speed", "tokens/s"], ["bytes", "bytes"], ["rates", "learning rate"]];
+const FIGURES = [["perplexity", "perplexity"], ["losses", "losses of paths"], ["norms", "gradient norms"], ["speed", "tokens/s"], ["bytes", "bytes"], ["rates", "learning rate"]];
 const AGAINST = [["steps", "steps"], ["tokens", "tokens"], ["bytes", "bytes per machine"], ["seconds", "machine seconds"]];
 const curves = {figure: "perplexity", against: "steps", hidden: new Set(), plotted: null};
 const MOST_LINES = 64, BINS = 60;
@@ -18,6 +18,15 @@ function linesOf() { // [{name, points: [[x, y, isLater]]}], name of x
       lines.push({name: `path ${path}`, points: points.filter(([, loss]) => Number.isFinite(loss))});
     }
     return {x: "steps of the path", y: "training loss, nats", lines};
+  }
+  if (curves.figure === "norms") {
+    const arm = arms[MODULAR], lines = [];
+    for (let path = 0; path < Math.min(arm.num_paths, MOST_LINES); path++) {
+      const {phases} = pathAt(MODULAR, path, run.time);
+      const points = column(arm.largest_norms, arm.num_paths, path, arm.phases).map((norm, phase) => [arm.steps[phase + 1], norm, phase >= phases]);
+      lines.push({name: `path ${path}`, points: points.filter(([, norm]) => Number.isFinite(norm))});
+    }
+    return {x: "steps of the path", y: "largest gradient norm of a phase, before clipping", lines};
   }
   if (curves.figure === "rates") {
     const arm = arms[MODULAR], done = arm.steps[Math.min(...arm.paths.map((_, path) => pathAt(MODULAR, path, run.time).phases))];

@@ -73,7 +73,7 @@ function extend(difference) {
   for (const [name, cells] of Object.entries(difference.phases)) {
     const arm = run.arms[name];
     for (const [phase, path, ...values] of cells)
-      ["train_times", "losses", "seconds", "tokens", "bytes_down", "bytes_up"].forEach((column, i) => arm[column][phase * arm.num_paths + path] = number(values[i]));
+      ["train_times", "losses", "seconds", "tokens", "bytes_down", "bytes_up", "inner_norms", "largest_norms"].forEach((column, i) => arm[column][phase * arm.num_paths + path] = number(values[i]));
   }
   arrived();
 }

@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from dipaco.control.planning.tasks import Claim, Fact
+from dipaco.control.planning.tasks import Claim, Fact, GradientNorms
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted
@@ -66,8 +66,10 @@ def train(
         return []
     losses, seconds = result.losses.tolist(), start.seconds + time.monotonic() - started
     if first + len(losses) < end:
-        raise Preempted(partial_snapshot_of(run, start, result.state, losses, seconds))
-    return end_phase(run, start, result.state, losses, seconds, is_sent=runner.is_shared)
+        saved = partial_snapshot_of(run, start, result.state, losses, seconds, result.norms)
+        raise Preempted(saved)
+    norms = GradientNorms.over(result.norms)
+    return end_phase(run, start, result.state, losses, norms, seconds, is_sent=runner.is_shared)
 
 
 def _summary(start: PhaseStart) -> str:

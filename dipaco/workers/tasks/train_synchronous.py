@@ -16,10 +16,11 @@ import numpy as np
 
 from dipaco import trees
 from dipaco.control.facts.facts import PartialSnapshot
-from dipaco.control.planning.tasks import Claim, Fact, PathTrained
+from dipaco.control.planning.tasks import Claim, Fact, GradientNorms, PathTrained
 from dipaco.data.pipeline import Batches
 from dipaco.errors import Diverged
 from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.step import StepMetrics
 from dipaco.inner.synchronous import synchronous_steps
 from dipaco.outer.gradient import path_weights
 from dipaco.runs.machine import machine
@@ -42,6 +43,7 @@ class SynchronousStart(NamedTuple):
     states: Modules
     taken: int  # inner steps, over all phases
     losses: list[list[float]]  # [steps of this phase that are taken already][paths]
+    norms: list[list[float]]  # gradient norms of those steps
     seconds: float
 
 
@@ -62,19 +64,22 @@ def train_synchronous(
     end = arm.steps_before(phase + 1)
     rates = learning_rates(inner, arm.total_steps, start.taken, end - start.taken)
     losses, tokens = list(start.losses), inner.batch_size * run.config.data.length
-    metrics: list[Any] = []  # losses of the current step, in path order
+    norms = list(start.norms)
+    metrics: list[StepMetrics] = []  # those of the current step, in path order
 
     def gradient_of(path: int, step: int, parts: Any) -> Any:
         batch = run.programs.place_batch(batches[path].at(step))
         gradient, of_path = run.programs.gradient(parts, batch)
-        metrics.append(of_path.loss)
+        metrics.append(of_path)
         return gradient
 
     def update(step: int, *arguments: Any) -> Any:
         return run.programs.update(*arguments, rates[step - start.taken])
 
-    def fetch(waiting: list[Any]) -> None:
-        losses.append([float(loss) for loss in jax.device_get(waiting)])
+    def fetch(waiting: list[StepMetrics]) -> None:
+        fetched = jax.device_get(waiting)
+        losses.append([float(each.loss) for each in fetched])
+        norms.append([float(each.gradient_norm) for each in fetched])
         for loss in losses[-1]:
             if not np.isfinite(loss):
                 raise Diverged(step=len(losses), loss=loss)
@@ -82,7 +87,7 @@ def train_synchronous(
 
     placed = {m: run.programs.place_module(start.modules[m], start.states[m]) for m in start.states}
     reached = {m: parts for m, (parts, _) in placed.items()}, {m: s for m, (_, s) in placed.items()}
-    waiting: list[Any] = []
+    waiting: list[StepMetrics] = []
     for stepped in synchronous_steps(
         arm.topology,
         *reached,
@@ -102,8 +107,8 @@ def train_synchronous(
     seconds = start.seconds + time.monotonic() - started
     taken = arm.steps_before(phase) + len(losses)
     if taken < end:
-        raise Preempted(_save_partial_snapshot(run, claim, *reached, taken, losses, seconds))
-    return _finish(run, claim, batches, *reached, losses, seconds)
+        raise Preempted(_save_partial_snapshot(run, claim, *reached, taken, losses, norms, seconds))
+    return _finish(run, claim, batches, *reached, losses, norms, seconds)
 
 
 def _weights(run: Run, arm: Arm, phase: int) -> dict[ModuleId, dict[int, Any]]:
@@ -132,9 +137,12 @@ def _begin(run: Run, arm: Arm, phase: int, batches: Sequence[Batches]) -> Synchr
             run.objects, partial_snapshot.receipt, ({str(m): modules[m] for m in modules}, like)
         )
         parts, states = ({module: of[str(module)] for module in modules} for of in saved)
-        losses = np.reshape(partial_snapshot.losses, (-1, arm.topology.num_paths)).tolist()
+        losses, norms = (
+            np.reshape(of, (-1, arm.topology.num_paths)).tolist()
+            for of in (partial_snapshot.losses, partial_snapshot.norms)
+        )
         return SynchronousStart(
-            parts, states, partial_snapshot.step, losses, partial_snapshot.seconds
+            parts, states, partial_snapshot.step, losses, norms, partial_snapshot.seconds
         )
     states = dict.fromkeys(modules)
     if phase > 0:
@@ -144,7 +152,7 @@ def _begin(run: Run, arm: Arm, phase: int, batches: Sequence[Batches]) -> Synchr
                 raise SnapshotOfOtherData(path=path, arm=arm.name)
         saved = load_snapshot(run.objects, snapshot.receipt, like)
         states = {module: saved[str(module)] for module in modules}
-    return SynchronousStart(modules, states, arm.steps_before(phase), [], 0.0)
+    return SynchronousStart(modules, states, arm.steps_before(phase), [], [], 0.0)
 
 
 def _save_partial_snapshot(
@@ -154,6 +162,7 @@ def _save_partial_snapshot(
     states: Modules,
     taken: int,
     losses: list[list[float]],
+    norms: list[list[float]],
     seconds: float,
 ) -> PartialSnapshot:
     arm = run.plan.arm(claim.task.arm)
@@ -167,6 +176,7 @@ def _save_partial_snapshot(
         batches=_fingerprint(batches),
         losses=tuple(loss for of_step in losses for loss in of_step),
         seconds=seconds,
+        norms=tuple(norm for of_step in norms for norm in of_step),
     )
 
 
@@ -177,6 +187,7 @@ def _finish(
     modules: Modules,
     states: Modules,
     losses: list[list[float]],
+    norms: list[list[float]],
     seconds: float,
 ) -> list[Fact]:
     """Saves the modules and their AdamW states, and returns the facts about them."""
@@ -196,6 +207,7 @@ def _finish(
             position=arm.steps_before(phase + 1),
             batches=of_path.fingerprint,
             losses=tuple(of_step[path] for of_step in losses),
+            norms=GradientNorms.over([of_step[path] for of_step in norms]),
             tokens=steps * run.config.inner.batch_size * run.config.data.length,
             seconds=seconds / topology.num_paths,
             bytes_down=steps * path_bytes,

@@ -159,6 +159,8 @@ CREATE TABLE trained (
   step        BIGINT NOT NULL,
   batches     TEXT NOT NULL,
   losses      TEXT NOT NULL,  -- JSON array
+  norm_mean     DOUBLE PRECISION,  -- gradient norms of the inner steps, before clipping
+  norm_largest  DOUBLE PRECISION,
   tokens      BIGINT NOT NULL,
   seconds     DOUBLE PRECISION NOT NULL,
   bytes_down  BIGINT NOT NULL,
@@ -181,6 +183,7 @@ CREATE TABLE partial_snapshots (
   batches    TEXT NOT NULL,
   losses     TEXT NOT NULL,  -- JSON array, this phase so far
   seconds    DOUBLE PRECISION NOT NULL,
+  norms      TEXT NOT NULL,  -- JSON array, gradient norms of the same steps if known
   PRIMARY KEY (arm, path, phase)
 );
 
