@@ -1,5 +1,5 @@
-"""DiPaCo 2x4 on C4: 8 paths of 150 M parameters. The smallest grid of the paper; validation
-perplexity there 14.86.
+"""DiPaCo 2x4 on C4: 8 paths of 150 M parameters. The smallest grid of the paper; perplexity
+there 14.86.
 
 Cost: 24,000 + 8 x 64,000 steps of 512 x 1024 tokens, about 3.5e19 FLOP a path; days on eight
 accelerators. Dense at a path's size reaches 16.23. Needs the extra `datasets` and a network.
@@ -38,7 +38,7 @@ def run() -> RunConfig:
             tokenizer_sample_bytes=500_000_000,
             length=1024,
             max_document_bytes=65_536,
-            valid_fraction=0.0005,
+            held_fraction=0.0005,
             router_fraction=0.005,
         ),
         base=BaseSettings(steps=24_000, steps_per_phase=1000),

@@ -3,8 +3,8 @@
 Reaches a perplexity over a quarter below a dense model of a path's size after the same number of
 steps, at the rate that is best for that model too. `published.py` has the published settings. Here
 the outer step has rate 1 and no momentum, and a row of the vocabulary is averaged over the paths
-whose shards have its token. Shards are made by product k-means. A validation document or a prompt
-goes to the path under which its first tokens are likeliest, with 2 nats in favour of the path of
+whose shards have its token. Shards are made by product k-means. A held document or a prompt goes
+to the path under which its first tokens are likeliest, with 2 nats in favour of the path of
 k-means. `configs/ablations/first_table.py` compares outer steps."""
 
 from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig

@@ -30,7 +30,7 @@ def run() -> RunConfig:
         data=DataConfig(
             sources=("toy:?clusters=256&documents=20480&words=40",),
             length=96,
-            valid_fraction=0.1,
+            held_fraction=0.05,
             router_fraction=0.2,
         ),
         base=BaseSettings(steps=40, steps_per_phase=40),

@@ -515,7 +515,7 @@ def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> Non
             log_ticks(axes, which, itertools.chain.from_iterable(values))
         axes.set(
             xlabel=f"hours, four machines on links of {megabits:g} Mbit/s",
-            ylabel="validation perplexity",
+            ylabel="test perplexity",
         )
         tidy(axes)
         name_beside(axes)

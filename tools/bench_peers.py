@@ -7,7 +7,7 @@
 Exports a path of a finished run and serves it four ways: this project's server, `transformers serve
 --continuous-batching`, llama.cpp's `llama-server` (the path as GGUF, by llama.cpp's converter) and
 vLLM's build for CPUs, all in float32. aiperf asks each of them for the same completions: real
-prompts of the run's validation text, 64 greedy tokens each whatever the text, streamed, with 1, 8
+prompts of the run's test text, 64 greedy tokens each whatever the text, streamed, with 1, 8
 and 32 requests at once. All servers run side by side and are asked in turn, round by round. A
 server that is not asked is held (SIGSTOP), so that it costs the others no time. Before that, each
 is tried with one thread and with as many as there are cores, and keeps the better. Each must also
@@ -233,11 +233,11 @@ class Bench:
 
 
 def _prompts(corpus: Any) -> Iterator[str]:
-    """Texts of `PROMPT` tokens each from validation documents, again and again."""
+    """Texts of `PROMPT` tokens each from test documents, again and again."""
     tokenizer = corpus.tokenizer()
     cut = [
         tokenizer.decode(ids[first : first + PROMPT])
-        for ids in corpus.tokens(corpus.documents("valid")[:2000])
+        for ids in corpus.tokens(corpus.documents("test")[:2000])
         for first in range(0, len(ids) - PROMPT, PROMPT)
     ]
     texts = [
@@ -246,7 +246,7 @@ def _prompts(corpus: Any) -> Iterator[str]:
         if len(ids) == PROMPT and "\ufffd" not in text
     ]
     if not texts:
-        raise SystemExit(f"no {PROMPT} tokens of the run's validation text are a text of as many")
+        raise SystemExit(f"no {PROMPT} tokens of the run's test text are a text of as many")
     return itertools.cycle(dict.fromkeys(texts))
 
 

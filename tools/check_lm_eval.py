@@ -3,7 +3,7 @@
   python tools/check_lm_eval.py --run runs/quickstart
   python tools/check_lm_eval.py --run runs/quickstart --documents 100
 
-Starts `dipaco serve`, exports every path, makes three tasks of the run's validation documents
+Starts `dipaco serve`, exports every path, makes three tasks of the run's test documents
 (multiple choice, rolling log-likelihood, generation), and runs `lm_eval run --model
 local-completions` on them. Between the two stands a relay that keeps every request with its answer.
 Then each answer is computed again by `transformers` on the exported path that answered: sums of
@@ -195,7 +195,7 @@ def compare_run(folder: Path, num_documents: int, url: str) -> Compared:
 
     Args:
       folder: of the run.
-      num_documents: of its validation split.
+      num_documents: of its test split.
       url: of its server.
 
     Raises:
@@ -208,7 +208,7 @@ def compare_run(folder: Path, num_documents: int, url: str) -> Compared:
             release = run.ledger.facts.release("modular", None)
             exported = export_all(run, release, scratch / "exported")
             tokenizer = corpus.tokenizer()
-            chosen = corpus.documents("valid")[:num_documents]
+            chosen = corpus.documents("test")[:num_documents]
             write_tasks(scratch, tokenizer, corpus.tokens(chosen))
         exchanges: list[Exchange] = []
         with HttpThread(relay(url, exchanges)) as between:
@@ -235,7 +235,7 @@ def is_same(result: Compared) -> bool:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--documents", type=int, default=40, help="of the validation split (40)")
+    parser.add_argument("--documents", type=int, default=40, help="of the test split (40)")
     options = parser.parse_args()
     with serving(options.run) as (_, host, port):
         result = compare_run(options.run, options.documents, f"http://{host}:{port}")

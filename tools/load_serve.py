@@ -221,11 +221,11 @@ def slope(at: list[int], values: list[int]) -> float:
 
 
 def texts_of(run: Path) -> tuple[list[str], str]:
-    """Some of the run's validation documents, and its name."""
+    """Some of the run's test documents, and its name."""
     from dipaco.runs.opening import reading
 
     with reading(run) as opened:
-        numbers = opened.corpus.documents("valid")[:200]
+        numbers = opened.corpus.documents("test")[:200]
         decode = opened.corpus.tokenizer().decode
         return [decode(ids[:64]) for ids in opened.corpus.tokens(numbers)], opened.config.name
 

@@ -6,9 +6,9 @@ bytes and by hours.
 
 Rows are called as in `configs/ablations/lockstep.py`: `data_parallel P rate RATE phases N` against
 `KxK ANYTHING rate RATE phases N` with K x K = P. At every budget a contender comes with the rate
-that was best for it. All are given the same time for a step, the median of what was measured, since
-a machine of either side does the same work in it. Its bytes follow, one after another, over a link
-that carries so much up and down together. No transfer overlaps computing.
+that was best for it on tune documents. All are given the same time for a step, the median of what
+was measured, since a machine of either side does the same work in it. Its bytes follow, one after
+another, over a link that carries so much up and down together. No transfer overlaps computing.
 """
 
 import math
@@ -35,6 +35,7 @@ class Tried(NamedTuple):
     """A contender at one budget and one peak rate."""
 
     perplexity: float
+    tune: float  # the perplexity by which a rate is chosen
     rate: float
     row: SweepRow
 
@@ -61,17 +62,18 @@ def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
         suffix = f"_{row.variant}" if row.variant else ""
         match = ROW.fullmatch(row.arm)
         assert match is not None, "every part but the name may be missing"
-        tried = Tried(_mean(row, seeds), float(match["rate"] or rate), row)
+        means = (_mean(row, values, seeds) for values in (row.perplexities, row.tune_perplexities))
+        tried = Tried(*means, float(match["rate"] or rate), row)
         of_name = found.setdefault(match["name"] + suffix, {})
         of_name.setdefault(int(match["phases"] or phases), []).append(tried)
     for of_name in found.values():
         for tried in of_name.values():
-            tried.sort(key=lambda each: (each.perplexity, each.rate))
+            tried.sort(key=lambda each: (each.tune, each.rate))
     return found
 
 
-def _mean(row: SweepRow, seeds: set[int]) -> float:
-    of_seed = dict(zip(row.seeds, row.perplexities, strict=True))
+def _mean(row: SweepRow, values: Sequence[float], seeds: set[int]) -> float:
+    of_seed = dict(zip(row.seeds, values, strict=True))
     return statistics.mean(of_seed[seed] for seed in seeds)
 
 

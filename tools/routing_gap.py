@@ -2,19 +2,19 @@
 
     python tools/routing_gap.py runs/quickstart
     python tools/routing_gap.py runs/quickstart --shortlists 2,4 --priors 0,2,4
-    python tools/routing_gap.py runs/quickstart --leave-out he_bible,en_law
+    python tools/routing_gap.py runs/quickstart --test
     python tools/routing_gap.py runs/quickstart --first-tokens 32,48,64
     python tools/routing_gap.py runs/sweep/rows/NAME/*
 
-Reads the scores of every validation document under the last release's paths
+Reads the scores of every tune document under the last release's paths
 (`evaluation.best_path`, `evaluation.ensembles`) and runs no model. It computes perplexity by
 features, by likelihood for every shortlist and prior, under the best path, and as ensembles for
 every temperature. Each with its share of the gap from features to the best path and its 95 %
 interval, a bootstrap over texts (paired: all rows are of the same documents, which are pieces of
 texts). Fewer than ten texts, as of one domain, have no interval.
 
-With `--leave-out`, the prior of each shortlist and the temperature of each ensemble are the best
-ones on the other domains. Perplexities are shown for the domains left out.
+With `--test`, the prior of each shortlist and the temperature of each ensemble are the best ones on
+tune documents, and everything that is shown is of test documents.
 
 With `--first-tokens` it shows the effect of longer beginnings instead: documents go by the
 likelihood of so many of their first tokens (features and shortlists stay as they are), and all
@@ -42,20 +42,20 @@ from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import features_of
 from dipaco.runs.run import Run
-from dipaco.workers.scoring import saved_scores, scores_of_paths, validation
+from dipaco.workers.scoring import held_documents, saved_scores, scores_of_paths
 
 ENSEMBLES = ("ensemble of 2", "ensemble", "ensemble, renewed")
 
 
 class Scores(NamedTuple):
-    """Scores of N validation documents under the paths of a finished run."""
+    """Scores of N held documents under the paths of a finished run."""
 
     order_NP: np.ndarray  # paths by features, the best first
     prefix_NP: np.ndarray
     sum_NP: np.ndarray
     count_N: np.ndarray
     text_N: np.ndarray  # a number for the text that each is a piece of
-    domain_N: np.ndarray  # names
+    is_test_N: np.ndarray  # else it is of tune
     mixed_sums: dict[str, dict[float, np.ndarray]]  # ensemble -> temperature -> [N]
     value_NPT: np.ndarray | None = None  # every token from `prefix_tokens` on, if kept
 
@@ -68,14 +68,11 @@ def main() -> None:
     parser.add_argument("--shortlists", default="2,4,8,16,32", type=counts, metavar="N,N")
     parser.add_argument("--priors", default="0,1,2,4", type=numbers, metavar="NATS,NATS")
     parser.add_argument("--temperatures", default="1,2,4,8", type=numbers, metavar="T,T")
-    parser.add_argument("--leave-out", default="", metavar="DOMAIN,DOMAIN")
+    parser.add_argument("--test", action="store_true")
     parser.add_argument("--first-tokens", default=[], type=counts, metavar="N,N")
     options = parser.parse_args()
-    left_out = [name for name in options.leave_out.split(",") if name]
-    if options.first_tokens and left_out:
-        parser.error("`--first-tokens` chooses no setting, so it goes without `--leave-out`")
     try:
-        scores, prefix_tokens = read(options, left_out)
+        scores, prefix_tokens = read(options)
     except (DipacoError, Unfit) as error:
         parser.error(str(error))
     paths = scores.sum_NP.shape[1]
@@ -83,15 +80,11 @@ def main() -> None:
     shown: list[str] = []
     for number in options.first_tokens:
         after = after_first_tokens(scores, prefix_tokens, number, options.first_tokens[-1])
-        everything = np.ones(len(after.count_N), bool)
-        lines = table(after, sizes, options.priors, everything, is_tuned=False)
+        lines = table(after, sizes, options.priors, is_test=options.test)
         by = f"Likelihood by the first {number} tokens, features and shortlists by those of the run"
         shown += [f"{by}:", "", *lines, ""]
     if not options.first_tokens:
-        is_shown_N = (
-            np.isin(scores.domain_N, left_out) if left_out else np.ones(len(scores.count_N), bool)
-        )
-        shown = table(scores, sizes, options.priors, is_shown_N, is_tuned=bool(left_out))
+        shown = table(scores, sizes, options.priors, is_test=options.test)
     print("\n".join(shown))
 
 
@@ -112,7 +105,7 @@ class Unfit(Exception):
     """A run cannot be shown, or not beside the others, for the reason given."""
 
 
-def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, int]:
+def read(options: argparse.Namespace) -> tuple[Scores, int]:
     """The scores of all runs, and the tokens that no perplexity counts.
 
     Raises:
@@ -126,9 +119,6 @@ def read(options: argparse.Namespace, left_out: Sequence[str]) -> tuple[Scores, 
                 raise Unfit(f"{folder} keeps no scores: it needs `evaluation.ensembles=true`")
             if run.config.routing.kind == RANDOM:
                 raise Unfit(f"{folder} deals documents out at random: no router to compare")
-            if missing := sorted(set(left_out) - set(run.corpus.domain_names)):
-                known = ", ".join(sorted(run.corpus.domain_names))
-                raise Unfit(f"no domain {', '.join(missing)}; there are {known}")
             if (asked := options.first_tokens) and not (
                 data.prefix_tokens <= asked[0] <= asked[-1] < data.length
             ):
@@ -150,7 +140,7 @@ def are_alike(one: Scores, other: Scores) -> bool:
     """True if both have the same documents and as many paths."""
     same = (
         np.array_equal(getattr(one, name), getattr(other, name))
-        for name in ("count_N", "text_N", "domain_N")
+        for name in ("count_N", "text_N", "is_test_N")
     )
     return one.sum_NP.shape == other.sum_NP.shape and all(same)
 
@@ -190,7 +180,7 @@ def after_first_tokens(scores: Scores, prefix_tokens: int, number: int, longest:
         sum_NP=value_NPT[is_kept_N, :, longest:].sum(axis=2, dtype=np.float64),
         count_N=scores.count_N[is_kept_N] - (longest - prefix_tokens),
         text_N=scores.text_N[is_kept_N],
-        domain_N=scores.domain_N[is_kept_N],
+        is_test_N=scores.is_test_N[is_kept_N],
         mixed_sums={},
     )
 
@@ -198,11 +188,10 @@ def after_first_tokens(scores: Scores, prefix_tokens: int, number: int, longest:
 def scores_of(run: Run, temperatures: list[float], *, keep_tokens: bool = False) -> Scores:
     """Reads the scores of the last release, also token by token if `keep_tokens`."""
     phase = run.plan.arm(MODULAR).phases
-    valid = validation(run, MODULAR, phase)
-    said = scores_of_paths(run, valid, MODULAR, phase)
+    held = held_documents(run, MODULAR, phase)
+    said = scores_of_paths(run, held, MODULAR, phase)
     router = run.router_of(run.routing_of(MODULAR, phase))
-    order_NP = router.assign(features_of(run, run.corpus, valid.documents), router.num_paths)
-    names = np.array(run.corpus.domain_names)
+    order_NP = router.assign(features_of(run, run.corpus, held.documents), router.num_paths)
     score_NP = prefix_scores(said.prefixes.T, order_NP, run.config.routing.prior_nats)
     mixtures = {
         (name, t): mixture
@@ -227,8 +216,8 @@ def scores_of(run: Run, temperatures: list[float], *, keep_tokens: bool = False)
         prefix_NP=said.prefixes.T,
         sum_NP=said.sums.T,
         count_N=said.counts,
-        text_N=run.corpus.texts[valid.documents],
-        domain_N=names[run.corpus.domains[valid.documents]],
+        text_N=run.corpus.texts[held.documents],
+        is_test_N=held.is_test,
         mixed_sums=mixed_sums,
         value_NPT=np.stack([each["values"] for each in saved_scores(run, MODULAR, phase)], axis=1)
         if keep_tokens
@@ -236,15 +225,11 @@ def scores_of(run: Run, temperatures: list[float], *, keep_tokens: bool = False)
     )
 
 
-def table(
-    scores: Scores,
-    sizes: list[int],
-    priors: list[float],
-    is_shown_N: np.ndarray,
-    *,
-    is_tuned: bool,
-) -> list[str]:
-    """Markdown, a line for each way."""
+def table(scores: Scores, sizes: list[int], priors: list[float], *, is_test: bool) -> list[str]:
+    """Markdown, a line for each way and setting on tune documents, or for each way with its best
+    setting there on test documents.
+    """
+    is_shown_N = scores.is_test_N == is_test
     everyone = np.arange(len(scores.count_N))
     ways: list[tuple[str, dict[str, np.ndarray]]] = []  # row -> setting -> [N]
     for size in sizes:
@@ -271,7 +256,7 @@ def table(
         f"| features | | {perplexity(before_N[is_shown_N], count_N):.2f} | |",
     ]
     for name, by_setting in ways:
-        if is_tuned:
+        if is_test:
             best = max(by_setting, key=lambda each: by_setting[each][~is_shown_N].sum())
             by_setting = {best: by_setting[best]}
         for setting, sum_N in by_setting.items():

@@ -73,7 +73,7 @@ def _print(inspection: dict[str, Any]) -> None:
         domains = ", ".join(f"{name} {number / total:.0%}" for name, number in largest)
         say(
             f"path {at['path']:>3}  {at['documents']:,} documents ({at['share']:.1%}), "
-            f"{at['validation_documents']:,} of validation: {domains}\n"
+            f"{at['test_documents']:,} of test: {domains}\n"
             f"          modules {' '.join(at['modules'])}"
         )
     bounds = {name: value for name, value in inspection["bounds"].items() if value is not None}
@@ -82,7 +82,7 @@ def _print(inspection: dict[str, Any]) -> None:
         say(f"\nrouted at phase {routing['phase']}: router {routing['router']}")
         say(f"  shard sizes: {_sizes(routing['documents'])}")
         for name, value in routing.items():
-            if name in ("phase", "router", "documents", "valid"):
+            if name in ("phase", "router", "documents", "test"):
                 continue
             shown = value
             if not isinstance(value, str):

@@ -28,7 +28,8 @@ class EvaluationSettings:
     every_phases: Count = 1
     """Phases between two evaluations; the last phase is always evaluated."""
     max_documents: Count | None = None
-    """Documents of the validation split that are scored, the same for every seed; None = all."""
+    """Documents of `tune` that are scored, and as many of `test`, the same for every seed; None =
+    all."""
     batch_size: Count = 64
     """Documents scored at once; changes results by rounding only."""
     best_path: bool = True

@@ -139,10 +139,10 @@ class Texts:
         everything = np.arange(len(self._corpus.lengths))
         if len(everything) <= MOST_BEGINNINGS:
             return everything
-        valid = self._corpus.documents("valid")[: MOST_BEGINNINGS // 2]
-        others = np.setdiff1d(everything, valid)
-        stride = max(1, -(-len(others) // (MOST_BEGINNINGS - len(valid))))
-        return np.sort(np.concatenate([valid, others[::stride]]))
+        test = self._corpus.documents("test")[: MOST_BEGINNINGS // 2]
+        others = np.setdiff1d(everything, test)
+        stride = max(1, -(-len(others) // (MOST_BEGINNINGS - len(test))))
+        return np.sort(np.concatenate([test, others[::stride]]))
 
     def _paths_of(self, routing: StageDone) -> np.ndarray:
         """[K, N] the paths that each document trains, or is scored under; -1 = none."""
@@ -151,8 +151,8 @@ class Texts:
         for path, documents in enumerate(self._shards(routing)):
             free = (paths[:, documents] == NO_PATH).argmax(axis=0)
             paths[free, documents] = path
-        valid = load_tree(self._run.objects, routing.artifacts["valid"])
-        paths[0, valid["documents"]] = valid["paths"]
+        held = load_tree(self._run.objects, routing.artifacts["held"])
+        paths[0, held["documents"]] = held["paths"]
         return paths
 
     def _shards(self, routing: StageDone) -> Iterator[np.ndarray]:

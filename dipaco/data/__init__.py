@@ -8,7 +8,7 @@ The nouns, in the order in which text meets them:
   source     where documents come from: `packages:`, `text:GLOB`, `parquet:GLOB`, `hf:NAME`, ...
   slice      a part of the sources that one task reads, and one makes tokens (`data.slices`)
   document   a piece of text with a domain and a group, which is never in two splits
-  split      train, valid or router, by the hash of the group: the same whatever the run's seed
+  split      train, tune, test or router, by the hash of the group: the same whatever the run's seed
   corpus     a folder: the tokenizer, the tokens of every document once, flat arrays about them
   shard      the documents of one path: document numbers and a row plan, no text
   row        `length` tokens made of pieces (document, start, length), planned with the shard

@@ -41,9 +41,9 @@ class DataConfig:
     """Bytes of text that the tokenizer is trained on; more gains little."""
     length: Annotated[int, Ge(2)] = 128
     """Tokens in a training row; also the tokens of a document that are scored."""
-    valid_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
-    """Share of the groups of documents that is for validation; large enough for a corpus of a few
-    megabytes."""
+    held_fraction: Annotated[float, Gt(0), Lt(0.5)] = 0.05
+    """Share of the groups of documents that is for `tune`, to choose settings by, and as much for
+    `test`, which results are of; large enough for a corpus of a few megabytes."""
     router_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
     """Share of the groups of documents that fits the router alone and trains nothing; DiPaCo: 0.005
     of C4. A small corpus needs 50 documents a path."""
@@ -78,9 +78,9 @@ class DataConfig:
             check_kind(url)
         demand(self.end_token != "", "end_token", "a token's name, or None")
         demand(
-            self.valid_fraction + self.router_fraction < 1,
+            2 * self.held_fraction + self.router_fraction < 1,
             "router_fraction",
-            "below 1 together with `data.valid_fraction`, to leave documents to train on",
+            "below 1 together with twice `data.held_fraction`, to leave documents to train on",
         )
 
 

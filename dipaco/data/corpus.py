@@ -31,7 +31,7 @@ from dipaco.errors import CorpusMissing
 from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MOST_OPEN_FILES = 128  # 8 GB of tokens. A process may open about a thousand files.
 ARRAYS = ("lengths", "domains", "splits", "begins", "ends")
 ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in ARRAYS))
@@ -64,7 +64,7 @@ class CorpusManifest:
     tokens: int
     num_bytes: int
     duplicates: int  # documents dropped because an earlier one has the same text
-    short: int  # documents of valid or router no longer than the routing prefix
+    short: int  # documents of tune, test or router no longer than the routing prefix
     domains: tuple[DomainFacts, ...]
     left_out: dict[str, str]  # domain -> why it is missing
     notes: tuple[str, ...]
@@ -164,7 +164,7 @@ class Corpus:
         return self._tokenizer
 
     def documents(self, split: str) -> np.ndarray:
-        """[n] int64: the numbers of the documents of `train`, `valid`, `router` or `short`."""
+        """[n] int64: the numbers of the documents of one of the `SPLITS`."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
 
     @cached_property
@@ -177,7 +177,7 @@ class Corpus:
         is_first_N[:1] = True
         text_N = np.cumsum(is_first_N) - 1
         splits_T = np.zeros(text_N[-1] + 1 if len(text_N) else 0, np.int64)
-        for split in ("train", "valid", "router"):
+        for split in SPLITS[:-1]:
             splits_T[np.unique(text_N[self.documents(split)])] += 1
         return np.cumsum(is_first_N | (splits_T > 1)[text_N]) - 1
 

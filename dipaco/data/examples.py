@@ -13,13 +13,13 @@ TRIED = 20  # documents of a domain, at most
 
 
 def prompt_examples(corpus: Corpus) -> list[str]:
-    """The first words of validation documents, which trained no model, from the largest domains in
+    """The first words of test documents, which trained no model, from the largest domains in
     turn. They are whole words, and none comes twice.
     """
-    valid = corpus.documents("valid")
-    domains, counts = np.unique(corpus.domains[valid], return_counts=True)
+    test = corpus.documents("test")
+    domains, counts = np.unique(corpus.domains[test], return_counts=True)
     of_domains = [
-        _beginnings(corpus, valid[corpus.domains[valid] == domain])
+        _beginnings(corpus, test[corpus.domains[test] == domain])
         for domain in domains[np.argsort(-counts, kind="stable")]
     ]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*of_domains))

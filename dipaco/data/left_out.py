@@ -8,7 +8,7 @@ from dipaco.data.errors import EmptySplit
 from dipaco.data.merging import Documents
 from dipaco.data.packages.source import MAX_BYTES_PER_DOMAIN
 from dipaco.data.source_url import SUFFIXES, parse_url
-from dipaco.data.splits import SPLITS
+from dipaco.data.splits import HELD, SPLITS
 from dipaco.data.tokenizer import Tokenizer
 from dipaco.plural import counted
 
@@ -21,7 +21,7 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
     Args:
       config: the settings of the corpus.
       documents: all text that was read.
-      num_short: number of documents too short for their split, `valid` or `router`.
+      num_short: number of documents too short for their split, `tune`, `test` or `router`.
     """
     notes = [note_of_bad_rows(*each) for each in documents.facts.bad_rows.items() if each[1].count]
     if documents.facts.bytes_over:
@@ -36,7 +36,7 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
     if num_short:
         notes.append(
             f"Left out, since no longer than the {config.prefix_tokens} tokens that the router "
-            f"reads: {counted(num_short, 'document')} drawn for validation or for the router."
+            f"reads: {counted(num_short, 'document')} drawn for tune, for test or for the router."
         )
     return notes
 
@@ -104,7 +104,7 @@ def count_splits(config: DataConfig, documents: Documents, splits: np.ndarray) -
       EmptySplit: a split has none. Only `short` may be empty.
     """
     counts = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
-    for split in ("train", "valid", "router"):
+    for split in ("train", *HELD, "router"):
         if not counts[split]:
             raise EmptySplit(
                 split=split,
@@ -120,12 +120,13 @@ def count_splits(config: DataConfig, documents: Documents, splits: np.ndarray) -
 def _advice_for_empty_split(config: DataConfig, split: str, num_groups: int) -> str:
     """A sentence on the settings that would fill a split without documents."""
     if split == "train":
-        advice = "Lower `data.valid_fraction` or `data.router_fraction`"
+        advice = "Lower `data.held_fraction` or `data.router_fraction`"
     else:
-        fraction = getattr(config, f"{split}_fraction")
+        name = "router_fraction" if split == "router" else "held_fraction"
+        fraction = getattr(config, name)
         advice = (
             f"About {fraction * num_groups:.1f} groups were to be expected: raise "
-            f"`data.{split}_fraction` ({fraction:g})"
+            f"`data.{name}` ({fraction:g})"
         )
     whole = [url for url in config.sources if _can_split_pieces(url)]
     if whole:

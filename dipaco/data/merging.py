@@ -70,7 +70,7 @@ def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
     piece_starts = np.cumsum([0, *(table.num_pieces for table in tables)])
     return Documents(
         **columns,
-        splits=splits_of_groups(groups, config.valid_fraction, config.router_fraction),
+        splits=splits_of_groups(groups, config.held_fraction, config.router_fraction),
         is_kept=first_of_each(columns["hashes"]),
         text_starts=np.concatenate([_text_starts(table) for table in tables])[is_within],
         slice_starts=np.append(0, np.cumsum(is_within))[piece_starts],

@@ -1,4 +1,4 @@
-"""The prompts that every release continues: the heads of a few documents of validation.
+"""The prompts that every release continues: the heads of a few test documents.
 
 The same ones for every arm and phase, so that texts of different releases can be read side by side.
 """
@@ -21,7 +21,7 @@ class SampleSettings:
 
     prompts: Annotated[int, Ge(0), Le(MOST_PROMPTS)] = 0
     """Prompts that every release continues; 0 = none. Each is the first `data.prefix_tokens` tokens
-    of a document of validation: one for each domain, the largest first, before any has two."""
+    of a test document: one for each domain, the largest first, before any has two."""
     tokens: Count = 32
     """Tokens that are made for each prompt, at most; fewer where the text ends by itself."""
 

@@ -1,4 +1,4 @@
-"""Shard tokens: the tokens of some documents of a corpus, a path's shard or the validation split,
+"""Shard tokens: the tokens of some documents of a corpus, a path's shard or the held documents,
 in files of their own.
 
     FOLDER/about.json                   which corpus, the type of a token, documents in each file

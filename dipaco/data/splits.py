@@ -8,7 +8,9 @@ generators", 2014, with Vigna's constants).
 
 import numpy as np
 
-SPLITS = ("train", "valid", "router", "short")  # short = too short for valid or router
+# short = too short for tune, test or router
+SPLITS = ("train", "tune", "test", "router", "short")
+HELD = ("tune", "test")  # settings are chosen by one, results are of the other
 HASHES_AT_ONCE = 1 << 20
 
 
@@ -27,13 +29,14 @@ def fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
 
 
 def splits_of_groups(
-    groups: np.ndarray, valid_fraction: float, router_fraction: float
+    groups: np.ndarray, held_fraction: float, router_fraction: float
 ) -> np.ndarray:
     """[N] uint64 hashes of groups -> [N] uint8, numbers in `SPLITS`."""
     fraction = fractions(groups, seed=0)
     splits = np.full(len(groups), SPLITS.index("train"), dtype=np.uint8)
-    splits[fraction < valid_fraction + router_fraction] = SPLITS.index("router")
-    splits[fraction < valid_fraction] = SPLITS.index("valid")
+    splits[fraction < 2 * held_fraction + router_fraction] = SPLITS.index("router")
+    splits[fraction < 2 * held_fraction] = SPLITS.index("test")
+    splits[fraction < held_fraction] = SPLITS.index("tune")
     return splits
 
 

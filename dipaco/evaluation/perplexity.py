@@ -136,26 +136,18 @@ def perplexity(sum_N: np.ndarray, count_N: np.ndarray) -> float:
     return float(np.exp(-np.sum(sum_N, dtype=np.float64) / num_tokens))
 
 
-def routed(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float:
-    """Perplexity when each document is predicted by the path that it was routed to.
+def routed(sum_PN: np.ndarray, path_N: np.ndarray) -> np.ndarray:
+    """Log-likelihood [N] of each document under the path that it was routed to.
 
     Args:
       sum_PN: [P, N] every document's summed log-likelihood under every path.
-      count_N: [N] tokens summed.
       path_N: [N] the path of each document, from its prefix alone.
     """
-    return perplexity(sum_PN[path_N, np.arange(len(path_N))], count_N)
+    return sum_PN[path_N, np.arange(len(path_N))]
 
 
-def wrong_path(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float:
-    """Perplexity of each document under the paths that it was not routed to, the mean of their
-    log-likelihoods: what a wrong path costs. There are two paths or more.
+def wrong_path(sum_PN: np.ndarray, path_N: np.ndarray) -> np.ndarray:
+    """Log-likelihood [N] of each document under the paths that it was not routed to, their mean:
+    what a wrong path costs. There are two paths or more.
     """
-    num_paths = len(sum_PN)
-    right_N = sum_PN[path_N, np.arange(len(path_N))]
-    return perplexity((sum_PN.sum(axis=0) - right_N) / (num_paths - 1), count_N)
-
-
-def best_path(sum_PN: np.ndarray, count_N: np.ndarray) -> float:
-    """Perplexity when each document takes its best path in hindsight: a bound for every router."""
-    return perplexity(sum_PN.max(axis=0), count_N)
+    return (sum_PN.sum(axis=0) - routed(sum_PN, path_N)) / (len(sum_PN) - 1)

@@ -79,7 +79,7 @@ def report_figure(report: Report) -> "Figure":
 
 
 def _draw_curves(axes: "Axes", report: Report) -> None:
-    """Validation perplexity by steps. A row without a curve is a point."""
+    """Test perplexity by steps. A row without a curve is a point."""
     rows = {row.name: row for row in report.rows}
     values, ends = [], []
     for name in dict.fromkeys([*rows, *report.curves]):
@@ -110,7 +110,7 @@ def _draw_curves(axes: "Axes", report: Report) -> None:
     if len(ends) > 1 and 0 < LOG_FROM * ends[-2] < ends[-1]:
         log_ticks(axes, "x", ends)
     tidy(axes, "Learning")
-    axes.set(xlabel="inner steps of one path", ylabel="validation perplexity")
+    axes.set(xlabel="inner steps of one path", ylabel="test perplexity")
     name_beside(axes)
 
 

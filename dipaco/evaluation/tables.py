@@ -22,7 +22,8 @@ class ReportRow:
     # "best_path", "by_likelihood", "every_16", "ensemble_2".
     variant: str = ""
     seed: int
-    perplexity: float  # validation, tokens from the router's prefix on
+    perplexity: float  # test, tokens from the router's prefix on
+    tune_perplexity: float | None = None  # the same of the documents that settings are chosen by
     parameters_per_path: int  # read for one prediction
     parameters_total: int  # sum over all modules
     steps: int  # inner steps of one path, the base model's included
@@ -63,7 +64,7 @@ class BaseModel:
     """The model that the rows start from, but for modules of another run."""
 
     steps: int  # inner steps that it was trained
-    perplexity: float  # validation, as in a row
+    perplexity: float  # test, as in a row
 
 
 WRONG_PATH = "wrong_path"  # An evaluation has it as a row, the report beside the row.
@@ -79,7 +80,7 @@ class Report:
     rows: list[ReportRow]
     base: BaseModel | None = None  # None: rows start from something else, or it was not evaluated
     shards: list[PathShare] = dataclasses.field(default_factory=list)
-    curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # validation perplexity
+    curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # test perplexity
     losses: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)  # row, path
     corpus: dict[str, str | int | float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # sentences for the reader
@@ -226,6 +227,7 @@ def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
         "seed": [str(row.seed) for row in rows],
         "perplexity": [f"{row.perplexity:.2f}" for row in rows],
         "change": [_change(row, first) for row in rows],
+        "tune": [perplexity_cell(row.tune_perplexity) for row in rows],
         "path size": [quantity(row.parameters_per_path) for row in rows],
         "total size": [quantity(row.parameters_total) for row in rows],
         "steps": [f"{row.steps:,}" for row in rows],
@@ -237,6 +239,11 @@ def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
     for link in first.link_seconds:
         columns[link_heading(link)] = [duration(row.link_seconds[link]) for row in rows]
     return columns
+
+
+def perplexity_cell(value: float | None) -> str:
+    """Empty where it was not measured."""
+    return "" if value is None else f"{value:.2f}"
 
 
 def _change(row: ReportRow, first: ReportRow) -> str:

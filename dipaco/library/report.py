@@ -41,7 +41,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Validation perplexity of each model: (steps, perplexity), steps ascending."""
+        """Test perplexity of each model: (steps, perplexity), steps ascending."""
         return self.content.curves
 
     def data_frame(self) -> Any:

@@ -13,7 +13,7 @@ class TooFewRouterDocuments(DipacoError):
 
 class TooFewTrainingDocuments(DipacoError):
     """{documents} training documents cannot be shared out to {paths} small models, one for each path.
-    Give at least one a path (fifty is better): lower `data.router_fraction` or `data.valid_fraction`,
+    Give at least one a path (fifty is better): lower `data.router_fraction` or `data.held_fraction`,
     add text, or take fewer paths.
     """
 

@@ -1,4 +1,4 @@
-"""The bootstrap over validation texts: is a difference more than the choice of text?
+"""The bootstrap over test texts: is a difference more than the choice of text?
 
 Two rows of a seed are scored on the same documents, which are pieces of texts. Texts are drawn with
 replacement, as many as there are and the same for all rows and seeds, each with all of its pieces.
@@ -7,7 +7,7 @@ of the differences. It covers the choice of text *for the same trained models*, 
 of training seed (`pairing.py`).
 
 Pieces of a text are hard or easy together, and the split never parts them: drawn one by one they
-give intervals that are too narrow. On the quickstart's validation text, 441 pieces of 153 texts,
+give intervals that are too narrow. On the quickstart's text, 441 pieces of 153 texts,
 intervals over texts are 1.4 to 2.8 times as wide. Texts that a source groups are still drawn one by
 one.
 

@@ -45,7 +45,7 @@ def rows_of(folder: Path, settings: ReportSettings | None = None) -> list[Report
 
 
 def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
-    """Arm -> scores of the validation documents, of a finished run. Empty if they cannot be read:
+    """Arm -> scores of the test documents, of a finished run. Empty if they cannot be read:
     intervals over texts are then left out.
     """
     with contextlib.suppress(DipacoError), reading(folder) as run:
@@ -60,7 +60,7 @@ def origin_of(folder: Path) -> Origin:
         return Origin(
             prepared.artifacts["corpus"].digest,
             run.ledger.meta.get("version") or "",
-            Prepared.of(prepared).documents["valid"],
+            Prepared.of(prepared).documents["test"],
         )
 
 

@@ -22,7 +22,7 @@ class Origin(NamedTuple):
 
     corpus: str = ""  # digest of its prepared text
     program: str = ""  # the version that it is pinned to
-    num_valid: int | None = None  # documents of its validation split. None = not known
+    num_test: int | None = None  # documents of its test split. None = not known
 
 
 class ScoredOn(NamedTuple):
@@ -100,7 +100,7 @@ def named_rows(
                 origin = origins.get(trial, {}).get(result.arm, Origin())
                 on = ScoredOn(
                     digest_of(text | {"read": origin.corpus}),
-                    _num_scored(trial.config.evaluation.max_documents, origin.num_valid),
+                    _num_scored(trial.config.evaluation.max_documents, origin.num_test),
                 )
                 of_arm = drawn.get(trial, {}).get(result.name)
                 named = found.setdefault(name, NamedRow(name, row, trial.config, {}))

@@ -32,10 +32,12 @@ def table_notes(rows: Mapping[str, NamedRow], diloco_of: Mapping[str, str]) -> l
         if settings := ", ".join(differing_groups(rows[name].config, rows[other].config)):
             differing.setdefault(settings, []).append(name)
     notes = [
+        "tune: perplexity of the documents to choose a row by, as the best of several rates. "
+        "perplexity is that of test documents, which no choice has seen.",
         "perplexity is the mean over seeds; ± is half the 95 % interval of the difference, paired "
         "by seed (Student's t). A difference is resolved where its interval excludes zero; of many "
         "comparisons, one in twenty would be by chance.",
-        "over texts: the 95 % interval of the same difference (mean over seeds) on validation "
+        "over texts: the 95 % interval of the same difference (mean over seeds) on test "
         "texts drawn with replacement, the same for both rows, each with all of its documents, "
         "which are pieces of it. It says what other text would "
         "give of the same trained models, ± what other seeds would give on the same text; neither "

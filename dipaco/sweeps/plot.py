@@ -150,10 +150,10 @@ def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow]) -> None:
             )
     if drawn and max(drawn) > LOG_FROM * min(drawn):
         log_ticks(axes, "x", drawn)
-        axes.set_xlabel("validation perplexity (log scale)")
+        axes.set_xlabel("test perplexity (log scale)")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel("validation perplexity")
+        axes.set_xlabel("test perplexity")
     mark = "mark: mean; dots: seeds, linked from row to row"
     if _have_other_seeds(rows):
         mark = "dots: seeds, not the same of all rows; ranked by differences"

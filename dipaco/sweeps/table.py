@@ -55,7 +55,8 @@ class SweepRow(ReportRow):
     spread: float | None  # half-width of the difference to the first row (95 %, paired)
     held_equal: list[str]  # the COSTS that are equal in the first row
     perplexities: list[float]  # one a seed
-    # Ends of another 95 % interval of the difference to the first row, over validation texts.
+    tune_perplexities: list[float] = dataclasses.field(default_factory=list)  # likewise
+    # Ends of another 95 % interval of the difference to the first row, over test texts.
     over_texts: Spread | None = None
     kind: str = MODULAR  # kind of model: an arm of a run, or `DiLoCo`
     # Under which it is on other text than the first row, and not in the difference.
@@ -193,6 +194,7 @@ def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
     common: dict[str, Any] = dataclasses.asdict(results[0]) | {
         "name": row.name,
         "perplexity": statistics.fmean(result.perplexity for result in results),
+        "tune_perplexity": _mean([result.tune_perplexity for result in results]),
         "wrong_path_perplexity": _mean([result.wrong_path_perplexity for result in results]),
         "seconds": statistics.median(result.seconds for result in results),
         "machine_seconds": statistics.median(result.machine_seconds for result in results),
@@ -210,6 +212,9 @@ def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
         spread=None if to_first is None else to_first.spread,
         held_equal=_held_equal(reference.first, results[0]),
         perplexities=[result.perplexity for result in results],
+        tune_perplexities=[
+            result.tune_perplexity for result in results if result.tune_perplexity is not None
+        ],
         over_texts=interval_over_texts(reference.drawn, row.drawn, seeds),
         unlike_seeds=seeds_unlike(reference, row),
         scored_on=[row.by_seed[seed].on.digest for seed in sorted(row.by_seed)],

@@ -11,6 +11,7 @@ from dipaco.evaluation.tables import (
     duration,
     link_heading,
     num_bytes,
+    perplexity_cell,
     quantity,
 )
 from dipaco.sweeps.bootstrap import Spread
@@ -145,6 +146,7 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         f"to {table.reference if 0 < len(table.reference) <= LONGEST_REFERENCE else 'first row'}",
         "over texts",
         "to DiLoCo",
+        "tune",
         "wrong path",
         "path size",
         "total size",
@@ -184,7 +186,8 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
         to_first,
         "" if row.over_texts is None else _ends(row.over_texts, "+"),
         "" if against is None else _signed(against, row.name),
-        "" if row.wrong_path_perplexity is None else f"{row.wrong_path_perplexity:.2f}",
+        perplexity_cell(row.tune_perplexity),
+        perplexity_cell(row.wrong_path_perplexity),
         quantity(row.parameters_per_path),
         quantity(row.parameters_total),
         f"{row.steps:,}",

@@ -14,10 +14,11 @@ from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
 
 
-class Validation(NamedTuple):
-    """The documents that are evaluated, and where features send them."""
+class Held(NamedTuple):
+    """The documents that are evaluated, of tune and of test, and where features send them."""
 
-    documents: np.ndarray  # int64 [N]
+    documents: np.ndarray  # int64 [N], ascending
+    is_test: np.ndarray  # bool [N], else it is of tune
     shortlists: np.ndarray  # int32 [N, n], the paths that are compared by likelihood, best first
 
     @property
@@ -27,7 +28,7 @@ class Validation(NamedTuple):
 
 
 class ScoresOfPaths(NamedTuple):
-    """Log-likelihoods of the validation documents under the paths that have scored them, in nats.
+    """Log-likelihoods of the held documents under the paths that have scored them, in nats.
     They are 0 under the others.
     """
 
@@ -37,7 +38,7 @@ class ScoresOfPaths(NamedTuple):
 
 
 class DocumentScores(NamedTuple):
-    """Log-likelihoods of documents, each under the path that it is routed to, in nats."""
+    """Log-likelihoods of test documents, each under the path that it is routed to, in nats."""
 
     documents: np.ndarray  # int64 [N], ascending
     texts: np.ndarray  # int64 [N], a number for the text that each is a piece of
@@ -45,13 +46,13 @@ class DocumentScores(NamedTuple):
     counts: np.ndarray  # int64 [N], tokens summed
 
 
-def validation(run: Run, arm: str, phase: int) -> Validation:
+def held_documents(run: Run, arm: str, phase: int) -> Held:
     """The documents that are evaluated, and the paths of each in this arm."""
-    valid = load_tree(run.objects, run.routing_of(arm, phase).artifacts["valid"])
-    shortlists = valid["shortlists"]
+    held = load_tree(run.objects, run.routing_of(arm, phase).artifacts["held"])
+    shortlists = held["shortlists"]
     if not run.plan.arm(arm).is_routed:
         shortlists = np.zeros_like(shortlists[:, :1])
-    return Validation(valid["documents"], shortlists)
+    return Held(held["documents"], held["is_test"], shortlists)
 
 
 def scores_every_path(run: Run, arm: str, phase: int) -> bool:
@@ -66,21 +67,21 @@ def compares_paths(run: Run, arm: str, phase: int) -> bool:
     return by_likelihood or scores_every_path(run, arm, phase)
 
 
-def scored_documents(run: Run, valid: Validation, arm: str, phase: int, path: int) -> np.ndarray:
-    """True for the validation documents that are scored under a path: bool [N]."""
+def scored_documents(run: Run, held: Held, arm: str, phase: int, path: int) -> np.ndarray:
+    """True for the held documents that are scored under a path: bool [N]."""
     if scores_every_path(run, arm, phase):
-        return np.ones(len(valid.documents), bool)
+        return np.ones(len(held.documents), bool)
     if compares_paths(run, arm, phase):
-        return (valid.shortlists == path).any(axis=1)
-    return valid.paths == path
+        return (held.shortlists == path).any(axis=1)
+    return held.paths == path
 
 
-def scores_of_paths(run: Run, valid: Validation, arm: str, phase: int) -> ScoresOfPaths:
+def scores_of_paths(run: Run, held: Held, arm: str, phase: int) -> ScoresOfPaths:
     """Scores of all paths of a release, if it compares paths."""
-    shape = run.plan.arm(arm).topology.num_paths, len(valid.documents)
+    shape = run.plan.arm(arm).topology.num_paths, len(held.documents)
     result = ScoresOfPaths(np.zeros(shape), np.zeros(shape[1], np.int64), np.zeros(shape))
     for path, score in enumerate(saved_scores(run, arm, phase)):
-        mine = scored_documents(run, valid, arm, phase, path)
+        mine = scored_documents(run, held, arm, phase, path)
         result.sums[path, mine], result.counts[mine] = score["sums"], score["counts"]
         result.prefixes[path, mine] = score["prefixes"]
     return result
@@ -93,47 +94,47 @@ def saved_scores(run: Run, arm: str, phase: int) -> Iterator[dict[str, np.ndarra
 
 
 def document_scores(run: Run, arm: str, phase: int) -> DocumentScores:
-    """Scores that make up the perplexity of a release, document by document.
+    """Scores that make up the perplexity of a release, test document by test document.
 
     Raises:
       NotAvailable: it is not scored.
     """
-    valid = validation(run, arm, phase)
+    held = held_documents(run, arm, phase)
     if compares_paths(run, arm, phase):
-        scores = scores_of_paths(run, valid, arm, phase)
-        path_N = by_rule(run, valid, scores.prefixes)
+        scores = scores_of_paths(run, held, arm, phase)
+        path_N = by_rule(run, held, scores.prefixes)
         sum_N = scores.sums[path_N, np.arange(len(path_N))]
-        documents_N, count_N = valid.documents, scores.counts
+        documents_N, count_N = held.documents, scores.counts
     else:
         saved = list(saved_scores(run, arm, phase))
         documents_N, sum_N, count_N = (
             np.concatenate([score[name] for score in saved])
             for name in ("documents", "sums", "counts")
         )
-    order_N = np.argsort(documents_N)
+    order_N = np.argsort(documents_N)[held.is_test]
     documents_N = documents_N[order_N]
     texts_N = run.corpus.texts[documents_N]
     return DocumentScores(documents_N, texts_N, sum_N[order_N], count_N[order_N])
 
 
-def by_likelihood(run: Run, valid: Validation, prefix_PN: np.ndarray) -> np.ndarray:
-    """The path of each validation document by its likelihood: int32 [N]."""
-    score_NP = prefix_scores(prefix_PN.T, valid.shortlists, run.config.routing.prior_nats)
-    return likeliest(score_NP, valid.shortlists)
+def by_likelihood(run: Run, held: Held, prefix_PN: np.ndarray) -> np.ndarray:
+    """The path of each held document by its likelihood: int32 [N]."""
+    score_NP = prefix_scores(prefix_PN.T, held.shortlists, run.config.routing.prior_nats)
+    return likeliest(score_NP, held.shortlists)
 
 
-def by_rule(run: Run, valid: Validation, prefix_PN: np.ndarray) -> np.ndarray:
-    """The path of each validation document by `routing.rule`: int32 [N]."""
+def by_rule(run: Run, held: Held, prefix_PN: np.ndarray) -> np.ndarray:
+    """The path of each held document by `routing.rule`: int32 [N]."""
     if run.config.routing.rule == LIKELIHOOD:
-        return by_likelihood(run, valid, prefix_PN)
-    return valid.paths
+        return by_likelihood(run, held, prefix_PN)
+    return held.paths
 
 
-def routed_paths(run: Run, valid: Validation, arm: str, phase: int) -> np.ndarray:
+def routed_paths(run: Run, held: Held, arm: str, phase: int) -> np.ndarray:
     """The same, read from the saved scores of a release if likelihood decides."""
     if run.config.routing.rule == LIKELIHOOD and run.plan.arm(arm).is_routed:
-        return by_likelihood(run, valid, scores_of_paths(run, valid, arm, phase).prefixes)
-    return valid.paths
+        return by_likelihood(run, held, scores_of_paths(run, held, arm, phase).prefixes)
+    return held.paths
 
 
 def score_under_path(

@@ -25,13 +25,13 @@ def documents(tmp_path_factory) -> Path:
     return file
 
 
-def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report(
+def test_on_the_test_documents_evaluate_gives_the_perplexity_of_the_report(
     here, tiny, opened, tmp_path
 ):
     tokenizer = opened.corpus.tokenizer()
-    numbers = opened.corpus.documents("valid")
+    numbers = opened.corpus.documents("test")
     texts = [tokenizer.decode(ids) for ids in opened.corpus.tokens(numbers)]
-    file = tmp_path / "valid.jsonl"
+    file = tmp_path / "test.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     beginnings = ("--documents", file, "--beginnings", "--json")
     found = as_json(here("evaluate", "--run", tiny.folder, *beginnings))
@@ -40,7 +40,7 @@ def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report
     }
     assert found["perplexity"] == pytest.approx(rows["modular"]["perplexity"], rel=1e-6)
     assert (found["arm"], found["phase"], found["documents"]) == ("modular", 2, len(numbers))
-    routed = opened.stage("route").summary["valid"]
+    routed = opened.stage("route").summary["test"]
     assert found["paths"] == {str(path): n for path, n in enumerate(routed) if n}
     dense = here("evaluate", "--run", tiny.folder, "--arm", "dense", *beginnings)
     assert as_json(dense)["perplexity"] == pytest.approx(rows["dense"]["perplexity"], rel=1e-6)

@@ -300,8 +300,8 @@ BAD_STARTS = [
     ("{tiny}@base", ("model.vocab_size=290",), "`model.vocab_size` is 300 there and 290 here"),
     (
         "{tiny}@base",
-        ("data.valid_fraction=0.2",),
-        "`data.valid_fraction` is 0.1 there and 0.2 here. It comes with its text",
+        ("data.held_fraction=0.2",),
+        "`data.held_fraction` is 0.05 there and 0.2 here. It comes with its text",
     ),
 ]
 

@@ -72,14 +72,14 @@ def test_its_losses_are_those_of_the_evaluations(run, texts):
         scores = document_scores(run, MODULAR, phase)
         for at in (0, -1):
             fate = texts.fate(int(scores.documents[at]))
-            assert fate["split"] == "valid"
+            assert fate["split"] == "test"
             losses = {each["phase"]: each["loss"] for each in fate["losses"]}
             expected = scores.sums[at] / scores.counts[at]
             assert losses[phase] == pytest.approx(expected, rel=1e-6)
 
 
 def test_words_find_the_documents_that_hold_them(run, texts):
-    number = int(run.corpus.documents("valid")[3])
+    number = int(run.corpus.documents("test")[3])
     text = texts.fate(number)["text"]
     found = texts.find(text[5:40])
     assert number in {each["document"] for each in found["found"]}

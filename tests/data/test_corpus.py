@@ -82,12 +82,12 @@ def test_the_manifest_counts_what_the_arrays_hold(undisturbed):
     assert sum(manifest.documents.values()) == undisturbed.num_documents == 80
     assert manifest.tokens == undisturbed.lengths.sum() == sum(d.tokens for d in manifest.domains)
     assert [d.name for d in manifest.domains] == ["toy_00", "toy_01", "toy_02", "toy_03"]
-    assert len(undisturbed.documents("valid")) == manifest.documents["valid"]
+    assert len(undisturbed.documents("test")) == manifest.documents["test"]
 
 
 def test_a_group_is_in_one_split_only(tmp_path):
     rows = [{"text": words(i), "book": i // 4} for i in range(1, 121)]
-    config = from_lines(tmp_path, rows, valid_fraction=0.3, router_fraction=0.3)
+    config = from_lines(tmp_path, rows, held_fraction=0.3, router_fraction=0.3)
     config = dataclasses.replace(config, sources=(f"{config.sources[0]}?group=book",))
     corpus = prepare(config, tmp_path / "corpus")
     books = np.arange(1, 121) // 4
@@ -97,7 +97,7 @@ def test_a_group_is_in_one_split_only(tmp_path):
 
 def test_exact_duplicates_are_dropped_and_counted(tmp_path):
     rows = [{"text": words(i % 60)} for i in range(1, 101)]
-    corpus = prepare(from_lines(tmp_path, rows, valid_fraction=0.2, router_fraction=0.2), tmp_path)
+    corpus = prepare(from_lines(tmp_path, rows, held_fraction=0.2, router_fraction=0.2), tmp_path)
     assert (corpus.num_documents, corpus.manifest.duplicates) == (60, 40)
     (note,) = corpus.manifest.notes
     assert note.endswith("has the same text: 40 documents, 31.9 kB of 80.1 kB.")
@@ -113,9 +113,9 @@ def test_the_first_of_equal_hashes_is_kept_for_any_number_of_parts(monkeypatch):
 
 def test_short_documents_train_but_are_not_evaluated(tmp_path):
     rows = [{"text": words(i, count=3 if i % 2 else 120)} for i in range(1, 201)]
-    config = from_lines(tmp_path, rows, valid_fraction=0.2, router_fraction=0.2)
+    config = from_lines(tmp_path, rows, held_fraction=0.2, router_fraction=0.2)
     corpus = prepare(config, tmp_path / "corpus")
-    for split in ("valid", "router"):
+    for split in ("tune", "test", "router"):
         assert (corpus.lengths[corpus.documents(split)] > 32).all()
     assert (corpus.lengths[corpus.documents("train")] <= 32).any()
     short = corpus.manifest.short
@@ -153,7 +153,7 @@ def test_own_text_has_no_cap_unless_it_is_set(tmp_path):
 
 def test_long_documents_are_cut_into_several_of_one_group(tmp_path):
     rows = [{"text": words(i, count=900), "domain": f"document_{i}"} for i in range(1, 41)]
-    config = from_lines(tmp_path, rows, max_document_bytes=1000, valid_fraction=0.3)
+    config = from_lines(tmp_path, rows, max_document_bytes=1000, held_fraction=0.3)
     corpus = prepare(config, tmp_path / "corpus")
     assert corpus.num_documents > 100
     for domain in range(40):  # each document has a domain of its own here, so it can be told
@@ -329,20 +329,20 @@ def test_no_text_is_an_empty_corpus(tmp_path):
         prepare(dataclasses.replace(TOY, sources=(f"text:{tmp_path}/a.txt",)), tmp_path / "corpus")
 
 
-@pytest.mark.parametrize("valid_fraction", [1e-9, 0.9])  # one file is all in `train`, or in `valid`
-def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path, valid_fraction):
+@pytest.mark.parametrize("held_fraction", [1e-9, 0.45])  # one file is in one split
+def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path, held_fraction):
     lines = "\n".join(words(i) for i in range(1, 200))
     (tmp_path / "a.txt").write_text(lines)
     config = dataclasses.replace(
         TOY,
         sources=(f"text:{tmp_path}/a.txt",),
         max_document_bytes=900,
-        valid_fraction=valid_fraction,
+        held_fraction=held_fraction,
     )
     with pytest.raises(EmptySplit, match=r"in 1 groups .*a\.txt\?group=piece`"):
         prepare(config, tmp_path / "corpus")
     config = dataclasses.replace(
-        config, sources=(f"{config.sources[0]}?group=piece",), valid_fraction=0.1
+        config, sources=(f"{config.sources[0]}?group=piece",), held_fraction=0.1
     )
     assert prepare(config, tmp_path / "corpus").num_documents > 50
 
@@ -352,7 +352,7 @@ def test_who_has_split_by_piece_is_not_told_to(tmp_path):
     config = dataclasses.replace(
         TOY,
         sources=(f"text:{tmp_path}/a.txt?group=piece",),
-        valid_fraction=1e-9,  # wherever the test's folder lies, both pieces are in `train`
+        held_fraction=1e-9,  # wherever the test's folder lies, both pieces are in `train`
         router_fraction=1e-9,
     )
     with pytest.raises(EmptySplit, match=r"About 0\.0 groups .*lower `data.max_document") as error:
@@ -496,7 +496,7 @@ def test_the_pieces_of_a_text_have_its_number_unless_they_are_groups(tmp_path):
     named = tuple(f"{source}?group=piece" for source in config.sources)
     pieces = prepare(dataclasses.replace(config, sources=named), tmp_path / "pieces")
     of_train = np.isin(pieces.texts, pieces.texts[pieces.documents("train")])
-    others = np.concatenate([pieces.documents(split) for split in ("valid", "router")])
+    others = np.concatenate([pieces.documents(split) for split in ("tune", "test", "router")])
     assert len(others) > 10
     assert not of_train[others].any(), "a group is in one split"
     assert (np.diff(pieces.texts) >= 0).all()

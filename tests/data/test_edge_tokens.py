@@ -115,7 +115,7 @@ def test_a_text_that_a_cap_cut_off_has_no_end(tmp_path):
         TOY,
         max_document_bytes=200,
         max_bytes_per_domain=4700,
-        valid_fraction=0.3,
+        held_fraction=0.3,
         router_fraction=0.3,
     )
     corpus = prepare(capped, tmp_path)

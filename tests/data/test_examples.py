@@ -1,4 +1,4 @@
-"""Examples of prompts: the first words of validation documents, from every domain in turn."""
+"""Examples of prompts: the first words of test documents, from every domain in turn."""
 
 import json
 
@@ -42,21 +42,21 @@ def corpus(tmp_path_factory):
         sources=(f"jsonl:{file}",),
         vocab_size=300,
         processes=1,
-        valid_fraction=0.3,
+        held_fraction=0.3,
         max_document_bytes=256,
     )
     return prepare(settings, folder / "corpus")
 
 
-def test_examples_are_the_beginnings_of_validation_texts_of_all_domains(corpus):
+def test_examples_are_the_beginnings_of_test_texts_of_all_domains(corpus):
     examples = prompt_examples(corpus)
     assert len(examples) == MOST_EXAMPLES == len(set(examples))
     assert [text.split()[0] for text in examples] == ["large", "middle", "small", "large", "middle"]
     assert all(0 < len(text) <= MOST_CHARACTERS for text in examples)
     decode = corpus.tokenizer().decode
-    valid = [decode(tokens) for tokens in corpus.tokens(corpus.documents("valid"))]
+    texts = [decode(tokens) for tokens in corpus.tokens(corpus.documents("test"))]
     for text in examples:
-        assert any(document.startswith(text) for document in valid)
+        assert any(document.startswith(text) for document in texts)
     assert prompt_examples(corpus) == examples
 
 

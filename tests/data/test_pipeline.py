@@ -135,7 +135,7 @@ def test_an_empty_shard_names_its_path(corpus):
 
 
 def test_first_tokens_are_padded_and_counted(corpus):
-    numbers = corpus.documents("valid")[:3]
+    numbers = corpus.documents("test")[:3]
     tokens, lengths = first_tokens(corpus, numbers, 1000)
     for row, document in enumerate(corpus.tokens(numbers)):
         assert lengths[row] == len(document)

@@ -1,4 +1,4 @@
-"""Which documents of validation are prompts."""
+"""Which test documents are prompts."""
 
 import pytest
 

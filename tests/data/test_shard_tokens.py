@@ -16,7 +16,7 @@ CONFIG = CorpusConfig(
     vocab_size=300,
     length=32,
     prefix_tokens=8,
-    valid_fraction=0.1,
+    held_fraction=0.1,
     router_fraction=0.2,
     processes=1,
 )

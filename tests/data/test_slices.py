@@ -27,7 +27,7 @@ SETTINGS = {
     "vocab_size": 300,
     "processes": 1,
     "prefix_tokens": 4,
-    "valid_fraction": 0.2,
+    "held_fraction": 0.2,
     "router_fraction": 0.2,
     "max_document_bytes": 700,
 }
@@ -126,7 +126,7 @@ def test_bad_rows_of_all_slices_are_counted_together(tmp_path, count):
     rows = [json.dumps({"text": f"{n:04d} and some words more " * 9}) for n in range(100)]
     url = f"jsonl:{file}"
     config = CorpusConfig(
-        sources=(url,), vocab_size=300, bad_rows="skip", slices=count, valid_fraction=0.3
+        sources=(url,), vocab_size=300, bad_rows="skip", slices=count, held_fraction=0.2
     )
     file.write_text("\n".join([*rows[:50], "{broken", *rows[50:], "broken, too"]))
     (note,) = prepare(config, tmp_path / "corpus").manifest.notes

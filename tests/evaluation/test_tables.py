@@ -33,6 +33,7 @@ MODULAR = dataclasses.replace(
     DENSE,
     name="modular",
     perplexity=88.0,
+    tune_perplexity=90.0,
     parameters_total=2_400_000,
     bytes_per_machine=30_864_197,
     link_seconds={"20": 43.6},
@@ -105,7 +106,7 @@ def test_a_machine_computes_and_then_transfers():
 def test_markdown_has_all_columns():
     lines = render_markdown([DENSE, MODULAR]).splitlines()
     assert lines[3] == (
-        "| modular | 0 | 88.00 | -12.0 % | 840 k | 2.4 M | 280 | 573 k | 2.9 T "
+        "| modular | 0 | 88.00 | -12.0 % | 90.00 | 840 k | 2.4 M | 280 | 573 k | 2.9 T "
         "| 30.9 MB | 31.2 s | 43.6 s |"
     )
     assert len({line.count("|") for line in lines}) == 1

@@ -20,7 +20,7 @@ from dipaco.observe.trackers import numbers_of
 from tests.control.conftest import contribution, sampled, trained
 
 CONFIG = toy.run()
-SHARDS = Routed(documents=[3, 1], domains=[{"law": 1, "code": 2}, {"law": 1}], valid=[1, 0])
+SHARDS = Routed(documents=[3, 1], domains=[{"law": 1, "code": 2}, {"law": 1}], test=[1, 0])
 
 
 def done(stage, summary):
@@ -47,7 +47,7 @@ def test_a_shard_outside_its_bounds_is_a_warning():
 
 def test_a_corpus_says_what_was_left_out_and_one_domain_is_no_plural():
     summary = Prepared(
-        documents={"train": 1000, "valid": 1},
+        documents={"train": 1000, "test": 1},
         tokens=1,
         num_bytes=9,
         domains={"notes": 1001},

@@ -332,7 +332,7 @@ def test_examples_are_of_the_runs_own_text_and_there_are_none_where_none_are_kno
         return client.get("/v1/models").json()["data"][0]["dipaco"]["examples"]
 
     corpus = service.run.corpus
-    texts = map(service.tokenizer.decode, corpus.tokens(corpus.documents("valid")))
+    texts = map(service.tokenizer.decode, corpus.tokens(corpus.documents("test")))
     beginnings = tuple(text.lstrip() for text in texts)
     assert len(examples()) == 5
     for example in examples():

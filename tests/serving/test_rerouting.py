@@ -106,7 +106,7 @@ def counted(client, name):
 def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(service, client):
     run, served, length = service.run, service.releases.current, service.model.max_length
     prefix = run.config.data.prefix_tokens
-    tokens, lengths = first_tokens(run.corpus, run.corpus.documents("valid"), length)
+    tokens, lengths = first_tokens(run.corpus, run.corpus.documents("test"), length)
     prompts = tokens[lengths > prefix][:4, :prefix]
     body = {"model": "toy", "temperature": 0, "max_tokens": length, "ignore_eos": True}
     names = ("reroutes", "reroute_tokens", "reroute_choices", "reroute_router_tokens")

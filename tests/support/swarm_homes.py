@@ -44,7 +44,7 @@ def run() -> RunConfig:
         data=DataConfig(
             sources=("toy:?clusters=2&documents=100&words=40",),
             length=48,
-            valid_fraction=0.1,
+            held_fraction=0.05,
             router_fraction=0.2,
             processes=1,
         ),

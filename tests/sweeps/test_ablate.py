@@ -117,7 +117,7 @@ def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, litt
 def test_finished_rows_are_not_run_again_and_a_new_row_runs_alone(dipaco, little):
     before = content_of(little.row)
     features = set((little.folder / "shared").glob("*/features/*"))
-    assert len(features) == 3  # of the documents for the router, for training, for validation
+    assert len(features) == 4  # of the documents for the router, for training, tune and test
     command = ("ablate", little.file, "--run", little.folder)
     ended = dipaco(*command, forks=True)
     assert ended.code == 0

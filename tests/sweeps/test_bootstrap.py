@@ -1,4 +1,4 @@
-"""Intervals over validation texts: of the same models, on other text."""
+"""Intervals over test texts: of the same models, on other text."""
 
 import numpy as np
 import pytest

@@ -42,7 +42,7 @@ def test_rows_scored_on_other_documents_are_not_compared():
 
 
 @pytest.mark.parametrize(("most", "apart"), [(99, True), (100, False), (101, False)])
-def test_a_bound_that_no_validation_split_reaches_sets_no_row_apart(most, apart):
+def test_a_bound_that_no_test_split_reaches_sets_no_row_apart(most, apart):
     rows = ROWS | {"flat": override(ROWS["flat"], [f"evaluation.max_documents={most}"])}
     table = table_of(rows=rows, origin=lambda row, seed: Origin("text", "", 100))
     assert ("flat" in table.apart) is apart

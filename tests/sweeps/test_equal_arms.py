@@ -62,7 +62,7 @@ def test_a_baseline_does_not_depend_on_what_the_paths_share():
         ("inner.learning_rate=0.1", {MODULAR, *ALL}),
         ("evaluation.batch_size=8", {MODULAR, *ALL}),
         ("base.steps=6", {MODULAR, *ALL}),
-        ("data.valid_fraction=0.2", {MODULAR, *ALL}),
+        ("data.held_fraction=0.2", {MODULAR, *ALL}),
         ("seed=3", {MODULAR, *ALL}),
         ("model.d_ff=64", {MODULAR, *ALL}),
     ],

@@ -58,4 +58,4 @@ def test_a_row_that_has_changed_is_refused_whatever_it_lacks(begun):
 def test_the_origin_of_a_run_is_its_text_and_says_how_many_documents_may_be_scored(tiny):
     corpus, origin = Corpus.open(Layout(tiny.folder).corpus), origin_of(tiny.folder)
     assert origin.corpus == corpus.digest
-    assert origin.num_valid == len(corpus.documents("valid"))
+    assert origin.num_test == len(corpus.documents("test"))

@@ -57,7 +57,7 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
     row = layout.row("first", 0)
     begin_shared(row, CONFIG, lambda: None)
     prepare(CONFIG.corpus, Layout(row).corpus)
-    other = override(CONFIG, ["data.valid_fraction=0.2"])
+    other = override(CONFIG, ["data.held_fraction=0.2"])
     assert folder_with_text(layout, other, "first") is None
 
     jobs = jobs_of(layout, FASTER, dataclasses.replace(FASTER, seed=7))

@@ -140,6 +140,7 @@ def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
         "spread",
         "held_equal",
         "perplexities",
+        "tune_perplexities",
         "over_texts",
         "kind",
         "unlike_seeds",

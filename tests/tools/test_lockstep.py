@@ -12,7 +12,7 @@ from tests.support.report_costs import COSTS
 MEGABYTES = 10**6
 
 
-def row(name, perplexity, phases, num_bytes, parameters=1_000_000):
+def row(name, perplexity, phases, num_bytes, parameters=1_000_000, tune=None):
     costs = {
         "tokens": 1_000_000 * phases,
         "parameters_per_path": parameters,
@@ -32,6 +32,7 @@ def row(name, perplexity, phases, num_bytes, parameters=1_000_000):
         spread=None,
         held_equal=[],
         perplexities=[perplexity],
+        tune_perplexities=[perplexity if tune is None else tune],
     )
 
 
@@ -64,6 +65,12 @@ def test_each_comes_with_its_best_rate_and_only_with_those_of_as_many_machines(c
     assert first.rates == (0.006, 0.012, 0.024)
     assert (second.tokens, second.num_bytes) == (4.0, 1800 * MEGABYTES)
     assert [point.perplexity for point in curves["2x2 private_by_likelihood"]] == [37.0]
+
+
+def test_a_rate_is_chosen_on_tune_documents_whatever_test_says():
+    rows = (row("data_parallel 4 rate 0.006", 47.0, 2, 1, tune=60.0), *ROWS[1:3])
+    (point,) = lockstep.curves_of(lockstep.tries(rows, rate=0.0, phases=0), 4)["data_parallel 4"]
+    assert (point.perplexity, point.rate) == (48.0, 0.012)
 
 
 def test_rows_that_are_asked_for_are_shown_too():

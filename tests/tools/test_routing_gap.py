@@ -23,7 +23,7 @@ def scores_of(value_NPT, length_N=None):
         sum_NP=kept_NPT.sum(axis=2),
         count_N=length_N - PREFIX_TOKENS,
         text_N=np.arange(DOCUMENTS) // 2,
-        domain_N=np.full(DOCUMENTS, "prose"),
+        is_test_N=np.zeros(DOCUMENTS, bool),
         mixed_sums={"ensemble": {2.0: kept_NPT.sum(axis=2).max(axis=1)}},
         value_NPT=kept_NPT,
     )
@@ -49,19 +49,25 @@ def test_a_run_twice_says_what_it_says_once(value_NPT):
     once = scores_of(value_NPT)
     both = together([once, once])
     assert len(both.count_N) == 2 * DOCUMENTS
-    everything = np.ones(2 * DOCUMENTS, bool)
-    lines, twice = (
-        table(scores, [2, PATHS], [0.0, 2.0], everything[: len(scores.count_N)], is_tuned=False)
-        for scores in (once, both)
-    )
+    lines, twice = (table(scores, [2, PATHS], [0.0, 2.0], is_test=False) for scores in (once, both))
     assert twice[1:] == lines[1:]
     assert twice[0].startswith("48 of 48 documents, of 12 texts")
 
 
 def test_two_runs_have_the_mean_of_their_log_likelihoods(value_NPT):
     once, other = scores_of(value_NPT), scores_of(value_NPT * 2)
-    shown = table(
-        together([once, other]), [PATHS], [0.0], np.ones(2 * DOCUMENTS, bool), is_tuned=False
-    )
+    shown = table(together([once, other]), [PATHS], [0.0], is_test=False)
     mean = -1.5 * value_NPT[:, 0, PREFIX_TOKENS:].mean()
     assert f"| features | | {np.exp(mean):.2f} | |" in shown
+
+
+def test_settings_are_chosen_on_tune_and_shown_on_test(value_NPT):
+    scores = scores_of(value_NPT)
+    is_test_N = np.arange(DOCUMENTS) % 2 == 0
+    better_on_tune, on_test = np.where(is_test_N, -9.0, 0.0), np.where(is_test_N, 0.0, -9.0)
+    scores = scores._replace(
+        is_test_N=is_test_N, mixed_sums={"ensemble": {1.0: on_test, 4.0: better_on_tune}}
+    )
+    shown = table(scores, [PATHS], [0.0], is_test=True)
+    assert shown[0].startswith("12 of 24 documents")
+    assert any(line.startswith("| ensemble | temperature 4 | 2.12 |") for line in shown)

@@ -13,6 +13,7 @@ from dipaco.config import MODULAR
 from dipaco.control.errors import CannotClean
 from dipaco.data.corpus import ALWAYS_READ, Corpus
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
+from dipaco.data.splits import HELD
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import create_or_open, open_run, reading
 from dipaco.runs.reading.report import make_report
@@ -93,13 +94,13 @@ def test_a_path_reads_its_shard_from_its_own_files(other_machine):
     run.objects.remote.write(name, whole)
 
 
-def test_validation_documents_have_shard_tokens_too(other_machine):
+def test_held_documents_have_shard_tokens_too(other_machine):
     run = other_machine
-    valid = np.sort(run.corpus.documents("valid"))
-    found = run.tokens_of(valid)
+    held = np.sort(np.concatenate([run.corpus.documents(split) for split in HELD]))
+    found = run.tokens_of(held)
     assert isinstance(found, ShardTokens)
     assert not token_files(run)[0]
-    for one, other in zip(found.tokens(valid), run.corpus.tokens(valid), strict=True):
+    for one, other in zip(found.tokens(held), run.corpus.tokens(held), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -29,10 +29,10 @@ def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_cha
         assert sum(second[of_router]) == documents
     assert max(second["after_calibration"]) - min(second["after_calibration"]) <= 3
     old, new = (
-        load_tree(run.objects, run.stage("route", phase).artifacts["valid"])["paths"]
+        load_tree(run.objects, run.stage("route", phase).artifacts["held"])["paths"]
         for phase in (0, 1)
     )
-    assert second["same_path_validation"] == float(np.mean(old == new)) < 1
+    assert second["same_path_held"] == float(np.mean(old == new)) < 1
     assert abs(second["same_path_training"] + second["moved"] - 1) < 1e-9
     assert [at["documents"] for at in inspection["paths"]] == second["documents"]
     # The router was given a share for each path: nothing else bounds their documents.

@@ -1,6 +1,7 @@
 """A run that is routed by likelihood: evaluation and serving against full forward passes."""
 
 import dataclasses
+import itertools
 import json
 import weakref
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.data.pack import load_plan
+from dipaco.data.splits import HELD
 from dipaco.data.windows import first_tokens
 from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.ensembles import TEMPERATURE
@@ -39,11 +41,11 @@ def finished(opened_in, begun):
     run.ledger.close()
 
 
-def by_hand(run, phase):
+def by_hand(run, phase, split="test"):
     """By plain sums over the full forward pass of each document alone: under every path the
     log-likelihood of each token; and the paths by features, best first.
     """
-    documents = run.corpus.documents("valid")
+    documents = run.corpus.documents(split)
     tokens, lengths = first_tokens(run.corpus, documents, RUN.data.length)
     release = run.ledger.facts.release(MODULAR, phase)
     apply = jax.jit(lambda parts, tokens: forward(RUN.model, parts, tokens)[0])
@@ -64,13 +66,20 @@ def by_hand(run, phase):
 def test_evaluation_is_what_full_forward_passes_say(finished):
     run = finished
     evaluated = {e.phase: e for e in run.ledger.facts.evaluations() if e.arm == MODULAR}
-    for phase in (1, 3):  # scored under the shortlist, and under every path
-        values, lengths, order = by_hand(run, phase)
+    goes_elsewhere = False
+    # Scored under the shortlist, and under every path.
+    for phase, split in itertools.product((1, 3), HELD):
+        rows = evaluated[phase].tune_rows
+        if split == "test":
+            rows = evaluated[phase].other_rows | {"": evaluated[phase].perplexity}
+            if phase == 3:
+                rows["best_path"] = evaluated[phase].best_path_perplexity
+        values, lengths, order = by_hand(run, phase, split)
         score = values[:, :, :PREFIX].sum(axis=2)
         score[order[:, 0], np.arange(len(order))] += PRIOR
         score[order[:, 3], np.arange(len(order))] = -np.inf  # the one outside the shortlist
         chosen = score.argmax(axis=0)
-        assert (chosen != order[:, 0]).any()
+        goes_elsewhere |= (chosen != order[:, 0]).any()
         count = (lengths - PREFIX).clip(min=0)
         sums = values[:, :, PREFIX:].sum(axis=2)
 
@@ -78,25 +87,26 @@ def test_evaluation_is_what_full_forward_passes_say(finished):
             return np.exp(-sum_N.sum() / count.sum())
 
         everyone = np.arange(len(order))
-        assert evaluated[phase].perplexity == pytest.approx(perplexity(sums[chosen, everyone]))
+        assert rows[""] == pytest.approx(perplexity(sums[chosen, everyone]))
         if phase == 3:
-            others = evaluated[phase].other_rows
             names = ("by_features", "wrong_path", "ensemble_2", "ensemble", "ensemble_renewed")
-            assert set(others) == set(names)
+            assert set(rows) == {"", "best_path", *names}
+            assert rows["best_path"] == pytest.approx(perplexity(sums.max(axis=0)))
             wrong = np.ones(sums.shape, bool)
             wrong[chosen, everyone] = False
             mean_N = np.where(wrong, sums, 0).sum(axis=0) / 3
-            assert others["wrong_path"] == pytest.approx(perplexity(mean_N))
+            assert rows["wrong_path"] == pytest.approx(perplexity(mean_N))
             by_features = perplexity(sums[order[:, 0], everyone])
-            assert others["by_features"] == pytest.approx(by_features)
+            assert rows["by_features"] == pytest.approx(by_features)
             score = values[:, :, :PREFIX].sum(axis=2)
             score[order[:, 0], everyone] += PRIOR
             weight = np.exp((score - score.max(axis=0)) / TEMPERATURE)
             weight /= weight.sum(axis=0)
             mixed = np.log(np.einsum("pn,pnt->nt", weight, np.exp(values)))[:, PREFIX:]
-            assert others["ensemble"] == pytest.approx(perplexity(mixed.sum(axis=1)))
+            assert rows["ensemble"] == pytest.approx(perplexity(mixed.sum(axis=1)))
         else:
-            assert evaluated[phase].other_rows == {}
+            assert set(rows) == {""}
+    assert goes_elsewhere, "some document has a path that is not the first by features"
 
     for phase in (1, 3):  # what the bootstrap over texts draws from
         scores = document_scores(run, MODULAR, phase)
@@ -126,7 +136,7 @@ def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_sta
     count = (lengths - PREFIX).clip(min=0).sum()
     (evaluated,) = (e for e in run.ledger.facts.evaluations() if e.arm == MODULAR)
     assert evaluated.perplexity == pytest.approx(np.exp(-sum_N.sum() / count))
-    tokens, lengths = first_tokens(run.corpus, run.corpus.documents("valid"), PREFIX)
+    tokens, lengths = first_tokens(run.corpus, run.corpus.documents("test"), PREFIX)
     release = run.ledger.facts.release(MODULAR, 1)
     found = paths_of_prefixes(run, release, routing, tokens, lengths)
     assert found.tolist() == chosen.tolist()
@@ -147,7 +157,7 @@ def test_a_prompt_goes_where_evaluation_sends_its_tokens(finished, monkeypatch, 
     run = finished
     monkeypatch.setattr(run, "config", dataclasses.replace(RUN, routing=routing))
     release = run.ledger.facts.release(MODULAR)
-    documents = run.corpus.documents("valid")
+    documents = run.corpus.documents("test")
     tokens, lengths = first_tokens(run.corpus, documents, PREFIX)
     lengths = np.where(np.arange(len(lengths)) % 3, lengths, 5)  # some are short prompts
     tokens *= np.arange(PREFIX) < lengths[:, None]
@@ -181,7 +191,7 @@ def test_evaluation_of_texts_is_that_of_the_run(finished):
     release = run.ledger.facts.release(MODULAR)
     (last,) = (e for e in run.ledger.facts.evaluations() if (e.arm, e.phase) == (MODULAR, 3))
     tokenizer = run.corpus.tokenizer()
-    texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("valid"))]
+    texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("test"))]
     assert evaluate_texts(run, release, texts, beginnings=True)["perplexity"] == pytest.approx(
         last.perplexity
     )
@@ -196,7 +206,7 @@ def test_evaluation_of_texts_keeps_few_paths_on_the_device_and_reads_those_it_ha
     run = finished
     release = run.ledger.facts.release(MODULAR)
     tokenizer = run.corpus.tokenizer()
-    texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("valid"))][:16]
+    texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("test"))][:16]
     expected = evaluate_texts(run, release, texts)
     monkeypatch.setattr("dipaco.runs.routing.MOST_PATHS", 2)
     monkeypatch.setattr("dipaco.runs.reading.evaluate_texts.CHUNK_DOCUMENTS", 8)

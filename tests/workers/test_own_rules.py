@@ -138,14 +138,14 @@ def directed(opened_in, tmp_path_factory):
 
 
 def test_prompts_are_served_by_the_own_router_as_documents_were_routed(directed):
-    valid = load_tree(directed.objects, directed.stage("route").artifacts["valid"])
-    prefixes = first_tokens(directed.corpus, valid["documents"], 32)
+    held = load_tree(directed.objects, directed.stage("route").artifacts["held"])
+    prefixes = first_tokens(directed.corpus, held["documents"], 32)
     release = directed.ledger.facts.release(MODULAR, CONFIG.phases)
     dispatcher = Dispatcher(directed, release)
-    for tokens, length, path in zip(*prefixes, valid["paths"], strict=True):
+    for tokens, length, path in zip(*prefixes, held["paths"], strict=True):
         assert dispatch(directed, release, tokens[:length], dispatcher=dispatcher).path == path
     built_in = fit_router(CONFIG.routing, features(directed, *prefixes), (2, 2), 0)
-    assert (built_in.assign(features(directed, *prefixes))[:, 0] != valid["paths"]).any()
+    assert (built_in.assign(features(directed, *prefixes))[:, 0] != held["paths"]).any()
 
 
 def test_only_who_needs_a_rule_must_have_it(directed, monkeypatch):

@@ -149,12 +149,14 @@ def test_an_alternation_fits_the_router_to_the_best_paths(alternated):
     np.testing.assert_array_equal(labels["paths"], np.argmax(sums, axis=0))
 
 
-def test_validation_is_routed_again_and_earlier_routings_are_kept(alternated):
+def test_held_documents_are_routed_again_and_earlier_routings_are_kept(alternated):
     run = alternated
     before, after = (run.stage("route", phase) for phase in (0, 2))
-    valid, first = (load_tree(run.objects, stage.artifacts["valid"]) for stage in (after, before))
-    np.testing.assert_array_equal(valid["documents"], first["documents"])
-    assert after.summary["valid"] == np.bincount(valid["paths"], minlength=4).tolist()
+    held, first = (load_tree(run.objects, stage.artifacts["held"]) for stage in (after, before))
+    np.testing.assert_array_equal(held["documents"], first["documents"])
+    assert (
+        after.summary["test"] == np.bincount(held["paths"][held["is_test"]], minlength=4).tolist()
+    )
     for stage in (before, after):  # so that the run can be explained afterwards
         plans = run.shards_of(stage).plans
         assert len(plans) == 4

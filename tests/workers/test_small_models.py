@@ -47,20 +47,20 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
     assert "small_models" in release.companions
     model = small_config(RUN.model, PREFIX)
 
-    valid = load_tree(run.objects, routing.artifacts["valid"])
-    tokens, lengths = first_tokens(run.corpus, valid["documents"], PREFIX)
+    held = load_tree(run.objects, routing.artifacts["held"])
+    tokens, lengths = first_tokens(run.corpus, held["documents"], PREFIX)
     score = np.zeros((len(tokens), 4))
     for path in range(4):
         logits = np.asarray(forward(model, models[f"{path:06d}"], tokens)[0], np.float64)
         log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
         next_ = np.take_along_axis(log_p[:, :-1], tokens[:, 1:, None], axis=2)[:, :, 0]
         score[:, path] = np.where(np.arange(1, PREFIX) < lengths[:, None], next_, 0).sum(axis=1)
-    np.testing.assert_array_equal(valid["paths"], score.argmax(axis=1))
+    np.testing.assert_array_equal(held["paths"], score.argmax(axis=1))
     routed = paths_of_prefixes(run, release, RUN.routing, tokens, lengths)
-    np.testing.assert_array_equal(routed, valid["paths"])
+    np.testing.assert_array_equal(routed, held["paths"])
     dispatcher = Dispatcher(run, release)
     WarmUp().run(dispatcher.programs())
-    for row, length, path in zip(tokens, lengths, valid["paths"], strict=True):
+    for row, length, path in zip(tokens, lengths, held["paths"], strict=True):
         assert dispatcher.route(row[:length], release)[0] == path
 
     documents = routing.summary["documents"]

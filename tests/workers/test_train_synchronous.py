@@ -142,7 +142,7 @@ def test_the_baseline_in_lock_step_is_one_model_under_batches_of_all_machines(be
     times = row.bytes_per_machine / modular.bytes_per_machine
     assert f" for {times:.3g} times these bytes. modular is " in note
     (evaluated,) = [fact for fact in run.ledger.facts.evaluations() if fact.arm == arm.name]
-    assert evaluated.documents == len(run.corpus.documents("valid"))
+    assert evaluated.documents == len(run.corpus.documents("test"))
     assert evaluated.best_path_perplexity is None  # it is one model
 
 

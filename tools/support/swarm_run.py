@@ -32,7 +32,7 @@ def run() -> RunConfig:
         data=DataConfig(
             sources=("toy:?clusters=4&documents={documents}&words=60",),
             length=64,
-            valid_fraction=0.1,
+            held_fraction=0.05,
             router_fraction=0.2,
             processes=1,
         ),

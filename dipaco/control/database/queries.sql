@@ -687,9 +687,10 @@ SELECT arm, phase FROM releases ORDER BY arm, phase;
 
 -- add_evaluation: Records the perplexity of a release.
 INSERT INTO evaluations
-  (arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds)
+  (arm, phase, perplexity, best_path_perplexity, other_rows, tune_rows, documents, tokens, seconds)
 VALUES
-  (:arm, :phase, :perplexity, :best_path_perplexity, :other_rows, :documents, :tokens, :seconds);
+  (:arm, :phase, :perplexity, :best_path_perplexity, :other_rows, :tune_rows, :documents, :tokens,
+  :seconds);
 
 -- add_sample: Records a prompt that a release continued.
 INSERT INTO samples
@@ -710,8 +711,8 @@ WHERE arm = :arm AND phase = (SELECT max(n.phase) FROM samples n WHERE n.arm = :
 ORDER BY number;
 
 -- list_evaluations: Lists the evaluations of all releases.
-SELECT arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds
-FROM evaluations ORDER BY arm, phase;
+SELECT arm, phase, perplexity, best_path_perplexity, other_rows, tune_rows, documents, tokens,
+  seconds FROM evaluations ORDER BY arm, phase;
 
 -- superseded_contributions: Lists the contributions to a module that are `keep` phases older than
 -- its newest. There are none while the step from them is made again.

@@ -184,12 +184,13 @@ class Facts:
     def evaluations(self) -> list[Evaluated]:
         names = (
             *("arm", "phase", "perplexity", "best_path_perplexity", "other_rows"),
-            *("documents", "tokens", "seconds"),
+            *("tune_rows", "documents", "tokens", "seconds"),
         )
         evaluations = []
         for row in self._database.rows("list_evaluations"):
             fields = dict(zip(names, row, strict=True))
-            fields["other_rows"] = json.loads(fields["other_rows"])
+            for name in ("other_rows", "tune_rows"):
+                fields[name] = json.loads(fields[name])
             evaluations.append(Evaluated(**fields))
         return evaluations
 

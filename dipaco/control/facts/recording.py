@@ -92,6 +92,7 @@ def record(database: Database, fact: Fact) -> None:
                 perplexity=fact.perplexity,
                 best_path_perplexity=fact.best_path_perplexity,
                 other_rows=json.dumps(fact.other_rows),
+                tune_rows=json.dumps(fact.tune_rows),
                 documents=fact.documents,
                 tokens=fact.tokens,
                 seconds=fact.seconds,

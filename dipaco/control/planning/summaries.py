@@ -39,7 +39,7 @@ class Routed(Summary, frozen=True, kw_only=True, omit_defaults=True):
 
     documents: list[int]
     domains: list[dict[str, int]] = []  # domain -> documents
-    valid: list[int]  # validation documents
+    test: list[int]  # test documents
     small_models_seconds: float | None = None  # Time to fit the small models that route.
     outside_bounds: str = ""  # A sentence that names the shards outside their bounds.
 
@@ -56,10 +56,11 @@ class Alternated(Routed, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReroutedEvery(msgspec.Struct, frozen=True, kw_only=True):
-    """The last release on the validation documents, where a path is chosen so often."""
+    """The last release on the test documents, where a path is chosen so often."""
 
     every: int | None  # Tokens. None = once, by the document router.
     perplexity: float
+    tune_perplexity: float  # of the tune documents
     switches: int  # changes of path within documents
     tokens_read_again: int  # Tokens that paths read again as they took over.
     tokens: int  # predicted

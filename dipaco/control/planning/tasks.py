@@ -243,7 +243,9 @@ class Evaluated:
     # Perplexity by what follows the arm's name in the report: by another rule, of an ensemble; and
     # of a wrong path, which is no row there.
     other_rows: dict[str, float] = dataclasses.field(default_factory=dict)
-    documents: int
+    # The same, the best path among it, of tune documents. The arm's own has an empty name.
+    tune_rows: dict[str, float] = dataclasses.field(default_factory=dict)
+    documents: int  # of test
     tokens: int
     seconds: float
 
@@ -252,7 +254,7 @@ class Sample(NamedTuple):
     """A prompt, continued by the path of a release that it was routed to."""
 
     domain: str
-    document: int  # A validation document. Its first tokens are the prompt.
+    document: int  # A test document. Its first tokens are the prompt.
     path: int
     prompt: str
     text: str  # without the prompt

@@ -92,7 +92,7 @@ function fateOf(number) { // the history of one document
 function showFate(fate) {
   const isTrained = fate.split === "train", last = fate.routings.at(-1)?.paths ?? [];
   const pairs = [
-    ["domain", fate.domain], ["split", isTrained ? "train: a path is trained on it" : fate.split === "valid" ? "valid: only predicted" : `${fate.split}: the router is fitted to it`], ["tokens", fate.tokens.toLocaleString("en")],
+    ["domain", fate.domain], ["split", isTrained ? "train: a path is trained on it" : ["tune", "test"].includes(fate.split) ? `${fate.split}: only predicted` : `${fate.split}: the router is fitted to it`], ["tokens", fate.tokens.toLocaleString("en")],
     ["path", make("span", {}, ...fate.routings.flatMap(({phase, paths}) => [fate.routings.length > 1 ? `from phase ${phase}: ` : "", ...(paths.length ? paths.map(pathButton) : ["none"]), " "]))],
   ];
   if (isTrained) pairs.push(["trained in phases", fate.trained === null ? "not worked out for so long a run" : fate.trained.length ? fate.trained.map(phase => phase + 1).join(", ") : "none: no row of it was drawn"]);

@@ -1,4 +1,4 @@
-"""The curves of a report: validation perplexity and training losses by steps.
+"""The curves of a report: test perplexity and training losses by steps.
 
 They begin at the base model, or at the modules of another run. `report.json` is read whole, so many
 losses are means over stretches of steps: a run of 256 paths and a thousand phases of 100 steps has

@@ -39,7 +39,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
                 "path": path,
                 "documents": documents[path],
                 "share": documents[path] / sum(documents),
-                "validation_documents": last.valid[path],
+                "test_documents": last.test[path],
                 "domains": last.domains[path],
                 "modules": [str(module) for module in arm.topology.modules_of(path)],
             }
@@ -111,7 +111,7 @@ def _taken(taken: list[TakenContribution] | None) -> dict[str, list[int]]:
 def _agreement(run: Run, before: StageDone, after: StageDone) -> dict[str, float]:
     """The shares of documents that two routers send to the same path."""
     old, new = (
-        load_tree(run.objects, stage.artifacts["valid"])["paths"] for stage in (before, after)
+        load_tree(run.objects, stage.artifacts["held"])["paths"] for stage in (before, after)
     )
     shards = zip(_shards(run, before), _shards(run, after), strict=True)
     stayed, total = 0, 0
@@ -119,7 +119,7 @@ def _agreement(run: Run, before: StageDone, after: StageDone) -> dict[str, float
         stayed += len(np.intersect1d(old_documents, new_documents))
         total += len(new_documents)
     return {
-        "same_path_validation": float(np.mean(old == new)),
+        "same_path_held": float(np.mean(old == new)),
         "same_path_training": stayed / max(total, 1),
     }
 

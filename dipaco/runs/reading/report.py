@@ -127,13 +127,14 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
         corpus={
             "documents": sum(prepared.documents.values()),
             "train": prepared.documents["train"],
-            "valid": prepared.documents["valid"],
+            "tune": prepared.documents["tune"],
+            "test": prepared.documents["test"],
             "router": prepared.documents["router"],
             "tokens": prepared.tokens,
             "bytes": prepared.num_bytes,
             "domains": len(prepared.domains),
         },
-        notes=_notes(run, rows, prepared, sum(routed.valid)),
+        notes=_notes(run, rows, prepared, sum(routed.test)),
     )
 
 
@@ -171,26 +172,45 @@ def _rows(
             for link in settings.link_megabits
         },
     }
-    others = dict(last.other_rows)
+    others, of_tune = dict(last.other_rows), last.tune_rows
     wrong = others.pop(WRONG_PATH, None)
     rows = [
-        ReportRow(name=arm.name, perplexity=last.perplexity, wrong_path_perplexity=wrong, **common)
+        ReportRow(
+            name=arm.name,
+            perplexity=last.perplexity,
+            tune_perplexity=of_tune.get(""),
+            wrong_path_perplexity=wrong,
+            **common,
+        )
     ]
     if arm.name == MODULAR and run.plan.reroutes:
         rows += [
-            _variant_row(arm.name, f"every_{row.every}", row.perplexity, common)
+            _variant_row(
+                arm.name, f"every_{row.every}", row.perplexity, row.tune_perplexity, common
+            )
             for row in reversed(Rerouted.of(run.stage("reroute")).rows)
             if row.every is not None
         ]
-    rows += [_variant_row(arm.name, variant, value, common) for variant, value in others.items()]
     if last.best_path_perplexity is not None:
-        rows.append(_variant_row(arm.name, BEST_PATH, last.best_path_perplexity, common))
+        others[BEST_PATH] = last.best_path_perplexity
+    rows += [
+        _variant_row(arm.name, variant, value, of_tune.get(variant), common)
+        for variant, value in others.items()
+    ]
     return rows
 
 
-def _variant_row(arm: str, variant: str, perplexity: float, common: dict[str, Any]) -> ReportRow:
+def _variant_row(
+    arm: str, variant: str, perplexity: float, tune: float | None, common: dict[str, Any]
+) -> ReportRow:
     """Routed otherwise, or an ensemble: two paths are read for a prediction, or all modules."""
-    row = ReportRow(name=f"{arm}_{variant}", variant=variant, perplexity=perplexity, **common)
+    row = ReportRow(
+        name=f"{arm}_{variant}",
+        variant=variant,
+        perplexity=perplexity,
+        tune_perplexity=tune,
+        **common,
+    )
     if not variant.startswith("ensemble"):
         return row
     read = row.parameters_total
@@ -227,8 +247,9 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
     prefix_tokens = run.config.data.prefix_tokens
     by_name = {row.name: row.perplexity for row in rows}
     notes = [
-        f"Perplexity of {documents:,} validation documents, each alone and cut to the context, "
-        f"tokens {prefix_tokens} and onward, no special tokens.",
+        f"Perplexity of {documents:,} test documents, each alone and cut to the context, "
+        f"tokens {prefix_tokens} and onward, no special tokens. tune: the same of other documents, "
+        "by which settings are to be chosen.",
         "tokens, steps, flops and times include the base model's; time is that of one machine that "
         "does everything.",
         "bytes per machine, as `dipaco plan` counts them: what goes through the network interface "

@@ -1,8 +1,8 @@
 """Features for `route`, in slices (`data.slices`): a task computes them for a slice of the
 documents.
 
-Documents that fit the router come first, then training documents, then validation documents. They
-are cut at whole batches, so every batch, and the bits of its features, are the same for any number
+Documents that fit the router come first, then training documents, then held documents. They are
+cut at whole batches, so every batch, and the bits of its features, are the same for any number
 of slices. Features are deleted after the last routing. A routing that is made again after that
 computes them itself.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from dipaco.control.planning.tasks import Claim, Fact, SliceDone
-from dipaco.data.splits import SPLITS
+from dipaco.data.splits import HELD, SPLITS
 from dipaco.runs.routing import BATCH_DOCUMENTS, CHUNK_DOCUMENTS, FeaturesOf, features_of
 from dipaco.runs.run import Run
 
 STEP = "features"
-ORDER = ("router", "train", "valid")
+ORDER = ("router", "train", *HELD)
 
 
 def slice_of_features(run: Run, claim: Claim) -> list[Fact]:
@@ -71,13 +71,13 @@ def superseded_features(run: Run) -> list[str]:
     return [receipt.name for fact in slices for receipt in fact.artifacts.values()]
 
 
-def validation_documents(run: Run) -> np.ndarray:
-    """The documents of validation that are scored."""
-    valid, most = run.corpus.documents("valid"), run.config.evaluation.max_documents
-    if most is None or len(valid) <= most:
-        return valid
+def scored_of(run: Run, split: str) -> np.ndarray:
+    """The documents of `tune` or `test` that are scored."""
+    documents, most = run.corpus.documents(split), run.config.evaluation.max_documents
+    if most is None or len(documents) <= most:
+        return documents
     # The same documents for every seed of the run, so that seeds can be compared.
-    return np.sort(np.random.default_rng(0).permutation(valid)[:most])
+    return np.sort(np.random.default_rng(0).permutation(documents)[:most])
 
 
 class _Recorded:
@@ -121,7 +121,7 @@ class _Recorded:
 
 def _documents(run: Run) -> dict[str, np.ndarray]:
     of = {split: run.corpus.documents(split) for split in ORDER}
-    return of | {"valid": validation_documents(run)}
+    return of | {split: scored_of(run, split) for split in HELD}
 
 
 def _chunks(

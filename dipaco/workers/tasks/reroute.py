@@ -22,7 +22,7 @@ from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.tensors import save_tree
 from dipaco.workers.callbacks import OnPathStep
-from dipaco.workers.scoring import routed_paths, saved_scores, validation
+from dipaco.workers.scoring import held_documents, routed_paths, saved_scores
 from dipaco.workers.tasks.token_router_training import hidden_of, trained
 
 
@@ -40,17 +40,26 @@ def reroute(
     scores = functools.partial(_scores_by_path, run, arm.phases)
     kept, seconds = trained(run, claim, scores, on_step, should_stop)
 
-    valid = validation(run, MODULAR, arm.phases)
-    documents = valid.documents
-    path_N = routed_paths(run, valid, MODULAR, arm.phases)
+    held = held_documents(run, MODULAR, arm.phases)
+    documents = held.documents
+    path_N = routed_paths(run, held, MODULAR, arm.phases)
     tokens, lengths = first_tokens(run.tokens_of(documents), documents, config.data.length)
     choice_NT = _choices(run, kept.params, tokens)
     prefix_tokens = config.data.prefix_tokens
     rows = []
     for every in (*config.reroute.every, None):
         path_NT = path_of_tokens(path_N, choice_NT, every or config.data.length, prefix_tokens)
-        result = rerouted(scores("values"), path_NT, lengths, prefix_tokens)
-        rows.append(ReroutedEvery(every=every, **result._asdict()))
+        test, tune = (
+            rerouted(
+                (value_NT[is_in_N] for value_NT in scores("values")),
+                path_NT[is_in_N],
+                lengths[is_in_N],
+                prefix_tokens,
+            )
+            for is_in_N in (held.is_test, ~held.is_test)
+        )
+        of_tune = tune.perplexity
+        rows.append(ReroutedEvery(every=every, tune_perplexity=of_tune, **test._asdict()))
     return [
         StageDone(
             stage="reroute",

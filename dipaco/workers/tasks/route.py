@@ -12,6 +12,7 @@ from dipaco.control.planning.summaries import Routed
 from dipaco.control.planning.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
+from dipaco.data.splits import HELD
 from dipaco.data.windows import first_tokens
 from dipaco.receipt import Receipt
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
@@ -26,7 +27,7 @@ from dipaco.store.tensors import save_tree
 from dipaco.workers.errors import EmptyHoldOut
 from dipaco.workers.row_plans import save_row_plan
 from dipaco.workers.tasks.alternation import Alternation, alternation, share_moved
-from dipaco.workers.tasks.features import features_for, validation_documents
+from dipaco.workers.tasks.features import features_for, scored_of
 
 
 def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
@@ -40,23 +41,22 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     started, phase = time.monotonic(), claim.task.phase
     routed = _routed(run, phase)
     shards, held_out = _build_shards(run, routed.choices_NK)
-    valid = validation_documents(run)
-    shortlists_VK = routed.shortlists(run, valid)
+    held = _held(run, routed)
     if run.address.url is not None and is_first:
-        _write_tokens(run, [*(shard.plan.documents for shard in shards), *held_out, valid])
+        shares = [shard.plan.documents for shard in shards]
+        _write_tokens(run, [*shares, *held_out, held["documents"]])
     counts = [len(shard.documents) for shard in shards]
     index = {"plans": [save_row_plan(run, shard.plan) for shard in shards], "documents": counts}
-    validation = {"documents": valid, "paths": shortlists_VK[:, 0], "shortlists": shortlists_VK}
     artifacts = {
         "router": run.objects.write_bytes("routers", "safetensors", save(routed.router)),
         "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
-        "valid": save_tree(run.objects, "shards", validation),
+        "held": save_tree(run.objects, "shards", held),
         **_further_artifacts(run, phase, routed, shards, held_out),
     }
     summary = Routed(
         documents=counts,
         domains=_domains_of(run, shards),
-        valid=np.bincount(shortlists_VK[:, 0], minlength=run.config.num_paths).tolist(),
+        test=np.bincount(held["paths"][held["is_test"]], minlength=run.config.num_paths).tolist(),
         small_models_seconds=routed.small_models_seconds,
         outside_bounds=sentence_on_shards(run, counts, phase),
     )
@@ -107,6 +107,20 @@ def _routed(run: Run, phase: int) -> _Routed:
     return _Routed(router, choices_NK, features_of, by)
 
 
+def _held(run: Run, routed: _Routed) -> dict[str, np.ndarray]:
+    """The documents of tune and test that are scored, ascending, and their paths."""
+    of = {split: scored_of(run, split) for split in HELD}
+    documents_N = np.concatenate(list(of.values()))
+    shortlists_NK = np.concatenate([routed.shortlists(run, each) for each in of.values()])
+    order_N = np.argsort(documents_N)
+    return {
+        "documents": documents_N[order_N],
+        "is_test": np.isin(documents_N, of["test"])[order_N],
+        "paths": shortlists_NK[order_N, 0],
+        "shortlists": shortlists_NK[order_N],
+    }
+
+
 def _write_tokens(run: Run, shares: list[np.ndarray]) -> None:
     """Writes the tokens of each share of the documents, for workers without the text."""
     for documents in shares:
@@ -117,7 +131,7 @@ def _write_tokens(run: Run, shares: list[np.ndarray]) -> None:
 def _further_artifacts(
     run: Run, phase: int, routed: _Routed, shards: list[Shard], held_out: list[np.ndarray]
 ) -> dict[str, Receipt]:
-    """Objects that some configs need beside router, shards and paths of validation documents."""
+    """Objects that some configs need beside router, shards and paths of held documents."""
     config, artifacts = run.config, {}
     if config.counts_tokens:
         size = config.model.vocab_size

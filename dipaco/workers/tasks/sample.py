@@ -12,7 +12,7 @@ from dipaco.data.windows import first_tokens
 from dipaco.evaluation.samples import continue_prompts
 from dipaco.runs.run import Run
 from dipaco.workers.fetching import bring_release
-from dipaco.workers.scoring import routed_paths, validation
+from dipaco.workers.scoring import held_documents, routed_paths
 
 # A small model repeats itself at 0, and makes few words at 1. Samples are for reading.
 TEMPERATURE = 0.7
@@ -22,13 +22,14 @@ def sample_release(run: Run, claim: Claim) -> list[Fact]:
     """Continues the run's prompts with the paths of one release."""
     arm, phase = claim.task.arm, claim.task.phase
     release, settings = run.ledger.facts.release(arm, phase), run.config.samples
-    valid = validation(run, arm, phase)
-    domain_N = run.corpus.domains[valid.documents]
-    rows = np.array(prompt_rows(domain_N.tolist(), settings.prompts), np.int64)
-    documents = valid.documents[rows]
-    corpus = run.tokens_of(valid.documents)
+    held = held_documents(run, arm, phase)
+    (test_M,) = np.nonzero(held.is_test)
+    domain_M = run.corpus.domains[held.documents[test_M]]
+    rows = test_M[prompt_rows(domain_M.tolist(), settings.prompts)]
+    documents = held.documents[rows]
+    corpus = run.tokens_of(held.documents)
     prompt_NT, _ = first_tokens(corpus, documents, run.config.data.prefix_tokens)
-    path_N = routed_paths(run, valid, arm, phase)[rows]
+    path_N = routed_paths(run, held, arm, phase)[rows]
     token_NS = np.zeros((len(rows), settings.tokens), np.int32)
     for path in np.unique(path_N).tolist():
         (own,) = np.nonzero(path_N == path)

@@ -1,7 +1,7 @@
 """`score` and `check`: log-likelihoods of documents under one path.
 
 `check` scores what the path's shard holds out, for early stopping (DiPaCo section 2.7). `score`
-scores documents of validation under a path of a release. A document is scored under the path it was
+scores held documents under a path of a release. A document is scored under the path it was
 routed to, and if it is routed by likelihood, under each path of its shortlist. At the end of the
 run it is scored under every path, if the row of the best path per document is wanted.
 """
@@ -15,11 +15,11 @@ from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.fetching import bring_modules, bring_release
 from dipaco.workers.scoring import (
     compares_paths,
+    held_documents,
     score_tokens_under_path,
     score_under_path,
     scored_documents,
     scores_every_path,
-    validation,
 )
 
 
@@ -28,10 +28,10 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     started = time.monotonic()
     task = claim.task
     release = run.ledger.facts.release(task.arm, task.phase)
-    config, valid = run.config, validation(run, task.arm, task.phase)
-    corpus = run.tokens_of(valid.documents)
-    mine = scored_documents(run, valid, task.arm, task.phase, task.path)
-    documents = valid.documents[mine]
+    config, held = run.config, held_documents(run, task.arm, task.phase)
+    corpus = run.tokens_of(held.documents)
+    mine = scored_documents(run, held, task.arm, task.phase, task.path)
+    documents = held.documents[mine]
     bring_release(run, release, task.path)
     parts = run.path_of(release, task.path)
     scores = {"documents": documents}

@@ -248,6 +248,7 @@ CREATE TABLE evaluations (
   perplexity            DOUBLE PRECISION NOT NULL,
   best_path_perplexity  DOUBLE PRECISION,
   other_rows            TEXT NOT NULL,  -- JSON: suffix of the row -> perplexity
+  tune_rows             TEXT NOT NULL,  -- the same of tune documents, the arm's own suffix empty
   documents             BIGINT NOT NULL,
   tokens                BIGINT NOT NULL,
   seconds               DOUBLE PRECISION NOT NULL,
@@ -260,7 +261,7 @@ CREATE TABLE samples (
   phase       BIGINT NOT NULL,
   number      BIGINT NOT NULL,  -- the prompt's number, equal in all releases
   domain      TEXT NOT NULL,
-  document    BIGINT NOT NULL,  -- validation document that begins with the prompt
+  document    BIGINT NOT NULL,  -- test document that begins with the prompt
   path        BIGINT NOT NULL,
   prompt      TEXT NOT NULL,  -- JSON string, because any character may occur
   text        TEXT NOT NULL,  -- JSON string, without the prompt
