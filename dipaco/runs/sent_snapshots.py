@@ -56,6 +56,22 @@ def unsent_phases(run: Run) -> dict[str, int]:
     return {path: number for path, number in phases.items() if number}
 
 
+def paths_of_other_machines(run: Run, machine: str) -> set[tuple[str, int]]:
+    """(arm, path) of which a phase that is on one disk alone was trained by another kind of machine
+    than this one, which cannot make its bits.
+    """
+    every = run.config.retention.send_snapshots_every
+    if run.objects.remote is None or every == 1:
+        return set()
+    found = set()
+    for (arm, path), phases in run.ledger.progress.newest_machines(every - 1).items():
+        (newest, _), *_ = phases
+        unsent = num_unsent(run.plan.arm(arm), path, newest, every)
+        if arm != run.plan.base.name and any(of != machine for _, of in phases[:unsent]):
+            found.add((arm, path))
+    return found
+
+
 def is_sent(arm: Arm, path: int, phase: int, every: int) -> bool:
     """True if the setting asks for a path's snapshot after a phase: every n-th of the phases that
     the path takes part in, and the last.

@@ -7,7 +7,7 @@ has fallen silent, once a lease whether a task is late.
 import math
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dipaco.control.claims.queue import LATE_FACTOR
@@ -15,6 +15,7 @@ from dipaco.control.members.meta import WorkSummary
 from dipaco.control.planning.tasks import Claim, Kind, Task
 from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import paths_of_other_machines
 from dipaco.workers.failing import FailureCounter
 from dipaco.workers.heartbeat import heartbeat_seconds
 
@@ -67,14 +68,15 @@ class Claimer:
         if claim is None and (has_delayed_or_failed or reaped) and self._failures.end_delays():
             claim = queue.claim(self._name, self._kinds, **how)
         if claim is None and "train" in self._kinds and self._late_tasks.is_due():
+            elsewhere = paths_of_other_machines(self._run, machine())
             claim = queue.claim_backup(
                 self._name,
                 factor=self._late_factor,
                 lease_seconds=self._lease_seconds,
-                is_waiting=self._cannot_have_backup,
+                is_waiting=self._cannot_have_backup(elsewhere),
             )
             if claim is None and has_ready and self._has_waited_for_assigned:
-                claim = queue.claim(self._name, self._kinds, heeds_assignments=False, **how)
+                claim = queue.claim(self._name, self._kinds, left=elsewhere, **how)
             if claim is not None:  # an object that it lacks may have to be made first
                 self._late_tasks.make_due()
         return claim
@@ -89,13 +91,14 @@ class Claimer:
         self._end_grace()
         self._failures.end_delays()  # a delayed task needs nobody before
         looks_for_late = "train" in self._kinds and self._late_tasks.is_due()
+        elsewhere = paths_of_other_machines(self._run, machine()) if looks_for_late else None
         has_others = self._run.ledger.queue.has_others(
             self._name,
             self._kinds,
             factor=self._late_factor if looks_for_late else None,
-            is_waiting=self._cannot_have_backup,
+            is_waiting=self._cannot_have_backup(elsewhere or ()),
             is_patient=self._is_patient,
-            heeds_assignments=not (looks_for_late and self._has_waited_for_assigned),
+            left=elsewhere if looks_for_late and self._has_waited_for_assigned else None,
         )
         if has_others and looks_for_late:
             self._late_tasks.make_due()  # it may be the late one that it leaves for
@@ -132,21 +135,15 @@ class Claimer:
         """True if paths that are left to their assigned workers have had the time of a late task.
         An assigned worker may have stopped working, and renew its leases all the same.
         """
-        if self._is_of_another_kind:
-            return False
         idle_seconds = time.monotonic() - self._idle_since
         usual = self._run.ledger.queue.usual_seconds(arm.name for arm in self._run.plan.arms)
         return usual is not None and idle_seconds >= self._late_factor * usual
 
-    @property
-    def _is_of_another_kind(self) -> bool:
-        """True if phases may have to be trained again, and the run was trained on another kind of
-        machine. This one cannot make the same bits.
-        """
-        return self._is_patient and set(self._run.ledger.progress.machines()) != {machine()}
+    def _cannot_have_backup(self, elsewhere: Collection[tuple[str, int]]) -> Callable[[Task], bool]:
+        def cannot(task: Task) -> bool:
+            return (task.arm, task.path) in elsewhere or waits_for_modules(self._run, task)
 
-    def _cannot_have_backup(self, task: Task) -> bool:
-        return self._is_of_another_kind or waits_for_modules(self._run, task)
+        return cannot
 
 
 def waits_for_modules(run: Run, task: Task) -> bool:

@@ -48,6 +48,8 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
         settle(ledger, "modular", path, "ana")
     assert ledger.assigned_workers.worker_of("modular", 1) == "ana"
     assert paths("ben") == [2, 3]
+    assert paths("ben", left=[]) == [0, 1, 2, 3]
+    assert paths("ben", left=[("modular", 1)]) == [0, 2, 3], "another kind of machine trained it"
     assert paths("ana") == [0, 1, 2, 3]
     held = ledger.queue.claim("ana")
     assert held.task == Task("train", "modular", "0", 0)

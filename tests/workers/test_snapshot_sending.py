@@ -153,3 +153,23 @@ def test_a_home_that_is_slow_keeps_its_phase_while_a_backup_is_prepared(workers,
     for _ in range(3):  # the backup, which finds no snapshot; and its two phases
         assert ben.run_once()
     assert on.run.ledger.queue.is_held(slow)
+
+
+def test_a_path_is_rescued_though_machines_of_another_kind_have_trained_others(workers):
+    """As a laptop has trained the base model. Where they have phases of this very path that were
+    not sent, this machine cannot make the same bits.
+    """
+    on, ben = workers
+    hung, other = (on.run.ledger.queue.claim("ana", ["train"]) for _ in range(2))
+    for table in ("trained", "path_machines"):
+        on.run.ledger._database._connection.execute(
+            f"UPDATE {table} SET machine = 'a laptop' WHERE arm = 'base' OR path = ?",
+            (other.task.path,),
+        )
+    while on.run.ledger.queue.is_held(hung):
+        assert ben.run_once()
+    assert phases_of(on, hung.task.path)[:2] == [1, 0]
+    ben._claimer._late_tasks.make_due()
+    ben.run_once()
+    assert on.run.ledger.queue.is_held(other)
+    assert phases_of(on, other.task.path) == []

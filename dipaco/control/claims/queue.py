@@ -62,19 +62,18 @@ class Queue:
         lease_seconds: float = LEASE_SECONDS,
         own: Collection[tuple[str, int]] = (),
         is_patient: bool = False,
-        heeds_assignments: bool = True,
+        left: Collection[tuple[str, int]] | None = None,
     ) -> Claim | None:
         """The most urgent task that is ready, now held by `worker`. None if no task is ready.
 
         Args:
           own: (arm, path) that are assigned to the worker. They come before others.
           is_patient: leaves a path to its assigned worker even while that trains another path.
-          heeds_assignments: leaves paths to their assigned workers.
+          left: (arm, path) that are left to their assigned workers. None = all.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
-        rules = {"is_patient": int(is_patient), "heeds_assignments": int(heeds_assignments)}
-        of = {"kinds": json.dumps(list(kinds)), **rules}
-        owned = json.dumps([f"{arm}/{path}" for arm, path in own]) if own else ""
+        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)} | _left(left)
+        owned = _paths(own) if own else ""
         claim = self._claim(holder, own=owned, **of)
         if own and claim is None:
             claim = self._claim(holder, own="", **of)
@@ -127,13 +126,13 @@ class Queue:
         factor: float | None,
         is_waiting: Callable[[Task], bool] = lambda _: False,
         is_patient: bool = False,
-        heeds_assignments: bool = True,
+        left: Collection[tuple[str, int]] | None = None,
     ) -> bool:
         """True if `worker`, which waits with a task in hand, has something else to see to: a task
         of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is late.
         """
-        rules = {"is_patient": int(is_patient), "heeds_assignments": int(heeds_assignments)}
-        of = {"kinds": json.dumps(list(kinds)), "worker": worker, **rules}
+        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)} | _left(left)
+        of["worker"] = worker
         if self._database.one("has_others", **of) is not None:
             return True
         return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
@@ -311,6 +310,14 @@ def _claim_of(worker: str, row: tuple) -> Claim:
 def held_seconds(claim: Claim) -> float:
     """For how long this process, which made the claim, has held it."""
     return clock.now_seconds() - claim.since
+
+
+def _left(paths: Collection[tuple[str, int]] | None) -> dict[str, str]:
+    return {"left": "" if paths is None else _paths(paths)}
+
+
+def _paths(paths: Collection[tuple[str, int]]) -> str:
+    return json.dumps([f"{arm}/{path}" for arm, path in paths])
 
 
 def _task(claim: Claim) -> dict[str, Any]:

@@ -192,9 +192,9 @@ SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 -- is_not_left_to_its_worker@part: True if this row of `tasks` is not left to its path's assigned
 -- worker. It is left to a live worker that does training tasks, unless the task went wrong or was
 -- lost there, or the worker is training. With is_patient, it must have gone wrong twice, or the
--- worker must be training an earlier phase of this very path. Backbones are left nothing, and leave
--- nothing.
-(:heeds_assignments = 0 OR NOT EXISTS (
+-- worker must be training an earlier phase of this very path. With `left`, a JSON array, no other
+-- path is left to its worker. Backbones are left nothing, and leave nothing.
+(:left <> '' AND :left NOT LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%' OR NOT EXISTS (
   SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
   WHERE tasks.kind = 'train' AND h.key = 'assigned ' || tasks.arm || '/' || tasks.subject
     AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
@@ -767,6 +767,14 @@ WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
 -- machines: Counts the phases of paths by the kind of machine that trained them.
 SELECT machine, CAST(sum(phases) AS BIGINT) FROM path_machines
 GROUP BY machine HAVING sum(phases) > 0 ORDER BY machine;
+
+-- newest_machines: Lists the newest phases of every path, `most` of each, with the kind of machine
+-- that trained each.
+SELECT t.arm, t.path, t.phase, t.machine FROM path_totals s CROSS JOIN trained t
+WHERE t.arm = s.arm AND t.path = s.path AND t.phase IN
+  (SELECT n.phase FROM trained n WHERE n.arm = s.arm AND n.path = s.path
+   ORDER BY n.phase DESC LIMIT :most)
+ORDER BY t.arm, t.path, t.phase DESC;
 
 -- live_names: Lists the objects that will be read again, or are needed to make a damaged one again.
 -- These are the newest snapshots of every path, without the arm `but`, the newest contributions to

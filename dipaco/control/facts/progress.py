@@ -86,6 +86,18 @@ class RunProgress:
         """Kind of machine -> phases of paths that it trained."""
         return dict(self._database.rows("machines"))
 
+    def newest_machines(self, most: int) -> dict[tuple[str, int], list[tuple[int, str]]]:
+        """(arm, path) -> its newest phases, the newest first, each with the kind of machine that
+        trained it.
+
+        Args:
+          most: phases of each path.
+        """
+        newest: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        for arm, path, phase, machine in self._database.rows("newest_machines", most=most):
+            newest.setdefault((arm, path), []).append((phase, machine))
+        return newest
+
     def bytes_by_kind(self) -> dict[str, int]:
         """Bytes that were exchanged and written in the whole run."""
         return dict(self._database.rows("bytes_by_kind"))
