@@ -602,6 +602,18 @@ def test_what_only_some_rows_of_a_sweep_use_is_set_for_all_of_them():
     assert any(row.routing.alternations for row in rows.values())
 
 
+def test_every_plain_contender_moves_by_the_mean_in_one_row_and_by_the_root_in_another():
+    rows = load_sweep(PUBLISHED.parent / "ablations" / "reproduction.py", [])
+    pairs = {name: name.replace(" mean", " root") for name in rows if name.endswith(" mean")}
+    pairs |= {"diloco 4": "diloco 4 root", "2x2 mean": "2x2", "2x2 private mean": "2x2 private"}
+    pairs |= {name: name.replace(" plain mean", " plain") for name in rows if "plain mean" in name}
+    assert {"diloco 4 by row mean", "2x2 by row mean", "2x2 private plain mean"} < pairs.keys()
+    for mean, root in pairs.items():
+        outer = dataclasses.replace(rows[mean].outer, rescale_by_fan_in=True)
+        assert rows[mean].outer != outer, mean
+        assert dataclasses.replace(rows[mean], outer=outer) == rows[root], root
+
+
 def test_settings_of_the_published_algorithm_are_set_by_name():
     config = load_config(
         PUBLISHED,

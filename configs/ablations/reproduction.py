@@ -5,16 +5,18 @@ path, on the demo corpus. In pieces of any length, into one folder:
         "dense 1x" "data_parallel 4" "diloco 4" "flat 4" "2x2" "2x2 private" "2x2 synchronous" \\
         "2x2 discriminative"
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction --seeds 0,1,2 --only \\
-        "dense 1x rate 0.012" "data_parallel 4 rate 0.012" "diloco 4 by row" "flat 4 by row" \\
-        "2x2 by row" "2x2 discriminative by row" "2x2 private plain rate 0.012" \\
-        "2x2 synchronous rate 0.012"
+        "dense 1x rate 0.012" "data_parallel 4 rate 0.012" "diloco 4 by row *" "flat 4 by row" \\
+        "2x2 by row *" "2x2 discriminative by row *" "2x2 private plain rate 0.012" \\
+        "2x2 private plain mean rate 0.012" "2x2 synchronous rate 0.012"
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction
 
 The first is P = 4 with three seeds. The second compares the same with what was found to be better
-here: plain outer steps (rate 1, no momentum; the root of the fan-in stays, but for DiLoCo), rows of
-the vocabulary by who holds the token, absent rows at rest where rows are shared, and a rate of
-12e-3. The third is every row; what is finished is not run again, and its
-table has all rows under seed 0. Dense models are the size of a path with 1, 4 and 16 times the
+here: plain outer steps (rate 1, no momentum), rows of the vocabulary by who holds the token, absent
+rows at rest where rows are shared, and a rate of 12e-3. A module moves by the mean of its paths'
+movements in rows called `mean`, and by the root of the fan-in times as far in rows called `root`.
+Where a name has neither word, DiLoCo has the mean and all others have the root, as published.
+The third is every row; what is finished is not run again, and its table has all rows under seed 0.
+Dense models are the size of a path with 1, 4 and 16 times the
 steps of one, and 2 and 4 times the size, each under three peak rates, which are lower for the
 larger ones.
 
@@ -40,9 +42,10 @@ from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RerouteConfig, RoutingConfig
 from dipaco.topology import PER_PATH, SHARED, Level, Topology, blocks
 
-PUBLISHED_DILOCO = OuterSettings(rescale_by_fan_in=False)
+PUBLISHED = {"root": OuterSettings(), "mean": OuterSettings(rescale_by_fan_in=False)}
 TOGETHER = OuterSettings(synchronous=True)
 PLAIN = OuterSettings(learning_rate=1.0, momentum=0.0)  # with one path: AdamW alone
+PLAIN_MEAN = dataclasses.replace(PLAIN, rescale_by_fan_in=False)
 PHASES = 10
 BUDGETS = (2, 5, PHASES)  # phases of a path
 RATES = (3e-3, 6e-3, 12e-3)
@@ -67,12 +70,15 @@ def paper() -> dict[str, RunConfig]:
     for k, paths in ((2, 4), (4, 16)):
         grid = f"{k}x{k}"
         rows[f"data_parallel {paths}"] = data_parallel(k)
-        rows[f"diloco {paths}"] = of(whole(k, SHARED), outer=PUBLISHED_DILOCO)
+        rows[f"diloco {paths}"] = of(whole(k, SHARED), outer=PUBLISHED["mean"])
         rows[f"flat {paths}"] = of(whole(k, PER_PATH))
         rows[grid] = of(shared_grid(k))
         rows[f"{grid} private"] = of(private_grid(k))
         rows[f"{grid} synchronous"] = of(shared_grid(k), outer=TOGETHER)
         rows[f"{grid} discriminative"] = of(shared_grid(k), routing=alternating(1))
+    rows["diloco 4 root"] = of(whole(2, SHARED), outer=PUBLISHED["root"])
+    rows["2x2 mean"] = of(shared_grid(2), outer=PUBLISHED["mean"])
+    rows["2x2 private mean"] = of(private_grid(2), outer=PUBLISHED["mean"])
     rows["4x4 k-means"] = of(shared_grid(4), routing=RoutingConfig(kind="kmeans"))
     rows["4x4 private stopped"] = of(private_grid(4), inner=inner(hold_out=0.05))
     for count in (1, 2, 3):  # none: `flat 4`
@@ -85,24 +91,20 @@ def paper() -> dict[str, RunConfig]:
 
 def by_row() -> dict[str, RunConfig]:
     """What the paper compares at P = 4, with plain outer steps and rows of the vocabulary by
-    holders. Absent rows rest where paths share rows: a path with rows of its own does better to
-    move them.
+    holders, with the root of the fan-in and without. In `flat 4` no module has several paths.
+    Absent rows rest where paths share rows: a path with rows of its own does better to move them.
     """
-    outer = dataclasses.replace(PLAIN, vocabulary_rows="holders")
     at_rest = dataclasses.replace(inner(12e-3), freeze_absent_tokens=True)
-    rows = {
-        "diloco 4": of(
-            whole(2, SHARED),
-            outer=dataclasses.replace(outer, rescale_by_fan_in=False),
-            inner=at_rest,
-        ),
-        "flat 4": of(whole(2, PER_PATH), outer=PLAIN, inner=inner(12e-3)),
-        "2x2": of(shared_grid(2), outer=outer, inner=at_rest),
-        "2x2 discriminative": of(
-            shared_grid(2), outer=outer, inner=at_rest, routing=alternating(1)
-        ),
-    }
-    return {f"{name} by row": config for name, config in rows.items()}
+    rows = {"flat 4 by row": of(whole(2, PER_PATH), outer=PLAIN, inner=inner(12e-3))}
+    for step, plain in (("mean", PLAIN_MEAN), ("root", PLAIN)):
+        outer = dataclasses.replace(plain, vocabulary_rows="holders")
+        tuned: dict[str, Any] = {"outer": outer, "inner": at_rest}
+        rows[f"diloco 4 by row {step}"] = of(whole(2, SHARED), **tuned)
+        rows[f"2x2 by row {step}"] = of(shared_grid(2), **tuned)
+        rows[f"2x2 discriminative by row {step}"] = of(
+            shared_grid(2), **tuned, routing=alternating(1)
+        )
+    return rows
 
 
 def races() -> dict[str, RunConfig]:
@@ -156,12 +158,14 @@ def averaged() -> dict[str, RunConfig]:
     for rate in RATES:
         tuned = {"topology": shared_grid(2), "inner": inner(rate)}
         rows[f"2x2 plain rate {rate:g}"] = of(outer=PLAIN, **tuned)
+        rows[f"2x2 plain mean rate {rate:g}"] = of(outer=PLAIN_MEAN, **tuned)
         if rate != 3e-3:  # those are `2x2 synchronous` and `data_parallel 4`
             rows[f"2x2 synchronous rate {rate:g}"] = of(outer=TOGETHER, **tuned)
             rows[f"data_parallel 4 rate {rate:g}"] = data_parallel(2, inner=inner(rate))
         tuned = {"topology": private_grid(2), "inner": inner(rate)}
         at = "" if rate == 3e-3 else _at(rate, PHASES)
         rows["2x2 private synchronous" + at] = of(outer=TOGETHER, **tuned)
+        rows["2x2 private plain mean" + at] = of(outer=PLAIN_MEAN, **tuned)
     rows["2x2 private plain"] = of(private_grid(2), outer=PLAIN)  # at other rates it races
     return rows
 
