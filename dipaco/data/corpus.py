@@ -31,7 +31,7 @@ from dipaco.errors import CorpusMissing
 from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MOST_OPEN_FILES = 128  # 8 GB of tokens. A process may open about a thousand files.
 ARRAYS = ("lengths", "domains", "splits", "begins", "ends")
 ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in ARRAYS))
@@ -64,6 +64,7 @@ class CorpusManifest:
     tokens: int
     num_bytes: int
     duplicates: int  # documents dropped because an earlier one has the same text
+    near_duplicates: int  # tokens of training documents that held ones have too, and are left out
     short: int  # documents of tune, test or router no longer than the routing prefix
     domains: tuple[DomainFacts, ...]
     left_out: dict[str, str]  # domain -> why it is missing

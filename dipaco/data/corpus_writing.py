@@ -18,8 +18,14 @@ import numpy as np
 from dipaco.data.config import CorpusConfig, corpus_settings, edge_names
 from dipaco.data.corpus import ARRAYS, FORMAT_VERSION, Corpus, CorpusManifest, DomainFacts
 from dipaco.data.encode import SliceTokens
-from dipaco.data.left_out import count_splits, notes_of_left_out, notes_of_unknown
+from dipaco.data.left_out import (
+    count_splits,
+    notes_of_left_out,
+    notes_of_near_duplicates,
+    notes_of_unknown,
+)
 from dipaco.data.merging import Documents
+from dipaco.data.near_duplicates import Pieces, pieces_of
 from dipaco.data.reading import OnProgress, PrepareProgress
 from dipaco.data.splits import SPLITS
 from dipaco.data.token_files import TokenFile, TokenWriter
@@ -55,8 +61,14 @@ def write_corpus(
     Raises:
       EmptySplit: no document of a split is long enough.
     """
-    written = _write_tokens(folder, staging, documents, tokenizer, slices, progress)
-    _finish(config, folder, documents, tokenizer, written, check)
+    pieces = pieces_of(
+        slices,
+        tokenizer.token_type,
+        documents.splits[documents.is_kept],
+        config.prefix_tokens + 1,
+    )
+    written = _write_tokens(folder, staging, documents, tokenizer, slices, pieces, progress)
+    _finish(config, folder, documents, tokenizer, pieces, written, check)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
 
@@ -72,7 +84,7 @@ class _Written(NamedTuple):
     """The token files of a corpus."""
 
     files: list[TokenFile]
-    lengths: np.ndarray  # [documents] int32
+    lengths: np.ndarray  # [pieces] int32
     num_unknown: int
 
 
@@ -82,6 +94,7 @@ def _write_tokens(
     documents: Documents,
     tokenizer: Tokenizer,
     slices: Sequence[SliceTokens],
+    pieces: Pieces,
     progress: OnProgress,
 ) -> _Written:
     """Writes the token files that are missing. An interrupted file is written again whole."""
@@ -91,12 +104,13 @@ def _write_tokens(
     bytes_before = np.append(0, np.cumsum(bytes_kept, dtype=np.int64))[documents.chunk_starts]
     num_chunks = len(documents.chunk_starts) - 1
     chunk = records[-1].next_chunk if records else 0
-    rest = itertools.islice(_tokens_of(slices, tokenizer), kept_before[chunk], None)
+    pieces_before = np.searchsorted(pieces.documents, kept_before)
+    rest = itertools.islice(_tokens_of(slices, tokenizer, pieces), pieces_before[chunk], None)
     while chunk < num_chunks:
         writer = TokenWriter(folder / f"tokens_{len(records):05d}.arrayrecord")
         unknown = 0
         while chunk < num_chunks and writer.num_bytes < FILE_BYTES:
-            for tokens in itertools.islice(rest, kept_before[chunk + 1] - kept_before[chunk]):
+            for tokens in itertools.islice(rest, pieces_before[chunk + 1] - pieces_before[chunk]):
                 writer.write(tokens)
                 if tokenizer.unknown_id is not None:
                     unknown += int((tokens == tokenizer.unknown_id).sum())
@@ -130,8 +144,13 @@ def _written_before(folder: Path, staging: Path) -> list[_FileRecord]:
     return records
 
 
-def _tokens_of(slices: Sequence[SliceTokens], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """The tokens of each document of all slices."""
+def _tokens_of(
+    slices: Sequence[SliceTokens], tokenizer: Tokenizer, pieces: Pieces
+) -> Iterator[np.ndarray]:
+    """The tokens of each piece of the documents of all slices."""
+    ranges = zip(*pieces[:3], strict=True)
+    piece = next(ranges, None)
+    number = 0
     for lengths, file in slices:
         if not lengths.any():
             tokens = np.zeros(0, tokenizer.token_type)  # an empty file cannot be mapped
@@ -139,8 +158,11 @@ def _tokens_of(slices: Sequence[SliceTokens], tokenizer: Tokenizer) -> Iterator[
             tokens = np.memmap(file, tokenizer.token_type, mode="r")
         start = 0
         for length in lengths.tolist():
-            yield tokens[start : start + length]
+            while piece is not None and piece[0] == number:
+                yield tokens[start + piece[1] : start + piece[2]]
+                piece = next(ranges, None)
             start += length
+            number += 1
 
 
 def _finish(
@@ -148,17 +170,23 @@ def _finish(
     folder: Path,
     read: Documents,
     tokenizer: Tokenizer,
+    pieces: Pieces,
     written: _Written,
     check: Callable[[dict[str, int]], object],
 ) -> None:
     files, lengths, num_unknown = written
-    kept, facts = read.is_kept, read.facts
-    splits, domains, num_bytes = read.splits[kept], read.domains[kept], read.num_bytes[kept]
+    facts, of = read.facts, np.flatnonzero(read.is_kept)[pieces.documents]
+    splits, domains = read.splits[of], read.domains[of]
+    is_whole = pieces.stops - pieces.starts == pieces.lengths
+    begins = read.begins[of] & (pieces.starts == 0)
+    ends = read.ends[of] & (pieces.stops == pieces.lengths)
+    share = np.where(is_whole, 1, lengths / np.maximum(pieces.lengths, 1))  # of a document's bytes
+    num_bytes = np.rint(read.num_bytes[of] * share).astype(np.int64)
     short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
     splits[short] = SPLITS.index("short")
     counts = count_splits(config, read, splits)
     check(counts)
-    values_of = (lengths, domains, splits, read.begins[kept], read.ends[kept])
+    values_of = (lengths, domains, splits, begins, ends)
     arrays = dict(zip(ARRAYS, values_of, strict=True))
     for name, values in arrays.items():
         write_whole(folder / f"{name}.npy", lambda stream, v=values: np.save(stream, v))
@@ -178,7 +206,8 @@ def _finish(
         documents=counts,
         tokens=int(lengths.sum(dtype=np.int64)),
         num_bytes=int(num_bytes.sum(dtype=np.int64)),
-        duplicates=int((~kept).sum()),
+        duplicates=int((~read.is_kept).sum()),
+        near_duplicates=pieces.tokens_left_out,
         short=counts["short"],
         domains=tuple(
             DomainFacts(
@@ -194,6 +223,7 @@ def _finish(
         notes=(
             *facts.notes,
             *notes_of_left_out(config, read, counts["short"]),
+            *notes_of_near_duplicates(pieces),
             *notes_of_unknown(tokenizer, num_unknown, lengths),
         ),
     )

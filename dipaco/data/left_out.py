@@ -6,6 +6,7 @@ from dipaco.data.config import DataConfig
 from dipaco.data.document import BadRows
 from dipaco.data.errors import EmptySplit
 from dipaco.data.merging import Documents
+from dipaco.data.near_duplicates import SPAN, Pieces
 from dipaco.data.packages.source import MAX_BYTES_PER_DOMAIN
 from dipaco.data.source_url import SUFFIXES, parse_url
 from dipaco.data.splits import HELD, SPLITS
@@ -47,6 +48,23 @@ def note_of_bad_rows(url: str, bad_rows: BadRows) -> str:
         f"Left out, since they cannot be read (`data.bad_rows`): {bad_rows.count:,} of "
         f"{bad_rows.of:,} {rows} of `{url}`. The first: {bad_rows.first}."
     )
+
+
+def notes_of_near_duplicates(pieces: Pieces) -> list[str]:
+    """A sentence on spans of training documents that held documents have as well, if there are."""
+    if not pieces.tokens_in_spans:
+        return []
+    if not pieces.tokens_left_out:
+        return [
+            f"Of the training text, {pieces.tokens_in_spans / pieces.train_tokens:.0%} is in spans "
+            f"of {SPAN} tokens that documents of tune or test have as well. So much is not left "
+            "out: this text repeats itself."
+        ]
+    return [
+        f"Left out, since documents of tune or test have {SPAN} tokens in a row of it: "
+        f"{pieces.tokens_left_out / pieces.train_tokens:.2%} of the training text, of "
+        f"{counted(pieces.num_cut, 'document')}."
+    ]
 
 
 def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray) -> list[str]:

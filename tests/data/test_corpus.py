@@ -126,7 +126,7 @@ def test_short_documents_train_but_are_not_evaluated(tmp_path):
 def test_a_cap_bounds_every_domain(tmp_path):
     corpus = prepare(dataclasses.replace(TOY, max_bytes_per_domain=9000), tmp_path)
     assert all(9000 <= domain.num_bytes < 9000 + 8192 for domain in corpus.manifest.domains)
-    (note,) = corpus.manifest.notes
+    note, _ = corpus.manifest.notes  # the other one says that the text repeats itself
     start = "Left out, beyond `data.max_bytes_per_domain` (9.0 kB): "
     assert note.startswith(start)
     # Of each domain: what is left out, and what there is.
@@ -460,7 +460,10 @@ def test_documents_of_which_a_given_tokenizer_leaves_nothing_are_counted_in_a_no
     library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     library.add_special_tokens(["<|endoftext|>"])
     library.save(str(tmp_path / "letters.json"))
-    spelt = [{"text": f"{number:03d} ".translate(DIGITS) * 60} for number in range(120)]
+    spelt = [
+        {"text": " ".join(f"{number * n * n % 997:03d}" for n in range(60)).translate(DIGITS)}
+        for number in range(1, 121)
+    ]
     rows = [*spelt, *({"text": "Ж" * (1 + number)} for number in range(30))]
     config = from_lines(tmp_path, rows, tokenizer=str(tmp_path / "letters.json"))
     corpus = prepare(config, tmp_path / "corpus")
@@ -475,7 +478,7 @@ DIGITS = str.maketrans("0123456789", "abcdefghij")
 
 def test_a_tokenizer_that_spells_any_text_has_no_token_for_what_it_cannot(undisturbed):
     assert undisturbed.tokenizer().unknown_id is None
-    assert undisturbed.manifest.notes == ()
+    assert not any("the given tokenizer" in note for note in undisturbed.manifest.notes)
 
 
 def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.data import text_files
+from dipaco.data import near_duplicates, text_files
 from dipaco.data.config import END_OF_TEXT, CorpusConfig, EdgeNames, data_from, edge_names
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.pack import load_plan, plan_rows, save_plan
@@ -110,7 +110,8 @@ def test_only_the_first_and_the_last_piece_of_a_cut_text_have_edges(tmp_path):
         assert (tokens[0] == end, tokens[-1] == end) == (begins[document], ends[document])
 
 
-def test_a_text_that_a_cap_cut_off_has_no_end(tmp_path):
+def test_a_text_that_a_cap_cut_off_has_no_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(near_duplicates, "MOST_CUT", 0.0)  # pieces are whole
     capped = dataclasses.replace(
         TOY,
         max_document_bytes=200,

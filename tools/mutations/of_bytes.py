@@ -10,6 +10,14 @@ REPRODUCING = "dipaco/control/facts/reproducing.py"
 
 MUTANTS = (
     Mutant(
+        name="spans-of-test-in-training",
+        file="dipaco/data/near_duplicates.py",
+        old="if tokens_in_spans > MOST_CUT * train_tokens:",
+        new="if tokens_in_spans >= 0:",
+        breaks="no 16 tokens in a row of a test document train a model",
+        tests=("tests/data/test_near_duplicates.py",),
+    ),
+    Mutant(
         name="digest-not-checked",
         file="dipaco/store/verification.py",
         old="    if found != receipt.digest:\n",
