@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Mapping
@@ -92,12 +93,25 @@ def write_new(file: Path, content: bytes) -> bool:
             temporary.unlink(missing_ok=True)
 
 
-def install_file(temporary: Path, final: Path, mode: int = 0o644) -> None:
-    """Puts a finished file at its name, durably, in place of any file there."""
+def install_file(temporary: Path, final: Path, mode: int | None = None) -> None:
+    """Puts a finished file at its name, durably, in place of any file there. Its mode is that of a
+    new file, unless `mode` is given.
+    """
     make_folder(final.parent)
-    temporary.chmod(mode)  # some writers make files that their owner alone can read
+    open_up(temporary) if mode is None else temporary.chmod(mode)
     flush(temporary)
     rename_durably(temporary, final)
+
+
+def open_up(file: Path) -> None:
+    """Gives a file that a library (safetensors) made for its owner alone the mode of any new file,
+    which follows the umask. Asking for the umask would change it for all threads.
+    """
+    if not file.stat().st_mode & 0o077:
+        probe = file.with_name(f"{file.name}.mode")
+        probe.touch()
+        file.chmod(stat.S_IMODE(probe.stat().st_mode))
+        probe.unlink()
 
 
 def now_in(folder: Path) -> float:

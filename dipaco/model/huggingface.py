@@ -9,7 +9,7 @@ written out: `transformers` silently fills in what `config.json` omits (a head o
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco.errors import CheckpointExists
+from dipaco.files import open_up
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.config_json import read_config, refuse
 from dipaco.model.errors import CheckpointIncomplete
 from dipaco.model.spec import Parts, Tree, describe
 from dipaco.trees import flatten, unflatten
 
+FLOATS = ("F64", "F32", "F16", "BF16")
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 CHECKPOINT_FILES = (
     WEIGHTS,
@@ -104,10 +106,11 @@ def export_checkpoint(
     if folder.exists():
         raise CheckpointExists(folder=folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    partial = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
+        partial.mkdir()
         save_file(_to_theirs(config, parts), partial / WEIGHTS, metadata={"format": "pt"})
-        (partial / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
+        open_up(partial / WEIGHTS)
         shutil.copyfile(tokenizer_file, partial / "tokenizer.json")
         # Null rather than absent: the defaults, 1 and 2, are ordinary tokens here.
         edges = {"bos": start, "eos": end, "pad": end}
@@ -116,7 +119,6 @@ def export_checkpoint(
         _write_json(partial / "config.json", _model_json(config) | ids | {"pad_token_id": None})
         _write_json(partial / "generation_config.json", ids)
         _write_json(partial / "tokenizer_config.json", _tokenizer_json(config) | names)
-        partial.chmod(0o755)  # only their owner can read folders of mkdtemp
         os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -126,11 +128,11 @@ def export_checkpoint(
 def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
     """The model in a `transformers` folder of the Llama or Qwen3 architecture.
 
-    One safetensors file or several with an index; weights of any float type, returned as float32.
+    One safetensors file or several with an index. Weights of `FLOATS`, returned as float32.
 
     Raises:
-      BadCheckpoint: files are missing, the architecture or an option is not supported, or the
-        weights do not match config.json.
+      BadCheckpoint: files are missing, the architecture or an option is not supported, the weights
+        do not match config.json, or they are no finite numbers.
     """
     folder = Path(folder)
     theirs = _read_json(folder, "config.json")
@@ -230,12 +232,16 @@ def _read_parts(folder: Path, config: ModelConfig, where: Mapping[str, str]) -> 
         value = np.ascontiguousarray(value.T if is_transposed else value)
         if value.shape != specs[path].shape:
             refuse(folder, f"{their_name} has another shape than config.json gives")
+        if num_bad := value.size - int(np.isfinite(value).sum()):
+            refuse(folder, f"{their_name} has {num_bad:,} values that are NaN or infinite")
         leaves[path] = value
     return unflatten(leaves)
 
 
 def _open(folder: Path, file: str):
-    """The names in a safetensors file, and a function name -> float32 array."""
+    """The names in a safetensors file, and a function name -> float32 array. The function refuses
+    weights of other types: whole numbers are scaled in ways that no file says.
+    """
     import safetensors
 
     try:
@@ -243,8 +249,15 @@ def _open(folder: Path, file: str):
         names = set(opened.keys())
     except (OSError, safetensors.SafetensorError) as error:
         refuse(folder, f"{file} cannot be opened ({error})")
-    # Through JAX, since NumPy has no bfloat16.
-    return names, lambda name: np.asarray(opened.get_tensor(name)).astype(np.float32)
+
+    def read(name: str) -> np.ndarray:
+        if (dtype := opened.get_slice(name).get_dtype()) not in FLOATS:
+            refuse(folder, f"{name} is of type {dtype}, where {', '.join(FLOATS)} can be read")
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            # Through JAX, since NumPy has no bfloat16.
+            return np.asarray(opened.get_tensor(name)).astype(np.float32)
+
+    return names, read
 
 
 def _read_json(folder: Path, file: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ PyTorch is heavy, so it stays out of the `test` extra; `.ci/run` installs the `p
 import dataclasses
 import json
 import math
+import os
 
 import jax
 import numpy as np
@@ -233,6 +234,49 @@ def test_a_size_that_is_not_given_is_named(tokenizer_file, tmp_path):
     _damage(tmp_path, tokenizer_file, {}, remove="vocab_size")
     with pytest.raises(BadCheckpoint, match="vocab_size"):
         read_checkpoint(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "said"),
+    [
+        ("float32", np.nan, "down_proj.weight has 1 values that are NaN or infinite"),
+        ("float32", -np.inf, "down_proj.weight has 1 values that are NaN or infinite"),
+        ("float64", 1e300, "down_proj.weight has 1 values that are NaN or infinite"),
+        ("float16", np.inf, "down_proj.weight has 1 values that are NaN or infinite"),
+        ("int8", 1, "is of type I8, where F64, F32, F16, BF16 can be read"),
+        ("bool", 1, "is of type BOOL, where"),
+        ("uint8", 1, "is of type F8_E4M3, where"),
+    ],
+)
+def test_weights_that_no_model_can_have_are_named(tokenizer_file, tmp_path, dtype, value, said):
+    from safetensors.numpy import load_file, save_file
+
+    _damage(tmp_path, tokenizer_file, {})
+    file = tmp_path / "out" / "model.safetensors"
+    weights, name = load_file(file), "model.layers.0.mlp.down_proj.weight"
+    weights[name] = weights[name].astype(dtype)
+    weights[name][0, 0] = value
+    save_file(weights, file)
+    if "F8" in said:  # NumPy has no such type. The header is longer by the letters of its name.
+        content = file.read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        header = content[8 : 8 + size].replace(b'"U8"', b'"F8_E4M3"')
+        file.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+    with pytest.raises(BadCheckpoint, match=said):
+        read_checkpoint(tmp_path / "out")
+
+
+def test_an_export_may_be_read_by_whom_the_umask_says(tokenizer_file, tmp_path):
+    for umask, mode in ((0o027, 0o640), (0o077, 0o600), (0o002, 0o664)):
+        before = os.umask(umask)
+        try:
+            out = tmp_path / oct(umask)
+            export_checkpoint(TINY, lively(TINY), tokenizer_file, out)
+        finally:
+            os.umask(before)
+        assert {file.stat().st_mode & 0o777 for file in out.iterdir()} == {mode}
+        assert out.stat().st_mode & 0o777 == 0o777 & ~umask
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_truncated_or_absent_file_is_named(tokenizer_file, tmp_path):

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import json
+import shutil
 
 import pytest
 
@@ -168,6 +169,37 @@ def test_templates_may_use_what_transformers_gives_them(service, tmp_path):
     messages = [{"role": role, "content": role[0]} for role in ("system", "user", "bot", "user")]
     year = datetime.datetime.now().year
     assert chat.render(messages) == f'ub|{year}|{{"a": 1, "b": "é"}}'
+
+
+LIKE_TRANSFORMERS = [
+    "{% if tools is not none %}{{ tools|tojson }}{% endif %}x",
+    "{% if documents is none and tools is none %}none{% endif %}{{ tools }}{{ documents }}",
+    "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}",
+    "{{ sep_token is defined }}{{ cls_token is defined }}{{ pad_token is defined }}",
+]
+
+
+@pytest.mark.parametrize("template", LIKE_TRANSFORMERS)
+@pytest.mark.parametrize("form", ["file", "settings", "named"])
+def test_a_template_is_rendered_as_by_transformers(service, tmp_path, template, form):
+    transformers = pytest.importorskip("transformers", reason="needs the `parity` extra")
+    shutil.copy(service.tokenizer.file, tmp_path / "tokenizer.json")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "ab", "pad_token": "é"}
+    settings["eos_token"] = {"__type": "AddedToken", "content": "ba"}
+    if form == "file":
+        (tmp_path / "chat_template.jinja").write_text(template)
+    elif form == "settings":
+        settings["chat_template"] = template
+    else:
+        tools = {"name": "tool_use", "template": "tools"}
+        settings["chat_template"] = [tools, {"name": "default", "template": template}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings, ensure_ascii=False))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = ChatTemplate(find_template(tmp_path / "tokenizer.json"), tmp_path / "tokenizer.json")
+    messages = REQUEST["messages"]
+    assert ours.render(messages) == theirs.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
 
 
 def test_a_long_conversation_is_refused_without_being_tokenized(chat_client, monkeypatch):

@@ -3,8 +3,8 @@
 A template is a file (`chat_template.jinja`) or a field of `tokenizer_config.json`, which also says
 which token ends a message. Templates are untrusted programs: they run in Jinja's sandbox. They find
 there what `transformers` gives them (`break` and `continue`, `generation` blocks, `strftime_now`,
-its own `tojson`), and as there, special tokens spelled out in the rendered text become special
-tokens.
+its own `tojson`, the special tokens that have a name, `tools` and `documents`, which are None), and
+as there, special tokens spelled out in the rendered text become special tokens.
 """
 
 import datetime
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NO_EDGES = EdgeNames()
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
+SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 def find_template(tokenizer_file: Path) -> Path | None:
@@ -60,11 +61,7 @@ class ChatTemplate:
         self._file = template_file
         self._tokenizer = load_tokenizer(tokenizer_file)
         self._tokenizer.library.encode_special_tokens = False
-        self._settings_file = template_file.with_name(FILES[1])
-        self._settings = _settings(self._settings_file) if self._settings_file.is_file() else {}
-        self._defaults = {"bos_token": edge_names.start, "eos_token": edge_names.end}
-        for name in self._defaults:
-            self._special(name)  # raises now if it is bad
+        self._special = self._special_tokens(edge_names)
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -79,7 +76,8 @@ class ChatTemplate:
     @property
     def stop_ids(self) -> frozenset[int]:
         """The token that ends a message."""
-        return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
+        end = self._special.get("eos_token", "")
+        return frozenset({self._tokenizer.library.token_to_id(end)} - {None})
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
@@ -92,11 +90,12 @@ class ChatTemplate:
         try:
             text = self._template.render(
                 messages=messages,
+                tools=None,
+                documents=None,
                 add_generation_prompt=add_generation_prompt,
                 raise_exception=_raise,
                 strftime_now=_strftime_now,
-                bos_token=self._special("bos_token"),
-                eos_token=self._special("eos_token"),
+                **self._special,
             )
             text.encode()  # a lone surrogate cannot be encoded
         except Exception as error:  # an untrusted program: it may fail in any way
@@ -113,21 +112,34 @@ class ChatTemplate:
     def _source(self) -> str:
         if self._file.suffix == ".json":
             source = _settings(self._file).get("chat_template")
+            if isinstance(source, list):  # several, of which one is for chats without tools
+                named = (each for each in source if isinstance(each, dict))
+                source = {each.get("name"): each.get("template") for each in named}
+            if isinstance(source, dict):
+                source = source.get("default")
             if not isinstance(source, str):
-                raise BadChatTemplate(file=self._file, problem="it has no `chat_template`")
+                problem = "it has no `chat_template`, or none of several is named `default`"
+                raise BadChatTemplate(file=self._file, problem=problem)
             return source
         try:
-            return self._file.read_text()
+            return self._file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadChatTemplate(file=self._file, problem=str(error)) from error
 
-    def _special(self, name: str) -> str:
-        token = self._settings.get(name) or self._defaults[name] or ""
-        if isinstance(token, dict):
-            token = token.get("content")
-        if not isinstance(token, str):
-            raise BadChatTemplate(file=self._settings_file, problem=f"its `{name}` is not text")
-        return token
+    def _special_tokens(self, edge_names: EdgeNames) -> dict[str, str]:
+        """The special tokens by name, as the settings beside the template have them."""
+        file = self._file.with_name(FILES[1])
+        settings = _settings(file) if file.is_file() else {}
+        older = file.with_name("special_tokens_map.json")
+        if older.is_file() and "added_tokens_decoder" not in settings:
+            settings |= _settings(older)
+        tokens = {"bos_token": edge_names.start, "eos_token": edge_names.end}
+        tokens |= {name: settings[name] for name in SPECIAL if settings.get(name)}
+        for name, token in tokens.items():
+            tokens[name] = token.get("content") if isinstance(token, dict) else token
+            if name in settings and not isinstance(tokens[name], str):
+                raise BadChatTemplate(file=file, problem=f"its `{name}` is not text")
+        return {name: token for name, token in tokens.items() if token is not None}
 
 
 def required_template(chat: ChatTemplate | None, instead: str) -> ChatTemplate:
@@ -148,7 +160,7 @@ def required_template(chat: ChatTemplate | None, instead: str) -> ChatTemplate:
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(file.read_text())
+        settings = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadChatTemplate(file=file, problem=str(error)) from error
     if not isinstance(settings, dict):
