@@ -23,7 +23,7 @@ import msgspec
 from support.command_line import parser_of
 
 from dipaco.evaluation.tables import columns_as_markdown, num_bytes, seconds_over_link
-from dipaco.sweeps.table import SweepRow, SweepTable
+from dipaco.sweeps.table import SweepRow, SweepTable, by_seed, tune_by_seed
 
 LOCK_STEP = re.compile(r"data_parallel (\d+)")
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
@@ -62,7 +62,7 @@ def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
         suffix = f"_{row.variant}" if row.variant else ""
         match = ROW.fullmatch(row.arm)
         assert match is not None, "every part but the name may be missing"
-        means = (_mean(row, values, seeds) for values in (row.perplexities, row.tune_perplexities))
+        means = (_mean(of_seed, seeds) for of_seed in (by_seed(row), tune_by_seed(row)))
         tried = Tried(*means, float(match["rate"] or rate), row)
         of_name = found.setdefault(match["name"] + suffix, {})
         of_name.setdefault(int(match["phases"] or phases), []).append(tried)
@@ -72,8 +72,7 @@ def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
     return found
 
 
-def _mean(row: SweepRow, values: Sequence[float], seeds: set[int]) -> float:
-    of_seed = dict(zip(row.seeds, values, strict=True))
+def _mean(of_seed: Mapping[int, float], seeds: set[int]) -> float:
     return statistics.mean(of_seed[seed] for seed in seeds)
 
 

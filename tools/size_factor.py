@@ -3,9 +3,10 @@
     python tools/size_factor.py runs/size_factor/table.json --picture configs/size_factor.png
 
 Rows are called as in `configs/ablations/size_factor.py`. Each contender comes with the rate that
-was best for it. Its *factor* is the size of the dense model, as a multiple of a path's size, that
-would have its perplexity: between two dense models the logarithm of perplexity is taken to be
-linear in the logarithm of size. Factors are paired by seed, with half of the 95 % interval.
+was best for it on tune documents. Its *factor* is the size of the dense model, as a multiple of a
+path's size, that would have its perplexity: between two dense models the logarithm of perplexity is
+taken to be linear in the logarithm of size. Factors are paired by seed, with half of the 95 %
+interval.
 """
 
 import math
@@ -21,7 +22,7 @@ from support.command_line import parser_of
 from dipaco.evaluation.style import DENSE, LOOKS, MODULAR, log_ticks, styled, tidy
 from dipaco.evaluation.tables import columns_as_markdown, num_bytes, seconds_over_link
 from dipaco.sweeps.pairing import mean_interval
-from dipaco.sweeps.table import SweepRow, SweepTable, by_seed
+from dipaco.sweeps.table import SweepRow, SweepTable, by_seed, tune_by_seed
 
 
 class Contender(NamedTuple):
@@ -42,8 +43,8 @@ class Contender(NamedTuple):
 
 
 def contenders(table: SweepTable) -> list[Contender]:
-    """All contenders, dense models by size and then paths. A rate is the better one under the seeds
-    that all rates of its contender have.
+    """All contenders, dense models by size and then paths. A rate is the better one on tune
+    documents under the seeds that all rates of its contender have.
     """
     rates: dict[str, dict[float, SweepRow]] = {}
     for row in table.rows:
@@ -53,7 +54,7 @@ def contenders(table: SweepTable) -> list[Contender]:
     each = []
     for name, rows in rates.items():
         seeds = set.intersection(*(set(row.seeds) for row in rows.values()))
-        best = min(rows, key=lambda rate: sum(by_seed(rows[rate])[seed] for seed in seeds))
+        best = min(rows, key=lambda rate: sum(tune_by_seed(rows[rate])[seed] for seed in seeds))
         each.append(Contender(name, best, rows[best]))
     return sorted(each, key=lambda one: (one.is_grid, one.row.parameters_total))
 

@@ -115,6 +115,11 @@ def by_seed(row: SweepRow) -> dict[int, float]:
     return dict(zip(row.seeds, row.perplexities, strict=True))
 
 
+def tune_by_seed(row: SweepRow) -> dict[int, float]:
+    """The perplexities of tune documents by seed: what a row is chosen by."""
+    return dict(zip(row.seeds, row.tune_perplexities, strict=True))
+
+
 def make_table(
     sweep: str,
     trials: Sequence[Trial],

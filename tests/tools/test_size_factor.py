@@ -12,7 +12,7 @@ from tests.tools.test_lockstep import row
 SEEDS = (0, 1, 2)
 
 
-def rated(name, perplexities, parameters):
+def rated(name, perplexities, parameters, tune=None):
     one = row("x", perplexities[0], 1, 0, parameters)
     return dataclasses.replace(
         one,
@@ -20,6 +20,7 @@ def rated(name, perplexities, parameters):
         parameters_total=parameters,
         seeds=list(SEEDS[: len(perplexities)]),
         perplexities=list(perplexities),
+        tune_perplexities=list(tune or perplexities),
     )
 
 
@@ -48,6 +49,12 @@ TABLE = SweepTable(
     apart=[],
     notes=[],
 )
+
+
+def test_a_rate_is_chosen_on_tune_documents_whatever_test_says():
+    seen_on_test = rated("dense 1x rate 0.3", [1, 1, 1], 1000, tune=[90, 90, 90])
+    first, *_ = size_factor.contenders(dataclasses.replace(TABLE, rows=[seen_on_test, *ROWS]))
+    assert (first.name, first.rate) == ("dense 1x", 0.1)
 
 
 def test_a_factor_is_the_size_of_the_dense_model_that_is_as_good_under_the_same_seed():
