@@ -1,10 +1,11 @@
 """The URL-like string of a source, and the files that it names."""
 
 import glob
+import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -78,7 +79,7 @@ def files_of(source: SourceUrl) -> list[Path]:
     elif Path(place).is_file():
         names = [place]
     else:
-        names = glob.glob(place, recursive=True)
+        names = _matches(place)
     if files := [Path(name) for name in sorted(names) if Path(name).is_file()]:
         return files
     if Path(place).is_dir():
@@ -111,7 +112,7 @@ def sources_of(place: str) -> list[str]:
     elif os.path.exists(place):
         names, expected = [place], ""
     else:
-        names = glob.glob(place, recursive=True)
+        names = _matches(place)
         expected = "Check the name."
     found = sorted(name for name in names if os.path.isfile(name))
     if not found:
@@ -121,8 +122,39 @@ def sources_of(place: str) -> list[str]:
 
 def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
     """The names that end so, at any depth, but not in hidden folders."""
-    names = glob.glob(f"{glob.escape(folder)}/**/*", recursive=True)
+    names = _matches(f"{glob.escape(folder)}/**/*")
     return [name for name in names if name.endswith(suffixes)]
+
+
+def _matches(pattern: str) -> list[str]:
+    """Same as a recursive `glob.glob`, but `**` enters each folder once, however many links lead
+    there. A link to a folder above it would otherwise have no end.
+    """
+    found = re.search(r"(^|/)\*\*(/|$)", pattern)
+    if found is None:
+        return glob.glob(pattern)
+    before, after = pattern[: found.end(1)], pattern[found.end() :] or "*"
+    seen = set[tuple[int, int]]()
+    folders = [each for top in (glob.glob(before) or [before]) for each in _folders(top, seen)]
+    names = (_matches(os.path.join(glob.escape(folder), after)) for folder in folders)
+    return list(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+
+def _folders(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """A folder and those below it, but for hidden ones and those seen before. Links are followed
+    last, so that a folder that is reached without one keeps that name.
+    """
+    tops = [top]
+    for start in tops:  # It grows.
+        for folder, inner, _ in os.walk(start or "."):
+            status = os.stat(folder)
+            identity = (status.st_dev, status.st_ino)
+            inner[:] = [] if identity in seen else sorted(n for n in inner if n[0] != ".")
+            if identity not in seen:
+                seen.add(identity)
+                places = (os.path.join(folder, name) for name in inner)
+                tops += [place for place in places if os.path.islink(place)]
+                yield folder
 
 
 def _url_of_file(name: str) -> str:

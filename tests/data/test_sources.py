@@ -284,6 +284,22 @@ def test_a_folder_is_all_files_below_it_that_end_like_its_kind(tmp_path):
         documents(f"jsonl:{tmp_path}")
 
 
+@pytest.mark.parametrize("place", ["", "/**/*.txt", "/**", "/*/**/*.txt", "/**/[bc]/**/*.txt"])
+def test_a_folder_is_read_once_however_many_links_lead_to_it(tmp_path, place):
+    for name in ("b/one.txt", "b/c/two.txt"):
+        (tmp_path / "text" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "text" / name).write_text(name)
+    (tmp_path / "elsewhere/d").mkdir(parents=True)
+    (tmp_path / "elsewhere/d/three.txt").write_text("three")
+    for link, target in {"a": ".", "b/up": "..", "z": "b", "b/far": tmp_path / "elsewhere"}.items():
+        (tmp_path / "text" / link).symlink_to(target, target_is_directory=True)
+    found = documents(f"text:{tmp_path}/text{place}")
+    names = [document.group.removeprefix(f"{tmp_path}/text/") for document in found]
+    assert sorted(n.rpartition("/")[2] for n in names) == ["one.txt", "three.txt", "two.txt"]
+    if not place.startswith("/*/"):  # which begins with the link `a`
+        assert names == ["b/c/two.txt", "b/far/d/three.txt", "b/one.txt"]
+
+
 def test_what_is_passed_over_in_a_folder_and_what_is_empty_is_said(tmp_path):
     for name in ("one.txt", "b/two.txt", "b/nil.txt", "b/c/a.py", "b/b.py", "d.md", "LICENSE"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
