@@ -7,7 +7,6 @@ process began suffice.
 
 import functools
 import os
-import socket
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -77,7 +76,7 @@ def has_process(pid: int) -> bool:
 @functools.cache
 def _of_process(pid: int) -> tuple[str, str, int, str]:
     """The parts of this process's id. `pid` is its number."""
-    boot = clock.epoch() if clock.BOOT_ID.exists() else socket.gethostname()
+    boot = clock.host()
     try:
         namespace = (PROC / "self" / "ns" / "pid").readlink().name
     except OSError:

@@ -15,8 +15,7 @@ OLD_SECONDS = 2 * SILENT_SECONDS
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_mark, "RENEW_SECONDS", 0.0)  # every transaction looks at the mark
+def file(tmp_path):
     return tmp_path / "ledger.sqlite"
 
 
@@ -61,7 +60,10 @@ def age(file, seconds):
     os.utime(mark, (moment, moment))
 
 
-def test_a_second_host_is_refused_while_the_first_is_at_work(file, on, plan, while_waiting):
+def test_a_second_host_is_refused_while_the_first_is_at_work(
+    file, on, plan, while_waiting, monkeypatch
+):
+    monkeypatch.setattr(host_mark, "RENEW_SECONDS", 0.0)
     first = on("first boot")
     first.start({"config": "{}"})
     claim = do_until(first, plan, "train")
@@ -102,6 +104,54 @@ def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, while_waiti
     with pytest.raises(LedgerOnOtherHost):
         first.members.heartbeat("one", "its process")
     assert [held.worker for held in second.queue.held()] == ["two"]
+
+
+def test_a_host_that_was_suspended_inside_a_transaction_commits_nothing(file, on, while_waiting):
+    while_waiting(lambda: None)
+    first = on("first boot")
+    first.start({"config": "{}"})
+
+    def write_and_sleep():
+        with first._database.transaction():
+            first._database.change("put_meta", key="inside", value="")
+            age(file, OLD_SECONDS)
+            HostMark(file, "second boot").begin()
+
+    with pytest.raises(LedgerOnOtherHost):
+        write_and_sleep()
+    assert first.meta.get("inside") is None
+
+
+def test_a_host_that_was_replaced_does_not_come_back_when_the_other_is_idle(
+    file, on, while_waiting
+):
+    """Its view of the file is of the time before."""
+    while_waiting(lambda: None)
+    first = on("first boot")
+    first.start({"config": "{}"})
+    age(file, OLD_SECONDS)
+    on("second boot").queue.give_back_all()
+    age(file, OLD_SECONDS)
+    with pytest.raises(LedgerOnOtherHost):
+        first.queue.give_back_all()
+    assert on("first boot").queue.give_back_all() == 0  # opened again
+
+
+def test_hosts_that_do_not_name_their_boot_are_told_apart(file, while_waiting, monkeypatch):
+    """As on macOS."""
+    while_waiting(lambda: None)
+    monkeypatch.setattr(clock, "BOOT_ID", file.with_name("none"))
+
+    def opened_on(host):
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        return Ledger(file)
+
+    first = opened_on("first host")
+    first.start({"config": "{}"})
+    age(file, OLD_SECONDS)
+    opened_on("second host").queue.give_back_all()
+    with pytest.raises(LedgerOnOtherHost):
+        first.queue.give_back_all()
 
 
 def test_of_two_hosts_that_take_a_free_place_at_once_one_gets_it(file, on, while_waiting):

@@ -7,6 +7,14 @@ ONE_CONNECTION = "tests/control/test_one_connection.py"
 
 MUTANTS = (
     Mutant(
+        name="commits-beside-its-successor",
+        file="dipaco/control/database/sqlite.py",
+        old="                    host.check()\n",
+        new="                    pass\n",
+        breaks="a host that was suspended inside a transaction, and replaced, commits nothing",
+        tests=("tests/control/test_host_mark.py",),
+    ),
+    Mutant(
         name="reopened-under-a-backup",
         file="dipaco/control/claims/queue.py",
         old='    database.rows("lock_given_up")\n    return database',

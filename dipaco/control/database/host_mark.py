@@ -2,8 +2,9 @@
 
 SQLite's log has an index in memory that the processes of one kernel share, and so have its locks.
 Two hosts that see the same folder would miss each other's facts, drop each other's claims, and
-could damage the file. So a file beside the ledger names the host at work. It is looked at before
-the ledger is opened, and every transaction renews its time, at most each `RENEW_SECONDS`.
+could damage the file. So a file beside the ledger names the host at work. It is read before the
+ledger is opened, and at the beginning and the end of every transaction, which renews its time at
+most each `RENEW_SECONDS`.
 
 A host is a boot of a kernel: containers of one machine are one host, and a machine that was
 restarted is another. The host before it is then silent, and its place is free; likewise where a
@@ -20,12 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from dipaco.control import clock
 from dipaco.control.errors import LedgerOnOtherHost
 from dipaco.files import now_in, write_atomically
 
 RENEW_SECONDS = 5.0
 SILENT_SECONDS = 30.0  # a live worker has a heartbeat every 15 s
 POLL_SECONDS = 0.5
+MOST_BYTES = 4096  # of the file, at most
 SETTLE_SECONDS = 0.5  # If two hosts take a free place at once, one sees the other's mark.
 
 
@@ -46,9 +49,13 @@ class HostMark:
     """
 
     def __init__(self, ledger: Path, boot: str, sleep: Callable[[float], None] = time.sleep):
-        self._ledger, self._boot, self._sleep = ledger, boot, sleep
+        self._ledger, self._sleep = ledger, sleep
+        mark = {"boot": boot, "host": socket.gethostname()}
+        self._content = json.dumps(mark).encode()
+        self._own = json.dumps({"boot": boot})[1:-1].encode()  # so begins the mark of this host
         self._file = ledger.with_name(f"{ledger.name}-host")
         self._free: _Mark | None = None  # The mark of a host that was found to be silent.
+        self._is_held = False  # True once this object has had the place
         self._due_seconds = 0.0  # when the mark is to be renewed
 
     def wait_until_free(self) -> None:
@@ -74,41 +81,54 @@ class HostMark:
                 raise LedgerOnOtherHost(file=self._ledger, host=now.host)
         self._free = before
 
-    def renew(self) -> None:
-        """Says that this host is at work. Takes the place of one that is silent.
+    def begin(self) -> None:
+        """To be called before each transaction. Takes the place of a host that is silent, and says
+        now and then that this one is at work.
 
         Raises:
-          LedgerOnOtherHost: another has taken it.
+          LedgerOnOtherHost: another has taken it. It is not given back to this object, whose view
+            of the ledger is of the time before.
         """
-        if time.monotonic() < self._due_seconds:
-            return
         if (other := self._other()) is not None:
-            if other != self._free and not self._is_old(other):
+            if self._is_held or (other != self._free and not self._is_old(other)):
                 raise LedgerOnOtherHost(file=self._ledger, host=other.host)
             self._write()
             self._sleep(SETTLE_SECONDS)
-            if (other := self._other()) is not None:
-                raise LedgerOnOtherHost(file=self._ledger, host=other.host)
+            self.check()
+        elif clock.now_seconds() < self._due_seconds:
+            return
         elif self._file.exists():
             os.utime(self._file)  # the file server's time
         else:
             self._write()
-        self._due_seconds = time.monotonic() + RENEW_SECONDS
+        self._is_held = True
+        self._due_seconds = clock.now_seconds() + RENEW_SECONDS
+
+    def check(self) -> None:
+        """Raises `LedgerOnOtherHost` if another host has taken the place. No clock is asked: that
+        of a host that was suspended may have stood still.
+        """
+        if (other := self._other()) is not None:
+            raise LedgerOnOtherHost(file=self._ledger, host=other.host)
 
     def _write(self) -> None:
-        mark = {"boot": self._boot, "host": socket.gethostname()}
-        write_atomically(self._file, json.dumps(mark).encode())
+        write_atomically(self._file, self._content)
 
     def _other(self) -> _Mark | None:
         """The mark of another host, if there is one."""
         try:
-            with self._file.open() as stream:  # a file server is asked whenever a file is opened
-                renewed = os.fstat(stream.fileno()).st_mtime_ns
-                mark = json.load(stream)
-            found = _Mark(mark["boot"], mark["host"], renewed)
+            # A file server is asked whenever a file is opened. Every transaction waits for this.
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if self._own in (content := os.read(descriptor, MOST_BYTES)):
+                    return None
+                renewed = os.fstat(descriptor).st_mtime_ns
+            finally:
+                os.close(descriptor)
+            mark = json.loads(content)
+            return _Mark(mark["boot"], mark["host"], renewed)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return None if found.boot == self._boot else found
 
     def _is_old(self, mark: _Mark) -> bool:
         return now_in(self._file.parent) - mark.renewed / 1e9 > SILENT_SECONDS

@@ -53,7 +53,7 @@ class SQLite:
         self.epoch = clock.epoch()
         self._host: HostMark | None = None
         if str(file) != ":memory:":
-            self._host = HostMark(file, self.epoch)
+            self._host = HostMark(file, clock.host())
             with translate_os_errors(file):
                 self._host.wait_until_free()
                 _make_private(file)
@@ -77,11 +77,15 @@ class SQLite:
 
     @contextlib.contextmanager
     def transaction(self, *, is_durable: bool = True) -> Generator[None]:
-        if self._host is not None:
+        host = self._host
+        if host is not None:
             with translate_os_errors(self._file):
-                self._host.renew()
+                host.begin()
         with self._begun("BEGIN IMMEDIATE", "COMMIT", self._turn):
             yield
+            if host is not None:  # It may have been suspended meanwhile.
+                with translate_os_errors(self._file):
+                    host.check()
         if is_durable:
             self.flush()
 
