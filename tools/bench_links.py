@@ -4,13 +4,13 @@ bucket behind another.
 
     python tools/bench_links.py --mbit 20
     python tools/bench_links.py --mbit 10 --ways lock-step 2x2 2x2+int8 --set inner.steps=50
-    python tools/bench_links.py --mbit 20 --plot links.svg --phases 5 --results links.json
+    python tools/bench_links.py --mbit 20 --plot links.png --phases 5 --results links.json
 
 A way is `diloco` (the paths share everything), `2x2`, or either with settings: `2x2+int8` is a
-codec, `2x2+outer.codec=int8,inner.steps=40` any settings. Every inner step takes `--step-seconds`
-on each host, whatever runs beside it. The servers' host prepares, trains the base model and
-evaluates, and no host waits for it. Measured, from the end of the first phase (in which programs
-are compiled) to the end of the last:
+codec, `2x2+outer.codec=int8,inner.steps=40` any settings. `lock-step` and `one-machine` take no
+settings. Every inner step takes `--step-seconds` on each host, whatever runs beside it. The
+servers' host prepares, trains the base model and evaluates, and no host waits for it. Measured,
+from the end of the first phase (in which programs are compiled) to the end of the last:
 
 - the share of the hosts' time in inner steps, and the seconds of a phase;
 - bytes down and up of a host, by the counter of its interface;
@@ -27,6 +27,8 @@ call with the same settings.
 across machines (one worker takes the steps of all), so its perplexities are from the baseline
 `data_parallel`, and its time is measured by exchanges over the same links. `--exchanges` times,
 every host sends a gradient's bytes to the servers' host, which returns as many once it has all.
+`one-machine` is one model on one machine, which takes the steps of all paths at that pace and needs
+no link (the baseline `dense_equal_tokens`).
 
 Needs root, iproute2, iptables and PostgreSQL, and says which of them is missing. The last line is
 JSON.
@@ -51,7 +53,7 @@ from support.scratch import scratch
 from support.sites import SERVERS, Site, site, why_no_site
 
 from dipaco.caches import cache_folder
-from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
+from dipaco.config import DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR, RunConfig
 from dipaco.control.planning.tasks import PRIORITY
 from dipaco.data.packages.source import open_packages
 from dipaco.data.prompts import SampleSettings
@@ -60,6 +62,7 @@ from dipaco.model.config import num_parameters, part_names
 from dipaco.overrides import load_config, override
 from dipaco.runs.forecast.forecast import Machines, phase_time
 from dipaco.runs.forecast.traffic import (
+    NOTHING,
     VALUE_BYTES,
     Traffic,
     lock_step_traffic,
@@ -72,7 +75,8 @@ from dipaco.schedule.plan import one_model
 from dipaco.store.address import Address
 
 HOSTS = ("ana", "bo", "cy", "di")
-LOCK_STEP = "lock-step"
+LOCK_STEP, ONE_MACHINE = "lock-step", "one-machine"
+BASELINE = {LOCK_STEP: DATA_PARALLEL, ONE_MACHINE: DENSE_EQUAL_TOKENS}
 OF_HOSTS = ("train", "outer")
 # Tasks of `dipaco worker --no-outer-steps`. All other evaluation is off.
 OF_SLOW_HOSTS = ("train",)
@@ -113,8 +117,7 @@ def main() -> None:
         ):
             (at.cache(SERVERS) / "packages").symlink_to(packages)
             for way in missing:
-                one = measure_lock_step if way == LOCK_STEP else measure
-                kept.add(way, one(options, at, way))
+                kept.add(way, MEASURES.get(way, measure)(options, at, way))
                 print(line(way, kept.ways[way]), flush=True)
     results = {way: kept.ways[way] for way in options.ways}
     print("\n".join(table(results)))
@@ -167,7 +170,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--until", type=int, metavar="N", help="end a way after N of its phases")
     parser.add_argument("--config", default="quickstart", help="model, text and settings")
     parser.add_argument(
-        "--ways", nargs="+", default=[LOCK_STEP, "diloco", "2x2", "2x2+int8"], metavar="WAY"
+        "--ways", nargs="+", default=[*BASELINE, "diloco", "2x2", "2x2+int8"], metavar="WAY"
     )
     parser.add_argument("--exchanges", type=int, default=3, help="of lock-step, measured (3)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], dest="overrides")
@@ -185,8 +188,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error("--until must be 2 or more, and not above --phases")
     for way in options.ways:
         name, _, settings = way.partition("+")
-        if name not in (LOCK_STEP, "diloco", "2x2") or (name == LOCK_STEP and settings):
-            parser.error(f"`{way}` is no way: {LOCK_STEP}, diloco, 2x2, or one with +SETTINGS")
+        if name not in (*BASELINE, "diloco", "2x2") or (name in BASELINE and settings):
+            ways = ", ".join(BASELINE)
+            parser.error(f"`{way}` is no way: {ways}, diloco, 2x2, or one of these two +SETTINGS")
     return options
 
 
@@ -198,7 +202,7 @@ def config_of(options: argparse.Namespace, way: str) -> RunConfig:
     topology = config.topology
     if name == "diloco":
         topology = one_model(part_names(config.model), len(HOSTS))
-    baselines = (DATA_PARALLEL,) if name == LOCK_STEP else ()
+    baselines = (BASELINE[name],) if name in BASELINE else ()
     config = dataclasses.replace(
         config,
         name="links",
@@ -349,6 +353,11 @@ def compared(
         ),
         "down": round(down),
         "up": round(up),
+        # Bytes of a host from the beginning of the first phase.
+        "carried": round(
+            sum(b - a for ends in pairs(moments[0], last) for a, b in zip(*ends, strict=True))
+            / hosts
+        ),
         "processor_seconds": round(processor_seconds, 2),
         "computing_beside_nothing_else": round(computing_seconds / all_seconds, 4),
         "parameters": num_parameters(config.model),
@@ -369,20 +378,7 @@ def measure_lock_step(options: argparse.Namespace, at: Site, way: str) -> dict[s
     before = [at.host(name).link.carried for name in HOSTS]
     exchanged = exchange(at, size, options.exchanges)
     after = [at.host(name).link.carried for name in HOSTS]
-    run, words = begin(at, way, config)
-    process = at.start(SERVERS, [*words, "--name", SERVERS], log=way)
-    try:
-        while process.poll() is None:
-            time.sleep(LOOK_SECONDS)
-        if process.returncode:
-            sys.exit((at.folder / SERVERS / f"{way}.log").read_text()[-2000:])
-        perplexity = {
-            e.phase: e.perplexity for e in run.ledger.facts.evaluations() if e.arm == DATA_PARALLEL
-        }
-    finally:
-        process.kill()
-        process.wait()
-        run.ledger.close()
+    perplexity = of_baseline(at, way, config)
     steps = config.inner.steps
     seconds = steps * (options.step_seconds + exchanged)
     carried = [
@@ -396,17 +392,57 @@ def measure_lock_step(options: argparse.Namespace, at: Site, way: str) -> dict[s
         "seconds_of_an_exchange": round(exchanged, 3),
         "down": round(carried[0]),
         "up": round(carried[1]),
+        "carried": round(options.phases * sum(carried)),
         "parameters": num_parameters(config.model),
         **planned(
             config,
             options,
             lock_step_traffic(config, len(HOSTS), range(1, options.phases)),
         ),
-        "perplexity": {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)},
+        "perplexity": perplexity,
         "hours": {
             str(phase): round(phase * seconds / 3600, 5) for phase in range(options.phases + 1)
         },
     }
+
+
+def measure_one_machine(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
+    """Perplexities of `dense_equal_tokens`, hours by the pace of its steps."""
+    config = config_of(options, way)
+    perplexity, seconds = of_baseline(at, way, config), config.inner.steps * options.step_seconds
+    return {
+        "computing": 1.0,
+        "seconds_of_a_phase": round(seconds, 2),
+        "down": 0,
+        "up": 0,
+        "carried": 0,
+        "parameters": num_parameters(config.model),
+        **planned(config, options, {"gradients": NOTHING}),
+        "perplexity": perplexity,
+        "hours": {phase: round(int(phase) * seconds / 3600, 5) for phase in perplexity},
+    }
+
+
+MEASURES = {LOCK_STEP: measure_lock_step, ONE_MACHINE: measure_one_machine}
+
+
+def of_baseline(at: Site, way: str, config: RunConfig) -> dict[str, float]:
+    """Phase -> perplexity of a way's baseline, which the servers' host trains."""
+    run, words = begin(at, way, config)
+    process = at.start(SERVERS, [*words, "--name", SERVERS], log=way)
+    try:
+        while process.poll() is None:
+            time.sleep(LOOK_SECONDS)
+        if process.returncode:
+            sys.exit((at.folder / SERVERS / f"{way}.log").read_text()[-2000:])
+        perplexity = {
+            e.phase: e.perplexity for e in run.ledger.facts.evaluations() if e.arm == BASELINE[way]
+        }
+    finally:
+        process.kill()
+        process.wait()
+        run.ledger.close()
+    return {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)}
 
 
 def exchange(at: Site, size: int, times: int) -> float:
@@ -494,10 +530,12 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> None:
-    """Perplexity against hours. The file's ending chooses the format."""
+    """Perplexity against hours, and the bytes that a machine's interface has carried. The file's
+    ending chooses the format.
+    """
     from dipaco.evaluation.style import DILOCO, log_ticks, name_beside, nth_look, styled, tidy
 
-    arms = {LOCK_STEP: DATA_PARALLEL, "diloco": DILOCO}
+    arms = {**BASELINE, "diloco": DILOCO}
     drawn: list[str] = []
     with styled(9, 4.5) as figure:
         axes = figure.subplots()
@@ -508,7 +546,8 @@ def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> Non
             perplexity = result["perplexity"]
             axes.plot(
                 [result["hours"][phase] for phase in perplexity], list(perplexity.values()),
-                color=look.colour, linestyle=look.dashes, marker=look.mark, label=way,
+                color=look.colour, linestyle=look.dashes, marker=look.mark,
+                label=_with_bytes(way, result["carried"]),
             )  # fmt: skip
         for which, drawn_of in (("x", "hours"), ("y", "perplexity")):
             values = [result[drawn_of].values() for result in results.values()]
@@ -520,6 +559,10 @@ def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> Non
         tidy(axes)
         name_beside(axes)
         figure.savefig(file)
+
+
+def _with_bytes(way: str, carried: int) -> str:
+    return f"{way}: {num_bytes(carried)} a machine" if carried else f"{way}: no link"
 
 
 if __name__ == "__main__":

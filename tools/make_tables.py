@@ -37,7 +37,7 @@ def main() -> None:
 
 def table(reports: list[Report], links: list[float]) -> list[str]:
     """Markdown: a line per row name, a column per seed."""
-    by_seed = [{row.name: row for row in report.rows} for report in reports]
+    by_seed = [{row.name: row for row in report.table} for report in reports]
     seeds = [next(iter(rows.values())).seed for rows in by_seed]
     head = ["row", *(f"seed {seed}" for seed in seeds), "mean", "to dense", "tokens"]
     head += ["bytes per machine", "time", *(link_heading(link_name(link)) for link in links)]

@@ -78,12 +78,23 @@ class Report:
     """The results of a run."""
 
     rows: list[ReportRow]
+    # One machine after the seconds of a machine of the modular model. It depends on a clock, as no
+    # other row does.
+    equal_seconds: ReportRow | None = None
     base: BaseModel | None = None  # None: rows start from something else, or it was not evaluated
     shards: list[PathShare] = dataclasses.field(default_factory=list)
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # test perplexity
     losses: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)  # row, path
     corpus: dict[str, str | int | float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # sentences for the reader
+
+    @property
+    def table(self) -> list[ReportRow]:
+        """All rows, as they are shown."""
+        if self.equal_seconds is None:
+            return self.rows
+        place = sum(not row.name.startswith("modular") for row in self.rows)
+        return [*self.rows[:place], self.equal_seconds, *self.rows[place:]]
 
     def to_json(self) -> bytes:
         """UTF-8 JSON, indented. Equal reports give equal bytes."""

@@ -147,7 +147,7 @@ def print_results(run: Run) -> None:
     """Prints the report of a finished run and the names of its files."""
     report, files = renewed_report(run)
     width = terminal_width()
-    print(f"\n{render_text(report.rows, width)}\n")
+    print(f"\n{render_text(report.table, width)}\n")
     print(bullets(report.notes, width))
     print(f"\nWritten: {', '.join(map(run.address.place_of, files.values()))}")
     sys.stdout.flush()

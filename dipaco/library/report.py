@@ -70,11 +70,11 @@ class RunReport(Mapping[str, dict[str, Any]]):
         return rows[name]
 
     def __repr__(self) -> str:
-        return render_text(self.content.rows)
+        return render_text(self.content.table)
 
     def _repr_markdown_(self) -> str:
         notes = "\n".join(f"- {note}" for note in self.notes)
-        return f"{render_markdown(self.content.rows)}\n\n{notes}"
+        return f"{render_markdown(self.content.table)}\n\n{notes}"
 
 
 class Picture:

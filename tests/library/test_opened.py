@@ -111,7 +111,7 @@ def test_the_report_is_that_of_the_file(opened, tiny):
     written = Report.from_json((tiny.folder / "report.json").read_bytes())
     report = opened.report
     assert report.content.rows == written.rows
-    assert repr(report) == render_text(written.rows)
+    assert repr(report) == render_text(written.table)
     assert (
         report["modular"]["perplexity"] == written.rows[[*report.names].index("modular")].perplexity
     )

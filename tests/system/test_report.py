@@ -2,6 +2,8 @@
 are what arithmetic says.
 """
 
+import contextlib
+import itertools
 import json
 import sqlite3
 
@@ -14,7 +16,7 @@ VOCABULARY, WIDTH, HIDDEN, LAYERS, LENGTH = 300, 32, 48, 2, 64
 PATHS, PHASES, TAU, BASE_STEPS, BATCH = 4, 2, 3, 4, 4
 KEYS = """name seed perplexity parameters_per_path parameters_total steps steps_elsewhere variant
 tokens flops bytes_per_machine bytes_left_out seconds machine_seconds link_seconds
-wrong_path_perplexity"""
+wrong_path_perplexity tune_perplexity"""
 MATRICES = 4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN  # of one block
 PARAMETERS = 2 * VOCABULARY * WIDTH + LAYERS * (MATRICES + 2 * WIDTH) + WIDTH
 
@@ -98,6 +100,34 @@ def test_each_machine_trains_the_base_model_and_its_path_and_then_transfers(tiny
         over_link = machine_seconds + row["bytes_per_machine"] * 8 / 20e6
         assert row["link_seconds"] == {"20": pytest.approx(over_link, abs=1e-3)}
     assert rows["modular_best_path"]["link_seconds"] == rows["modular"]["link_seconds"]
+
+
+def test_one_machine_without_a_link_has_the_seconds_of_a_machine_with_one(tiny, report, rows):
+    """Read off the better of the dense curves, between their evaluations."""
+    row, seconds = report["equal_seconds"], rows["modular"]["link_seconds"]["20"]
+    with contextlib.closing(sqlite3.connect(tiny.folder / "ledger.sqlite")) as ledger:
+        took = dict(ledger.execute("SELECT arm, sum(seconds) FROM trained GROUP BY arm"))
+    read = []
+    for name in ("dense", "dense_equal_tokens"):
+        curve = report["curves"][name]
+        last, _ = curve[-1]
+        a_step = took[name] / (last - BASE_STEPS)
+        steps = min(last, BASE_STEPS + (seconds - took["base"]) // a_step)
+        (before, high), (after, low) = next(
+            ends for ends in itertools.pairwise(curve) if steps <= ends[1][0]
+        )
+        share = (steps - before) / (after - before)
+        read.append((high ** (1 - share) * low**share, steps))
+    assert (row["perplexity"], row["steps"]) == pytest.approx(min(read))
+    assert row["name"] == "dense_equal_seconds"
+    assert (row["bytes_per_machine"], row["seconds"]) == (0, seconds)
+    assert row["link_seconds"] == {"20": seconds}
+    assert BASE_STEPS < row["steps"] <= rows["dense_equal_tokens"]["steps"]
+    assert row["tokens"] == row["steps"] * BATCH * LENGTH
+    text = (tiny.folder / "report.md").read_text()
+    names = [line.split()[1] for line in text.splitlines() if line.startswith("| ")]
+    assert names.index("dense_equal_seconds") == names.index("modular") - 1
+    assert any(note.startswith("dense_equal_seconds is one machine") for note in report["notes"])
 
 
 def test_the_best_path_after_the_fact_is_at_least_as_good(rows):

@@ -10,7 +10,7 @@ import bench_links
 import pytest
 from support.sites import why_no_site
 
-from dipaco.config import DATA_PARALLEL, MODULAR
+from dipaco.config import DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.evaluation.tables import seconds_over_link
 
 TOOL = Path(__file__).parents[2] / "tools" / "bench_links.py"
@@ -34,6 +34,7 @@ def test_diloco_shares_everything_and_lock_step_is_the_baseline():
     owners = [m for m in diloco.topology.modules if diloco.topology.parts_of(m)]
     assert [len(diloco.topology.paths_through(module)) for module in owners] == [4]
     assert config_of("lock-step").baselines == (DATA_PARALLEL,)
+    assert config_of("one-machine").baselines == (DENSE_EQUAL_TOKENS,)
     assert config_of("lock-step").plan.arm(MODULAR).has_outer_steps
 
 
@@ -42,6 +43,7 @@ def test_diloco_shares_everything_and_lock_step_is_the_baseline():
     [
         ["--ways", "3x3"],
         ["--ways", "lock-step+int8"],
+        ["--ways", "one-machine+int8"],
         ["--phases", "1"],
         ["--mbit", "0"],
         ["--until", "4"],
@@ -75,7 +77,9 @@ def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_pat
     if (problem := why_no_site()) is not None:
         pytest.skip(problem)
     kept = tmp_path / "kept.json"
-    dials = "--config toy --ways 2x2 --phases 2 --mbit 4 --step-seconds 1 --no-outer-steps "
+    dials = (
+        "--config toy --ways 2x2 one-machine --phases 2 --mbit 4 --step-seconds 1 --no-outer-steps "
+    )
     dials += f"--results {kept} --set model.d_model=96 model.d_ff=144"
     environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)}
     done = subprocess.run(
@@ -83,11 +87,16 @@ def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_pat
         capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])["ways"]["2x2"]
+    ways = json.loads(done.stdout.splitlines()[-1])["ways"]
+    alone, result = ways["one-machine"], ways["2x2"]
+    assert (alone["carried"], list(alone["hours"])) == (0, ["4", "8"])
+    assert alone["hours"]["8"] == pytest.approx(2 * 4 * 3 / 3600, rel=1e-3)
     assert 0 < result["computing"] < 1, done.stdout
     assert list(result["perplexity"]) == ["1", "2"]
     for direction in ("down", "up"):
         assert result[direction] == pytest.approx(result[f"planned_{direction}"], rel=0.2)
+    both = 2 * (result["down"] + result["up"])
+    assert result["carried"] == pytest.approx(both, rel=0.3)
     assert json.loads(kept.read_text())["ways"]["2x2"] == result
 
 
@@ -115,10 +124,16 @@ def test_the_table_has_what_was_planned_beside_what_was_measured():
     ]  # fmt: skip
 
 
-def test_perplexity_is_drawn_against_hours(tmp_path):
+def test_perplexity_is_drawn_against_hours_with_the_bytes_of_each_way(tmp_path):
     ways = {
-        way: {"perplexity": {"1": 60.0 / n, "2": 40.0 / n}, "hours": {"1": n, "2": 2.0 * n}}
-        for n, way in enumerate(("2x2", "2x2+int8", "diloco", "lock-step"), start=1)
+        way: {
+            "perplexity": {"1": 60.0 / n, "2": 40.0 / n},
+            "hours": {"1": n, "2": 2.0 * n},
+            "carried": (n - 1) * 1_000_000,
+        }
+        for n, way in enumerate(("one-machine", "2x2", "2x2+int8", "diloco", "lock-step"), start=1)
     }
-    bench_links.draw(ways, 20.0, tmp_path / "links.png")
-    assert (tmp_path / "links.png").stat().st_size > 1000
+    bench_links.draw(ways, 20.0, tmp_path / "links.svg")
+    drawn = (tmp_path / "links.svg").read_text()
+    assert "one-machine: no link" in drawn
+    assert "lock-step: 4 MB a machine" in drawn

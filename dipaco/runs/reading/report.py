@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dipaco.config import (
     DATA_PARALLEL,
     DENSE,
@@ -54,6 +56,7 @@ from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
 
+DENSE_EQUAL_SECONDS = "dense_equal_seconds"
 ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR)
 
 
@@ -110,6 +113,7 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
     topology = run.plan.arm(MODULAR).topology
     return Report(
         rows=rows,
+        equal_seconds=_equal_seconds(run, rows, evaluations),
         base=base_model_of(run, evaluations),
         shards=[
             PathShare(
@@ -219,6 +223,39 @@ def _variant_row(
     return dataclasses.replace(row, parameters_per_path=read)
 
 
+def _equal_seconds(
+    run: Run, rows: list[ReportRow], evaluations: list[Evaluated]
+) -> ReportRow | None:
+    """One machine without a link, after the seconds of a machine of the modular model over the
+    first of the links. Read off the curves of the dense rows. None without such rows or links.
+    """
+    by_name = {row.name: row for row in rows}
+    if not by_name[MODULAR].bytes_per_machine:
+        return None
+    (seconds, *_), base, reached = by_name[MODULAR].link_seconds.values(), base_costs(run), []
+    for name in {DENSE, DENSE_EQUAL_TOKENS} & by_name.keys():
+        row, arm = by_name[name], run.plan.arm(name)
+        a_second = arm.total_steps / run.ledger.progress.training_totals(name).seconds
+        steps = min(base.steps + int((seconds - base.seconds) * a_second), row.steps)
+        at, perplexities = np.transpose(curve_of(run, arm, evaluations))
+        share = steps / row.steps
+        reached.append(
+            dataclasses.replace(
+                row,
+                name=DENSE_EQUAL_SECONDS,
+                perplexity=float(np.exp(np.interp(steps, at, np.log(perplexities)))),
+                tune_perplexity=None,
+                steps=steps,
+                tokens=round(share * row.tokens),
+                flops=share * row.flops,
+                seconds=seconds,
+                machine_seconds=seconds,
+                link_seconds=dict.fromkeys(row.link_seconds, seconds),
+            )
+        )
+    return min(reached, key=lambda row: (row.perplexity, row.steps)) if reached else None
+
+
 def place_in_table(row: ReportRow) -> tuple[int, bool]:
     """Rows of one arm stay together, and the bound is the last."""
     return ROW_ORDER.index(row.arm), row.variant == BEST_PATH
@@ -303,6 +340,14 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
             f"model; it {verdict}."
         )
     sent = {row.name: row.bytes_per_machine for row in rows}
+    if sent[MODULAR] and by_name.keys() & {DENSE, DENSE_EQUAL_TOKENS}:
+        notes.append(
+            f"{DENSE_EQUAL_SECONDS} is one machine without a link, after as many seconds as a "
+            "machine of modular takes over the first of the links: the better of the dense rows "
+            "at that moment of their training, or at its end if that came before. A rate that "
+            "came down by then would do better. It depends on measured seconds, so it differs "
+            "from run to run."
+        )
     if sent.get(DATA_PARALLEL) and sent[MODULAR]:  # more than one machine each
         times = sent[DATA_PARALLEL] / sent[MODULAR]
         gap = by_name[MODULAR] / by_name[DATA_PARALLEL] - 1
@@ -329,7 +374,7 @@ def _markdown(run: Run, report: Report) -> str:
     )
     return f"""# {run.config.name}, seed {run.config.seed}
 
-{render_markdown(report.rows)}
+{render_markdown(report.table)}
 
 {notes}
 
