@@ -5,9 +5,11 @@ import sqlite3
 
 import psycopg
 import pytest
+from support.made_up_facts import facts_of
 from support.servers import fresh_schemas
 
 from dipaco.control.ledger import Ledger
+<<<<<<< HEAD
 from dipaco.control.planning.tasks import (
     Contribution,
     Evaluated,
@@ -25,9 +27,11 @@ from dipaco.control.planning.tasks import (
     Task,
 )
 from dipaco.receipt import Receipt
+=======
+>>>>>>> 8c8aec55 (Commits of a quorum take their locks in one order, and plans are fuzzed on the ledger alone)
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import BASE, Plan, one_path
-from dipaco.topology import Level, ModuleId, Topology
+from dipaco.topology import Level, Topology
 
 GRID = Topology(
     levels=(
@@ -97,6 +101,7 @@ def inside_of_this(database):
         yield
 
 
+<<<<<<< HEAD
 def receipt(*what) -> Receipt:
     """Bytes that are not there; their digest names them."""
     name = "-".join(map(str, what))
@@ -241,6 +246,8 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
             return [sampled(task.arm, task.phase)]
 
 
+=======
+>>>>>>> 8c8aec55 (Commits of a quorum take their locks in one order, and plans are fuzzed on the ledger alone)
 def do_one(ledger, plan, worker="w"):
     claim = ledger.queue.claim(worker)
     if claim is not None:

@@ -1,11 +1,12 @@
 """A path's next phase is left to the worker whose machine has what it begins from."""
 
 import pytest
+from support.made_up_facts import facts_of
 
 from dipaco.control.claims import failures
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_until, facts_of
+from tests.control.conftest import do_until
 
 
 def settle(ledger, arm, path, worker):

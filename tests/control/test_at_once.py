@@ -2,22 +2,27 @@
 committed yet. On SQLite there is one writer at a time.
 """
 
+import dataclasses
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from support.made_up_facts import facts_of
 from support.servers import fresh_schemas
 
+from dipaco.control.database.postgresql import PostgreSQL
+from dipaco.control.database.retry import with_retry
 from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.facts.commit import Commit
+from dipaco.control.facts.quorums import Quorums
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import WorkersActive
 from dipaco.topology import ModuleId
-from tests.control.conftest import do_one, do_until, facts_of, inside_of_this
+from tests.control.conftest import do_one, do_until, inside_of_this
 from tests.control.test_rollback import TRAIN
 
 DEADLINE_SECONDS = 60.0
@@ -226,3 +231,93 @@ def test_objects_are_deleted_or_the_run_goes_back_and_not_both(finished, place, 
     else:
         _, names = at_once(finished, place, go_back, begin_deleting)
         assert names == [], "they are needed again"
+
+
+def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second):
+    """`first` stops in its transaction, before call `after` of `owner.name`, until `second` has
+    ended or waits for it.
+    """
+    act, calls, later = getattr(owner, name), [], []
+
+    def beside():
+        with open_ledger(*place) as other:
+            second(other)
+
+    def stopping(*arguments):
+        calls.append(threading.get_ident())
+        if calls.count(here) == after + 1 and calls[-1] == here and not later:
+            later.append(thread.submit(beside))
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while not later[0].done() and not is_waiting(looking):
+                assert time.monotonic() < deadline, "it neither ends nor waits"
+                time.sleep(0.01)
+        return act(*arguments)
+
+    here = threading.get_ident()
+    monkeypatch.setattr(owner, name, stopping)
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(place[0], autocommit=True) as looking:
+        first(ledger)
+        later[0].result(DEADLINE_SECONDS)
+
+
+def test_the_end_of_a_grace_and_the_contributions_it_waited_for_take_their_locks_in_one_order(
+    ledger, plan, place, monkeypatch, caplog
+):
+    """They deadlocked, and the log said that the database could not be reached."""
+    arm = dataclasses.replace(plan.arm("modular"), phases=3, quorum=0.5, grace_seconds=0.0)
+    plan = dataclasses.replace(plan, arms=(arm,))
+    claims = {}
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind == "train":
+            claims[claim.task.path] = claim
+        else:
+            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    for path in (2, 1):  # the grace of the later module begins first
+        ledger.commit.finish(plan, claims[path], facts_of(plan, claims[path].task))
+    crossing(
+        place, monkeypatch, ledger, Quorums, "update", after=2,
+        first=lambda at: at.commit.finish(plan, claims[0], facts_of(plan, claims[0].task)),
+        second=lambda at: at.quorums.end_grace(plan),
+    )  # fmt: skip
+    assert not caplog.messages
+    due = [each.task.subject for each in ledger.queue.unfinished() if each.task.kind == "outer"]
+    assert {"early/0000", "late/0000"} <= set(due)
+
+
+def test_a_task_done_again_and_one_that_makes_others_due_take_their_locks_in_one_order(
+    ledger, plan, place, monkeypatch, caplog
+):
+    steps = {}
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind == "outer" and claim.task.subject in ("early/0000", "late/0000"):
+            steps[claim.task.subject] = claim
+        else:
+            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    with ledger._database.transaction():  # path 1 waits; a step is done again
+        execute = ledger._database._connection.execute
+        execute(
+            "INSERT INTO tasks (kind, arm, subject, phase, priority, state) "
+            "VALUES ('train', 'modular', '1', 1, 6, 'waiting')"
+        )
+        execute(f"UPDATE tasks SET redo = 1 WHERE id = {steps['late/0000'].task_id}")
+    first, second = steps["late/0000"], steps["early/0000"]
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "lock", after=0,
+        first=lambda at: at.commit.finish(plan, first, facts_of(plan, first.task)),
+        second=lambda at: at.commit.finish(plan, second, facts_of(plan, second.task)),
+    )  # fmt: skip
+    assert not caplog.messages
+
+
+def test_a_transaction_that_the_server_undoes_is_no_server_that_is_away(ledger, caplog):
+    raised = []
+
+    def ask():
+        if not raised:
+            raised.append(True)
+            raise_it = "DO $$ BEGIN RAISE deadlock_detected; END $$"
+            ledger._database._connection.execute_as_written(raise_it)
+
+    with_retry(ask, ledger._database.reconnect)
+    assert "has undone a transaction" in caplog.text
+    assert "cannot be reached" not in caplog.text

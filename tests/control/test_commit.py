@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from support.made_up_facts import facts_of, receipt, stage, trained
 
 from dipaco.control.database.retry import ConnectionLost
 from dipaco.control.errors import NotReproduced
@@ -16,10 +17,6 @@ from tests.control.conftest import (
     do_until,
     do_until_a_second_phase,
     everything,
-    facts_of,
-    receipt,
-    stage,
-    trained,
 )
 
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)

@@ -6,6 +6,7 @@ Counted, not timed: instructions of SQLite's virtual machine, rows that PostgreS
 import contextlib
 
 import pytest
+from support.made_up_facts import facts_of
 from support.servers import fresh_schemas
 
 from dipaco.control.ledger import open_ledger
@@ -13,7 +14,7 @@ from dipaco.control.members.swarms import GroupStep
 from dipaco.control.planning.tasks import PRIORITY, Task
 from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, arm, facts_of, inside_of_this
+from tests.control.conftest import GRID, arm, inside_of_this
 from tests.control.test_totals import SUMS
 
 PATHS, MODULES = 16, 8

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from support.made_up_facts import stage
 from support.servers import fresh_schemas
 
 from dipaco.control.database.contract import TABLES_VERSION, queries
@@ -13,7 +14,6 @@ from dipaco.control.database.sqlite import SQLite
 from dipaco.control.errors import LedgerVersion
 from dipaco.control.ledger import Ledger, install_ledger, open_ledger
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
-from tests.control.conftest import stage
 
 
 @pytest.fixture

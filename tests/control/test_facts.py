@@ -4,23 +4,10 @@ import dataclasses
 from collections import Counter
 
 import pytest
-
-from dipaco.control.database.contract import KeyTaken
-from dipaco.control.errors import NotAvailable
-from dipaco.control.facts.progress import NewestPhase, TrainingTotals
-from dipaco.control.facts.recording import record
-from dipaco.control.ledger import open_ledger
-from dipaco.control.planning.tasks import FIRST_KINDS, Task
-from dipaco.topology import ModuleId
-from tests.control.conftest import (
-    DATABASES,
-    IntegrityError,
+from support.made_up_facts import (
     checked,
     contribution,
-    do_one,
-    do_until,
     evaluated,
-    everything,
     facts_of,
     ready,
     receipt,
@@ -29,6 +16,15 @@ from tests.control.conftest import (
     stage,
     trained,
 )
+
+from dipaco.control.database.contract import KeyTaken
+from dipaco.control.errors import NotAvailable
+from dipaco.control.facts.progress import NewestPhase, TrainingTotals
+from dipaco.control.facts.recording import record
+from dipaco.control.ledger import open_ledger
+from dipaco.control.planning.tasks import FIRST_KINDS, Task
+from dipaco.topology import ModuleId
+from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until, everything
 
 pytestmark = pytest.mark.parametrize("place", DATABASES[:2], indirect=True)
 

@@ -5,13 +5,14 @@ databases.
 import dataclasses
 
 import pytest
+from support.made_up_facts import facts_of, receipt
 
 from dipaco.control.claims import failures
 from dipaco.control.claims.failures import FREE_DEATHS, MOST_CRASHES, MOST_ERRORS, wait_seconds
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_one, do_until, facts_of, receipt
+from tests.control.conftest import do_one, do_until
 
 LEASE_SECONDS = 0.001
 

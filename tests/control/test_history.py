@@ -4,11 +4,12 @@ import contextlib
 import time
 
 import pytest
+from support.made_up_facts import facts_of, receipt
 
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import IntegrityError, do_one, do_until, facts_of, receipt
+from tests.control.conftest import IntegrityError, do_one, do_until
 
 MACHINE = "1 x test"
 

@@ -1,18 +1,23 @@
 """Under any interleaving of claims, crashes and finishes, by workers quick and stale, a task is
-finished once: law 10 of the house, on the ledger itself.
+finished once: law 10 of the house, on the ledger itself. Whatever a plan's settings are, no task is
+due before the facts are there that it reads, and the run comes to its end.
 """
 
+import random
 from pathlib import Path
 
+import fuzz_plans
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from support.made_up_facts import facts_of
 
 from dipaco.control.ledger import Ledger
 from dipaco.errors import ClaimLost
 from dipaco.schedule.plan import Plan, one_path
 from dipaco.topology import Level, Topology
-from tests.control.conftest import arm, facts_of
+from tests.control.conftest import arm
 
 PLAN = Plan(
     base=arm("base", one_path(("embed",)), 1),
@@ -92,3 +97,17 @@ class Workers(RuleBasedStateMachine):
 
 Workers.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
 TestWorkers = Workers.TestCase
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_run_of_any_plan_comes_to_its_end_and_no_task_is_due_too_early(number):
+    dice = random.Random(f"suite {number}")
+    assert fuzz_plans.one_run(fuzz_plans.drawn(dice), None, 1, dice) in ("done", "refused")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(3))
+def test_so_does_one_of_several_programs_on_a_server(postgresql_server, number):
+    dice = random.Random(f"suite {number + 100}")
+    settings = f"private outer.quorum=0.5 outer.grace_seconds=0 outer.path_share={(number + 1) / 4}"
+    assert fuzz_plans.one_run(settings, postgresql_server.url, 3, dice) == "done"

@@ -3,12 +3,12 @@ server's clock does, a silent worker loses its tasks after a lease, and a live o
 """
 
 import pytest
+from support.made_up_facts import facts_of
 
 from dipaco.control import clock
 from dipaco.control.database import postgresql
 from dipaco.control.ledger import open_ledger
 from dipaco.errors import ClaimLost
-from tests.control.conftest import facts_of
 
 LEASE = 60.0
 LOOK_SECONDS = LEASE / 4  # as a heartbeat

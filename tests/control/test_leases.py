@@ -6,13 +6,14 @@ import sys
 import time
 
 import pytest
+from support.made_up_facts import facts_of
 
 from dipaco.control import clock
 from dipaco.control.claims import silent_workers
 from dipaco.control.planning.tasks import PathTrained, Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_until, facts_of
+from tests.control.conftest import do_until
 
 
 def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):

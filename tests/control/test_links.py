@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.hosts import Hosts, why_not
+from support.made_up_facts import facts_of, trained
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control.database import retry
@@ -23,7 +24,7 @@ from dipaco.control.facts import commit as commit_file
 from dipaco.control.ledger import Ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_one, do_until, facts_of, trained
+from tests.control.conftest import do_one, do_until
 
 pytestmark = pytest.mark.process
 LEASE_SECONDS = 0.5

@@ -1,10 +1,11 @@
 """Members: one worker to a name, and backbones that live; on both databases."""
 
 import pytest
+from support.made_up_facts import facts_of
 
 from dipaco.control import clock
 from dipaco.control.members.swarms import PROVED
-from tests.control.conftest import do_until, facts_of
+from tests.control.conftest import do_until
 
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.made_up_facts import facts_of, stage
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control.database import retry
 from dipaco.control.errors import BadDatabaseURL
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged
-from tests.control.conftest import facts_of, stage
 
 DEADLINE_SECONDS = 60.0
 MOST_CONNECTIONS = 5

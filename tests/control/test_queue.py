@@ -1,10 +1,11 @@
 """The queue: a task has one holder, the most urgent is first, done is done; on both databases."""
 
 import pytest
+from support.made_up_facts import facts_of, stage
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import PRIORITY, Task
-from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until, facts_of, stage
+from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until
 
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 

@@ -5,13 +5,14 @@ once; on both databases.
 import dataclasses
 
 import pytest
+from support.made_up_facts import facts_of
 
 from dipaco.control.facts.quorums import TakenContribution
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, do_one, do_until, everything, facts_of
+from tests.control.conftest import GRID, do_one, do_until, everything
 from tests.control.test_rollback import FACTS
 
 EARLY = ModuleId("early", 0)  # of paths 0 and 1

@@ -1,8 +1,10 @@
 """A release is a value: what belongs to each path, by digest."""
 
+from support.made_up_facts import receipt
+
 from dipaco.control.planning.release import Release, make_release
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, receipt
+from tests.control.conftest import GRID
 
 
 def release(**changes):

@@ -6,11 +6,12 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from support.made_up_facts import facts_of, receipt
 
 from dipaco.control.errors import NotReproduced, RecoveryFailed
 from dipaco.control.facts.redos import MOST_REDOS
 from dipaco.control.planning.tasks import Contribution, PathTrained, Task
-from tests.control.conftest import do_one, do_until, do_until_a_second_phase, facts_of, receipt
+from tests.control.conftest import do_one, do_until, do_until_a_second_phase
 
 
 def otherwise(plan, task):

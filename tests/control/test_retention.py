@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
+from support.made_up_facts import ready, receipt, trained
 
 from dipaco.control.facts.recording import record
 from dipaco.schedule.plan import BASE
 from dipaco.topology import ModuleId
-from tests.control.conftest import ready, receipt, trained
 
 
 @pytest.mark.parametrize("keep", [1, 2])

@@ -4,13 +4,14 @@ import dataclasses
 import json
 
 import pytest
+from support.made_up_facts import facts_of
 
 from dipaco.control.keeping import rollback
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, WorkersActive
-from tests.control.conftest import do_one, everything, facts_of
+from tests.control.conftest import do_one, everything
 
 TRAIN = [Task("train", "modular", str(path), 1) for path in range(4)]
 

@@ -6,6 +6,19 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.made_up_facts import (
+    checked,
+    contribution,
+    evaluated,
+    facts_of,
+    labelled,
+    ready,
+    sampled,
+    scored,
+    slice_done,
+    stage,
+    trained,
+)
 
 from dipaco.control.planning.scheduler import awaited_steps, due, first_tasks, quorum_steps
 from dipaco.control.planning.tasks import (
@@ -22,21 +35,7 @@ from dipaco.control.planning.tasks import (
     Task,
 )
 from dipaco.topology import Level, Topology
-from tests.control.conftest import (
-    GRID,
-    arm,
-    checked,
-    contribution,
-    evaluated,
-    facts_of,
-    labelled,
-    ready,
-    sampled,
-    scored,
-    slice_done,
-    stage,
-    trained,
-)
+from tests.control.conftest import GRID, arm
 
 
 @dataclasses.dataclass
@@ -608,6 +607,23 @@ def test_a_step_waits_for_contributions_that_were_late_for_the_one_before(plan):
     late = contribution("early/0000", 0, 0)
     assert has_all(ListedFacts([*known, *new, late]), quorum, enough=quorum.enough)
     assert [each.task.phase for each in quorum_steps(half, [late])] == [0, 1]
+
+
+def test_a_module_without_paths_steps_after_an_alternation_whatever_is_made_again(plan):
+    """Its contributions of the phase before came again, and it stepped before documents were
+    routed: paths were then told to train without shards.
+    """
+    half = with_settings(plan, quorum=0.5, alternations=(1,), path_share=0.25)
+    path = half.arm("modular").paths_in(0)[0]
+    again = [contribution(module, 0, path) for module in GRID.modules_of(path)]
+    at_alternation = [quorum.task for quorum in quorum_steps(half, again) if quorum.task.phase]
+    through = {*GRID.modules_of(half.arm("modular").paths_in(1)[0])}
+    assert {task.module for task in at_alternation} <= through
+    # A refused one comes again only after documents were routed: the step does not wait for it.
+    (idle, *_) = sorted({*GRID.modules_of(path)} - through)
+    known = [stage("route"), *modules(*ALL, phase=0), *modules(*ALL, phase=1)]
+    step = f"outer modular module {idle} phase 1"
+    assert step in names(tasks_after(half, known, [stage("route", 1)]))
 
 
 def test_at_the_end_and_before_an_alternation_a_module_waits_for_all(plan):

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from support import wall_clock
+from support.made_up_facts import facts_of
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control.facts import commit as commit_file
 from dipaco.control.ledger import open_ledger
-from tests.control.conftest import do_one, do_until, everything, facts_of
+from tests.control.conftest import do_one, do_until, everything
 
 pytestmark = pytest.mark.process
 

@@ -4,9 +4,9 @@ import dataclasses
 import json
 
 import pytest
+from support.made_up_facts import stage
 
 from dipaco.control.planning.summaries import Alternated, Prepared, Rerouted, ReroutedEvery, Routed
-from tests.control.conftest import stage
 
 # As ledgers have them, letter by letter.
 SUMMARIES = {

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import msgspec
+from support.made_up_facts import contribution, sampled, trained
 
 from configs import toy
 from dipaco.control.planning.summaries import Prepared, Routed
@@ -17,7 +18,6 @@ from dipaco.control.planning.tasks import (
 )
 from dipaco.observe.fact_events import fact_events
 from dipaco.observe.trackers import numbers_of
-from tests.control.conftest import contribution, sampled, trained
 
 CONFIG = toy.run()
 SHARDS = Routed(documents=[3, 1], domains=[{"law": 1, "code": 2}, {"law": 1}], test=[1, 0])

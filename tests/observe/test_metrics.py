@@ -7,12 +7,13 @@ import threading
 import urllib.request
 
 import pytest
+from support.made_up_facts import contribution, facts_of, trained
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.control.process_id import ProcessId, _began
 from dipaco.errors import CannotListen
-from tests.control.conftest import contribution, facts_of, plan, trained  # noqa: F401
+from tests.control.conftest import plan  # noqa: F401
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 

@@ -70,6 +70,9 @@ WHERE arm = :arm AND (epoch <> :epoch OR until > :now + :grace_seconds);
 -- end_grace: Deletes the graces that are over, and returns their steps.
 DELETE FROM quorums WHERE epoch = :epoch AND until <= :now RETURNING arm, module, phase;
 
+-- in_grace: Lists (arm, module) of every step in its grace.
+SELECT arm, module FROM quorums;
+
 -- steps_in_grace: Lists the steps in their grace, and the seconds left.
 SELECT arm, module, phase, until - :now FROM quorums WHERE epoch = :epoch
 ORDER BY arm, module, phase;

@@ -29,7 +29,11 @@ _patience: contextvars.ContextVar[float | None] = contextvars.ContextVar("patien
 
 
 class ConnectionLost(MachineFault):
-    """The database {place} cannot be reached: {problem}."""
+    """The database {place} cannot be reached: {problem}. Waiting for it."""
+
+
+class TransactionUndone(ConnectionLost):
+    """The database {place} has undone a transaction, which is done again: {problem}."""
 
 
 @contextlib.contextmanager
@@ -66,7 +70,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
             if stopping.is_over() or silent_seconds > (_patience.get() or RETRY_SECONDS):
                 raise DatabaseUnreachable(seconds=silent_seconds, **lost.values) from lost
             if wait_seconds == FIRST_WAIT_SECONDS:
-                logging.getLogger("dipaco").warning("%s Waiting for it.", lost)
+                logging.getLogger("dipaco").warning("%s", lost)
         stopping.note_progress()  # This wait has its own limit.
         time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # not all workers at once
         wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)

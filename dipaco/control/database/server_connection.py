@@ -17,7 +17,7 @@ from typing import Any
 
 from dipaco.control.database.contract import KeyTaken, schema_script
 from dipaco.control.database.location import check_credentials, without_password
-from dipaco.control.database.retry import ConnectionLost
+from dipaco.control.database.retry import ConnectionLost, TransactionUndone
 from dipaco.control.errors import BadDatabaseURL, DatabaseRefuses
 from dipaco.errors import DiskFull, LedgerDamaged, needs_extra
 
@@ -189,6 +189,8 @@ class ServerConnection:
             if self._held is not None:
                 self._held.close()
             raise ConnectionLost(place=self.place, problem=_line(error)) from error
+        except (errors.DeadlockDetected, errors.SerializationFailure) as error:
+            raise TransactionUndone(place=self.place, problem=_line(error)) from error
         except errors.UniqueViolation as error:
             raise KeyTaken(_line(error)) from error
         except (

@@ -19,7 +19,7 @@ MOST_BYTES = 200  # Length of the file's text.
 
 
 class WriteLockHeld(ConnectionLost):
-    """The ledger {place} cannot be written: {problem}."""
+    """The ledger {place} cannot be written: {problem}. Waiting for it."""
 
 
 class WriteLock:

@@ -172,9 +172,11 @@ class Commit:
                 for fact in facts:
                     if not (redone and stands(database, claim.task, fact)):
                         record(database, fact)
+                # Tasks are made due under these locks alone, so that no two commits wait for each
+                # other.
+                database.lock(*lock_subjects(plan, facts))
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
-                database.lock(*lock_subjects(plan, facts))
                 for task, awaited in awaited_steps(plan, facts):
                     add_outer_task(database, task, awaited)
                 for quorum in quorum_steps(plan, facts):

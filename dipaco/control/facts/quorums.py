@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dipaco.control.claims.queue import add_tasks, key_of
 from dipaco.control.database.contract import Database, KeyTaken
 from dipaco.control.database.retry import retried
+from dipaco.control.facts.recording import of_contributions
 from dipaco.control.planning.scheduler import QuorumStep
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import ClaimLost
@@ -76,6 +77,9 @@ class Quorums:
         if not any(database.rows("num_graces_over", **of)[0][0] for of in arms):
             return []
         with database.transaction():
+            # The locks that a contribution's commit takes too. Each changes several rows.
+            rows = database.rows("in_grace")
+            database.lock(*(of_contributions(arm, module) for arm, module in rows))
             for of in arms:
                 database.change("restart_grace", **of)
             tasks = [Task("outer", *row) for row in database.rows("end_grace", epoch=epoch)]

@@ -156,9 +156,9 @@ def _lock_subjects(plan: Plan, fact: Fact) -> tuple[str, ...]:
         # A contribution may be late if there is a quorum. A path's next phase then waits for the
         # path itself as well as for its modules.
         case Contribution() if plan.arm(fact.arm).has_quorum:
-            return (_of_module(fact),)
+            return (of_contributions(fact.arm, fact.module),)
         case ModuleReady() if plan.arm(fact.arm).has_quorum:
-            return (_of_module(fact), of_modules_ready(fact.arm, fact.phase))
+            return (of_contributions(fact.arm, fact.module), of_modules_ready(fact.arm, fact.phase))
         case PathTrained() if plan.arm(fact.arm).has_quorum:
             return (of_modules_ready(fact.arm, fact.phase + 1),)
         case Contribution():
@@ -185,8 +185,9 @@ def of_modules_ready(arm: str, phase: int) -> str:
     return f"ModuleReady {arm} {phase}"
 
 
-def _of_module(fact: Contribution | ModuleReady) -> str:
-    return f"Contribution {fact.arm} {fact.module}"
+def of_contributions(arm: str, module: object) -> str:
+    """The lock subject of counting a module's contributions in an arm with a quorum."""
+    return f"Contribution {arm} {module}"
 
 
 def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:

@@ -114,14 +114,16 @@ def awaited_steps(plan: Plan, facts: Iterable[Fact]) -> list[AwaitedStep]:
 
 def quorum_steps(plan: Plan, facts: Iterable[Fact]) -> list[QuorumStep]:
     """The same for arms with a quorum: the step of the contribution's own phase and, as it may be
-    late, the next one.
+    late, the next one. The step of a phase that begins with an alternation, in which no path goes
+    through the module, waits for the alternation instead.
     """
     return [
-        _quorum_step(plan.arm(fact.arm), fact.module, phase)
+        _quorum_step(arm, fact.module, phase)
         for fact in facts
-        if isinstance(fact, Contribution) and plan.arm(fact.arm).has_quorum
+        if isinstance(fact, Contribution) and (arm := plan.arm(fact.arm)).has_quorum
         for phase in (fact.phase, fact.phase + 1)
-        if phase < plan.arm(fact.arm).phases
+        if phase < arm.phases
+        and (arm.paths_through(fact.module, phase) or phase not in arm.alternations)
     ]
 
 
@@ -203,7 +205,8 @@ def _step_without_paths(
     """
     if arm.paths_through(module, phase):
         return
-    late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
+    may_be_late = arm.has_quorum and phase and not arm.sends_all(phase - 1)
+    late = arm.paths_through(module, phase - 1) if may_be_late else ()
     if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
         yield Task("outer", arm.name, str(module), phase)
 
