@@ -133,7 +133,7 @@ def _override_row(file: Path, name: str, config: RunConfig, overrides: Sequence[
 def _keys_written_twice(file: Path) -> list[str]:
     """Names written twice in one `{...}` of the file: Python keeps the last without a word."""
     twice = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Dict):
             keys = [
                 key.value

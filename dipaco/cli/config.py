@@ -65,7 +65,7 @@ def _list(options: argparse.Namespace) -> int:
     for verb, what, names in (("train", "configs", configs), ("ablate", "sweeps", sweeps)):
         print(f"{what}, for `dipaco {verb} NAME --run DIR`:")
         for name in sorted(names):
-            doc = ast.get_docstring(ast.parse(shipped_files()[name].read_text())) or ""
+            doc = ast.get_docstring(ast.parse(shipped_files()[name].read_bytes())) or ""
             sentence = " ".join(doc.partition("\n\n")[0].split())
             line = f"  {name:<20} {sentence}"
             print(textwrap.fill(line, terminal_width(), subsequent_indent=" " * 23))
@@ -74,7 +74,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _is_sweep(file: Path) -> bool:
     """True if the file has rows (`sweep()`). A config has `run()`."""
-    tops = ast.parse(file.read_text()).body
+    tops = ast.parse(file.read_bytes()).body
     return any(isinstance(each, ast.FunctionDef) and each.name == "sweep" for each in tops)
 
 

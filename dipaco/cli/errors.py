@@ -7,6 +7,10 @@ class FileRefused(DipacoError):
     """{file}: {problem}. Check the name and the permissions."""
 
 
+class NotText(DipacoError):
+    """The argument `{argument}` holds bytes that are not text in this system's encoding, mostly UTF-8. Write it in that encoding; a file or folder of such a name must be renamed."""
+
+
 class ConfigExists(DipacoError):
     """{file} is there already. A copy never overwrites. Give another name, or remove it."""
 

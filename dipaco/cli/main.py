@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import logging
 import os
 import sys
@@ -30,13 +31,14 @@ from dipaco.cli import (
     train,
     upgrade,
 )
-from dipaco.cli.errors import FileRefused
+from dipaco.cli.errors import FileRefused, NotText
 from dipaco.cli.interrupts import (
     EXIT_INTERRUPTED,
     end_at_once_in_imports,
     interrupted_message,
 )
 from dipaco.cli.parser import Parser
+from dipaco.data.document import printable
 from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_package
 
 VERBS = {
@@ -118,12 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
         _show_warnings_as_sentences()
+        _write_any_text()
     if not words:
         parser().print_help(sys.stderr)
         return 2
     if arguments is None:
         end_at_once_in_imports(words)
     try:
+        for word in words:
+            if not _is_text(word):
+                raise NotText(argument=printable(word))
         options = parser().parse_args(words)
         code = VERBS[options.verb].run(options)
         sys.stdout.flush()  # here, so that its errors are handled below
@@ -154,6 +160,18 @@ class _WarningFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _write_any_text() -> None:
+    """A letter that the terminal's encoding has not, as ASCII has no Hebrew, becomes `\\u05d0`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_text(word: str) -> bool:
+    """False for an argument with bytes that are not text, such as a name in Latin-1."""
+    return not any(0xDC80 <= ord(letter) <= 0xDCFF for letter in word)
 
 
 def _show_warnings_as_sentences() -> None:

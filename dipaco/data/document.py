@@ -1,9 +1,11 @@
 """A document, its pieces, and a source: a stream of documents with its licences and notes."""
 
 import dataclasses
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+JOINERS = "\u200c\u200d"  # letters of some languages, and emoji, are joined or kept apart by them
 PIECE = ""  # a value of `group`: each piece of the document is its own group
 
 
@@ -34,6 +36,20 @@ class Source:
     notes: list[str] = dataclasses.field(default_factory=list)  # sentences for a person
 
 
+def printable(name: str) -> str:
+    r"""A name that a terminal, a page and a table show as one piece. What would steer them (line
+    ends, escape sequences, directions of writing) and bytes that are not UTF-8 become `\x1b`.
+    """
+    if name.isprintable():
+        return name
+    return "".join(
+        letter
+        if letter.isprintable() or letter in JOINERS or unicodedata.category(letter) == "Zs"
+        else letter.encode("unicode_escape").decode()
+        for letter in name
+    )
+
+
 @dataclasses.dataclass(kw_only=True)
 class BadRows:
     """The rows of a source that cannot be read: refused, or left out and counted. Of `text:`, files
@@ -47,7 +63,7 @@ class BadRows:
 
     def add(self, file: object, place: object, problem: object) -> None:
         self.count += 1
-        self.first = self.first or f"{file}, {place}: {problem}"
+        self.first = self.first or printable(f"{file}, {place}: {problem}")
 
     def plus(self, other: "BadRows") -> "BadRows":
         return BadRows(

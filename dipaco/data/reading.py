@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from dipaco.data.config import DataConfig
-from dipaco.data.document import PIECE, BadRows, Document, Source, cut_text
+from dipaco.data.document import PIECE, BadRows, Document, Source, cut_text, printable
 from dipaco.data.errors import TooManyDomains
 from dipaco.data.slices import SourcePart
 from dipaco.data.sources import open_source
@@ -60,7 +60,7 @@ class SourceFacts(msgspec.Struct):
         self.licences |= other.licences
         self.left_out |= other.left_out
         self.bytes_over = dict(Counter(self.bytes_over) + Counter(other.bytes_over))
-        self.notes += other.notes
+        self.notes += map(printable, other.notes)
         for url, bad_rows in other.bad_rows.items():
             self.bad_rows[url] = self.bad_rows.get(url, BadRows()).plus(bad_rows)
 
@@ -147,7 +147,8 @@ class _Reader:
         self._bounds.append(NO_BOUND if bound is None else bound)
 
     def _read_document(self, document: Document, bound: int | None) -> None:
-        domain = self._domain_numbers.setdefault(document.domain, len(self._domain_bytes))
+        name = printable(document.domain)
+        domain = self._domain_numbers.setdefault(name, len(self._domain_bytes))
         if domain == len(self._domain_bytes):
             check_domains(domain + 1)
             self._domain_bytes.append(0)
@@ -159,7 +160,7 @@ class _Reader:
             if bound is not None and self._domain_bytes[domain] >= bound:
                 rest = len("".join(pieces[number:]).encode())
                 over = self._facts.bytes_over
-                over[document.domain] = over.get(document.domain, 0) + rest
+                over[name] = over.get(name, 0) + rest
                 break
             data = text.encode()
             text_hash = xxhash.xxh3_64_intdigest(data)

@@ -5,6 +5,7 @@ of its memory. The visible devices are found without JAX, which would take them 
 """
 
 import importlib.util
+import itertools
 import math
 import os
 import pkgutil
@@ -52,15 +53,26 @@ def visible_devices(
     if is_told_to_use_cpu(environment):
         return VisibleDevices("cpu", ())
     gpus = len(list(dev.glob("nvidia[0-9]*")))
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if gpus and chosen not in ("", "-1"):
-        return VisibleDevices("gpu", tuple(chosen.split(",") if chosen else map(str, range(gpus))))
+    if ids := _visible_gpus(environment.get("CUDA_VISIBLE_DEVICES"), gpus):
+        return VisibleDevices("gpu", ids)
     tpus = [*dev.glob("accel[0-9]*"), *dev.glob("vfio/[0-9]*")]
     if tpus:
         chosen = environment.get("TPU_VISIBLE_CHIPS")
         ids = chosen.split(",") if chosen else map(str, range(len(tpus)))
         return VisibleDevices("tpu", tuple(ids))
     return VisibleDevices("cpu", ())
+
+
+def _visible_gpus(chosen: str | None, gpus: int) -> tuple[str, ...]:
+    """The GPUs that CUDA shows: those named before the first that is none, such as -1."""
+    if chosen is None:
+        return tuple(map(str, range(gpus)))
+    names = map(str.strip, chosen.split(",") if gpus else ())
+    return tuple(
+        itertools.takewhile(
+            lambda name: name.startswith(("GPU-", "MIG-")) or name in map(str, range(gpus)), names
+        )
+    )
 
 
 def is_told_to_use_cpu(environment: Mapping[str, str] = os.environ) -> bool:

@@ -1,14 +1,18 @@
 """The command line as a whole: help, settings, bad numbers, and output that cannot be written."""
 
 import argparse
+import io
+import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dipaco.caches import cache_folder
 from dipaco.cli.errors import OutputNotLocal
-from dipaco.cli.main import main, parser
+from dipaco.cli.main import _write_any_text, main, parser
 from dipaco.cli.roles import EXECUTOR, WORKER
 from tests.cli.conftest import as_json
 
@@ -159,3 +163,26 @@ def test_output_that_cannot_be_written_makes_no_traceback(config_file, output, c
     assert "Traceback" not in ended.stderr
     assert "Exception ignored" not in ended.stderr
     assert said in ended.stderr
+
+
+def test_an_argument_that_is_no_text_is_a_sentence(here):
+    ended = here("status", "--run", os.fsdecode(b"caf\xe9"))
+    assert ended.code == 2
+    assert r"NotText: The argument `caf\udce9` holds bytes that are not text" in ended.err
+
+
+def test_a_terminal_that_lacks_letters_gets_their_numbers(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    _write_any_text()
+    print("\u05d0 a")
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue() == b"\\u05d0 a\n"
+
+
+def test_a_user_without_a_home_has_a_cache_for_the_process(monkeypatch):
+    for name in ("HOME", "DIPACO_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    folder = cache_folder()
+    assert folder == cache_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,27 @@ def test_bad_rows_of_all_slices_are_counted_together(tmp_path, count):
     file.write_text("{broken\n" * 100)
     with pytest.raises(NoGoodRow, match=f"None of the 100 rows of `{url}` can be read"):
         prepare(config, tmp_path / "none")
+
+
+def test_names_that_would_steer_a_terminal_are_written_out(tmp_path):
+    kept = ["x|y", "\u0645\u06cc\u200c\u062e", "家\u3000b", "👩\u200d💻"]
+    names = ["a\nb", "\x1b[2Jc", "a\u202eb", *kept, "\x9b"]
+    shown = [r"a\nb", r"\x1b[2Jc", r"a\u202eb", *kept, r"\x9b"]
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps({"text": n, "domain": n}) + "\n" for n in names))
+    latin = Path(os.fsdecode(os.fsencode(tmp_path) + b"/text/caf\xe9"))
+    latin.mkdir(parents=True)
+    (latin / "a.txt").write_text("some text")
+    (latin / "b.txt").write_bytes(b"")
+    (latin / "c.txt").write_bytes(b"\xff")
+    sources = (f"jsonl:{file}", f"text:{tmp_path}/text")
+    config = DataConfig(sources=sources, bad_rows="skip")
+    slices, _ = cut_into_slices(config, 1)
+    facts = read_slice(config, slices[0], tmp_path / "texts", lambda _: None).facts
+    assert facts.domain_names == [*shown, r"caf\udce9"]
+    assert [note[-18:] for note in facts.notes] == [r"/caf\udce9/b.txt`."]
+    first = facts.bad_rows[sources[1]].first
+    assert first.endswith(r"caf\udce9/c.txt, byte 0: 0xff (invalid start byte)")
 
 
 def test_more_domains_than_results_can_be_counted_for_are_refused(tmp_path, monkeypatch):

@@ -41,7 +41,11 @@ def test_visible_gpus_are_those_of_the_machine_that_the_environment_does_not_hid
     gpus = dev("nvidiactl", "nvidia-uvm", "nvidia3", "nvidia4", "nvidia10")
     assert visible_devices({}, gpus) == VisibleDevices("gpu", ("0", "1", "2"))
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "1,2"}, gpus).ids == ("1", "2")
-    for none in ("", "-1"):
+    for first in ("0,-1,1", "0,3", " 0,NoDevFiles,1", "0,", "0,,1", "0,01"):
+        assert visible_devices({"CUDA_VISIBLE_DEVICES": first}, gpus).ids == ("0",)
+    named = "GPU-8932f937-d72c,MIG-1"
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": named}, gpus).ids == tuple(named.split(","))
+    for none in ("", "-1", "-1,0", "NoDevFiles", "none", "3"):
         assert visible_devices({"CUDA_VISIBLE_DEVICES": none}, gpus).kind == "cpu"
     assert visible_devices({"JAX_PLATFORMS": "cpu"}, gpus).kind == "cpu"
 

@@ -11,7 +11,7 @@ from dipaco.routing.config import RoutingConfig
 from dipaco.runs.forecast.forecast import forecast
 from dipaco.runs.forecast.traffic import base_bytes
 from dipaco.runs.reading.progress import costs_of_start
-from dipaco.runs.reading.report import files_of, make_report, renewed_report
+from dipaco.runs.reading.report import _largest, files_of, make_report, renewed_report
 from dipaco.runs.reading.routing_notes import note_on_routing
 from dipaco.workers.tasks.report import write_report
 from tests.support.tiny_run import TOY
@@ -115,3 +115,7 @@ def test_a_picture_that_fails_takes_nothing_else_away(begin, monkeypatch):
     renewed_report(run)
     assert files["png"].exists()
     assert "could not" not in files["md"].read_text()
+
+
+def test_names_of_domains_are_text_in_markdown():
+    assert _largest({"a|b": 3, "<b>[x](y)`": 1}) == r"a\|b 75%, \<b\>\[x\](y)\` 25%"

@@ -1,6 +1,7 @@
 """The report of a finished run, from its facts alone: a table, curves, notes and a picture."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -389,4 +390,6 @@ def _markdown(run: Run, report: Report) -> str:
 def _largest(domains: dict[str, int], count: int = 4) -> str:
     total = sum(domains.values())
     largest = sorted(domains.items(), key=lambda item: -item[1])[:count]
-    return ", ".join(f"{name} {number / total:.0%}" for name, number in largest)
+    # As text: a name may hold what Markdown and HTML take for more.
+    names = {name: re.sub(r"([\\`*|<>\[\]])", r"\\\1", name) for name, _ in largest}
+    return ", ".join(f"{names[name]} {number / total:.0%}" for name, number in largest)
