@@ -168,6 +168,12 @@ def without_notes(folder: Path) -> dict:
     return report(folder) | {"notes": []}
 
 
+def notes_of_start(run) -> list[str]:
+    """What the run says of its start, without what it says of its text."""
+    notes = run.stage("prepare").summary["notes"]
+    return [note for note in notes if note not in run.corpus.manifest.notes]
+
+
 def test_a_run_from_the_base_model_of_another_is_that_run_again(dipaco, tiny, tmp_path):
     new = tmp_path / "new"
     command = ["train", tiny.config, "--run", new, "--from", f"{tiny.folder}@base"]
@@ -178,7 +184,7 @@ def test_a_run_from_the_base_model_of_another_is_that_run_again(dipaco, tiny, tm
     assert without_notes(new) == without_notes(tiny.folder)  # the base model's costs included
     with reading(new) as run:
         assert run.ledger.progress.training_totals("base").tokens == 0
-        (note,) = run.stage("prepare").summary["notes"]
+        (note,) = notes_of_start(run)
     assert note.startswith(f"From {tiny.folder}@base: text, tokenizer, base model and router.")
     tokens = "tokens_00000.arrayrecord"
     assert (new / "corpus" / tokens).samefile(tiny.folder / "corpus" / tokens)
@@ -211,7 +217,7 @@ def test_any_topology_starts_from_the_base_model_of_another_run(
             assert trees.digest(run.parameters(MODULAR, module, 0)) == trees.digest(parts)
         assert run.corpus.digest == opened.corpus.digest
         assert (run.stage("route").artifacts["router"] == router) == is_carried
-        (note,) = run.stage("prepare").summary["notes"]
+        (note,) = notes_of_start(run)
         assert ("the router is fitted here" in note) != is_carried
         assert len(run.stage("route").summary["documents"]) == run.config.num_paths
 
@@ -230,7 +236,7 @@ def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp
     assert first == {m: early if m.startswith("early") else late for m in first}
     with reading(tmp_path / "new") as new:
         assert new.corpus.edges.tokens == opened.corpus.edges.tokens
-        assert new.stage("prepare").summary["notes"] == []
+        assert notes_of_start(new) == []
 
 
 @pytest.mark.slow
@@ -245,7 +251,7 @@ def test_the_start_says_whether_texts_had_an_end_there(dipaco, tiny, opened, tmp
     assert ended.fired, ended.err
     with reading(without) as new:
         assert new.corpus.edges.tokens == (None, None)
-        (note,) = new.stage("prepare").summary["notes"]
+        (note,) = notes_of_start(new)
         assert note.startswith(f"Texts of {tiny.folder}@1 ended with `<|endoftext|>`. Here they")
         assert note in ended.err
     assert dipaco("train", tiny.config, "--run", without).code == 2  # other settings
@@ -257,7 +263,7 @@ def test_the_start_says_whether_texts_had_an_end_there(dipaco, tiny, opened, tmp
     assert ended.fired, ended.err
     with reading(again) as new:
         assert new.corpus.edges.tokens == opened.corpus.edges.tokens
-        (note,) = new.stage("prepare").summary["notes"]
+        (note,) = notes_of_start(new)
         assert note.startswith(f"The model of {without}@1 never saw the end of a text.")
     generated = dipaco(
         *["generate", "--run", without, "--prompt", "x", "--max-tokens", 60, "--temperature", 2]

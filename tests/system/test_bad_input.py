@@ -76,7 +76,7 @@ DOCUMENTS = {
     "BinaryText": ({"a": words(200).encode(), "b": b"text \xff\xfe\x00"}, (), "Convert or remove"),
     "EmptyShard": (
         {f"{i}": words(60, f"w{i}").encode() for i in range(30)},
-        ("data.router_fraction=0.5", "data.held_fraction=0.42", *SHARDS),
+        ("data.router_fraction=0.5", "data.held_fraction=0.21", *SHARDS),
         "Use fewer paths, more text",
     ),
 }
