@@ -61,6 +61,20 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
     assert paths("ben", is_patient=True) == [0, 1, 2, 3]
 
 
+def test_a_silent_home_keeps_no_path(ledger, paths):
+    """Its process may be frozen, or cut off, for as long as a person needs to see that."""
+    settle(ledger, "modular", 0, "ana")
+    assert paths("ben", is_patient=True) == [1, 2, 3]
+    ledger.reaper._mark_silent({"ana": heartbeats_of(ledger, "ana")})
+    assert paths("ben", is_patient=True) == [0, 1, 2, 3]
+    ledger.members.heartbeat("ana", "ana")
+    assert paths("ben", is_patient=True) == [1, 2, 3], "it is back"
+
+
+def heartbeats_of(ledger, name):
+    return next(member.heartbeats for member in ledger.members.list() if member.name == name)
+
+
 def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_tasks(ledger, paths):
     settle(ledger, "modular", 2, "ben")
     first = ledger.queue.claim("ben", own=[("modular", 2)])
@@ -104,6 +118,18 @@ def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_
     assert not has_others("ben", is_patient=True)
     ledger.queue.give_back(held)
     assert not has_others("ben")
+
+
+def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_of_volunteers(ledger, paths):
+    """It may not claim that one: it gave its path back, and took it again, without end."""
+    for path in range(3):
+        assert ledger.queue.claim("ana", ["train"]).task.path == path
+    ledger.swarms.put_backbone("cem", "modular", 3, "there:1")
+    ledger.members.join("cem", **HERE, process_id="cem")
+    assert ledger.queue.claim("ben", ["train"]) is None
+    assert not ledger.queue.has_others("ben", ["train"], factor=None)
+    ledger.members.leave("cem", "cem")
+    assert ledger.queue.has_others("ben", ["train"], factor=None)
 
 
 def test_a_task_that_went_wrong_at_its_home_may_be_tried_by_others(ledger, paths, monkeypatch):

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from support.made_up_facts import facts_of
+from support.made_up_facts import facts_of, receipt
 from support.servers import fresh_schemas
 
 from dipaco.control.database.postgresql import PostgreSQL
 from dipaco.control.database.retry import with_retry
 from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.facts.commit import Commit
+from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.facts.quorums import Quorums
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
@@ -231,6 +232,35 @@ def test_objects_are_deleted_or_the_run_goes_back_and_not_both(finished, place, 
     else:
         _, names = at_once(finished, place, go_back, begin_deleting)
         assert names == [], "they are needed again"
+
+
+@pytest.mark.parametrize("first_to_come", ["who looks", "its last module"])
+def test_a_path_that_looks_for_its_modules_as_the_last_one_comes_goes_on(
+    ledger, plan, place, first_to_come
+):
+    """Neither saw the other without a lock, and the path waited for ever."""
+    arm = dataclasses.replace(plan.arm("modular"), delay=1)
+    plan = dataclasses.replace(plan, arms=(arm,))
+    ahead, steps = {}, []
+    while (claim := ledger.queue.claim("w")) is not None:
+        if (claim.task.arm, claim.task.kind, claim.task.phase) == ("modular", "train", 1):
+            ahead[claim.task.path] = claim
+        elif claim.task.kind == "outer":
+            steps.append(claim)
+        else:
+            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    for step in steps[1:]:
+        ledger.commit.finish(plan, step, facts_of(plan, step.task))
+    saved = PartialSnapshot(receipt("partial"), 11, "rows", (), 1.0)
+    needed = arm.topology.modules_of(0)
+    both = [
+        lambda at: at.commit.release_with_snapshot(ahead[0], saved, needed),
+        lambda at: at.commit.finish(plan, steps[0], facts_of(plan, steps[0].task)),
+    ]
+    at_once(ledger, place, *(both if first_to_come == "who looks" else reversed(both)))
+    claim = ledger.queue.claim("w", ["train"])
+    assert claim is not None
+    assert claim.task == ahead[0].task
 
 
 def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second):

@@ -359,4 +359,32 @@ MUTANTS = (
         breaks="a process that is suspended inside a transaction loses it, and its locks",
         tests=(f"{LINKS}::test_nor_is_that_of_a_process_that_is_suspended_inside_one",),
     ),
+    Mutant(
+        name="looks-for-modules-without-a-lock",
+        file="dipaco/control/facts/commit.py",
+        old="                self._database.lock(of_modules_ready(arm, phase))\n",
+        new="                pass\n",
+        breaks="a path that waits for its modules goes on when the last one comes: else it never does",
+        tests=(
+            f"{TOGETHER}::test_a_path_that_looks_for_its_modules_as_the_last_one_comes_goes_on",
+        ),
+    ),
+    Mutant(
+        name="grace-ends-without-locks",
+        file="dipaco/control/facts/quorums.py",
+        old="            database.lock(*(of_contributions(arm, module) for arm, module in rows))\n",
+        new="",
+        breaks="the end of a grace and the contributions that it waited for never deadlock",
+        tests=(
+            f"{TOGETHER}::test_the_end_of_a_grace_and_the_contributions_it_waited_for_take_their_locks_in_one_order",
+        ),
+    ),
+    Mutant(
+        name="silent-home-keeps-its-paths",
+        file=QUERIES,
+        old="    AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0\n",
+        new="    AND w.name <> :worker AND w.state = 'here'\n",
+        breaks="a path of a worker that is silent goes on elsewhere",
+        tests=("tests/control/test_assigned_workers.py::test_a_silent_home_keeps_no_path",),
+    ),
 )

@@ -132,8 +132,7 @@ class Queue:
         of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is late.
         """
         of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)} | _left(left)
-        of["worker"] = worker
-        if self._database.one("has_others", **of) is not None:
+        if self._database.one("has_others", worker=worker, own="", **of) is not None:
             return True
         return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
 

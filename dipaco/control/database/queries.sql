@@ -254,11 +254,10 @@ SELECT 1 FROM tasks WHERE kind = :kind AND arm = :arm AND subject = :subject AND
   AND state NOT IN ('done', 'aside') LIMIT 1;
 
 -- has_others: Returns a row if a worker that waits with a claimed task has something else to do: a
--- ready task of some kinds (a JSON array) that is not left to its worker, or a failed one that may
--- hold up the run.
+-- ready task that it may claim, or a failed one that may hold up the run.
 SELECT 1 WHERE
-     EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
-       AND [[is_not_left_to_its_worker]])
+     EXISTS (SELECT 1 FROM tasks
+             WHERE state = 'ready' AND [[is_claimable]] AND [[is_not_left_to_its_worker]])
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 
 -- lock_task: Locks a claimed task. Returns no row if another worker holds the lock.
