@@ -364,7 +364,7 @@ MUTANTS = (
         file="dipaco/control/facts/commit.py",
         old="                self._database.lock(of_modules_ready(arm, phase))\n",
         new="                pass\n",
-        breaks="a path that waits for its modules goes on when the last one comes: else it never does",
+        breaks="a path that waits for its modules goes on when the last one comes",
         tests=(
             f"{TOGETHER}::test_a_path_that_looks_for_its_modules_as_the_last_one_comes_goes_on",
         ),
