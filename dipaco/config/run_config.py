@@ -19,7 +19,7 @@ from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import BASE, Plan, one_model, one_path
 from dipaco.settings import Count, check_values
 from dipaco.store.retention import RetentionSettings
-from dipaco.topology import Topology
+from dipaco.topology import SHARED, Topology
 
 MODULAR = "modular"
 Baseline = Literal["dense", "data_parallel", "dense_equal_tokens"]
@@ -83,6 +83,18 @@ class RunConfig:
     @property
     def num_paths(self) -> int:
         return self.topology.num_paths
+
+    @property
+    def shares_all(self) -> bool:
+        """True if the paths share all parts."""
+        return all(level.experts == SHARED for level in self.topology.levels if level.parts)
+
+    @property
+    def is_one_model(self) -> bool:
+        """True if all paths have the same parameters. With early stopping they have not: each is
+        released as of its best phase.
+        """
+        return self.num_paths == 1 or (self.shares_all and not self.inner.hold_out)
 
     @property
     def corpus(self) -> CorpusConfig:
@@ -336,10 +348,10 @@ def _check_paths(config: RunConfig) -> None:
             problem=f"`routing.alternations` are {routing.alternations}, and there are "
             f"{config.phases} phases"
         )
-    if routing.alternations and num_paths == 1:
+    if routing.alternations and config.is_one_model:
         raise SettingsDisagree(
-            problem="`routing.alternations` are set, and the topology has one path: there is "
-            "nothing to route"
+            problem="`routing.alternations` are set, and all paths are one model: each document "
+            "is as likely under every path, so there is nothing to route it by"
         )
     if config.reroute.every and (num_paths == 1 or not config.evaluation.best_path):
         raise SettingsDisagree(

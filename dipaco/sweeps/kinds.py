@@ -5,7 +5,6 @@ import dataclasses
 from dipaco.config import DATA_PARALLEL, DENSE, MODULAR, RunConfig
 from dipaco.data.config import OF_SPEED, DataConfig
 from dipaco.evaluation.style import DILOCO
-from dipaco.topology import SHARED
 
 ROW_SETTINGS = (
     "name",
@@ -32,25 +31,12 @@ def kind_of(name: str, config: RunConfig) -> str:
         return DENSE
     if is_diloco(config):
         return DILOCO
-    return DATA_PARALLEL if shares_all(config) else MODULAR
+    return DATA_PARALLEL if config.shares_all else MODULAR
 
 
 def is_diloco(config: RunConfig) -> bool:
     """True if several paths share every part, and are averaged at outer steps."""
-    return config.num_paths > 1 and shares_all(config) and not config.outer.synchronous
-
-
-def is_one_model(config: RunConfig) -> bool:
-    """True if all paths have the same parameters. With early stopping they have not: each is
-    released as of its best phase.
-    """
-    return config.num_paths == 1 or (shares_all(config) and not config.inner.hold_out)
-
-
-def shares_all(config: RunConfig) -> bool:
-    """True if the paths share all parts."""
-    owning = [level for level in config.topology.levels if level.parts]
-    return all(level.experts == SHARED for level in owning)
+    return config.num_paths > 1 and config.shares_all and not config.outer.synchronous
 
 
 def but_for_speed(config: RunConfig) -> RunConfig:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import ReportRow
 from dipaco.sweeps.bootstrap import Drawn
-from dipaco.sweeps.kinds import is_one_model
 from dipaco.sweeps.shared_base import corpus_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
@@ -95,7 +94,7 @@ def named_rows(
             text = {"corpus": corpus_digest(trial.config), "length": trial.config.data.length}
             for result in results[trial]:
                 name = name_of(row, result.name)
-                if result.variant and result.arm == MODULAR and is_one_model(trial.config):
+                if result.variant and result.arm == MODULAR and trial.config.is_one_model:
                     continue  # however a document is routed, the same parameters predict it
                 origin = origins.get(trial, {}).get(result.arm, Origin())
                 on = ScoredOn(

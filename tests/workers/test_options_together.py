@@ -55,6 +55,7 @@ REFUSED = (
     ("modules", "one_path", "router", (1, 3)),
     ("modules", "one_path", "rule", (2,)),
     ("modules", "one_path", "alternations", "*"),
+    ("modules", "diloco", "alternations", "*"),
     ("modules", "one_path", "overlap", "*"),
     ("own_rule", "router", "router", (2, 3)),
     ("own_rule", "path loss", "loss_chunks", "*"),
