@@ -70,6 +70,7 @@ OPTIONS = (
 RARE = "outer.synchronous=true"  # refused beside most others
 OF_AN_ARM = ("pretrain", "train", "outer", "label", "check", "score", "evaluate", "sample")
 WORKERS = 6
+HUNG_SECONDS = 1e6  # without progress: more than any task is given
 MOST_MOVES = 20_000  # a run has some hundred tasks
 # What becomes of a claim, and how often. Whatever is left over: its task is finished.
 ENDS = {"given back": 0.04, "saved": 0.06, "dead": 0.04, "hung": 0.06, "lost object": 0.03}
@@ -262,10 +263,12 @@ class Players:
                 ledger.redos.redo(claim, cause, "an input", "it is missing")
             except RecoveryFailed:
                 ledger.queue.give_back(claim)
+        elif how == "hung":  # It lives, and renews its lease.
+            ledger.queue.renew(claim, stalled_seconds=HUNG_SECONDS)
+            ledger.reaper.reap("another")
+            self._stale.append(claim)
         else:
             ledger.queue.give_back_of(name)
-            if how == "hung":
-                self._stale.append(claim)
         if self._stale and self._dice.random() < 0.3:
             self._come_back(self._stale.pop(self._dice.randrange(len(self._stale))))
 
