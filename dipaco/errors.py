@@ -33,11 +33,9 @@ FILE_ERRNOS = frozenset(
 
 
 # Names under which packages are imported that are not in `serving/requirements.txt`.
-NOT_FOR_SERVING = frozenset(
-    {"array_record", "grain", "matplotlib", "orbax", "pyarrow", "scipy", "yaml"}
-)
+NOT_FOR_SERVING = frozenset({"array_record", "grain", "matplotlib", "orbax", "pyarrow", "scipy"})
 # Names of what the extra `train` brings.
-OF_TRAINING = NOT_FOR_SERVING | {"tensorstore", "tokenizers"}
+OF_TRAINING = NOT_FOR_SERVING | {"tensorstore", "tokenizers", "yaml"}
 
 
 class DipacoError(Exception):

@@ -14,12 +14,16 @@ import pytest
 import yaml
 
 from dipaco.errors import NOT_NOW, MachineFault, RunOfOtherVersion
+from dipaco.overrides import load_config
+from dipaco.serving.upstreams import read_targets
+from dipaco.topology.cells import paths_in
 from dipaco.workers.errors import TaskFailed
 from tests.test_pages import commands_of, strict_parser
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "configs" / "examples"
 JOB = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+CELLS = list(yaml.safe_load_all((EXAMPLES / "cells.yaml").read_text()))
 SLURM = (EXAMPLES / "slurm.sh").read_text()
 CONTAINER = (EXAMPLES / "Containerfile").read_text()
 
@@ -136,5 +140,47 @@ def test_the_container_file_installs_the_wheel_with_extras_that_there_are():
     assert project["requires-python"] == f">={python}"
     (program,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]$', CONTAINER, re.MULTILINE)
     assert program in project["scripts"]
-    tags = re.findall(r"dipaco:(\d[\d.]*)", CONTAINER + str(JOB))
+    tags = re.findall(r"dipaco:(\d[\d.]*)", CONTAINER + str(JOB) + str(CELLS))
     assert set(tags) == {project["version"]}
+
+
+def test_the_manifest_of_cells_serves_every_path_and_scales_by_what_waits(tmp_path):
+    parts = {(each["kind"], each["metadata"]["name"]): each for each in CELLS}
+    run = load_config(ROOT / "configs" / "quickstart.py")
+    (cells_file,) = parts["ConfigMap", "cells"]["data"].values()
+    (tmp_path / "cells.yaml").write_text(cells_file)
+    targets = read_targets(tmp_path / "cells.yaml", run.name, run.num_paths)
+    urls = {path: target.server.url for path, (target,) in targets.items()}
+    for kind, name in parts:
+        if kind != "Deployment":
+            continue
+        spec = parts[kind, name]["spec"]
+        pod = spec["template"]
+        assert spec["selector"]["matchLabels"] == pod["metadata"]["labels"] == {"app": name}
+        assert parts["Service", name]["spec"]["selector"] == {"app": name}
+        (container,) = pod["spec"]["containers"]
+        options = strict_parser().parse_args(container["args"])
+        assert (options.host, container["ports"]) == ("0.0.0.0", [{"containerPort": 8000}])
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert pod["spec"]["terminationGracePeriodSeconds"] > options.drain_seconds
+        if name == "router":
+            (mount,) = container["volumeMounts"]
+            assert str(options.upstream) == f"{mount['mountPath']}/cells.yaml"
+            continue
+        held = [path for path, url in urls.items() if url == f"http://{name}:8000"]
+        assert list(paths_in(options.paths)) == held
+        scaled = parts["HorizontalPodAutoscaler", name]["spec"]
+        assert scaled["scaleTargetRef"]["name"] == name
+        (metric,) = scaled["metrics"]
+        assert metric["pods"]["metric"]["name"] == "vllm_num_requests_waiting"
+
+
+def test_a_cell_on_ray_serve_is_an_application_of_its_run(monkeypatch):
+    pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import ray_cell
+
+    app = ray_cell.cell({"run": "s3://bucket/run", "paths": "0-1", "gpus": "0"})
+    (deployment,) = [app._bound_deployment]
+    assert deployment.ray_actor_options == {"num_gpus": 0.0, "num_cpus": 1}
+    assert deployment.max_ongoing_requests == 320

@@ -40,7 +40,7 @@ STOREYS = (
     {"runs"},
     {"workers", "serving", "swarm"},
     {"launch", "dashboard"},
-    {"sweeps", "serving_cluster", "library"},
+    {"sweeps", "library"},
     {"cli"},
 )
 STOREY_OF = {room: number for number, rooms in enumerate(STOREYS) for room in rooms}
@@ -56,7 +56,7 @@ HOMES = {  # library: the only places that may import it
     "psycopg": {"control"},
     "tensorstore": {"store"},
     "matplotlib": {"evaluation", "sweeps"},
-    "ray": {"launch", "serving_cluster"},
+    "ray": {"launch"},
     "hivemind": {"swarm"},
     "cryptography": {"swarm"},
     "torch": set(),

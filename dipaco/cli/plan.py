@@ -4,11 +4,15 @@ of the bucket, operations, hours, and the gain of other codecs or longer phases.
   dipaco plan configs/quickstart.py
   dipaco plan configs/quickstart.py --workers 4 --mbit 20 --set outer.codec=int8
   dipaco plan configs/paper_16x16.py --step-seconds 1.4       the step of your accelerator
+  dipaco plan configs/paper_16x16.py --serve 16               the paths of 16 cells that serve it
 
 A few inner steps are taken on this machine to time one, unless `--step-seconds` gives the time or a
 step is too large to be tried. Bytes are for a run in a bucket, with each path on one machine and
 modules stepped on any machine. Hours follow from bytes by the formula that is printed. Lock-step is
 as many machines that average gradients at every step.
+
+With `--serve` only a file for `dipaco serve --upstream` is printed: cells whose paths share their
+modules. Put the addresses of the cells in it.
 """
 
 import argparse
@@ -59,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="an executor beside the bucket steps the modules, and these machines do not",
     )
+    parser.add_argument(
+        "--serve", type=int, metavar="N", help="divide the paths among N cells, for a router"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_set(parser)
 
@@ -72,6 +79,11 @@ def run(options: argparse.Namespace) -> int:
     check_between("--mbit", options.mbit, LEAST_MEGABITS, MOST_MEGABITS)
     check_between("--store-mbit", options.store_mbit, LEAST_MEGABITS, MOST_MEGABITS)
     check_between("--step-seconds", options.step_seconds, LEAST_STEP_SECONDS, DAY_SECONDS)
+
+    if options.serve is not None:
+        check_count("--serve", options.serve, 1, config.topology.num_paths)
+        print("\n".join(_cell_lines(config, options.serve, is_json=options.json)))
+        return 0
 
     from dipaco.runs.forecast.forecast import forecast
 
@@ -89,6 +101,29 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(found, source)))
     return 0
+
+
+def _cell_lines(config: "RunConfig", number: int, *, is_json: bool) -> Iterator[str]:
+    """A file of upstreams: for each cell its paths, and a comment on its modules."""
+    from dipaco.model.config import part_parameters
+    from dipaco.plural import counted
+    from dipaco.topology.cells import cells, listed
+
+    topology, sizes = config.topology, part_parameters(config.model)
+    divided = cells(topology, number, sizes)
+    if is_json:
+        yield json.dumps(
+            {listed(paths): {"url": f"http://cell-{n}:8000"} for n, paths in enumerate(divided)}
+        )
+        return
+    yield f"# {config.name}: {counted(topology.num_paths, 'path')} in {counted(number, 'cell')}."
+    for n, paths in enumerate(divided):
+        held = {module for path in paths for module in topology.modules_of(path)}
+        parameters = sum(sizes[part] for module in held for part in topology.parts_of(module))
+        yield (
+            f'"{listed(paths)}": {{url: "http://cell-{n}:8000"}}  # {counted(len(paths), "path")}, '
+            f"{len(held)} of {counted(len(topology.modules), 'module')}, {parameters:,} parameters"
+        )
 
 
 def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | None, str]:

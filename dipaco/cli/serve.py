@@ -9,15 +9,17 @@ first needed. A run that is still training is followed: requests finish on the r
 in, the next get the newer one. SIGTERM or Ctrl-C finishes running requests. Needs the extra
 `serve`.
 
-  dipaco serve --run s3://BUCKET/big --engine ray --address HOST:6379 --replicas 1..8
-      the same server in front of replicas on a Ray cluster (extra `ray`): a request goes to the
-      replica that holds its path, under load to a second one; replicas scale with the load
+  dipaco serve --run s3://BUCKET/big --paths 0-1,16-17
+      a cell: these paths only, for requests that name one as the model (`big/path_0016`)
+  dipaco serve --run s3://BUCKET/big --upstream cells.yaml
+      a router before cells, or before any OpenAI-compatible servers: it chooses the path of a
+      request and sends it on, to another server if one is lost before it answers. The file, YAML
+      or JSON, has the servers of each path: `0-1,16-17: {url: "http://cell-0:8000"}`
 """
 
 import argparse
+import asyncio
 import functools
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,6 @@ from dipaco.cli.options import (
     add_release,
     add_rule,
     check_between,
-    check_memory_fraction,
     find_release,
     option_of,
     read_keys,
@@ -35,8 +36,11 @@ from dipaco.cli.options import (
 from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dipaco.runs.run import Run
     from dipaco.serving.engine import EngineSpec, ServingEngine
-    from dipaco.serving_cluster.ray_replicas import ReplicaRange
+    from dipaco.serving.upstreams import Upstreams
 
 HELP = "serve a run over HTTP"
 
@@ -96,19 +100,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     many = parser.add_argument_group("on many machines")
-    many.add_argument("--engine", choices=("local", "ray"), default="local", help="default: local")
-    many.add_argument("--address", metavar="A", help="address of the Ray cluster (this machine's)")
     many.add_argument(
-        "--replicas",
-        metavar="MIN..MAX",
-        help="number of replicas, each with its own `--rows` and `--path-bytes` (1..8)",
+        "--paths", metavar="LIST", help="a cell: serve these paths only, such as 0-1,16-17"
     )
-    many.add_argument("--cpus-per-replica", type=int, metavar="C", help="reserved by Ray (1)")
     many.add_argument(
-        "--memory-fraction",
-        type=float,
-        metavar="F",
-        help="share of a GPU for each replica (a GPU each)",
+        "--upstream",
+        type=Path,
+        metavar="FILE",
+        help="a router: send requests on to the servers that FILE has for each path",
     )
 
 
@@ -127,7 +126,12 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.http.connection_limit import max_connections, raise_file_limit
 
     counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections", "devices")
-    _at_least_one(options, *counts, "reroute_every", "cpus_per_replica")
+    _at_least_one(options, *counts, "reroute_every")
+    if options.upstream is not None:
+        local = ("paths", "devices", "path_bytes", "rows_per_path", "rows_per_client")
+        _without(options, "upstream", *local, "reroute_every")
+    if options.paths is not None:
+        _without(options, "paths", "devices", "rule", "reroute_every")
     check_between("--port", options.port, 0, LAST_PORT)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
     raise_file_limit()
@@ -135,12 +139,13 @@ def run(options: argparse.Namespace) -> int:
     keys = read_keys(options.api_key_file)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
-    if options.devices is not None and options.engine == "local":
+    if options.devices is not None:
         from dipaco.launch.devices import make_cpu_devices
 
         make_cpu_devices(options.devices)
     with reading(options.run) as opened:  # a bad option fails before anything slow
         find_release(opened, options)
+        paths, upstreams = _paths(opened, options), _upstreams(opened, options)
         tokenizer_file = opened.corpus.tokenizer_file
         configured, edge_names = opened.config.data.tokenizer, opened.corpus.edge_names
 
@@ -159,7 +164,9 @@ def run(options: argparse.Namespace) -> int:
 
     template = options.chat_template or (find_template(Path(configured)) if configured else None)
     chat = ChatTemplate(template, tokenizer_file, edge_names) if template else None
-    http = HttpSettings(api_keys=keys, max_body_bytes=max_body_bytes, chat=chat)
+    http = HttpSettings(
+        api_keys=keys, max_body_bytes=max_body_bytes, chat=chat, upstreams=upstreams
+    )
     settings = ServiceSettings(
         arm=options.arm,
         phase=options.phase,
@@ -172,8 +179,12 @@ def run(options: argparse.Namespace) -> int:
             rows_per_client=options.rows_per_client,
             waiting=options.waiting,
         ),
+        paths=paths,
+        has_others=upstreams is None,
     )
-    engine = _engine(options)
+    if upstreams is not None:
+        asyncio.run(upstreams.check(options.upstream))
+    engine = _engine(options, upstreams)
     use_compilation_cache(cache_folder() / "compiled")
     metrics = Metrics()
     listening = listen(options.host, options.port)  # from here on clients can connect, and wait
@@ -206,51 +217,53 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngine]":
-    from dipaco.serving.engine import InProcessEngine
+def _paths(opened: "Run", options: argparse.Namespace) -> tuple[int, ...] | None:
+    """The paths of a cell. None = all. Raises `BadSetting`."""
+    from dipaco.topology.cells import paths_in
 
-    if options.engine == "local":
-        _only_on_ray(options, "address", "replicas", "cpus_per_replica", "memory_fraction")
-        if options.devices is None:
-            return InProcessEngine
+    if options.paths is None:
+        return None
+    last = opened.plan.arm(options.arm).topology.num_paths - 1
+    try:
+        paths = paths_in(options.paths)
+    except ValueError:
+        paths = ()
+    if not paths or paths[-1] > last:
+        expected = f"paths from 0 to {last}, such as 0-1,16-17"
+        raise BadSetting(name="--paths", value=options.paths, expected=expected)
+    return paths
 
-        from dipaco.serving.several_devices import SeveralDevices
 
-        return functools.partial(SeveralDevices, num_devices=options.devices)
-    if options.devices is not None:
-        raise BadSetting(
-            name="--devices",
-            value=options.devices,
-            expected="`--engine local`; with Ray each replica has a device of its own",
-        )
-    replicas = _replica_range(options.replicas or "1..8")
-    check_memory_fraction(options.memory_fraction)
+def _upstreams(opened: "Run", options: argparse.Namespace) -> "Upstreams | None":
+    """The servers before which this one stands. Raises `BadUpstreams`."""
+    if options.upstream is None:
+        return None
+    from dipaco.errors import needs_extra
+
+    with needs_extra("serve", package="aiohttp", feature="`--upstream`"):
+        import aiohttp  # noqa: F401
 
     from dipaco.launch.devices import use_cpu_only
-    from dipaco.launch.ray import WorkerResources
     from dipaco.serving.service import print_notice
-    from dipaco.serving_cluster.ray_replicas import join_cluster
+    from dipaco.serving.upstreams import Upstreams, read_targets
 
-    use_cpu_only()  # devices are for the replicas; routing runs on the CPU
-    resources = WorkerResources(None, options.cpus_per_replica or 1, options.memory_fraction)
-    return join_cluster(options.address, replicas, resources, print_notice)
+    use_cpu_only()  # accelerators are the upstreams'
+    num_paths = opened.plan.arm(options.arm).topology.num_paths
+    targets = read_targets(options.upstream, opened.config.name, num_paths)
+    return Upstreams(targets, options.waiting, print_notice)
 
 
-def _replica_range(text: str) -> "ReplicaRange":
-    """`1..8` -> at least 1, at most 8. Raises `BadSetting`."""
-    from dipaco.errors import BadSetting
+def _engine(
+    options: argparse.Namespace, upstreams: "Upstreams | None"
+) -> "Callable[[EngineSpec], ServingEngine]":
+    from dipaco.serving.engine import InProcessEngine
+    from dipaco.serving.several_devices import SeveralDevices
 
-    found = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= least <= most:
-        raise BadSetting(
-            name="--replicas",
-            value=text,
-            expected="a number, or MIN..MAX with MIN at least 1, as in 1..8",
-        )
-    from dipaco.serving_cluster.ray_replicas import ReplicaRange
-
-    return ReplicaRange(least, most)
+    if upstreams is not None:
+        return lambda spec: upstreams
+    if options.devices is None:
+        return InProcessEngine
+    return functools.partial(SeveralDevices, num_devices=options.devices)
 
 
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:
@@ -259,10 +272,11 @@ def _at_least_one(options: argparse.Namespace, *names: str) -> None:
             raise BadSetting(name=option_of(name), value=value, expected="1 or more")
 
 
-def _only_on_ray(options: argparse.Namespace, *names: str) -> None:
+def _without(options: argparse.Namespace, beside: str, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) is not None:
-            raise BadSetting(name=option_of(name), value=value, expected="`--engine ray` beside it")
+            expected = f"left out beside `{option_of(beside)}`"
+            raise BadSetting(name=option_of(name), value=value, expected=expected)
 
 
 def _bytes(name: str, text: str) -> int:

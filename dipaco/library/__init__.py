@@ -7,5 +7,5 @@
     console.py     the output of a training run: a bar, and a line for every event
 
 The room is thin. It calls the same functions of the rooms below as the command line does. May
-import every room but `cli`, `sweeps` and `serving_cluster`.
+import every room but `cli` and `sweeps`.
 """

@@ -18,7 +18,7 @@ from dipaco.errors import RunOfOtherVersion
 HOME = Path(dipaco.__file__).parent
 ROOMS_APART = (
     *("cli", "configs", "dashboard", "launch", "library", "observe"),
-    *("serving", "serving_cluster", "sweeps"),
+    *("serving", "sweeps"),
 )
 NUMBER_FILE = "__init__.py"  # It holds the package's number and the names of the library.
 GIT_SECONDS = 5.0

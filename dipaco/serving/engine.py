@@ -1,8 +1,8 @@
 """A serving engine: a store of paths in memory, and a loop that turns requests into tokens.
 
 A service routes, follows releases and knows which modules are whole. An engine makes the tokens.
-`InProcessEngine` is the engine of one process. `serving_cluster` has the engine that forwards
-requests to replicas. Each replica is an `InProcessEngine` in a separate process.
+`InProcessEngine` is the engine of one process. A router before other servers has no engine of its
+own: see `upstreams.py`.
 """
 
 import contextlib
@@ -48,6 +48,7 @@ class EngineSpec:
     # Bytes of all paths in memory. None = the bytes that the rows leave free.
     path_bytes: int | None = None
     topology: Topology | None = None  # None = no two paths share a step
+    paths: tuple[int, ...] | None = None  # the paths of the run that it is asked for. None = any
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
@@ -124,7 +125,7 @@ class InProcessEngine:
     Args:
       device: None = the default device.
       num_devices: devices of the process that serve. On CPU they share its memory.
-      paths: the paths of the run that it is asked for. None = any.
+      paths: the paths of the run that this device is asked for. None = those of the engine.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class InProcessEngine:
         num_devices: int = 1,
         paths: Sequence[int] | None = None,
     ):
+        paths = spec.paths if paths is None else paths
         self._spec, self._device, self._paths = spec, device, paths
         topology = spec.topology
         if topology is not None and paths is None:

@@ -47,12 +47,16 @@ class PathCacheTooSmall(DipacoError):
     """One path takes {num_bytes:,} bytes, and all paths together may take {max_bytes:,}. Raise `--path-bytes`."""
 
 
-class NoReplica(DipacoError):
-    """No replica of the serving loop has been heard of for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
+class BadUpstreams(DipacoError):
+    """The upstreams of {file} cannot be used: {problem}."""
 
 
-class ReplicaLost(DipacoError):
-    """{tries} replicas were lost in turn while they answered this request. Try again."""
+class NoUpstream(DipacoError):
+    """No upstream of path {path} answers: {problem}. Try again later."""
+
+
+class PathElsewhere(DipacoError):
+    """This server has paths {paths} only. Name one of them as the model, such as `{name}`, or ask the router before it."""
 
 
 class TooManyMaps(DipacoError):

@@ -5,6 +5,7 @@ beside it, `quickstart/dense`. All have the sizes of one path, so they share the
 programs and the memory of paths. An arm without a choice of path is not routed.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -49,6 +50,10 @@ class ServedModel:
         self._routed_at = run.plan.arm(release.arm).routed_at
         self.read_shards(run, release)
 
+    def path_name(self, path: int) -> str:
+        """The name by which requests ask for one path of it, as exports are called."""
+        return f"{self.name}/path_{path:04d}"
+
     def read_shards(self, run: Run, release: Release) -> None:
         """Reads the documents that the paths of a release were trained on. `run` is opened by this
         thread.
@@ -76,6 +81,7 @@ class ServedModels:
       release: of the served arm.
       phase: serve other arms' releases of this phase if they have one. None = the newest.
       say: called with a sentence for the operator.
+      has_others: False: other arms are left out.
     """
 
     def __init__(
@@ -85,7 +91,9 @@ class ServedModels:
         phase: int | None,
         health: ReleaseHealth,
         say: Callable[[str], object],
+        has_others: bool = True,
     ):
+        self._has_others = has_others
         self._phase, self._health, self._say = phase, health, say
         # Called before a newer release of another arm is served: whether its prompts can be routed.
         self.prepare: Callable[[Run, Release], bool] = lambda run, release: True
@@ -105,6 +113,12 @@ class ServedModels:
             return model
         known = ", ".join(f"`{known}`" for known in self._models)
         raise NoSuchModel(name=name[:100], known=known)
+
+    def find(self, name: str | None) -> tuple[ServedModel, int | None]:
+        """As `named`, and the path if the name is that of a path."""
+        if name and (found := re.fullmatch(r"(.+)/path_(\d{4,6})", name)):
+            return self.named(found[1]), int(found[2])
+        return self.named(name), None
 
     def release_of(self, digest: str) -> ServedRelease:
         """The release, of any model, that a running request began in."""
@@ -130,7 +144,7 @@ class ServedModels:
           is_start: bytes are not read beforehand: there is no older release to stay with.
         """
         for arm in (each.name for each in (*run.plan.arms, run.plan.base)):
-            if arm == self.main.arm:
+            if arm == self.main.arm or not self._has_others:
                 continue
             name = f"{self.main.name}/{arm}"
             model = self._models.get(name)

@@ -150,8 +150,16 @@ class ReleaseHealth:
         return None
 
 
-def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[str, str]:
+def read_all(
+    objects: Objects,
+    release: Release,
+    health: ReleaseHealth,
+    paths: Sequence[int] | None = None,
+) -> dict[str, str]:
     """Reads every byte of a release and records in `health` which modules are whole.
+
+    Args:
+      paths: only their modules are read. None = all.
 
     Returns:
       module -> problem, for modules that are not whole.
@@ -160,7 +168,8 @@ def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[
       StoreUnreachable, ...: a module could not be read now. That says nothing about its bytes.
     """
     problems: dict[str, str] = {}
-    for module, digest in sorted({item for path in release.paths for item in path.items()}):
+    read = range(len(release.paths)) if paths is None else paths
+    for module, digest in sorted({item for path in read for item in release.paths[path].items()}):
         try:
             objects.file(release.objects[digest])
             health.mark_whole(digest)
@@ -182,6 +191,7 @@ class ReleaseFollower:
       say: called with a sentence for the operator.
       on_poll: called with the run at each poll, for changes that come without a newer release.
       others: the releases, of other arms, that are verified at the start as well.
+      paths: those whose bytes are verified. None = all.
     """
 
     def __init__(
@@ -193,7 +203,9 @@ class ReleaseFollower:
         say: Callable[[str], None],
         on_poll: Callable[[Run], object] = lambda run: None,
         others: Callable[[], Sequence[ServedRelease]] = lambda: (),
+        paths: Sequence[int] | None = None,
     ):
+        self._paths = paths
         self._on_poll, self._others = on_poll, others
         self._folder, self._releases, self._health = folder, releases, health
         self._prepare, self._say = prepare, say
@@ -213,7 +225,7 @@ class ReleaseFollower:
                 check_consistent(run, newest)
             except ReleaseInconsistent as error:
                 return self._refuse(newest, str(error))
-            if problems := read_all(run.objects, newest, self._health):
+            if problems := read_all(run.objects, newest, self._health, self._paths):
                 return self._refuse(newest, next(iter(problems.values())))
             self._prepare(run, ServedRelease(newest))
         self._releases.swap(newest)
@@ -224,7 +236,7 @@ class ReleaseFollower:
         """Reads every byte of the current release, then of the other arms'."""
         with reading(self._folder) as run:
             for served in (self._releases.current, *self._others()):
-                read_all(run.objects, served.release, self._health)
+                read_all(run.objects, served.release, self._health, self._paths)
 
     def start(self, every_seconds: float | None) -> None:
         """Verifies the current release, again until all of it could be looked at, and polls at this

@@ -31,7 +31,7 @@ from dipaco.serving.dispatch import (
     without_start,
 )
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
-from dipaco.serving.errors import NoRoomForPath, TooManyMaps
+from dipaco.serving.errors import NoRoomForPath, PathElsewhere, TooManyMaps
 from dipaco.serving.models import ServedModels
 from dipaco.serving.path_cache import Modules, PathStore
 from dipaco.serving.prefix_scores import PathComparison
@@ -46,6 +46,7 @@ from dipaco.serving.text import text_starts, token_bytes
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.topology.cells import listed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,8 @@ class ServiceSettings:
     rule: str | None = None  # rule by which prompts are routed. None = the run's `routing.rule`
     reroute_every: int | None = None  # new tokens before the path is chosen again. None = never
     limits: LoopLimits = LoopLimits()
+    paths: tuple[int, ...] | None = None  # paths that a cell serves, by name. None = all, routed
+    has_others: bool = True  # the run's other arms are models beside it
 
 
 def print_notice(sentence: str) -> None:
@@ -122,7 +125,16 @@ class Service:
         self.examples = Prepared.of(run.stage("prepare")).examples
 
         self.health = ReleaseHealth(self._report_module)
-        self.models = ServedModels(run, release, settings.phase, self.health, self.say)
+        self.models = ServedModels(
+            run,
+            release,
+            settings.phase,
+            self.health,
+            self.say,
+            has_others=settings.has_others and settings.paths is None,
+        )
+        if settings.paths is not None:
+            self.models.main.is_routed = False
         # Fields of the arm that is served under the run's name.
         self.releases, self.topology = self.models.main.releases, self.models.main.topology
         self.engine = engine(
@@ -133,6 +145,7 @@ class Service:
                 limits=settings.limits,
                 path_bytes=settings.path_bytes,
                 topology=self.topology,
+                paths=settings.paths,
                 modules_of=self._modules_of,
                 health=self.health,
                 on_cold=on_cold,
@@ -164,6 +177,7 @@ class Service:
             self.say,
             on_poll=self._on_poll,
             others=self.models.current,
+            paths=settings.paths if self.cache.holds_parts else (),
         )
 
     def __enter__(self) -> "Service":
@@ -224,10 +238,14 @@ class Service:
         self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
     ) -> PathChoice | PathComparison:
         """The path of a prompt, int32 [tokens], or the paths that must read the prompt first: a
-        `PromptRouter` has them do so. `path` overrides the router. Raises `NoSuchPath`.
+        `PromptRouter` has them do so. `path` overrides the router. Raises `NoSuchPath`,
+        `PathElsewhere`.
         """
         if path is not None:
             served.modules_of(path)
+        here = self.settings.paths
+        if here is not None and path not in here:
+            raise PathElsewhere(paths=listed(here), name=self.models.main.path_name(here[0]))
         given = choice_without_router(self.run, served.release, path)
         if given is not None or (dispatcher := self._dispatcher) is None:
             assert given is not None, "a release that is routed has a dispatcher"
@@ -277,11 +295,15 @@ class Service:
             return None
         return problem
 
+    def paths_of(self, served: ServedRelease) -> Sequence[int]:
+        """The paths of a release that are served here."""
+        return range(served.num_paths) if self.settings.paths is None else self.settings.paths
+
     def not_whole(self, served: ServedRelease) -> dict[int, str]:
         """path -> the known problem with its bytes, whether or not it is in memory."""
         return {
             path: problem
-            for path in range(served.num_paths)
+            for path in self.paths_of(served)
             if (problem := self.health.problem_of(served.modules_of(path)))
         }
 

@@ -13,5 +13,5 @@
     notes.py                      sentences below the table
 
 Nouns: *row* (a named config), *trial* (a row under one seed: one run), *job* (a trial, or a base
-model that trials begin with). May import everything but `cli` and `serving_cluster`.
+model that trials begin with). May import everything but `cli`.
 """

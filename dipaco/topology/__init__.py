@@ -13,7 +13,8 @@ DiPaCo (arXiv 2403.10616) section 2.3.
 | DiLoCo with P replicas | one shared level, and a level of P experts that owns *no* part |
 | path-specific parts | a level with one module per path |
 
-Nouns: `Level`, `ModuleId`, `Topology`; verbs: `grid`, `assemble`, `dissect`. Imports `errors` only.
+`cells.py` divides paths among servers. Nouns: `Level`, `ModuleId`, `Topology`; verbs: `grid`,
+`assemble`, `dissect`. Imports `errors` only.
 """
 
 from dipaco.topology.grids import grid

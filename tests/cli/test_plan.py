@@ -2,6 +2,7 @@
 
 import pytest
 
+from dipaco.serving.upstreams import read_targets
 from tests.cli.conftest import as_json
 
 
@@ -55,11 +56,23 @@ def test_of_a_model_that_is_too_large_here_it_says_all_but_hours(here):
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_cells_are_printed_as_a_file_for_a_router(here, tmp_path):
+    said = here("plan", "tiny_16x16", "--serve", "64").out
+    assert said.startswith("# tiny_16x16: 256 paths in 64 cells.\n")
+    assert '"0-1,16-17": {url: "http://cell-0:8000"}  # 4 paths, 8 of 288 modules, ' in said
+    (tmp_path / "cells.yaml").write_text(said)
+    targets = read_targets(tmp_path / "cells.yaml", "tiny_16x16", 256)
+    assert [target.model for target in targets[17]] == ["tiny_16x16/path_0017"]
+    as_file = as_json(here("plan", "tiny_16x16", "--serve", "64", "--json"))
+    assert as_file["238-239,254-255"] == {"url": "http://cell-63:8000"}
+
+
 def test_a_bad_number_is_refused_with_a_sentence(here, config_file):
     for words, says in {
         "--mbit 0": "`--mbit` is 0.0.",
         "--mbit nan": "`--mbit` is nan.",
         "--workers 0": "`--workers` is 0.",
+        "--serve 5": "`--serve` is 5.",
         "--step-seconds -1": "`--step-seconds` is -1.0.",
         "--store-mbit 0": "`--store-mbit` is 0.0.",
         "--set outer.codex=int8": "Did you mean `outer.codec`",

@@ -127,8 +127,21 @@ def held(tiny, limits, monkeypatch) -> Iterator:
             is_read.set()
 
 
+@pytest.fixture(scope="session")
+def serving():
+    """`serving(service, settings)` is a context: the service behind a real socket, by its URL."""
+    from dipaco.serving.http.server import listen
+
+    @contextlib.contextmanager
+    def at_url(service, settings=None):
+        with listen("127.0.0.1", 0) as listening, _serving(service, listening, settings=settings):
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    return at_url
+
+
 @contextlib.contextmanager
-def _serving(service, listening, connections=None) -> Iterator[None]:
+def _serving(service, listening, connections=None, settings=None) -> Iterator[None]:
     import threading
 
     import uvicorn
@@ -136,12 +149,14 @@ def _serving(service, listening, connections=None) -> Iterator[None]:
     from dipaco.serving.http.app import make_app
     from dipaco.serving.http.server import http_config
 
-    server = uvicorn.Server(http_config(make_app(service), connections))
+    server = uvicorn.Server(http_config(make_app(service, settings=settings), connections))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
-    yield
-    server.should_exit = True
-    thread.join()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="session")

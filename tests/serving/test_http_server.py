@@ -129,8 +129,14 @@ def test_what_prevents_serving_is_a_sentence(tiny, tmp_path, capsys, monkeypatch
     assert "`--path-bytes` is '3 apples'" in error_of(*run, "--path-bytes", "3 apples")
     assert "PathCacheTooSmall" in error_of(*run, "--path-bytes", "1K")
     assert "`--rows` is 1000000000. Expected at most" in error_of(*run, "--rows", 10**9)
-    needs_ray = "`--replicas` is '4'. Expected `--engine ray` beside it"
-    assert needs_ray in error_of(*run, "--replicas", 4)
+    assert "`--paths` is '0,9'. Expected paths from 0 to 3" in error_of(*run, "--paths", "0,9")
+    (tmp_path / "cells.yaml").write_text("0-2: {url: 'http://localhost:1'}")
+    router = (*run, "--upstream", tmp_path / "cells.yaml")
+    assert "paths 3 have none" in error_of(*router)
+    (tmp_path / "cells.yaml").write_text("0-3: {url: 'http://localhost:1'}")
+    assert "no upstream answers: http://localhost:1: Cannot connect" in error_of(*router)
+    alone = "`--paths` is '0'. Expected left out beside `--upstream`"
+    assert alone in error_of(*router, "--paths", "0")
     many = "`--connections` is 1000000000. Expected at most"
     assert many in error_of(*run, "--connections", 10**9)
     assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")

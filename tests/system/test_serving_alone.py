@@ -17,7 +17,7 @@ requirements = pytest.importorskip("packaging.requirements")
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 LISTED = HOME / "dipaco" / "serving" / "requirements.txt"
-NOT_ASKED_FOR_HERE = {"jinja2", "llguidance", "tensorstore"}  # chats; schemas; buckets
+NOT_ASKED_FOR_HERE = {"aiohttp", "jinja2", "llguidance", "pyyaml", "tensorstore"}
 
 
 def listed() -> dict[str, str]:
@@ -39,8 +39,7 @@ def test_the_ranges_are_those_of_the_project():
     assert listed().items() <= known.items()
     assert of_extra.keys() == listed().keys(), "what `pip install 'dipaco[serve]'` brings"
     others = known.keys() - listed().keys()  # `pip` is started, not imported
-    of_matplotlib, of_yaml = {"pylab", "mpl_toolkits"}, {"_yaml"}
-    not_imported = of_matplotlib | of_yaml | import_names({"pip"})
+    not_imported = {"pylab", "mpl_toolkits"} | import_names({"pip"})
     assert import_names(others) - not_imported == NOT_FOR_SERVING
 
 

@@ -11,6 +11,7 @@
     answer.py         one request while it is answered: its choices and their events
     responses.py      an answer as a completion or a chat, whole or in chunks
     streaming.py      sending it, to a client that may disconnect
+    forward.py        what a router sends on to an upstream, and back
     errors.py         every error as OpenAI writes it: {"error": {message, type, param, code}}
     metrics.py        Prometheus
     vllm_metrics.py   the same under the names that dashboards for vLLM read

@@ -6,6 +6,7 @@ import dataclasses
 import hmac
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.applications import Starlette
@@ -55,6 +56,10 @@ from dipaco.serving.models import ServedModel
 from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service
 
+if TYPE_CHECKING:
+    from dipaco.serving.http.forward import Forwarder
+    from dipaco.serving.upstreams import Upstreams
+
 JSON = "application/json"
 KEY = "dipaco.key"  # key in a request's scope: the number of its API key
 # Threads that parse and route: prompts routed at once share batches of up to four.
@@ -69,6 +74,7 @@ class HttpSettings:
     api_keys: tuple[str, ...] = ()  # each request must send one. () = no key is needed
     max_body_bytes: int = 4 << 20  # bytes of one request
     chat: ChatTemplate | None = None  # None = no template, so no chat
+    upstreams: "Upstreams | None" = None  # they answer what is routed here. None = this process
 
 
 def make_app(
@@ -88,6 +94,7 @@ class _Application:
         self._router = PromptRouter(service, self._admission.paths, self._threads)
         self._embedder = Embedder(service)
         self._schemas = SchemaCompiler(service.grammars)
+        self._forwarder = self._make_forwarder(settings.upstreams)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
         self._started_seconds = int(time.time())
@@ -120,6 +127,14 @@ class _Application:
         # Starlette would redirect from or to a `/` at the end, behind TLS to plain HTTP.
         self.starlette.router.redirect_slashes = False
 
+    def _make_forwarder(self, upstreams: "Upstreams | None") -> "Forwarder | None":
+        if upstreams is None:
+            return None
+        from dipaco.serving.http.forward import Forwarder
+
+        paths = self._admission, self._router, self._threads, self._metrics
+        return Forwarder(self._service, upstreams, *paths)
+
     def _guarded(
         self,
         path: str,
@@ -129,6 +144,8 @@ class _Application:
         """Checks the key, counts the response, and turns errors into responses."""
 
         async def guarded(request: Request) -> Response:
+            if (upstreams := self._settings.upstreams) is not None:
+                upstreams.open()
             try:
                 if needs_key:
                     self._check_key(request)
@@ -174,6 +191,8 @@ class _Application:
     # --- completions ---------------------------------------------------------------------------
 
     async def _completions(self, request: Request) -> Response:
+        if self._forwarder is not None:
+            return await self._forward(request)
         body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
         came_seconds = time.monotonic()
         parsed = await self._parsed(request, parse_completion, self._service, body)
@@ -181,12 +200,19 @@ class _Application:
         return await self._respond(request, body, parsed, answer_format, came_seconds)
 
     async def _chat_completions(self, request: Request) -> Response:
+        if self._forwarder is not None:
+            return await self._forward(request)
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
         came_seconds = time.monotonic()
         chat = self._settings.chat
         parsed = await self._parsed(request, parse_chat, self._service, chat, body)
         answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
         return await self._respond(request, body, parsed, answer_format, came_seconds)
+
+    async def _forward(self, request: Request) -> Response:
+        assert self._forwarder is not None
+        max_bytes = self._settings.max_body_bytes
+        return await self._forwarder.answer(request, _client_of(request), max_bytes)
 
     async def _parsed(
         self, request: Request, parse: Callable[..., ParsedRequest], *args: object
@@ -254,10 +280,11 @@ class _Application:
     async def _route(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, RouteRequest)
         started, client = time.monotonic(), _client_of(request)
-        served = self._service.models.named(body.model).releases.current
+        model, path = self._service.models.find(body.model)
+        served = model.releases.current
         ids = await self._threads.run(client, encode, self._service, body.prompt)
         with self._admission.admitted(1, client):
-            routed = self._router.route(served, ids, None, client)
+            routed = self._router.route(served, ids, path, client)
             choice = await while_connected(request, routed)
         scores = None
         if choice.scores is not None:
@@ -295,14 +322,20 @@ class _Application:
 
     async def _models(self, request: Request) -> Response:
         entries = [self._model_entry(model) for model in self._service.models]
+        if (here := self._service.settings.paths) is not None:  # a cell's paths are its models
+            (entry,), main = entries, self._service.models.main
+            entries = [msgspec.structs.replace(entry, id=main.path_name(path)) for path in here]
         return _json(ModelList(object="list", data=entries))
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"].removesuffix("/")
-        return _json(self._model_entry(self._service.models.named(name)))
+        model, path = self._service.models.find(name)
+        if path is not None:
+            model.releases.current.modules_of(path)
+        return _json(msgspec.structs.replace(self._model_entry(model), id=name))
 
     async def _paths(self, request: Request) -> Response:
-        model = self._service.models.named(request.query_params.get("model"))
+        model, _ = self._service.models.find(request.query_params.get("model"))
         return _json(path_list(self._service, model))
 
     def _model_entry(self, model: ServedModel) -> ModelEntry:
@@ -315,9 +348,8 @@ class _Application:
 
     async def _readyz(self, request: Request) -> Response:
         served = self._service.releases.current
-        can_serve = any(
-            self._service.problem_of(served, path) is None for path in range(served.num_paths)
-        )
+        paths = self._service.paths_of(served)
+        can_serve = any(self._service.problem_of(served, path) is None for path in paths)
         problem = self._service.loop_problem or (None if can_serve else "no path can be served")
         broken = {str(path): problem for path, problem in self._service.not_whole(served).items()}
         detail = {"release_phase": served.release.phase, "paths_not_whole": broken}

@@ -13,12 +13,12 @@ from dipaco.serving.errors import (
     GrammarFailed,
     LoopStopping,
     NoGrammar,
-    NoReplica,
     NoRoomForPath,
     NoSuchModel,
+    NoUpstream,
     PathCacheTooSmall,
+    PathElsewhere,
     QueueFull,
-    ReplicaLost,
 )
 from dipaco.serving.http.protocol import ErrorDetail, ErrorResponse
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
@@ -65,14 +65,14 @@ class ApiError(Exception):
 # Kind of error -> status of its response, and the fields beside its message.
 RESPONSES: dict[type[DipacoError], tuple[int, dict[str, Any]]] = {
     LoopStopping: (503, {"code": "stopping", "retry_after_seconds": 5}),
-    NoReplica: (503, {"code": "no_replica", "retry_after_seconds": 5}),
-    ReplicaLost: (503, {"code": "no_replica", "retry_after_seconds": 5}),
+    NoUpstream: (503, {"code": "no_upstream", "retry_after_seconds": 5}),
     NotAllPaths: (503, {"param": "prompt", "code": "path_not_whole"}),
     ObjectMissing: (503, {"param": "path", "code": "path_not_whole"}),
     ObjectDamaged: (503, {"param": "path", "code": "path_not_whole"}),
     StoreFault: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
     NoRoomForPath: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
     PathCacheTooSmall: (503, {"param": "path", "code": "path_too_large"}),
+    PathElsewhere: (404, {"param": "model", "code": "path_elsewhere"}),
     NoSuchModel: (404, {"param": "model", "code": "model_not_found"}),
     GrammarFailed: (400, {"param": "response_format", "code": "grammar_failed"}),
     NoGrammar: (400, {"param": "response_format", "code": "no_structured_output"}),

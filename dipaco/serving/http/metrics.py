@@ -35,6 +35,7 @@ class Metrics:
         self.hang_ups = counter(
             "hang_ups", "Clients that disconnected before their answer was complete."
         )
+        self.failovers = counter("failovers", "Requests that an upstream did not answer.")
         self.reroutes = counter("reroutes", "Times a text changed its path.")
         self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
         self.reroute_choices = counter("reroute_choices", "Times a path was chosen again.")

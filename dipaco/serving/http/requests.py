@@ -35,6 +35,7 @@ from dipaco.serving.http.protocol import (
     CompletionRequest,
 )
 from dipaco.serving.http.structured import WantedSchema, wanted_schema
+from dipaco.serving.models import ServedModel
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
@@ -67,7 +68,7 @@ class ParsedRequest(NamedTuple):
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
-    served = service.models.named(body.model).releases.current
+    model, path = _model_and_path(service, body)
     n = _check_common(service, body)
     if body.best_of is not None and body.best_of != n:
         _refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
@@ -83,16 +84,16 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         num_logprobs=body.logprobs,
         has_echo=bool(body.echo),
         **_common_params(service, body, n, max_tokens, service.stop_ids),
+        is_path_given=path is not None,
     )
-    _check_path(served, body.path)
-    encoded = [_prompt(service, prompt, body.path) for prompt in prompts]
+    encoded = [_prompt(service, prompt, path) for prompt in prompts]
     schema = wanted_schema(body.response_format)
-    return ParsedRequest(body.model, served, encoded, params, schema)
+    return ParsedRequest(model.name, model.releases.current, encoded, params, schema)
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
-    served = service.models.named(body.model).releases.current
+    model, path = _model_and_path(service, body)
     n = _check_common(service, body)
     chat = required_template(chat, "/v1/completions")
     if body.top_logprobs and not body.logprobs:
@@ -114,6 +115,7 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
         max_new_tokens=max_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         **_common_params(service, body, n, max_tokens, service.stop_ids | chat.stop_ids),
+        is_path_given=path is not None,
     )
     is_rerouted = service.settings.reroute_every is not None
     asked = routed_text(body.messages, is_latest=is_rerouted)
@@ -121,10 +123,9 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     if not len(ids):
         _refuse("messages", "The conversation is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
-    _check_path(served, body.path)
-    prompt = UnroutedPrompt(text, ids, asked_ids if len(asked_ids) else ids, body.path)
+    prompt = UnroutedPrompt(text, ids, asked_ids if len(asked_ids) else ids, path)
     schema = wanted_schema(body.response_format)
-    return ParsedRequest(body.model, served, [prompt], params, schema)
+    return ParsedRequest(model.name, model.releases.current, [prompt], params, schema)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
@@ -177,7 +178,6 @@ def _common_params(
     return {
         "n": n,
         "stops": tuple(filter(None, stops)),
-        "is_path_given": body.path is not None,
         "seed": secrets.randbits(63) if body.seed is None else body.seed % 2**63,
         "sampling": _sampling(service, body),
         "stop_ids": frozenset(body.stop_token_ids or ())
@@ -230,10 +230,17 @@ def _prompt(service: Service, given: str | list[int], path: int | None) -> Unrou
     return UnroutedPrompt(text, ids, ids, path)
 
 
-def _check_path(served: ServedRelease, path: int | None) -> None:
-    """Raises `NoSuchPath`."""
+def _model_and_path(service: Service, body: CommonRequest) -> tuple[ServedModel, int | None]:
+    """The model that is asked for, and the path, by its field or its name. Raises `ApiError`,
+    `NoSuchModel`, `NoSuchPath`.
+    """
+    model, path = service.models.find(body.model)
+    if body.path not in (None, path) and path is not None:
+        _refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")
+    path = body.path if path is None else path
     if path is not None:
-        served.modules_of(path)
+        model.releases.current.modules_of(path)
+    return model, path
 
 
 def _check_may_fit(service: Service, text: str) -> None:

@@ -53,17 +53,23 @@ async def send_stream(
         answer.close()
         raise
     content = _server_sent(answer, first, events, answer_format, options)
-    return _EventStream(content, answer, on_hang_up)
+    return ClosingStream(
+        content, answer.close, on_hang_up, media_type="text/event-stream", headers=STREAM_HEADERS
+    )
 
 
-class _EventStream(StreamingResponse):
-    """Closes its answer, however it ends."""
+class ClosingStream(StreamingResponse):
+    """Calls `close`, however it ends."""
 
     def __init__(
-        self, content: AsyncIterator[bytes], answer: Answer, on_hang_up: Callable[[], object]
+        self,
+        content: AsyncIterator[bytes],
+        close: Callable[[], object],
+        on_hang_up: Callable[[], object],
+        **options: Any,
     ):
-        super().__init__(content, media_type="text/event-stream", headers=STREAM_HEADERS)
-        self._answer, self._on_hang_up = answer, on_hang_up
+        super().__init__(content, **options)
+        self._close, self._on_hang_up = close, on_hang_up
         self._is_sent = False
 
     async def stream_response(self, send: Send) -> None:
@@ -74,7 +80,7 @@ class _EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._answer.close()
+            self._close()
             if not self._is_sent:
                 self._on_hang_up()
 

@@ -1,0 +1,203 @@
+"""A router's answers: the path of a request is chosen here, and an upstream of the path answers.
+
+The body is sent on as it came, apart from `model`, and from `path`, which chooses the path here.
+The answer is sent back as it comes. Until its first byte has been sent, another upstream may still
+take over.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dipaco.serving.errors import NoUpstream
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.http.admission import RequestAdmission
+from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.metrics import Metrics
+from dipaco.serving.http.protocol import Index, TokenId
+from dipaco.serving.http.requests import decode, encode, prompt_list, read_body
+from dipaco.serving.http.streaming import ClosingStream, while_connected
+from dipaco.serving.prompt_router import PromptRouter
+from dipaco.serving.service import Service
+from dipaco.serving.upstreams import Target, Upstreams
+
+OF_A_CONNECTION = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+OF_A_BODY = {"content-encoding", "content-length"}  # the body here is new, and not compressed
+OF_THIS_SERVER = {"authorization", "cookie", "expect", "host", "proxy-authorization"}
+NOT_SENT_ON = OF_A_CONNECTION | OF_A_BODY | OF_THIS_SERVER
+NOT_SENT_BACK = OF_A_CONNECTION | {"date", "server"}
+BUSY = (429, 502, 503, 504)  # statuses with which another upstream may still answer
+FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+class _RoutedFields(msgspec.Struct):
+    """The fields of a request that are read here. All others are the upstream's."""
+
+    model: str
+    path: Index | None = None
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
+    messages: list[dict[str, Any]] | None = None
+
+
+class _Relay:
+    """The answer of an upstream, as it comes."""
+
+    def __init__(self, target: Target, response: aiohttp.ClientResponse, first: bytes):
+        self.target, self.response, self._first = target, response, first
+        self._held = contextlib.ExitStack()
+
+    def hold(self, places: contextlib.ExitStack) -> None:
+        """Gives these places back at the end, after those before."""
+        self._held.push(places)
+
+    async def content(self) -> AsyncGenerator[bytes]:
+        """The body. A stream that breaks off ends with an error as its last event."""
+        yield self._first
+        try:
+            async for piece in self.response.content.iter_any():
+                yield piece
+        except FAILURES as error:
+            self.target.server.failed(error)
+            broken = ApiError(502, f"The stream broke off: {error}.", code="upstream_lost")
+            yield b"data: " + broken.body() + b"\n\n"
+
+    def close(self) -> None:
+        """Ends the request at the upstream, unless its answer is complete."""
+        self._held.close()
+
+
+class Forwarder:
+    """One for all requests of a router, used in one event loop only."""
+
+    def __init__(
+        self,
+        service: Service,
+        upstreams: Upstreams,
+        admission: RequestAdmission,
+        router: PromptRouter,
+        threads: FairThreads,
+        metrics: Metrics,
+    ):
+        self._service, self._upstreams, self._metrics = service, upstreams, metrics
+        self._admission, self._router, self._threads = admission, router, threads
+
+    async def answer(self, request: Request, client: str, max_body_bytes: int) -> Response:
+        """Raises `ApiError`, `ClientHungUp`, `NoUpstream`, and the errors of routing."""
+        content = bytes(await read_body(request, max_body_bytes, msgspec.Raw))
+        body = decode(content, _RoutedFields)
+        with contextlib.ExitStack() as places:
+            places.enter_context(self._admission.admitted(1, client))
+            begun = self._begun(request, client, body, decode(content, dict[str, msgspec.Raw]))
+            relay = await while_connected(request, begun)
+            relay.hold(places.pop_all())
+        headers = {
+            name: value
+            for name, value in relay.response.headers.items()
+            if name.lower() not in NOT_SENT_BACK
+        }
+        return ClosingStream(
+            relay.content(),
+            relay.close,
+            self._metrics.hang_ups.inc,
+            status_code=relay.response.status,
+            headers=headers,
+        )
+
+    async def _begun(
+        self, request: Request, client: str, body: _RoutedFields, fields: Mapping[str, msgspec.Raw]
+    ) -> _Relay:
+        """The answer of the first upstream that begins one."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._upstreams.waiting.add(task)
+        try:
+            with self._metrics.routing.time():
+                path, prompt = await self._path_of(client, body)
+            targets = self._upstreams.in_turn(path, prompt)
+            # The first is asked again at last: it may only have closed an idle connection.
+            for number, target in enumerate([*targets, targets[0]], start=1):
+                try:
+                    relay = await self._asked(request, target, fields)
+                except FAILURES as error:
+                    target.server.failed(error)
+                else:
+                    if relay.response.status not in BUSY or number >= len(targets):
+                        return relay
+                    relay.close()
+                self._metrics.failovers.inc()
+            raise NoUpstream(path=path, problem=targets[0].problem)
+        finally:
+            self._upstreams.waiting.discard(task)
+
+    async def _asked(
+        self, request: Request, target: Target, fields: Mapping[str, msgspec.Raw]
+    ) -> _Relay:
+        """The answer of one upstream, once it has begun. One that is no stream is complete."""
+        sent = {name: value for name, value in fields.items() if name != "path"}
+        sent["model"] = msgspec.Raw(msgspec.json.encode(target.model))
+        headers = {
+            name: value for name, value in request.headers.items() if name not in NOT_SENT_ON
+        }
+        url = target.server.url + request.url.path.rstrip("/")
+        with contextlib.ExitStack() as held:
+            target.server.num_open += 1
+            held.callback(_give_back, target)
+            response = await self._upstreams.open().post(
+                url,
+                data=msgspec.json.encode(sent),
+                headers=headers | target.server.headers,
+                allow_redirects=False,
+            )
+            held.callback(response.close)
+            is_stream = response.content_type == "text/event-stream"
+            first = await (response.content.readany() if is_stream else response.read())
+            relay = _Relay(target, response, first)
+            relay.hold(held.pop_all())
+        return relay
+
+    async def _path_of(self, client: str, body: _RoutedFields) -> tuple[int, bytes]:
+        """The path of a request, and the text by which it was routed."""
+        model, path = self._service.models.find(body.model)
+        path = body.path if path is None else path
+        served = model.releases.current
+        if body.messages is not None:
+            prompts: list[str | list[int]] = [asked_in(body.messages)]
+        elif body.prompt is not None:
+            prompts = prompt_list(body.prompt, "prompt")
+        else:
+            raise ApiError(400, "There is no prompt. Give `prompt` or `messages`.", param="prompt")
+        routed: list[tuple[int, bytes]] = []
+        for prompt in prompts:
+            ids = await self._threads.run(client, encode, self._service, prompt)
+            choice = await self._router.route(served, ids, path, client)
+            routed.append((choice.path, ids[: self._service.prefix_tokens].tobytes()))
+            self._metrics.prompts.labels(model.name, choice.path).inc()
+        if len(paths := {its_path for its_path, _ in routed}) > 1:
+            named = ", ".join(map(str, sorted(paths)))
+            problem = f"These prompts go to several paths, {named}. Send each in its own request."
+            raise ApiError(400, problem, param="prompt", code="several_paths")
+        return routed[0]
+
+
+def _give_back(target: Target) -> None:
+    target.server.num_open -= 1
+
+
+def asked_in(messages: list[dict[str, Any]]) -> str:
+    """The text by which a chat is routed, as `chat_template.routed_text` has it: what the user
+    asked first. Parts that are no text, and messages of tools, pass.
+    """
+    texts: list[tuple[object, str]] = []
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"text": content}]
+        given = [part.get("text") for part in parts if isinstance(part, dict)]
+        texts.append((message.get("role"), "".join(t for t in given if isinstance(t, str))))
+    asked = [text for role, text in texts if role == "user" and text.strip()]
+    return asked[0] if asked else "\n".join(text for _, text in texts if text)

@@ -1,0 +1,258 @@
+"""Upstreams: OpenAI-compatible servers that answer for the paths of a run, as a file lists them.
+
+    0-63: {url: "http://cell-0:8000"}               # a cell of this run names its paths itself
+    64: [{url: "http://a:8000", model: m64}, {url: "http://b:8000", model: m64}]
+    65-255: {url: "http://c:8000", model: "mine-{path}", key: SECRET}
+
+JSON will do as well. A router stands before them: it chooses the path, and `http/forward.py` sends
+the request on. It decodes nothing, so `Upstreams` takes the place of an engine and of its loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from dipaco.errors import needs_extra
+from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
+from dipaco.serving.errors import BadUpstreams
+from dipaco.serving.path_cache import PathCache
+from dipaco.serving.releases import ServedRelease
+from dipaco.serving.warm_up import WarmUp
+from dipaco.topology.cells import listed, paths_in
+
+LOOK_SECONDS = 5.0  # between two looks at an upstream
+ANSWER_SECONDS = 5.0  # for its answer to one
+# Servers close idle connections, vLLM after 5 s. One that is closed first loses no request.
+IDLE_SECONDS = 4.0
+CONNECT_SECONDS = 5.0
+
+
+class _Given(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One upstream as the file has it."""
+
+    url: str
+    model: str | None = None  # its name there, with {path} for the number. None = a cell's
+    key: str | None = None  # API key that it asks for
+
+
+_File = dict[str | int, _Given | Annotated[list[_Given], msgspec.Meta(min_length=1)]]
+
+
+class _ModelName(msgspec.Struct):
+    id: str
+
+
+class _ModelNames(msgspec.Struct):
+    data: list[_ModelName]
+
+
+class Server:
+    """An upstream, and what is known of it. It is used in one event loop only."""
+
+    def __init__(self, url: str, key: str | None):
+        self.url = url
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.num_open = 0  # requests that it is answering
+        self.models: frozenset[str] = frozenset()
+        self.problem: str | None = "it was not asked yet"
+
+    async def look(self, session: aiohttp.ClientSession) -> None:
+        """Asks for its models. Afterwards `problem` says whether it has answered."""
+        headers = self.headers | {"Accept-Encoding": "identity"}
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        try:
+            async with session.get(
+                f"{self.url}/v1/models", headers=headers, timeout=timeout
+            ) as answer:
+                answer.raise_for_status()
+                names = msgspec.json.decode(await answer.read(), type=_ModelNames)
+            self.models, self.problem = frozenset(each.id for each in names.data), None
+        except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError) as error:
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Gives it the last turn until it answers the next look."""
+        self.problem = f"{self.url}: {str(error) or type(error).__name__}"
+
+
+class Target(NamedTuple):
+    """A path under the name that a server has for it."""
+
+    server: Server
+    model: str
+
+    @property
+    def problem(self) -> str | None:
+        """The known reason why it cannot be asked."""
+        server = self.server
+        if server.problem is None and self.model not in server.models:
+            names = ", ".join(f"`{name}`" for name in sorted(server.models)[:8])
+            return f"{server.url} serves {names or 'nothing'} and not `{self.model}`"
+        return server.problem
+
+
+def read_targets(file: Path, name: str, num_paths: int) -> dict[int, list[Target]]:
+    """The targets of every path of a model. Raises `BadUpstreams`."""
+
+    def refuse(problem: object) -> NoReturn:
+        raise BadUpstreams(file=file, problem=problem)
+
+    try:
+        content = file.read_bytes()
+        if file.suffix == ".json":
+            given = msgspec.json.decode(content, type=_File)
+        else:
+            with needs_extra("serve", package="pyyaml", feature="a file of upstreams in YAML"):
+                import yaml  # noqa: F401 - msgspec imports it
+            given = msgspec.yaml.decode(content, type=_File)
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+        refuse(error)
+    servers: dict[tuple[str, str | None], Server] = {}
+    targets: dict[int, list[Target]] = {path: [] for path in range(num_paths)}
+    for key, value in given.items():
+        try:
+            paths = paths_in(str(key))
+        except ValueError as error:
+            refuse(error)
+        for path in paths:
+            if path not in targets:
+                refuse(f"there is no path {path}, the last is {num_paths - 1}")
+            for each in value if isinstance(value, list) else [value]:
+                url = each.url.rstrip("/").removesuffix("/v1")
+                if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+                    refuse(f"`{each.url}` is no address such as http://HOST:8000")
+                try:
+                    model = (each.model or f"{name}/path_{{path:04d}}").format(path=path)
+                except (LookupError, ValueError) as error:
+                    refuse(f"`{each.model}` is no name of a model with {{path}} in it ({error})")
+                server = servers.setdefault((url, each.key), Server(url, each.key))
+                targets[path].append(Target(server, model))
+    if without := [path for path, of_path in targets.items() if not of_path]:
+        refuse(f"paths {listed(without)} have none")
+    return targets
+
+
+class _NoPaths(PathCache):
+    """A store that is never asked for a path."""
+
+    holds_parts = False
+
+    def __init__(self):
+        super().__init__(lambda receipt: {}, 0)
+
+
+class Upstreams:
+    """All upstreams of a router: an engine that decodes nothing.
+
+    Args:
+      targets: of each path.
+      places: requests that each server may have at once.
+      say: called with a sentence for the operator.
+    """
+
+    num_programs = 0
+    is_alive = True
+
+    def __init__(
+        self, targets: Mapping[int, Sequence[Target]], places: int, say: Callable[[str], object]
+    ):
+        self._targets, self._say = targets, say
+        self.servers = list(
+            dict.fromkeys(each.server for of_path in targets.values() for each in of_path)
+        )
+        self.cache, self.loop = _NoPaths(), self
+        self.capacity = places * len(self.servers)
+        self._session: aiohttp.ClientSession | None = None
+        self.waiting: set[asyncio.Task[Any]] = set()  # requests whose answers have not begun
+        self._running: asyncio.AbstractEventLoop | None = None
+
+    async def check(self, file: Path) -> None:
+        """Asks all of them once. Raises `BadUpstreams`: one lacks a model, or none answers."""
+        async with _session() as session:
+            await asyncio.gather(*(server.look(session) for server in self.servers))
+        for path, targets in self._targets.items():
+            for target in targets:
+                if target.problem and target.server.problem is None:
+                    raise BadUpstreams(file=file, problem=f"path {path}: {target.problem}")
+        if (problem := self.problem) is not None:
+            raise BadUpstreams(file=file, problem=problem)
+        for server in self.servers:
+            if server.problem:
+                self._say(f"an upstream does not answer: {server.problem}")
+
+    def open(self) -> aiohttp.ClientSession:
+        """The connections to them, in the event loop of the caller. From the first call on they are
+        asked again and again, until the loop ends, which closes the connections.
+        """
+        if self._session is None:
+            self._running, self._session = asyncio.get_running_loop(), _session()
+            self._watching = asyncio.create_task(self._watch_all(self._session))
+        return self._session
+
+    async def _watch_all(self, session: aiohttp.ClientSession) -> None:
+        async with session:
+            await asyncio.gather(*(self._watch(server, session) for server in self.servers))
+
+    async def _watch(self, server: Server, session: aiohttp.ClientSession) -> None:
+        said = server.problem
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await server.look(session)
+            if bool(server.problem) != bool(said):
+                problem = f"does not answer: {server.problem}"
+                self._say(f"an upstream {problem if server.problem else f'answers: {server.url}'}")
+            said = server.problem
+
+    def in_turn(self, path: int, prompt: bytes) -> list[Target]:
+        """The targets of a path in the order in which a prompt asks them: those that answer, with
+        the fewest requests first. Of equals, the same prompt finds the same one first, which may
+        have its beginning cached.
+        """
+        return sorted(
+            self._targets[path],
+            key=lambda target: (
+                target.problem is not None,
+                target.server.num_open,
+                hash((target.server.url, prompt)),
+            ),
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why nothing can be answered: none of them answers."""
+        problems = [server.problem for server in self.servers]
+        return f"no upstream answers: {problems[0]}" if all(problems) else None
+
+    def stats(self) -> LoopStats:
+        up = sum(server.problem is None for server in self.servers)
+        return LoopStats(0, {}, {}, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, num_replicas=up)
+
+    def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
+        """There is nothing to make ready."""
+
+    def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream:
+        raise AssertionError("requests are sent on, and never decoded here")
+
+    def stop(self, drain_seconds: float) -> None:
+        """Cuts off requests whose answers have not begun. Any thread may call it."""
+        if self._running is not None and not self._running.is_closed():
+            self._running.call_soon_threadsafe(self._cut_off)
+
+    def _cut_off(self) -> None:
+        for task in self.waiting:
+            task.cancel()
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        auto_decompress=False,
+        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+    )

@@ -1,0 +1,526 @@
+"""A router before cells, and before any other server: it sends on what it has routed."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+pytest.importorskip("aiohttp", reason="a router needs the `serve` extra")
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dipaco.serving import upstreams as file
+from dipaco.serving.errors import BadUpstreams
+from dipaco.serving.http.app import HttpSettings
+from dipaco.serving.http.forward import asked_in
+from dipaco.serving.http.server import listen
+from dipaco.serving.service import Service, ServiceSettings
+from dipaco.serving.upstreams import Upstreams, read_targets
+from tests.support.server_process import Server
+from tests.support.serving_rig import error_of
+
+JSON = {"Content-Type": "application/json"}
+BODY = {"model": "toy", "prompt": "jiji", "max_tokens": 8, "temperature": 0}
+ANSWERED = b'{"id":"x", "choices":[ ]}'
+
+
+class Fake:
+    """An upstream that answers as a test says, and keeps what it was sent."""
+
+    def __init__(self, name):
+        self.name, self.sent, self.left = name, [], threading.Event()
+        self.models = ["m"]
+        self.answer = None
+
+    def begin(self):
+        routes = [
+            Route("/v1/models", self._models),
+            Route("/v1/completions", self._completion, methods=["POST"]),
+            Route("/v1/chat/completions", self._completion, methods=["POST"]),
+        ]
+        self._socket = listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(Starlette(routes=routes), log_level="critical")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
+        self._thread.start()
+
+    def end(self):
+        self._server.should_exit = self._server.force_exit = True
+        self._thread.join()
+
+    def reset(self):
+        self.sent.clear()
+        self.left.clear()
+        self.answer = None
+
+    async def _models(self, request):
+        return JSONResponse({"object": "list", "data": [{"id": name} for name in self.models]})
+
+    async def _completion(self, request):
+        self.sent.append((request.headers, await request.body()))
+        if self.answer is not None:
+            return await self.answer(request)
+        return Response(ANSWERED, headers={"X-Engine": self.name}, media_type="application/json")
+
+
+async def broken(request):
+    """Resets the connection instead of answering."""
+    raise ConnectionResetError
+
+
+def streamed(*events, then=None):
+    """Answers with server-sent events, after which `then` is awaited."""
+
+    async def answer(request):
+        async def content():
+            for event in events:
+                yield event
+            if then is not None:
+                await then(request)
+
+        return StreamingResponse(content(), media_type="text/event-stream")
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def rig(tiny, limits, serving, tmp_path_factory):
+    """A router before two fakes, both of which serve all paths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file, "LOOK_SECONDS", 0.1)
+        fakes = [Fake("a"), Fake("b")]
+        for fake in fakes:
+            fake.begin()
+        given = tmp_path_factory.mktemp("upstreams") / "upstreams.yaml"
+        first, second = (fake.url for fake in fakes)
+        given.write_text(
+            f"0-3: [{{url: {first}/v1, model: m, key: secret}}, {{url: {second}, model: m}}]"
+        )
+        upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
+        asyncio.run(upstreams.check(given))
+        settings = ServiceSettings(limits=limits, has_others=False)
+        with Service(
+            tiny.folder, settings, say=lambda _: None, engine=lambda spec: upstreams
+        ) as service:
+            service.start()
+            with serving(service, HttpSettings(upstreams=upstreams)) as url:
+                yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams)
+        for fake in fakes:
+            fake.end()
+
+
+@pytest.fixture
+def router(rig):
+    """A client of the router. Both fakes answer, and have no requests."""
+    for fake in rig.fakes:
+        fake.reset()
+    wait(lambda: not any(s.problem or s.num_open for s in rig.upstreams.servers))
+    with httpx.Client(base_url=rig.url, timeout=60) as client:
+        yield client
+
+
+def wait(holds):
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, "the condition was not met in time"
+        time.sleep(0.01)
+
+
+def test_a_body_and_its_answer_pass_as_they_are(rig, router):
+    body = (
+        b'{ "z": 1.0e0, "tools": [{"type" : "function"}], "model": "toy", "path": 2,\n'
+        b' "messages": [{"role": "user", "content": [{"type": "text", "text": "jiji"}, '
+        b'{"type": "image_url"}]}], "big": 123456789012345678901234567890 }'
+    )
+    sent = JSON | {"X-Trace": "7", "Authorization": "Bearer mine"}
+    answer = router.post("/v1/chat/completions", content=body, headers=sent)
+    (fake,) = [fake for fake in rig.fakes if fake.sent]
+    assert (answer.status_code, answer.content) == (200, ANSWERED)
+    assert answer.headers["X-Engine"] == fake.name
+    ((headers, content),) = fake.sent
+    before, _, after = content.partition(b'"model":"m"')
+    assert before.replace(b" ", b"") == b'{"z":1.0e0,"tools":[{"type":"function"}],'
+    assert b'"path"' not in after
+    assert b"123456789012345678901234567890" in after
+    assert headers["x-trace"] == "7"
+    assert headers.get("authorization") == {"a": "Bearer secret", "b": None}[fake.name]
+
+
+def test_errors_and_compressed_answers_pass_as_they_are(rig, router):
+    async def refuses(request):
+        content = gzip.compress(b'{"error": 1}')
+        return Response(content, 418, headers={"Content-Encoding": "gzip"})
+
+    for fake in rig.fakes:
+        fake.answer = refuses
+    zipped = gzip.compress(json.dumps(BODY).encode())
+    answer = router.post(
+        "/v1/completions", content=zipped, headers=JSON | {"Content-Encoding": "gzip"}
+    )
+    assert (answer.status_code, answer.json()) == (418, {"error": 1})
+    assert sum(len(fake.sent) for fake in rig.fakes) == 1
+
+
+def test_events_pass_as_they_come(rig, router):
+    may_end = threading.Event()
+
+    async def held(request):
+        await asyncio.to_thread(may_end.wait, 60)
+
+    for fake in rig.fakes:
+        fake.answer = streamed(b"data: 1\n\n", then=held)
+    with router.stream("POST", "/v1/completions", json=BODY) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        pieces = answer.iter_raw()
+        assert next(pieces) == b"data: 1\n\n"
+        assert sum(server.num_open for server in rig.upstreams.servers) == 1
+        may_end.set()
+        assert list(pieces) == []
+
+
+async def busy(request):
+    return JSONResponse({"error": {"message": "busy"}}, 503)
+
+
+async def lost_after_the_head(request):
+    async def content():
+        raise ConnectionResetError
+        yield b""
+
+    return StreamingResponse(content(), media_type="text/event-stream")
+
+
+async def lost_in_the_body(request):
+    async def content():
+        yield b'{"choices":'
+        raise ConnectionResetError
+
+    return StreamingResponse(content(), media_type="application/json")
+
+
+@pytest.mark.parametrize("fault", [busy, lost_after_the_head, lost_in_the_body])
+def test_another_upstream_answers_if_one_fails_before_the_first_byte(rig, router, fault):
+    first, second = rig.fakes
+    for bad, good in ((first, second), (second, first)):
+        bad.answer, good.answer = fault, None
+        wait(lambda: not any(server.problem for server in rig.upstreams.servers))
+        for _ in range(6):
+            answer = router.post("/v1/completions", json=BODY)
+            assert (answer.status_code, answer.content) == (200, ANSWERED)
+            assert answer.headers["X-Engine"] == good.name
+    assert first.sent
+    assert second.sent
+    assert failovers(router) > 0
+
+
+def failovers(router):
+    (line,) = [
+        line
+        for line in router.get("/metrics").text.splitlines()
+        if line.startswith("dipaco_failovers_total")
+    ]
+    return float(line.split()[1])
+
+
+def test_if_all_are_busy_the_last_answer_passes_and_if_all_are_lost_it_is_a_503(rig, router):
+    for fake in rig.fakes:
+        fake.answer = busy
+    answer = router.post("/v1/completions", json=BODY)
+    assert (answer.status_code, answer.json()) == (503, {"error": {"message": "busy"}})
+    assert [len(fake.sent) for fake in rig.fakes] == [1, 1]
+    for fake in rig.fakes:
+        fake.answer = lost_after_the_head
+    answer = router.post("/v1/completions", json=BODY)
+    assert "No upstream of path" in error_of(answer, 503, code="no_upstream")
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error(rig, router):
+    async def lost(request):
+        raise ConnectionResetError
+
+    for fake in rig.fakes:
+        fake.answer = streamed(b"data: 1\n\n", then=lost)
+    answer = router.post("/v1/completions", json=BODY)
+    first, last = answer.content.removesuffix(b"\n\n").split(b"\n\n")
+    assert first == b"data: 1"
+    assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_lost"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_that_leaves_ends_its_request_at_the_upstream(rig, router, is_stream):
+    def until_left(fake):
+        async def answer(request):
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
+            fake.left.set()
+            return Response()
+
+        return answer
+
+    for fake in rig.fakes:
+        waits = until_left(fake)
+        fake.answer = streamed(b"data: 1\n\n", then=waits) if is_stream else waits
+    host, port = rig.url.removeprefix("http://").split(":")
+    content = json.dumps(BODY).encode()
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(content)}"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode() + content)
+        if is_stream:
+            while b"data: 1" not in connection.recv(4096):
+                pass
+        wait(lambda: any(fake.sent for fake in rig.fakes))
+    if is_stream:  # Starlette's own streams notice it themselves, and are cancelled
+        wait(lambda: not any(server.num_open for server in rig.upstreams.servers))
+    else:
+        wait(lambda: any(fake.left.is_set() for fake in rig.fakes))
+
+
+def test_the_upstream_with_the_fewest_requests_is_next(rig, router):
+    may_end = threading.Event()
+
+    async def held(request):
+        await asyncio.to_thread(may_end.wait, 60)
+        return Response(ANSWERED, media_type="application/json")
+
+    for fake in rig.fakes:
+        fake.answer = held
+    asking = [
+        threading.Thread(target=httpx.post, args=(f"{rig.url}/v1/completions",),
+                         kwargs={"json": BODY, "timeout": 60})
+        for _ in range(6)
+    ]  # fmt: skip
+    for number, thread in enumerate(asking, start=1):
+        thread.start()
+        wait(lambda number=number: sum(len(fake.sent) for fake in rig.fakes) == number)
+    assert [len(fake.sent) for fake in rig.fakes] == [3, 3]
+    may_end.set()
+    for thread in asking:
+        thread.join()
+
+
+def test_one_that_serves_the_model_no_longer_is_asked_last(rig, router):
+    first, _ = rig.fakes
+    first.models = ["other"]
+    try:
+        wait(lambda: "other" in rig.upstreams.servers[0].models)
+        for _ in range(6):
+            assert router.post("/v1/completions", json=BODY).headers["X-Engine"] == "b"
+        assert not first.sent
+    finally:
+        first.models = ["m"]
+        wait(lambda: "m" in rig.upstreams.servers[0].models)
+
+
+def test_what_the_router_cannot_route_is_a_sentence(rig, router, prompts, client):
+    def refused(body, *expected):
+        return error_of(router.post("/v1/completions", json=body), *expected)
+
+    assert "`toy`" in refused(BODY | {"model": "toy/dense"}, 404, "model", "model_not_found")
+    refused({"model": "toy"}, 400, "prompt")
+    refused(BODY | {"path": 9}, 400, "path", "no_such_path")
+    refused(BODY | {"model": "toy/path_0009"}, 400, "path", "no_such_path")
+    chosen = {path_of(client, prompt) for prompt in prompts}
+    assert len(chosen) > 1
+    refused(BODY | {"prompt": prompts}, 400, "prompt", "several_paths")
+    assert not any(fake.sent for fake in rig.fakes)
+
+
+def path_of(client, prompt):
+    return client.post("/v1/route", json={"prompt": prompt}).json()["path"]
+
+
+def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, router):
+    async def held(request):
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.01)
+        return Response()
+
+    for fake in rig.fakes:
+        fake.answer = held
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(router.post("/v1/completions", json=BODY))
+    )
+    thread.start()
+    wait(lambda: rig.upstreams.waiting and any(fake.sent for fake in rig.fakes))
+    rig.upstreams.stop(0.0)
+    thread.join()
+    error_of(answers[0], 503, code="stopping")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("0-3: [", "while parsing|expected"),
+        ("0-3: {url: http://x, name: y}", "unknown field `name`"),
+        ("0-3: {model: y}", "missing required field `url`"),
+        ("0-3: []", "length >= 1"),
+        ("0-4: {url: http://x}", "there is no path 4, the last is 3"),
+        ("0-2: {url: http://x}", "paths 3 have none"),
+        ("a: {url: http://x}", "`a` is not a list of paths"),
+        ("0-3: {url: localhost:8000}", "`localhost:8000` is no address"),
+        ("0-3: {url: http://x, model: '{number}'}", "no name of a model with {path}"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, given, problem):
+    (tmp_path / "file.yaml").write_text(given)
+    with pytest.raises(BadUpstreams, match=problem):
+        read_targets(tmp_path / "file.yaml", "toy", 4)
+
+
+def test_paths_have_the_names_that_the_file_gives_or_those_of_cells(tmp_path):
+    (tmp_path / "file.json").write_text(
+        '{"0,2-3": {"url": "http://x/v1/"}, "1": [{"url": "http://x", "model": "m{path}"}],'
+        '"3": {"url": "http://y", "key": "k"}}'
+    )
+    targets = read_targets(tmp_path / "file.json", "toy", 4)
+    names = {path: [each.model for each in of_path] for path, of_path in targets.items()}
+    assert names[0] == ["toy/path_0000"]
+    assert names[1] == ["m1"]
+    assert names[3] == ["toy/path_0003"] * 2
+    assert targets[0][0].server is targets[1][0].server
+    assert targets[3][1].server.headers == {"Authorization": "Bearer k"}
+
+
+def test_an_upstream_of_another_model_is_refused_before_the_port_opens(rig, tmp_path):
+    given = tmp_path / "file.yaml"
+    given.write_text(f"0-3: {{url: {rig.fakes[0].url}, model: other}}")
+    upstreams = Upstreams(read_targets(given, "toy", 4), 20, print)
+    with pytest.raises(BadUpstreams, match=r"path 0: .* serves `m` and not `other`"):
+        asyncio.run(upstreams.check(given))
+
+
+def test_a_chat_is_routed_by_what_the_user_asked_first():
+    system = {"role": "system", "content": "be brief"}
+    first = {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "one"}]}
+    later = [{"role": "tool", "content": "5"}, {"role": "user", "content": "two"}]
+    assert asked_in([system, first, {"role": "assistant", "tool_calls": []}, *later]) == "one"
+    assert asked_in([system]) == "be brief"
+    assert asked_in([{"role": "user", "content": None}]) == ""
+
+
+@pytest.fixture(scope="module")
+def cells(tiny, limits, serving, tmp_path_factory):
+    """A router before two cells of two paths each."""
+    with contextlib.ExitStack() as stack:
+
+        def service(**settings):
+            engine = settings.pop("engine", None)
+            more = {"engine": engine} if engine else {}
+            given = ServiceSettings(limits=limits, **settings)
+            return stack.enter_context(Service(tiny.folder, given, say=lambda _: None, **more))
+
+        halves = [service(paths=(0, 1)), service(paths=(2, 3))]
+        for cell in halves:
+            cell.start()
+        urls = [stack.enter_context(serving(cell)) for cell in halves]
+        given = tmp_path_factory.mktemp("cells") / "cells.yaml"
+        given.write_text(f"0-1: {{url: {urls[0]}}}\n2-3: {{url: {urls[1]}}}\n")
+        upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
+        asyncio.run(upstreams.check(given))
+        before = service(has_others=False, engine=lambda spec: upstreams)
+        before.start()
+        url = stack.enter_context(serving(before, HttpSettings(upstreams=upstreams)))
+        yield SimpleNamespace(url=url, cells=halves, urls=urls)
+
+
+def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, prompts):
+    paths = set()
+    with httpx.Client(base_url=cells.url, timeout=60) as router:
+        for prompt in prompts:
+            body = BODY | {"prompt": prompt, "logprobs": 2}
+            alone, routed = (
+                each.post("/v1/completions", json=body).json() for each in (client, router)
+            )
+            assert routed["choices"] == alone["choices"]
+            assert routed["usage"] == alone["usage"]
+            (choice,) = routed["choices"]
+            assert routed["model"] == f"toy/path_{choice['path']:04d}"
+            paths.add(choice["path"])
+            streamed_text = ""
+            with router.stream("POST", "/v1/completions", json=body | {"stream": True}) as events:
+                for line in events.iter_lines():
+                    if line.startswith("data: {"):
+                        (piece,) = json.loads(line.removeprefix("data: "))["choices"]
+                        streamed_text += piece["text"]
+            assert streamed_text == choice["text"]
+            assert path_of(router, prompt) == choice["path"]
+        assert router.get("/readyz").status_code == 200
+        assert "dipaco_replicas 2.0" in router.get("/metrics").text
+    assert paths & {0, 1}
+    assert paths & {2, 3}
+    for cell, its_paths in zip(cells.cells, ((0, 1), (2, 3)), strict=True):
+        served = cell.releases.current
+        held = {m for p in its_paths for m in served.modules_of(p)}
+        assert 0 < cell.cache.stats().modules <= len(held) == 3
+        assert cell.routing_stats().prompts == 0
+
+
+def test_a_cell_answers_for_its_paths_by_name_only(cells):
+    with httpx.Client(base_url=cells.urls[1], timeout=60) as cell:
+        names = [each["id"] for each in cell.get("/v1/models").json()["data"]]
+        assert names == ["toy/path_0002", "toy/path_0003"]
+        assert cell.get("/v1/models/toy/path_0002").json()["id"] == "toy/path_0002"
+        for body in (BODY, BODY | {"path": 0}, BODY | {"model": "toy/path_0001"}):
+            answer = cell.post("/v1/completions", json=body)
+            assert "paths 2-3 only" in error_of(answer, 404, "model", "path_elsewhere")
+        both = BODY | {"model": "toy/path_0002", "path": 3}
+        error_of(cell.post("/v1/completions", json=both), 400, "path")
+        assert cell.post("/v1/completions", json=both | {"path": 2}).status_code == 200
+        error_of(cell.post("/v1/embeddings", json={"model": "toy", "input": "a"}), 400, "model")
+        waiting = 'vllm:num_requests_waiting{engine="0",model_name="toy"} 0.0'
+        assert waiting in cell.get("/metrics").text
+
+
+@pytest.mark.slow
+def test_no_answer_is_lost_when_a_cell_is_killed_under_load(
+    tiny, command_cache, tmp_path, client, prompts
+):
+    """Three processes: a router before two cells, both of which have every path."""
+    given = [BODY | {"prompt": prompts[n % len(prompts)], "max_tokens": 16} for n in range(40)]
+    wanted = [client.post("/v1/completions", json=body).json()["choices"] for body in given]
+    with contextlib.ExitStack() as stack:
+
+        def begin(*options):
+            server = Server(tiny.folder, command_cache, *options)
+            stack.callback(server.end)
+            stack.callback(server.process.kill)
+            return server
+
+        halves = [begin("--rows", "2", "--paths", "0-3") for _ in range(2)]
+        urls = [f"{{url: http://127.0.0.1:{cell.port}}}" for cell in halves]
+        (tmp_path / "cells.yaml").write_text(f"0-3: [{', '.join(urls)}]")
+        router = begin("--upstream", str(tmp_path / "cells.yaml"))
+
+        def ask(body):
+            url = f"http://127.0.0.1:{router.port}/v1/completions"
+            answer = httpx.post(url, json=body, timeout=120)
+            assert answer.status_code == 200, answer.text
+            answers.append(body)
+            return answer.json()["choices"]
+
+        answers = []
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, body) for body in given]
+            wait(lambda: len(answers) >= 5)
+            halves[0].process.kill()
+            assert len(answers) < 40
+            assert [each.result() for each in asked] == wanted
+        router.process.send_signal(signal.SIGTERM)
+        assert router.end() == 0
+    assert "Traceback" not in router.stderr
