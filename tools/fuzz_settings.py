@@ -66,7 +66,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "outer.codec=int4",
         "outer.codec=int2",
     ),
-    "path_share": ("", "outer.path_share=0.75", "outer.path_share=0.5"),
+    "path_share": ("", "outer.path_share=0.75", "outer.path_share=0.5", "outer.path_share=0.2"),
     "quorum": ("", "outer.quorum=0.5 outer.grace_seconds=0"),
     "delay": ("", "outer.delay=1", "outer.delay=2 outer.delay_merge=0"),
     "vocabulary_rows": ("", "outer.vocabulary_rows=holders"),

@@ -12,12 +12,14 @@ import pytest
 from support.made_up_facts import facts_of, receipt
 from support.servers import fresh_schemas
 
+from dipaco.control.claims.queue import add_tasks
 from dipaco.control.database.postgresql import PostgreSQL
 from dipaco.control.database.retry import with_retry
 from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.facts.commit import Commit
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.facts.quorums import Quorums
+from dipaco.control.facts.recording import of_modules_ready
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
@@ -351,3 +353,22 @@ def test_a_transaction_that_the_server_undoes_is_no_server_that_is_away(ledger, 
     with_retry(ask, ledger._database.reconnect)
     assert "has undone a transaction" in caplog.text
     assert "cannot be reached" not in caplog.text
+
+
+def test_a_commit_that_waits_for_its_turn_has_changed_no_task(
+    ledger, plan, place, monkeypatch, caplog
+):
+    """What is done again makes due what others finish, and waited for them while they waited."""
+    step = do_until(ledger, plan, "outer")
+
+    def makes_it_due_again(at):
+        with at._database.transaction():
+            at._database.lock(of_modules_ready("modular", 1))
+            add_tasks(at._database, [step.task])
+
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "lock", after=0,
+        first=lambda at: at.commit.finish(plan, step, facts_of(plan, step.task)),
+        second=makes_it_due_again,
+    )  # fmt: skip
+    assert not caplog.messages

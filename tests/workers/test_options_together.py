@@ -19,7 +19,7 @@ from dipaco.runs import small_models
 ROWS = """
 flat_moe; router; codec=2 delay=2 rescale_by_fan_in=1 weigh_by_documents=1 router=1 alternations=2
     rule=2 optimizer=1 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1
-2x2; path loss; path_share=1 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 overlap=1
+2x2; path loss; path_share=3 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 overlap=1
     optimizer=1 absent_tokens=1 accumulation=1 base=1
 2x2; router; rescale_by_fan_in=1 weigh_by_documents=1 synchronous=1 router=1 overlap=1 base=1
     optimizer=1 slices=1 sent_snapshots=1

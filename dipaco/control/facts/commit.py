@@ -168,13 +168,13 @@ class Commit:
         database = self._database
         try:
             with database.transaction():
+                # First: a commit that waits for these locks has changed no task, for which their
+                # holder would wait.
+                database.lock(*lock_subjects(plan, facts))
                 seconds, redone = self._queue.end_finished(claim)
                 for fact in facts:
                     if not (redone and stands(database, claim.task, fact)):
                         record(database, fact)
-                # Tasks are made due under these locks alone, so that no two commits wait for each
-                # other.
-                database.lock(*lock_subjects(plan, facts))
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
                 for task, awaited in awaited_steps(plan, facts):
