@@ -1,6 +1,6 @@
 """One dense model of the quickstart's size, as a run of one path. CPU, about a minute and a half.
 
-The outer step with rate 1 and no momentum leaves the path's parameters as they are: plain AdamW.
+The outer step with rate 1 and no momentum leaves the parameters as the inner steps made them.
 Reaches the perplexity of the quickstart's row `dense`, up to the order of its rows.
 """
 

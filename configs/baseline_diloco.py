@@ -2,8 +2,8 @@
 minutes.
 
 One shared level, and levels that own no part: two of two experts, so that documents are routed as
-in 2x2. Without the square root of the fan-in, as DiLoCo was published. This is what module sharing
-has to beat: the same paths, shards and tokens, but one set of parameters."""
+in 2x2. This is what module sharing has to beat: the same paths, shards and tokens, but one set of
+parameters. `published.py` has DiLoCo as it was published."""
 
 import dataclasses
 
@@ -12,7 +12,6 @@ import quickstart
 from dipaco.config import RunConfig
 from dipaco.data.prompts import SampleSettings
 from dipaco.model.config import part_names
-from dipaco.outer.config import OuterSettings
 from dipaco.topology import SHARED, Level, Topology
 
 
@@ -21,7 +20,6 @@ def run() -> RunConfig:
         quickstart.run(),
         name="baseline_diloco",
         topology=four_paths(experts=SHARED),
-        outer=OuterSettings(rescale_by_fan_in=False),
         samples=SampleSettings(),
         baselines=(),
     )

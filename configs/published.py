@@ -1,7 +1,7 @@
 """The quickstart's 2x2 with the settings that the paper published: outer rate 0.7 and Nesterov
 momentum 0.9, rows of the vocabulary weighed by documents, routing by features. CPU, five minutes.
 
-Its rate is lower than the quickstart's, since the published outer step wants a lower one here.
+AdamW inside a path, in phases of twenty steps, at the rate that this outer step wants here.
 `dense`, `diloco` and `flat` are what the paper compares it with, at the same rate; the sweeps of
 `configs/ablations` begin with these four."""
 
@@ -16,6 +16,7 @@ from dipaco.config import RunConfig
 from dipaco.data.prompts import SampleSettings
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
+from dipaco.store.retention import RetentionSettings
 
 
 def run() -> RunConfig:
@@ -43,7 +44,7 @@ def data_parallel() -> RunConfig:
 
 
 def diloco() -> RunConfig:
-    return _published(baseline_diloco.run())
+    return _published(baseline_diloco.run(), outer=OuterSettings(rescale_by_fan_in=False))
 
 
 def flat() -> RunConfig:
@@ -53,7 +54,10 @@ def flat() -> RunConfig:
 def _published(config: RunConfig, **changes: object) -> RunConfig:
     return dataclasses.replace(
         config,
-        inner=dataclasses.replace(config.inner, learning_rate=3e-3),
+        phases=5,
+        inner=dataclasses.replace(config.inner, optimizer="adamw", steps=20, learning_rate=3e-3),
+        evaluation=dataclasses.replace(config.evaluation, every_phases=1),
+        retention=RetentionSettings(),
         routing=dataclasses.replace(config.routing, rule="features"),
         samples=SampleSettings(),
         **changes,

@@ -22,7 +22,7 @@ BITS = {
     "bfloat16": 16,
     "int8": 8.125,
     "int4": 4.031,
-    "int2": 2.031,
+    "int2": 2.125,
 }
 ROUNDING = 1e-6
 
