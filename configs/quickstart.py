@@ -43,7 +43,7 @@ def run() -> RunConfig:
             momentum=0.0,
             rescale_by_fan_in=False,
             vocabulary_rows="holders",
-            codec="int2",
+            codec="int4",
         ),
         evaluation=EvaluationSettings(every_phases=4, max_documents=500),
         retention=RetentionSettings(send_snapshots_every=5),

@@ -6,7 +6,8 @@ bits: the quickstart's four paths and as many steps in all, beside one dense mod
 Rows are called `WHAT INNER RATE OUTER PHASESxSTEPS CODEC`, without what is the commonest: `mean`
 (outer rate 1, no momentum, no root of the fan-in), 20 phases of 5 steps, float32. `root` keeps the
 root of the fan-in (as published), `nesterov 0.9` is DiLoCo's outer step (rate 0.7), `nesterov 0.5`
-what Muon is used with elsewhere. The rate is also that of the base model.
+what Muon is used with elsewhere. In `2x2 private` what touches the vocabulary is each path's own.
+The rate is also that of the base model.
 
 Cost on two cores that have nothing else to do: a base model half a minute, once for a seed, an
 optimiser and a rate; dense half a minute, every other row two to three.
@@ -18,6 +19,7 @@ import published
 
 from dipaco.config import RunConfig
 from dipaco.outer.config import OuterSettings
+from dipaco.topology import PER_PATH, Level, Topology, blocks
 
 MEAN = OuterSettings(
     learning_rate=1.0, momentum=0.0, rescale_by_fan_in=False, vocabulary_rows="holders"
@@ -31,6 +33,13 @@ OUTERS = {
 INNERS = {"muon": (12e-3, 24e-3, 48e-3), "adamw": (3e-3, 6e-3, 12e-3)}
 BEST = {"muon": 24e-3, "adamw": 6e-3}
 STEPS = 100
+PRIVATE = Topology(
+    levels=(
+        Level(name="own", parts=("embed", "final_norm", "head"), experts=PER_PATH),
+        Level(name="early", parts=blocks(0, 1), experts=2),
+        Level(name="late", parts=blocks(2, 3), experts=2),
+    )
+)
 
 
 def sweep() -> dict[str, RunConfig]:
@@ -51,6 +60,9 @@ def sweep() -> dict[str, RunConfig]:
     for outer in ("mean", "nesterov 0.9", "nesterov 0.5"):
         diloco = dataclasses.replace(published.diloco(), outer=OUTERS[outer])
         rows[f"diloco muon {BEST['muon']:g} {outer}"] = trained(diloco, "muon", BEST["muon"], 20)
+    for inner, rate in BEST.items():
+        private = dataclasses.replace(paths(inner, rate), topology=PRIVATE)
+        rows[f"2x2 private {inner} {rate:g}"] = private
     for codec in ("int4", "int2"):
         of_codec = dataclasses.replace(MEAN, codec=codec)
         row = dataclasses.replace(paths("muon", BEST["muon"]), outer=of_codec)
