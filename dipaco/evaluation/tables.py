@@ -218,16 +218,18 @@ def link_heading(link: str) -> str:
     return f"time at {link} Mbit/s"
 
 
-_FIRST_TO_GO = ("tokens", "bytes per machine", "total size", "time", "change")
+# What a prompt costs (the size of a path) and what machines exchange come first. Tokens are last
+# to go: rows that differ in them are easily misread.
 _ON_TERMINAL = (
     "row",
     "perplexity",
     "change",
-    "total size",
-    "tokens",
+    "path size",
     "bytes per machine",
+    "tokens",
     "time",
 )
+_FIRST_TO_GO = ("time", "change", "path size", "bytes per machine", "tokens")
 
 
 def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
