@@ -50,7 +50,7 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-3}
 
 
 def config_of(dtype: Any) -> Any:
-    """The quickstart with the model of this comparison, all of it on one path."""
+    """The quickstart with AdamW and the model of this comparison, all of it on one path."""
     from dipaco.model.config import ModelConfig, part_names
     from dipaco.overrides import load_config
     from dipaco.routing.config import RoutingConfig
@@ -64,6 +64,7 @@ def config_of(dtype: Any) -> Any:
         topology=Topology(levels=(Level(name="all", parts=part_names(model)),)),
         data=dataclasses.replace(config.data, length=model.max_length),
         routing=RoutingConfig(),
+        inner=dataclasses.replace(config.inner, optimizer="adamw"),
     )
 
 
