@@ -19,12 +19,12 @@ from dipaco.data.splits import HELD, SPLITS, splitmix
 
 SPAN = 16  # tokens
 # Text of which more than this share would be cut repeats itself by nature, as a log does. It stays.
-MOST_CUT = 0.25  # of the tokens of training documents
+MOST_CUT = 0.25  # a share of the tokens of training documents
 CHUNK_TOKENS = 1 << 19
 
 
 class Pieces(NamedTuple):
-    """What is written of the kept documents: all of most, and of some what lies between spans."""
+    """The pieces that are written: most kept documents whole, of some what lies between spans."""
 
     documents: np.ndarray  # int64 [M], ascending: number among the kept documents
     starts: np.ndarray  # int64 [M] tokens

@@ -112,8 +112,8 @@ class Arm:
         return next(before, None)
 
     def sends_all(self, phase: int) -> bool:
-        """True if no contribution of a phase may wait for a later phase's step, in part or as a
-        whole. This holds for the last phase and for a phase before an alternation.
+        """True if no contribution of a phase may wait for a later phase's step. This holds for the
+        last phase and for a phase before an alternation.
         """
         return phase + 1 == self.phases or phase + 1 in self.alternations
 

@@ -1,6 +1,6 @@
 """Messages without names: the leaves of a module one after another, and a checksum.
 
-A message of a fifth of a bit a value is smaller than a header with a name for each leaf. So the
+In a message of a small module a header with a name for each leaf would be a large part. So the
 receiver takes names and shapes from its module, and a message holds the bytes of all leaves in a
 few arrays, the largest value of each leaf, and a checksum of all of it, names and shapes included.
 Any array of bytes is well formed: without the checksum, a damaged byte would be another gradient.
