@@ -66,11 +66,11 @@ def assert_bytes_add_up(run):
         return
     bits = codec_of(run.config.outer).leaf_bits
     whole = sum(
-        bits(name, leaf.shape) / 8
+        bits(leaf.shape) / 8
         for phase in range(CONFIG.phases)
         for path in arm.paths_in(phase)
         for module in arm.topology.modules_of(path)
-        for name, leaf in trees.flatten(run.parameters(MODULAR, module, phase))
+        for _, leaf in trees.flatten(run.parameters(MODULAR, module, phase))
     )
     assert 0 < sent + left_out - whole < 480 * len(modules)  # headers, and ends of blocks
 

@@ -23,13 +23,13 @@ class Codec(NamedTuple):
     name: str
     encode: Callable[[Tree], Tree]
     decode: Callable[[Tree, Tree], Tree]
-    leaf_bits: Callable[[str, tuple[int, ...]], int]  # (name, shape) -> bits in a message
+    leaf_bits: Callable[[tuple[int, ...]], int]  # shape -> bits in a message
     is_lossy: bool = True
 
     @property
     def bits_per_value(self) -> float:
         """Bits per value of a large matrix."""
-        return self.leaf_bits("", (LARGE, LARGE)) / LARGE**2
+        return self.leaf_bits((LARGE, LARGE)) / LARGE**2
 
 
 LARGE = 1 << 13

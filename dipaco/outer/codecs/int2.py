@@ -114,7 +114,7 @@ def _sizes(shape: tuple[int, ...]) -> dict[str, int]:
     return {LEVELS: num_bytes(size, 2), SCALES: 2 * -(-size // BLOCK)}
 
 
-def _leaf_bits(name: str, shape: tuple[int, ...]) -> int:
+def _leaf_bits(shape: tuple[int, ...]) -> int:
     return 8 * sum(_sizes(shape).values()) + HEADER_BITS
 
 

@@ -74,7 +74,7 @@ def _even(size: int) -> int:
     return size + size % 2
 
 
-def _leaf_bits(name: str, shape: tuple[int, ...]) -> int:
+def _leaf_bits(shape: tuple[int, ...]) -> int:
     size = math.prod(shape)
     return 4 * _even(size) + 8 * num_blocks(size) + HEADER_BITS
 

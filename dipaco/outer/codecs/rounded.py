@@ -20,7 +20,7 @@ PLAIN = Codec(
     "none",
     lambda gradient: gradient,
     lambda message, like: message,
-    lambda name, shape: 32 * math.prod(shape),
+    lambda shape: 32 * math.prod(shape),
     is_lossy=False,
 )
 
@@ -39,7 +39,7 @@ def _decode_bfloat16(message: Tree, like: Tree) -> Tree:
 
 
 BFLOAT16 = Codec(
-    "bfloat16", _encode_bfloat16, _decode_bfloat16, lambda name, shape: 16 * math.prod(shape)
+    "bfloat16", _encode_bfloat16, _decode_bfloat16, lambda shape: 16 * math.prod(shape)
 )
 
 
@@ -72,7 +72,7 @@ def _decode_int8(message: Tree, like: Tree) -> Tree:
     return trees.unflatten(leaves)
 
 
-def _int8_bits(name: str, shape: tuple[int, ...]) -> int:
+def _int8_bits(shape: tuple[int, ...]) -> int:
     size = math.prod(shape)
     return 8 * size + 32 * num_blocks(size)
 

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters
+from dipaco.outer.compress import BY_NAME
 from dipaco.outer.config import CODECS
 from dipaco.runs.forecast.memory import step_flops, step_memory, worker_memory
 from dipaco.runs.forecast.traffic import (
     NOTHING,
     Traffic,
     base_bytes,
-    codec_for,
     kept_bytes,
     lock_step_traffic,
     machine_bytes,
@@ -282,7 +282,7 @@ def _other_phases(config: RunConfig, given: Machines, *, is_timed: bool) -> list
         traffic = traffic_of_a_phase(
             config, given.workers, steps_elsewhere=given.steps_elsewhere, codec_name=name
         )
-        bits = codec_for(config, name).bits_per_value
+        bits = BY_NAME[name].bits_per_value
         rows += [
             _other_phase(
                 config, given, traffic, codec=name, bits=bits, longer=longer, is_timed=is_timed

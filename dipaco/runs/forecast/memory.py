@@ -9,9 +9,9 @@ import math
 
 from dipaco.config import RunConfig
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
+from dipaco.outer.compress import codec_of
 from dipaco.runs.forecast.traffic import (
     VALUE_BYTES,
-    codec_for,
     module_parameters,
     optimizer_bytes,
 )
@@ -30,7 +30,7 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
         "modules as the phase began": size,
         ACTIVATIONS: activation_bytes(config),
     }
-    if config.num_paths > 1 and codec_for(config).is_lossy:
+    if config.num_paths > 1 and codec_of(config.outer).is_lossy:
         memory["what the codec left out"] = size
     return memory
 

@@ -24,7 +24,7 @@ from dipaco.model.config import (
     num_parameters,
     part_parameters,
 )
-from dipaco.outer.compress import BY_NAME, Codec
+from dipaco.outer.compress import BY_NAME, Codec, codec_of
 from dipaco.outer.config import CodecName
 from dipaco.topology import ModuleId
 
@@ -126,7 +126,7 @@ def traffic_of_a_phase(
     if arm.num_at_once == 1:  # It has nobody to exchange anything with.
         return dict.fromkeys(TRAFFIC_KINDS, NOTHING)
     machines = machines_at_work(config, workers)
-    codec = codec_for(config, codec_name)
+    codec = BY_NAME[codec_name or config.outer.codec]
     parts = [_training(config, machines, codec, phases, steps_elsewhere=steps_elsewhere)]
     if not steps_elsewhere:
         parts.append(_stepping(config, machines, codec))
@@ -159,7 +159,7 @@ def lock_step_traffic(
 def kept_bytes(config: RunConfig) -> dict[str, int]:
     """Bytes of the modular model in the run's bucket or folder after the last phase, by kind."""
     arm, keep = config.plan.arm(MODULAR), config.retention
-    codec, sizes = codec_for(config), module_parameters(config)
+    codec, sizes = codec_of(config.outer), module_parameters(config)
     whole = VALUE_BYTES * sum(sizes.values())
     newest = min(arm.phases + 1, keep.num_modules)
     releases = sum(arm.is_evaluated(phase) for phase in range(arm.phases + 1 - newest))
@@ -202,11 +202,6 @@ def optimizer_bytes(model: ModelConfig, optimizer: str) -> int:
     """Bytes of an inner optimiser's state: two moments of each parameter, but one where Muon is."""
     of_muon = model.num_layers * block_matrices(model) if optimizer == "muon" else 0
     return VALUE_BYTES * (2 * num_parameters(model) - of_muon)
-
-
-def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
-    """The codec of this name. None takes the config's."""
-    return BY_NAME[name or config.outer.codec]
 
 
 def _training(

@@ -3,9 +3,9 @@
 import numpy as np
 
 from dipaco.control.planning.tasks import SLICED
+from dipaco.outer.compress import codec_of
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.receipt import Receipt
-from dipaco.runs.forecast.traffic import codec_for
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
 from dipaco.store.inventory import by_kind, stored_here, stored_there
@@ -29,7 +29,7 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
     """Bytes of the rows that the contributions of a finished arm do not hold, by the bits that the
     codec takes for a value. 0 where rows are averaged by documents.
     """
-    leaf_bits = codec_for(run.config).leaf_bits
+    leaf_bits = codec_of(run.config.outer).leaf_bits
     known: dict[tuple[ModuleId, int, tuple[int, ...]], int] = {}  # rows, of all paths of a phase
 
     def rows_left_out(module: ModuleId, phase: int) -> int:
@@ -55,9 +55,9 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
         rows = sum(rows_left_out(module, phase) for phase in range(arm.phases))
         owned = set(arm.topology.parts_of(module))
         if rows and "embed" in owned:
-            bits += leaf_bits("embed.table", (rows, d_model))
+            bits += leaf_bits((rows, d_model))
         if rows and "head" in owned:
-            bits += leaf_bits("head.kernel", (d_model, rows))
+            bits += leaf_bits((d_model, rows))
     return round(bits / 8)
 
 
