@@ -57,7 +57,6 @@ HOMES = {  # library: the only places that may import it
     "tensorstore": {"store"},
     "matplotlib": {"evaluation", "sweeps"},
     "ray": {"launch"},
-    "hivemind": {"swarm"},
     "cryptography": {"swarm"},
     "torch": set(),
     "transformers": set(),

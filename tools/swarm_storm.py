@@ -132,7 +132,7 @@ def parse() -> argparse.Namespace:
         "--d-model", type=int, default=32, help="of the path; 224: a million values"
     )
     parser.add_argument("--lease-seconds", type=float, default=5.0)
-    parser.add_argument("--transport", choices=("tcp", "tls", "libp2p"), default="tls")
+    parser.add_argument("--transport", choices=("tcp", "tls"), default="tls")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
@@ -286,8 +286,6 @@ class Storm:
         options = self.options
         host = "127.0.0.1" if self.hosts is None else self.hosts[PUBLIC].address
         listen = f"{options.transport}://{host}:{self.ports[name]}"
-        if options.transport == "libp2p":
-            listen = f"/ip4/{host}/tcp/{self.ports[name]}"
         words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]
         words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]

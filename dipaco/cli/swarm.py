@@ -7,7 +7,7 @@
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
   dipaco swarm watch ADDRESS --token FILE             how the run is, and who did how much
 
-  dipaco swarm join ADDRESS --token FILE --threads 2 --between 22:00-07:00
+  dipaco swarm join ADDRESS --token FILE --threads 2 --megabits 10
 
 `start` is a worker of the run that has the group take the steps of one path, and needs no
 accelerator. Start two, and either may die. `dipaco status --run RUN` shows the group.
@@ -67,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=LISTEN,
         metavar="ADDRESS",
         help="where peers reach this machine: tls://HOST:PORT (default: any free port); "
-        "/ip4/HOST/tcp/PORT, by libp2p (extra `swarm`); or tcp://HOST:PORT, not encrypted, for "
-        "machines of one network",
+        "or tcp://HOST:PORT, not encrypted, for machines of one network",
     )
     start.add_argument(
         "--announce",
@@ -197,7 +196,6 @@ def _start(options: argparse.Namespace) -> int:
             _backbone_credential(opened, path, name),
             listen=options.listen,
             announce=options.announce,
-            identity=opened.layout.swarm_identity(name),
             say=say,
             save_seconds=options.save_seconds,
             num_steps=opened.plan.arm(MODULAR).total_steps,

@@ -7,13 +7,9 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dipaco.cli.interrupts import EXIT_INTERRUPTED
 from dipaco.cli.options import check_between
-
-if TYPE_CHECKING:
-    from dipaco.swarm.roles.lending_times import LendingRule
 
 say = functools.partial(print, flush=True)
 
@@ -31,14 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser, *, computes: bool) -> None:
     parser.add_argument("--megabits", type=float, metavar="N", help="most megabits each way")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="processors that it may use (default: all)"
-    )
-    parser.add_argument(
-        "--between",
-        metavar="HH:MM-HH:MM",
-        help="hours of every day in which this machine is lent, as in 22:00-07:00",
-    )
-    parser.add_argument(
-        "--plugged-in", action="store_true", help="not while this machine runs on its battery"
     )
     if computes:
         parser.add_argument(
@@ -63,11 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.swarm.network.addresses import check_to_join
     from dipaco.swarm.network.credentials import check_not_expired, load_credential
-    from dipaco.swarm.roles.lending_times import Hours, PluggedIn, while_lent
 
-    rules: list[LendingRule] = [Hours.parse(options.between)] if options.between else []
-    if options.plugged_in:
-        rules.append(PluggedIn())
     credential = load_credential(options.token)
     check_not_expired(credential)
     check_to_join(options.address)
@@ -80,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
         use_compilation_cache(cache_folder() / "compiled")
 
-    from dipaco.swarm.roles.session import SessionConfig, check_access, run_session
+    from dipaco.swarm.roles.session import SessionConfig, run_session
 
     config = SessionConfig(
         address=options.address,
@@ -93,18 +77,12 @@ def run(options: argparse.Namespace) -> int:
     def session(stop: asyncio.Event) -> Awaitable[None]:
         return run_session(config, credential, stop, say)
 
-    def turn(stop: asyncio.Event) -> Awaitable[None]:
-        if not rules:
-            return session(stop)
-        check = functools.partial(check_access, config, credential, say)
-        return while_lent(rules, session, stop, say, check=check)
-
-    asyncio.run(_until_asked_to_leave(turn, computes=computes))
+    asyncio.run(_until_asked_to_leave(session, computes=computes))
     return 0
 
 
 async def _until_asked_to_leave(
-    turn: Callable[[asyncio.Event], Awaitable[None]], *, computes: bool
+    session: Callable[[asyncio.Event], Awaitable[None]], *, computes: bool
 ) -> None:
     """Ctrl-C and SIGTERM ask to leave in order. A second Ctrl-C ends the process: an exception
     would wait for the threads that compute a block or compile a program.
@@ -122,4 +100,4 @@ async def _until_asked_to_leave(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask_to_leave)
-    await turn(stop)
+    await session(stop)

@@ -97,10 +97,6 @@ class Layout:
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
 
-    def swarm_identity(self, worker: str) -> Path:
-        """The key that the libp2p address of a backbone contains."""
-        return self.root / "swarm" / f"{worker}.key"
-
     def report(self, suffix: str) -> Path:
         return self.root / f"report.{suffix}"
 

@@ -15,7 +15,7 @@ plain worker: the same rows, each once, whichever peer computed them.
 Its folders, each importing only those before it: `planning` (pure: shares, leases, progress,
 deadlines), `network` (messages, codecs, credentials, wire, transport, finding the leader),
 `training` (what every peer does: gradients, the state, slices of rounds), `leading` (what a leader
-knows and answers), `roles` (leader, peer, volunteer, backbone, auxiliary, session). hivemind and
-cryptography are imported in `network` only. May import `inner`, `outer`, `model`, `control`,
+knows and answers), `roles` (leader, peer, volunteer, backbone, auxiliary, session). cryptography is
+imported in `network` only. May import `inner`, `outer`, `model`, `control`,
 `runs`; never `workers` or `serving`.
 """

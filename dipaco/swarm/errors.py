@@ -20,7 +20,7 @@ class BadMessage(DipacoError):
 
 
 class BadAddress(DipacoError):
-    """`{given}` is not an address of a swarm. To join, give the line that `dipaco swarm start` printed: tls://HOST:PORT/FINGERPRINT, tcp://HOST:PORT or /ip4/…/p2p/… To listen: tls://HOST:PORT, tcp://HOST:PORT or /ip4/HOST/tcp/PORT, ports to 65535."""
+    """`{given}` is not an address of a swarm. To join, give the line that `dipaco swarm start` printed: tls://HOST:PORT/FINGERPRINT or tcp://HOST:PORT. To listen: tls://HOST:PORT or tcp://HOST:PORT, ports to 65535."""
 
 
 class TlsRefused(DipacoError, ConnectionError):

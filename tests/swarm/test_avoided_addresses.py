@@ -5,7 +5,6 @@ import contextlib
 
 import pytest
 
-from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import (
     BadMessage,
     MessageRefused,
@@ -22,7 +21,6 @@ from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import issue
 
 NOWHERE = "tcp://127.0.0.1:1"
-LIBP2P = "/ip4/127.0.0.1/tcp/4710/p2p/QmQ2Fv4TrGnNYrJ8sXXzBzVnFvQqNn5JbPbgMVZfNFrmxA"
 
 
 def needy(*addresses):
@@ -98,32 +96,6 @@ async def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_
     assert any("closed meanwhile. Check" in one and "goes back to tcp" in one for one in said), said
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        # Whether one of another kind answers cannot be asked over the wire at its first address.
-        SwarmUnreachable(addresses=LIBP2P, problem="10 minutes without a reply"),
-        # A machine without the extra cannot dial it.
-        ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"),
-    ],
-)
-async def test_an_address_of_another_kind_that_cannot_be_reached_is_moved_to_once(
-    monkeypatch, error
-):
-    asked, said, dials = [], [], wire_to
-
-    async def dialled(to, *args, **more):
-        if to == LIBP2P:
-            raise error
-        return await dials(to, *args, **more)
-
-    monkeypatch.setattr(session, "wire_to", dialled)
-    async with stub_backbone(asked, (needy(LIBP2P),)) as address:
-        await refused_at_first(address, said)
-    assert sum("goes back" in sentence for sentence in said) == 1
-    assert asked == ["run", "run", "settings", "join"]
-
-
 @pytest.fixture
 def joins(monkeypatch):
     """`joins(address, error)`: who joins there is told so, before or after it takes part."""
@@ -180,7 +152,6 @@ def test_what_does_not_pass_keeps_an_address_unfit_and_one_that_is_away_is_asked
     gone = SwarmUnreachable(addresses=NOWHERE, problem="closed")
     for error, has_joined, is_unfit in (
         (TlsRefused(address=NOWHERE, problem="its key is another"), False, True),
-        (ExtraMissing(feature="libp2p", package="hivemind", extra="swarm"), False, True),
         (gone, False, False),
         (gone, True, False),
     ):

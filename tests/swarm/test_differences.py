@@ -15,7 +15,7 @@ SEALED_BYTES = 800  # of a reply beside its body: certificate, signatures, names
 
 
 def address_of(name):
-    return f"/ip4/203.0.113.77/tcp/38021/p2p/12D3KooW{name.replace('/', 'x'):x<44}"
+    return f"tls://203.0.113.77:38021/{name.replace('/', 'x'):x<32}"
 
 
 def slices_of(reducers, width=10):

@@ -71,7 +71,6 @@ def test_a_leader_whose_port_refuses_twice_has_ended_and_its_claims_are_given_ba
     [
         ("tcp://198.51.100.1:1", TimeoutError()),
         ("tls://198.51.100.1:1/00", OSError("no route to host")),
-        ("/ip4/198.51.100.1/tcp/1/p2p/Q", ConnectionRefusedError("its own daemon is gone")),
     ],
 )
 def test_a_leader_that_is_cut_off_may_lead_on_and_has_its_lease(address, error):

@@ -10,7 +10,7 @@ from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
 from dipaco.control.claims.queue import add_tasks
 from dipaco.control.planning.tasks import Task
-from dipaco.swarm.errors import NoSuchSwarm, SwarmRefuses
+from dipaco.swarm.errors import NoSuchSwarm
 from dipaco.swarm.network.run_overview import Helper, RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
@@ -18,7 +18,6 @@ from dipaco.swarm.roles import session
 from dipaco.swarm.roles.session import (
     SessionConfig,
     ask_about_run,
-    check_access,
     run_session,
     wire_to,
 )
@@ -121,22 +120,6 @@ def test_watch_says_what_the_machines_of_each_volunteer_do_now():
     first, second = lines_of(RunOverview(helpers=(ana, bo)), "bo")[1:]
     assert first.endswith("90.0%  12.3 samples/s, averages, computes")
     assert second.endswith("10.0%  not here, you")
-
-
-def test_access_is_checked_by_asking_a_backbone(run, both, credentials):
-    ana, said = credentials["ana"], []
-
-    def check(address):
-        asyncio.run(check_access(SessionConfig(address, True, True, None), ana, said.append))
-
-    check(both[0].address)
-    assert said == []
-    run.ledger.swarms.revoke("ana")
-    until(lambda: both[0]._wire.verifier.revoked)
-    with pytest.raises(SwarmRefuses, match="revoked"):
-        check(both[0].address)
-    check("tcp://127.0.0.1:1")
-    assert [sentence[:35] for sentence in said] == ["no answer from tcp://127.0.0.1:1 no"]
 
 
 def test_a_volunteer_says_that_the_run_is_over_and_not_so_when_it_leaves(run, both, credentials):

@@ -1,6 +1,4 @@
-"""One contract for all transports: requests get replies, and a peer that hangs up is noticed.
-libp2p is hivemind's daemon, run for real.
-"""
+"""One contract for all transports: requests get replies, and a peer that hangs up is noticed."""
 
 import asyncio
 import contextlib
@@ -10,7 +8,7 @@ import time
 
 import pytest
 
-from dipaco.swarm.errors import MessageRefused, SwarmRefuses, SwarmUnreachable
+from dipaco.swarm.errors import MessageRefused, SwarmRefuses
 from dipaco.swarm.network import transport
 from dipaco.swarm.network.credentials import Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
@@ -19,21 +17,15 @@ from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import Wire
 from tests.support.swarm_rig import admitted, issue
 
-# hivemind finds its daemon by a function that Python will drop.
-pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
-
 FETCH = MeanRequest(round_number=1, step=2, start=3, stop=4)
 LIKES = {
     "tls": "tls://127.0.0.1:0",
     "tcp": "tcp://127.0.0.1:0",
-    "libp2p": "/ip4/127.0.0.1/tcp/0",
 }
 
 
 @pytest.fixture(params=LIKES.values(), ids=LIKES)
 def like(request):
-    if request.param.startswith("/"):
-        pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
     return request.param
 
 
@@ -88,7 +80,7 @@ def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
         await ana.transport.close()
         await back.transport.close()
 
-    asyncio.run(scenario())  # a daemon does not wait for a moved clock
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("like", [LIKES["tls"], LIKES["tcp"]], ids=["tls", "tcp"])
@@ -218,25 +210,6 @@ async def test_what_comes_slowly_is_waited_for_and_what_stops_coming_is_not(monk
     assert time.monotonic() - started < 2.5
     await ana.transport.close()
     await back.transport.close()
-
-
-def test_where_a_daemon_does_not_start_only_its_reason_is_said(monkeypatch):
-    p2p = pytest.importorskip("hivemind.p2p", reason="the extra `swarm` is not installed")
-    from hivemind.p2p.p2p_daemon import P2PDaemonError
-
-    async def create(**options):
-        raise P2PDaemonError("Daemon failed to start: 2026/11/25 13:57:50 failed to connect")
-
-    monkeypatch.setattr(p2p.P2P, "create", create)
-    given = "/ip4/127.0.0.1/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
-    with pytest.raises(SwarmUnreachable) as refused:
-        asyncio.run(_open(given))
-    assert refused.value.values["problem"] == "failed to connect"
-
-
-async def _open(given):
-    transport = await start_transport(given, None, bootstrap=(given,), credential=issue("ana"))
-    await transport.open(given)
 
 
 async def test_a_machine_that_does_not_answer_is_given_up_before_the_request_would_be(monkeypatch):

@@ -20,13 +20,13 @@ from tests.support.swarm_rig import largest_difference, plain_states
 from tests.support.tiny_run import HOME, TOY
 
 STEPS = 3
-NOT_NEEDED = {"torch", "hivemind", "pyarrow", "matplotlib", "grain", "array-record", "tokenizers"}
+NOT_NEEDED = {"torch", "pyarrow", "matplotlib", "grain", "array-record", "tokenizers"}
 
 
 @pytest.fixture
 def bare(tmp_path):
     made = Bare(tmp_path, declared("volunteer"))
-    assert {"hivemind", "torch", "pyarrow"} & import_names(NOT_NEEDED) <= made.absent
+    assert {"torch", "pyarrow"} & import_names(NOT_NEEDED) <= made.absent
     return made
 
 

@@ -33,14 +33,6 @@ MUTANTS = (
         tests=("tests/swarm/test_group.py",),
     ),
     Mutant(
-        name="open-connection-taken-for-reached",
-        file="dipaco/swarm/network/dial_back.py",
-        old="                await check_speaks_libp2p(found[2], int(found[4]))\n",
-        new="                pass\n",
-        breaks="a peer is reached from outside only where a new connection to it is made",
-        tests=(DIAL_BACK,),
-    ),
-    Mutant(
         name="any-peer-answers-for-a-newcomer",
         file="dipaco/swarm/network/dial_back.py",
         old="                recipient=newcomer,\n",

@@ -20,12 +20,6 @@ ANYWHERE = ("0.0.0.0", "::")  # listens on all of a machine's addresses
 
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})(?:/([0-9a-f]{32}))?")
 
-_LIBP2P_LISTEN = re.compile(r"/(ip4|ip6|dns[46]?)/[^/\s]+/(tcp|udp)/\d{1,5}(/[\w-]+)*")
-_LIBP2P = re.compile(
-    r"/(ip4/(\d{1,3}\.){3}\d{1,3}|ip6/[0-9a-fA-F:]+|dns[46]?/[^/\s]+)/(tcp|udp)/\d{1,5}(/[\w-]+)*"
-    r"/p2p/[1-9A-HJ-NP-Za-km-z]{30,}"
-)
-
 
 class SocketAddress(NamedTuple):
     """The address on which a peer listens."""
@@ -58,10 +52,7 @@ def check_to_listen(address: str, announce: str | None) -> None:
       BadAddress: the address is of no kind.
       BadSetting: the announced name is no host, or there is no TLS.
     """
-    if not address.startswith("/"):
-        parse(address)
-    elif _LIBP2P_LISTEN.fullmatch(address) is None or int(address.split("/")[4]) > LAST_PORT:
-        raise BadAddress(given=address)
+    parse(address)
     if announce is None:
         return
     expected = ""
@@ -83,11 +74,8 @@ def _is_host(text: str) -> bool:
 
 def check_to_join(address: str) -> None:
     """Raises `BadAddress` if no backbone can have this address, before anything waits for it."""
-    if not address.startswith("/"):
-        where = parse(address)
-        if not where.host or not where.port or (where.kind == TLS) != bool(where.fingerprint):
-            raise BadAddress(given=address)
-    elif _LIBP2P.fullmatch(address) is None:
+    where = parse(address)
+    if not where.host or not where.port or (where.kind == TLS) != bool(where.fingerprint):
         raise BadAddress(given=address)
 
 
@@ -101,7 +89,7 @@ def may_be_host(name: str) -> bool:
 
 
 def kind_of(address: str) -> str:
-    """`TCP`, `TLS`, or empty for libp2p and unknown kinds."""
+    """`TCP`, `TLS`, or empty for unknown kinds."""
     return next((kind for kind in (TCP, TLS) if address.startswith(kind)), "")
 
 

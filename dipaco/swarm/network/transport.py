@@ -1,20 +1,15 @@
-"""Streams between peers, over TLS, plain TCP or hivemind's libp2p daemon.
+"""Streams between peers, over TLS or plain TCP.
 
 A transport opens streams to addresses and serves those that peers open. `tls://HOST:PORT/…` is
 encrypted and needs a credential on both ends (`tls.py`). `tcp://HOST:PORT` is for machines that
-reach each other (a laboratory, tests). Any other address is libp2p's (`/ip4/.../p2p/...`):
-hivemind's daemon, a child process, encrypts, finds peers by their identity, passes through NAT and
-relays where it must. Nothing else of hivemind is used: in its averaging each reducer may count
-other senders, so it would be unknown which rows a step was made of.
+reach each other (a laboratory, tests).
 """
 
 import asyncio
-from pathlib import Path
 
 from dipaco.swarm.errors import BadAddress
 from dipaco.swarm.network.addresses import TCP, TLS, SocketAddress, cannot_listen, own_host, parse
 from dipaco.swarm.network.credentials import Credential
-from dipaco.swarm.network.libp2p import Libp2p
 from dipaco.swarm.network.streams import (
     CONNECT_SECONDS,
     STREAM_BYTES,
@@ -92,7 +87,6 @@ async def start_transport(
     like: str,
     handler: StreamHandler | None,
     bootstrap: tuple[str, ...] = (),
-    identity: Path | None = None,
     *,
     credential: Credential | None = None,
     announce: str | None = None,
@@ -101,13 +95,14 @@ async def start_transport(
 
     Args:
       like: without `bootstrap`, the address to listen on; else any, and a free port is taken.
-      handler, bootstrap, identity: as for `Libp2p.start`.
+      handler: serves streams; None = a client, which does not listen.
+      bootstrap: addresses of peers that run already.
       credential: of this machine; only TLS needs it.
       announce: the host that others are told, with TLS (`Tls.start`).
 
     Raises:
       BadAddress: it is of no kind.
-      BadCredential, CannotListen, ExtraMissing, SwarmUnreachable.
+      BadCredential, CannotListen.
     """
     if like.startswith(TLS):
         assert credential is not None
@@ -120,8 +115,4 @@ async def start_transport(
             return await Tcp.start(handler, own_host(parse((*bootstrap, like)[0]).host))
         where = parse(like)
         return await Tcp.start(handler, where.host, where.port)
-    if not like.startswith("/"):
-        raise BadAddress(given=like)
-    if bootstrap:
-        return await Libp2p.start(handler, bootstrap=bootstrap, listen="/ip4/0.0.0.0/tcp/0")
-    return await Libp2p.start(handler, listen=like, identity=identity)
+    raise BadAddress(given=like)

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from dipaco.errors import ExtraMissing
 from dipaco.swarm.errors import (
     BadAddress,
     BadMessage,
@@ -22,7 +21,6 @@ from dipaco.swarm.network.addresses import kind_of
 PATH_ERRORS = (
     BadAddress,
     BadMessage,
-    ExtraMissing,
     MessageRefused,
     SwarmRefuses,
     SwarmUnreachable,

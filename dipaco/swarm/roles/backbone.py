@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -68,7 +67,6 @@ class Backbone:
       listen: the address to listen on.
       announce: the host that peers are told, with TLS; None = the host of `listen`, or this
         machine's.
-      identity: the file of its libp2p key.
       say: called with a sentence about each event, in the group's thread.
       save_seconds: time between two saves of an unfinished phase.
       num_steps: steps of a path, over all phases. Volunteers are told.
@@ -83,7 +81,6 @@ class Backbone:
         *,
         listen: str,
         announce: str | None = None,
-        identity: Path | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         save_seconds: float = SAVE_SECONDS,
         num_steps: int = 0,
@@ -91,7 +88,7 @@ class Backbone:
         self._open_ledger, self._place = open_ledger, place
         self._settings, self._credential = settings, credential
         self._listen, self._announce = listen, announce
-        self._identity, self._say = identity, say
+        self._say = say
         self._save_seconds = save_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
@@ -110,10 +107,8 @@ class Backbone:
         """Listens, and follows the leader of the group.
 
         Raises:
-          CannotListen, ExtraMissing, OptionsDiffer.
+          CannotListen, OptionsDiffer.
         """
-        if self._identity is not None:
-            self._identity.parent.mkdir(parents=True, exist_ok=True)
         self._thread.start()
         try:
             self._do(self._start())
@@ -183,7 +178,6 @@ class Backbone:
         self._wire.transport = await start_transport(
             self._listen,
             self._wire.serve,
-            identity=self._identity,
             credential=self._credential,
             announce=self._announce,
         )

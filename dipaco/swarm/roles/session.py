@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.errors import BadAddress, BadMessage, NoSuchSwarm, SwarmUnreachable, TlsRefused
+from dipaco.swarm.errors import BadAddress, BadMessage, NoSuchSwarm, SwarmUnreachable
 from dipaco.swarm.network.addresses import check_to_join, kind_of
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -50,7 +50,7 @@ async def run_session(
     is not served there, it goes back to its first address.
 
     Raises:
-      BadAddress, BadCredential, ExtraMissing, NoSuchSwarm, SwarmRefuses, SwarmUnreachable,
+      BadAddress, BadCredential, NoSuchSwarm, SwarmRefuses, SwarmUnreachable,
         TlsRefused.
     """
     compute: Compute | None = None  # one set of programs serves every path of the run
@@ -113,29 +113,6 @@ async def wire_to(
         address, wire.serve if listens else None, bootstrap=(address,), credential=credential
     )
     return wire
-
-
-async def check_access(
-    config: SessionConfig, credential: Credential, say: Callable[[str], None]
-) -> None:
-    """Asks the backbone once, to see that it is the intended one and accepts the credential. If it
-    does not answer now, that is only said: it may answer later.
-
-    Raises:
-      SwarmRefuses, MessageRefused, TlsRefused.
-    """
-    wire: Wire | None = None
-    try:
-        wire = await wire_to(config.address, credential)
-        await ask_about_run(wire, config.address)
-    except TlsRefused:
-        raise  # the same machine would answer again
-    except (OSError, TimeoutError, BadMessage, SwarmUnreachable) as error:
-        problem = printable(str(error)) or type(error).__name__
-        say(f"no answer from {config.address} now ({problem})")
-    finally:
-        if wire is not None and wire.transport is not None:
-            await wire.transport.close()
 
 
 async def ask_about_run(wire: Wire, address: str) -> RunOverview:
