@@ -18,6 +18,7 @@ import msgspec
 
 from dipaco import shipped
 from dipaco.config import RunConfig
+from dipaco.config.run_config import LEAST_VOCABULARY
 from dipaco.errors import (
     BadConfigFile,
     BadOverride,
@@ -232,24 +233,29 @@ def _importing_from(*folders: Path) -> Generator[None]:
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """The config with `NAME=VALUE` settings changed, all at once: some must change together.
 
-    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model. A single
-    text is one setting.
+    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model.
+    `data.tokenizer` sets `model.vocab_size`, unless that is set too. A single text is one setting.
     """
     overrides = [overrides] if isinstance(overrides, str) else overrides
     tree = dataclasses.asdict(config)
-    grids: list[str] = []
+    names: dict[str, str] = {}
     for text in overrides:
         name, equals, value = (word.strip() for word in text.partition("="))
         if not equals or not name:
             raise BadOverride(text=text)
-        if name == "topology":
-            grids.append(value)
-        elif name.startswith("topology.") and not value.startswith("["):
+        names[name] = value
+        if name.startswith("topology.") and not value.startswith("["):
             raise BadSetting(name=name, value=value, expected=GRID_EXPECTED, hint=GRID_HINT)
-        else:
+        if name != "topology":
             _put(tree, RunConfig, name, value)
-    if grids:
-        tree["topology"] = dataclasses.asdict(_grid(tree["model"], grids[-1]))
+    tokenizer = tree["data"]["tokenizer"]
+    sets_size = "data.tokenizer" in names and "model.vocab_size" not in names
+    if tokenizer is not None and sets_size and Path(tokenizer).is_file():
+        from dipaco.data.tokenizer import load_tokenizer
+
+        tree["model"]["vocab_size"] = max(LEAST_VOCABULARY, load_tokenizer(tokenizer).vocab_size)
+    if "topology" in names:
+        tree["topology"] = dataclasses.asdict(_grid(tree["model"], names["topology"]))
     return from_tree(tree)
 
 

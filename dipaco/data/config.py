@@ -15,6 +15,16 @@ from dipaco.settings import Count, Natural, check_values
 
 BadRowsRule = Literal["refuse", "skip"]
 END_OF_TEXT = "<|endoftext|>"  # every tokenizer that is trained here has it
+# How widely used tokenizers spell the tokens at the start and the end of a text.
+USUAL_EDGES = (
+    (END_OF_TEXT, END_OF_TEXT),
+    ("<s>", "</s>"),
+    ("<bos>", "<eos>"),
+    ("<|begin_of_text|>", "<|end_of_text|>"),
+    ("<|im_start|>", "<|im_end|>"),
+    ("[BOS]", "[EOS]"),
+    ("[CLS]", "[SEP]"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +38,8 @@ class DataConfig:
     """What becomes of rows that cannot be read, and of text files that are not UTF-8: `refuse` =
     the first ends the run, `skip` = they are left out, and the report counts them."""
     tokenizer: str | None = None
-    """A tokenizer.json; None = one is trained on the training split."""
+    """A tokenizer.json; None = one is trained on the training split. `--set` of it alone sets
+    `model.vocab_size` to its size."""
     end_of_text: bool = True
     """Whether texts end with a token of their own, so that models learn to stop."""
     end_token: str | None = None
@@ -123,7 +134,8 @@ def edge_names(config: DataConfig) -> EdgeNames:
     """The start and end tokens that the settings ask for.
 
     These are `data.start_token` and `data.end_token`, else `bos_token` and `eos_token` of the
-    tokenizer_config.json beside a given tokenizer, else the end token, and `<|endoftext|>`.
+    tokenizer_config.json beside a given tokenizer, else its special tokens of usual names, else the
+    end token, and `<|endoftext|>`.
     """
     if not config.end_of_text:
         return EdgeNames()
@@ -137,9 +149,19 @@ def edge_names(config: DataConfig) -> EdgeNames:
 
 
 def edge_names_beside(tokenizer_file: Path) -> EdgeNames:
-    """`bos_token` and `eos_token` of the tokenizer_config.json beside a tokenizer.json."""
+    """`bos_token` and `eos_token` of the tokenizer_config.json beside a tokenizer.json. Without an
+    `eos_token`, the first of the `USUAL_EDGES` whose end is one of its special tokens.
+    """
     settings = read_object(tokenizer_file.with_name("tokenizer_config.json"))
-    return EdgeNames(spelled(settings.get("bos_token")), spelled(settings.get("eos_token")))
+    names = EdgeNames(spelled(settings.get("bos_token")), spelled(settings.get("eos_token")))
+    if names.end is not None:
+        return names
+    added = read_object(tokenizer_file).get("added_tokens") or ()
+    special = {token.get("content") for token in added if token.get("special")}
+    for start, end in USUAL_EDGES:
+        if end in special:
+            return EdgeNames(names.start or (start if start in special else end), end)
+    return names
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -35,7 +35,13 @@ from dipaco.data.reading import (
 )
 from dipaco.data.slices import SourcePart, cut_into_slices
 from dipaco.data.source_url import SUFFIXES, files_of, parse_url
-from dipaco.data.tokenizer import Tokenizer, edge_tokens, load_tokenizer, train_tokenizer
+from dipaco.data.tokenizer import (
+    Tokenizer,
+    edge_tokens,
+    given_tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 from dipaco.files import write_arrays, write_whole
 
 
@@ -142,8 +148,7 @@ def tokenizer_for(
       BadTokenizer: it does not fit the model, or has no token for an edge of texts.
     """
     if config.tokenizer is not None and not file.exists():
-        given = load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
-        edge_tokens(given, edge_names(config))
+        given = given_tokenizer(config.tokenizer, config)
         write_whole(file, lambda stream: stream.write(given.file.read_bytes()))
     if not file.exists():
         message = f"training a tokenizer of {config.vocab_size} tokens"
@@ -162,5 +167,4 @@ def check_files(config: CorpusConfig) -> None:
         if source.kind in SUFFIXES:
             files_of(source)
     if config.tokenizer is not None:
-        given = load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
-        edge_tokens(given, edge_names(config))
+        given_tokenizer(config.tokenizer, config)

@@ -26,7 +26,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.data.config import END_OF_TEXT, EdgeNames, read_object, spelled
+from dipaco.data.config import (
+    END_OF_TEXT,
+    CorpusConfig,
+    EdgeNames,
+    edge_names,
+    read_object,
+    spelled,
+)
 from dipaco.data.errors import BadTokenizer, HalfCharacter, half_in_words
 from dipaco.files import file_digest, write_whole
 
@@ -111,12 +118,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, file: Path) -> Tokeni
     return load_tokenizer(file)
 
 
-def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
-    """Reads a tokenizer.json.
-
-    Raises:
-      BadTokenizer: the file is missing, is not a tokenizer, or has more tokens than the model.
-    """
+def load_tokenizer(file: Path) -> Tokenizer:
+    """Reads a tokenizer.json. Raises `BadTokenizer`: it is missing, or is not a tokenizer."""
     import tokenizers
 
     try:
@@ -127,14 +130,28 @@ def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
     library.encode_special_tokens = True  # text that spells a special token is text
     library.no_truncation()
     library.no_padding()
-    tokenizer = Tokenizer(Path(file), library)
-    if max_vocab_size is not None and tokenizer.vocab_size > max_vocab_size:
-        raise BadTokenizer(
-            file=file,
-            problem=f"its ids go up to {tokenizer.vocab_size - 1}, "
-            f"and the model has {max_vocab_size} ids",
-            advice="Raise `model.vocab_size`.",
-        )
+    return Tokenizer(Path(file), library)
+
+
+def given_tokenizer(file: Path | str, config: CorpusConfig) -> Tokenizer:
+    """The tokenizer that the settings name.
+
+    Raises:
+      BadTokenizer: it cannot be read, has more tokens than the model, or no token for an edge of
+        texts. One sentence says all of it.
+    """
+    tokenizer, problems, advice = load_tokenizer(Path(file)), [], []
+    if tokenizer.vocab_size > config.vocab_size:
+        highest = tokenizer.vocab_size - 1
+        problems.append(f"its ids go up to {highest}, and the model has {config.vocab_size} ids")
+        advice.append(f"Set `model.vocab_size={tokenizer.vocab_size}`.")
+    try:
+        edge_tokens(tokenizer, edge_names(config))
+    except BadTokenizer as error:
+        problems.append(str(error.values["problem"]))
+        advice.append(str(error.values["advice"]))
+    if problems:
+        raise BadTokenizer(file=file, problem="; ".join(problems), advice=" ".join(advice))
     return tokenizer
 
 
@@ -160,7 +177,21 @@ class Edges(NamedTuple):
 
 def edge_tokens(tokenizer: Tokenizer, names: EdgeNames) -> EdgeTokens:
     """Raises `BadTokenizer` if a name is not one of the tokenizer's special tokens."""
-    return EdgeTokens(*(_special_id(tokenizer, name) for name in names))
+    special = {
+        token.content: number
+        for number, token in tokenizer.library.get_added_tokens_decoder().items()
+        if token.special
+    }
+    if absent := [f"`{name}`" for name in dict.fromkeys(names) if name and name not in special]:
+        there = ", ".join(f"`{one}`" for one in sorted(special)[:5])
+        raise BadTokenizer(
+            file=tokenizer.file,
+            problem=f"none of its special tokens is {' or '.join(absent)}, which is to begin or "
+            f"to end a text ({f'they are {there}' if there else 'it has none'})",
+            advice="Name one of them by `data.end_token` (and `data.start_token`), or set "
+            "`data.end_of_text=false`.",
+        )
+    return EdgeTokens(*(None if name is None else special[name] for name in names))
 
 
 def edge_names_of(tokenizer: Tokenizer, tokens: EdgeTokens) -> EdgeNames:
@@ -188,22 +219,3 @@ def edge_names_of_checkpoint(folder: Path, tokenizer: Tokenizer) -> EdgeNames:
 
     end = name_of("eos")
     return EdgeNames(name_of("bos") or end, end)
-
-
-def _special_id(tokenizer: Tokenizer, name: str | None) -> int | None:
-    if name is None:
-        return None
-    special = {
-        token.content: number
-        for number, token in tokenizer.library.get_added_tokens_decoder().items()
-        if token.special
-    }
-    if name not in special:
-        raise BadTokenizer(
-            file=tokenizer.file,
-            problem=f"`{name}`, which is to end or to begin a text, is none of its special tokens "
-            f"({', '.join(f'`{one}`' for one in sorted(special)[:5]) or 'it has none'})",
-            advice="Name one of them by `data.end_token` (and `data.start_token`), or set "
-            "`data.end_of_text=false`.",
-        )
-    return special[name]

@@ -27,7 +27,7 @@ from dipaco.data.prepare import prepare
 from dipaco.data.reading import PrepareProgress, read_slice
 from dipaco.data.slices import cut_into_slices
 from dipaco.data.splits import SPLITS, first_of_each
-from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
+from dipaco.data.tokenizer import given_tokenizer, load_tokenizer, train_tokenizer
 from dipaco.errors import CorpusMissing, NotWritable
 from dipaco.files import file_digest
 
@@ -486,7 +486,7 @@ def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):
     with pytest.raises(BadTokenizer, match=r"bad\.json"):
         load_tokenizer(tmp_path / "bad.json")
     with pytest.raises(BadTokenizer, match="ids go up to 299, and the model has 290 ids"):
-        load_tokenizer(undisturbed.tokenizer_file, max_vocab_size=290)
+        given_tokenizer(undisturbed.tokenizer_file, dataclasses.replace(TOY, vocab_size=290))
 
 
 def test_the_pieces_of_a_text_have_its_number_unless_they_are_groups(tmp_path):

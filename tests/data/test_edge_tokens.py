@@ -18,6 +18,7 @@ from dipaco.data.shards import build_shard
 from dipaco.data.sources import open_source
 from dipaco.data.tokenizer import Edges, EdgeTokens, edge_names_of_checkpoint, load_tokenizer
 from dipaco.errors import BadSetting
+from dipaco.overrides import load_config
 
 TOY = CorpusConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)
 ROW = 48
@@ -225,6 +226,26 @@ def test_an_end_that_is_no_special_token_is_refused(given_tokenizer, tmp_path, n
     with pytest.raises(BadTokenizer, match=rf"given/tokenizer\.json cannot .*`{name}`"):
         check_files(config)  # before any text is read, and of the file that was named
     check_files(dataclasses.replace(config, end_token="</s>"))
+
+
+def test_a_given_tokenizer_alone_is_enough(given_tokenizer):
+    def with_special(*tokens):
+        content = json.loads(given_tokenizer.read_text())
+        for token in content["added_tokens"]:
+            token["special"] = token["content"] in tokens
+        given_tokenizer.write_text(json.dumps(content))
+        return names(given_tokenizer)
+
+    config = load_config("toy", [f"data.tokenizer={given_tokenizer}"])
+    assert config.model.vocab_size == load_tokenizer(given_tokenizer).vocab_size
+    assert with_special("<s>", "</s>") == ("<s>", "</s>")
+    assert with_special("</s>") == ("</s>", "</s>")
+    check_files(config.corpus)
+    with_special()
+    with pytest.raises(BadTokenizer) as refusal:  # all of it at once
+        check_files(dataclasses.replace(config.corpus, vocab_size=290))
+    for word in ("`model.vocab_size=303`", "`<|endoftext|>`", "`data.end_token`"):
+        assert word in str(refusal.value)
 
 
 def test_an_empty_end_is_refused():
