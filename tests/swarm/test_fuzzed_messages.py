@@ -41,7 +41,7 @@ BODIES = {
         step=0,
         lineage="root",
         wants_more=True,
-        done=(messages.BlockResult(block=0, loss=1.0, targets=46.0, seconds=0.1),),
+        done=(messages.BlockResult(block=0, loss=1.0, targets=46.0),),
     ),
     "manifest": messages.ManifestRequest(codec="none"),
     "held": messages.HeldStateRequest(origin="test"),

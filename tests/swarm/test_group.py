@@ -28,7 +28,7 @@ def keeps_rounds_from_ending(group, name, times, step_seconds=3.0):
     """A member that joins, and as often is removed for it and joins again."""
     member = joined(group, name)
     for _ in range(times):
-        group.rows.note_work(step_seconds)
+        group.rows.began_at -= step_seconds
         group.remove_failed(name, "its part did not arrive")
         member = joined(group, name)
     return member
@@ -38,7 +38,7 @@ def test_a_peer_that_counts_other_targets_than_the_leader_is_out(group):
     member = joined(group)
     block = group.lease(member).blocks[0]
     with pytest.raises(SwarmRefuses, match="counts 0 targets in block 0, of 46"):
-        group.accept(member, BlockResult(block=block, loss=1.0, targets=0.0, seconds=0.1))
+        group.accept(member, BlockResult(block=block, loss=1.0, targets=0.0))
     assert list(group.banned) == ["ana"]
     assert group.ledger.num_free == 8
 
@@ -77,7 +77,7 @@ def test_whatever_peers_say_of_their_links_the_gradient_is_shared_out(said):
 
 
 def done(*blocks):
-    return [BlockResult(block=b, loss=float(b), targets=46.0, seconds=0.1) for b in blocks]
+    return [BlockResult(block=b, loss=float(b), targets=46.0) for b in blocks]
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwh
     assert not group.adopt(bo, done(5, 6))
     assert group.ledger.blocks_by_peer == {"ana": (0, 5)}
     with pytest.raises(SwarmRefuses, match="a loss of -1"):
-        group.adopt(bo, [BlockResult(block=6, loss=-1.0, targets=46.0, seconds=0.1)])
+        group.adopt(bo, [BlockResult(block=6, loss=-1.0, targets=46.0)])
     assert "bo" in group.banned
     assert not group.should_wake()
     group._adoption_ends = 1e-9
@@ -168,7 +168,7 @@ def test_who_keeps_two_rounds_from_ending_gets_no_rows_for_a_while_where_others_
     ana, eve = joined(group), joined(group, "eve")
     for _ in range(2):
         assert group.lease(eve).blocks
-        group.rows.note_work(3.0)
+        group.rows.began_at -= 3.0
         group.remove_failed("eve", "its part did not arrive")
         eve = joined(group, "eve")
     assert group.lease(eve).blocks, "ana may still be fetching the state"
@@ -238,7 +238,7 @@ def test_a_step_does_not_wait_for_one_that_hangs_until_another_has_rested(now, g
     ana, eve = joined(group), joined(group, "eve")
     ana.time_block(1.0)
     for _ in range(8):
-        group.rows.note_work(60.0)
+        group.rows.began_at -= 60.0
         group.remove_failed("eve", "its part did not arrive")
         eve = joined(group, "eve")
         eve.time_block(1.0)

@@ -257,20 +257,12 @@ class SwarmGroup:
         lease = lease_rows(among, self.active_members(), member, self._say)
         if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
             rows.leased |= {(member.name, block) for block in lease.blocks}
+        if lease.blocks:
+            member.block_began_at = time.monotonic()
         could = self.rows in among  # otherwise it lacks the state, and others would wait for it
         if could and not lease.blocks and not self.ledger.held_by(member.name):
             member.useful_at = time.monotonic()
         return lease
-
-    def note_speed(self, member: GroupMember, block_seconds: float) -> None:
-        """Notes a member's time for a block that it did not finish in time for its step.
-
-        Raises:
-          SwarmRefuses: no block takes so long. The member is banned.
-        """
-        self._check_seconds(member, block_seconds)
-        if block_seconds > 0:
-            member.time_block(block_seconds)
 
     def accept(self, member: GroupMember, done: BlockResult, rows: StepRows | None = None) -> bool:
         """True if a block that a member has computed counts.
@@ -288,7 +280,7 @@ class SwarmGroup:
         did_before = done.block in rows.ledger.done_by(member.name)
         counts = rows.ledger.finish(member.name, done.block)
         if not did_before:  # timed in any case: it may be too slow for its blocks to count
-            member.time_block(done.seconds)
+            member.time_next_block()
         if counts:
             rows.losses[done.block] = done.loss
         return counts
@@ -319,7 +311,6 @@ class SwarmGroup:
         rows.losses |= {one.block: one.loss for one in done}
         rows.leased |= leased
         if not did_before:
-            rows.note_work(sum(one.seconds for one in done))
             self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
         self.changed.set()
         return True
@@ -332,11 +323,6 @@ class SwarmGroup:
         """Raises `SwarmRefuses` if that block cannot have this result. The member is banned."""
         if problem := rows.problem_with(done):
             self._ban(member, problem)
-        self._check_seconds(member, done.seconds)
-
-    def _check_seconds(self, member: GroupMember, seconds: float) -> None:
-        if not (np.isfinite(seconds) and seconds >= 0):
-            self._ban(member, f"it says that a block took {seconds:g} seconds")
 
     def _ban(self, member: GroupMember, reason: str) -> NoReturn:
         self.ban(member.name, reason)

@@ -29,6 +29,7 @@ class GroupMember:
     silences: Durations = dataclasses.field(default_factory=Durations)
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
+    block_began_at: float | None = None  # when its last lease or report came, by this clock
     last_poll: PollRequest | None = None
     # When its last block arrived, or when it last asked for rows of the step that it could compute,
     # and there were none for it.
@@ -57,6 +58,12 @@ class GroupMember:
     def declared_samples_per_second(self) -> float:
         """Speed that it declared when it joined; 0 = unknown."""
         return _possible(self.join_request.samples_per_second)
+
+    def time_next_block(self) -> None:
+        """Notes that a block has come. It is timed by the leader's clock: no peer's word counts."""
+        if (began_at := self.block_began_at) is not None:
+            self.block_began_at = time.monotonic()
+            self.time_block(self.block_began_at - began_at)
 
     def time_block(self, seconds: float) -> None:
         """Notes one more computed block."""

@@ -234,8 +234,8 @@ class LeaderService:
 
     async def _work(self, body: WorkRequest, request: PeerRequest) -> PeerReply:
         member, published = self._member(request), self._published.value
-        if body.block_seconds:
-            self._group.note_speed(member, body.block_seconds)
+        if body.was_late:
+            member.time_next_block()
         nothing = WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
         is_late = self._compute.settings.delayed_updates
         is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)

@@ -51,10 +51,6 @@ class StepRows:
         """Time since these rows began to be computed."""
         return time.monotonic() - self.began_at
 
-    def note_work(self, seconds: float) -> None:
-        """A peer brings rows that it has computed for so long, before these began here."""
-        self.began_at = min(self.began_at, time.monotonic() - seconds)
-
     def at(self, lineage: str, parts: Any) -> "StepRows":
         """The same rows, to be computed at the state before their step. None is done yet."""
         return StepRows(self.step, self.targets, lineage=lineage, parts=parts, batch=self.batch)

@@ -202,7 +202,6 @@ class BlockResult(PeerMessage):
     block: int
     loss: float  # summed over its targets
     targets: float
-    seconds: float
 
 
 class WorkRequest(PeerMessage):
@@ -215,7 +214,7 @@ class WorkRequest(PeerMessage):
     sum_is_lost: bool = False  # the blocks in my sum must go to others
     # `done` was computed for the last leader: accept all of it, or nothing
     for_last_leader: bool = False
-    block_seconds: float = 0.0  # my time for a block whose step was over before; 0 = none
+    was_late: bool = False  # I have computed a block whose step was over before
     bases: tuple[str, ...] = ()  # lineages of the states from which I can compute rows
 
 

@@ -67,7 +67,7 @@ class Volunteer(Peer):
         self._sums: dict[int, StepSum] = {}  # keyed by step
         self._kept: dict[int, StepSum] = {}  # sums for a lost leader
         self._leaders_lost = 0
-        self._late_seconds = 0.0  # time of a block whose step was over before it was done
+        self._was_late = False  # the last block's step was over before it was done
         self._is_computing, self._without_rows, self._said_why = False, "", ""
         self._residual = CodecResidual(is_late=self._is_late)
         self.samples = 0  # computed and accepted samples
@@ -292,9 +292,9 @@ class Volunteer(Peer):
             block_rows = self.compute.settings.block_rows
             self.speed = self.speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
             if self._sums.get(mine.step) is not mine:  # the step is over, or the leader lost
-                self._late_seconds = seconds
+                self._was_late = True
                 return
-            done = BlockResult(block=block, loss=loss, targets=targets, seconds=seconds)
+            done = BlockResult(block=block, loss=loss, targets=targets)
             mine.note(gradient, done)
             # The next block does not wait for the report. The last block's is the next request.
             if reporting is not None:
@@ -304,7 +304,7 @@ class Volunteer(Peer):
 
     def _report(self, *, wants_more: bool) -> WorkRequest:
         """Reports blocks of one step. It asks for more unless blocks of another are unreported."""
-        late_seconds, self._late_seconds = self._late_seconds, 0.0
+        was_late, self._was_late = self._was_late, False
         unreported = [one for _, one in sorted(self._sums.items()) if one.done]
         step, lineage, done = self.holder.step, self.holder.lineage, ()
         if unreported:
@@ -316,7 +316,7 @@ class Volunteer(Peer):
             lineage=lineage,
             done=done,
             wants_more=wants_more and len(unreported) < 2,
-            block_seconds=late_seconds,
+            was_late=was_late,
             bases=self.holder.lineages,
         )
 
