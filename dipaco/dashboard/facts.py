@@ -50,7 +50,6 @@ class ArmFacts:
         self.step_times = np.full((phases, modules), np.nan, np.float32)
         self.norms = np.full((phases, modules), np.nan, np.float32)
         self.cosines = np.full((phases, modules), np.nan, np.float32)
-        self.lags = np.full((phases, modules), np.nan, np.float32)
         most = max(map(arm.topology.fan_in, arm.topology.modules))
         has_norms = arm.has_outer_steps and phases * modules * most <= MOST_PATH_NORMS
         self.path_norms = np.full((phases, modules, most * has_norms), np.nan, np.float32)
@@ -73,9 +72,8 @@ class ArmFacts:
             self.norms[at] = norm
             if stats is None:
                 continue
-            norms, cosine, lag = json.loads(stats)
+            norms, cosine = json.loads(stats)
             self.cosines[at] = math.nan if cosine is None else cosine
-            self.lags[at] = math.nan if lag is None else lag
             if self.path_norms.shape[2]:
                 through = self._through[at[1]]
                 for path, value in norms.items():
@@ -95,7 +93,7 @@ class ArmFacts:
     def forget_from(self, phase: int) -> None:
         """The arm went back to a phase, so later phases are done again."""
         for columns in (
-            *(self.step_times, self.norms, self.cosines, self.lags, self.path_norms),
+            *(self.step_times, self.norms, self.cosines, self.path_norms),
             *(self.train_times, self.losses, self.seconds, self.inner_norms, self.largest_norms),
             *(self.told_steps, self.told_phases),
         ):
@@ -159,7 +157,6 @@ class ArmFacts:
                 "step_times": packed(self.step_times, "f4"),
                 "norms": packed(self.norms, "f4"),
                 "cosines": packed(self.cosines, "f4"),
-                "lags": packed(self.lags, "f4"),
                 "path_norms": packed(self.path_norms, "f4"),
             }
         return content

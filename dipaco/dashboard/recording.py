@@ -79,7 +79,7 @@ def difference_of(
             [phase, module]
             + [
                 _number(column[phase, module])
-                for column in (modular.step_times, modular.norms, modular.cosines, modular.lags)
+                for column in (modular.step_times, modular.norms, modular.cosines)
             ]
             + [[_number(value) for value in modular.path_norms[phase, module]]]
             for phase, module in change.steps

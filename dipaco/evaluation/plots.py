@@ -279,7 +279,7 @@ def _nothing(modules: Mapping[str, Any], what: str) -> str:
         return "no outer step so far"
     if what == "cosine":
         return "no module has two paths"
-    return "needs two phases" if what == "lag_cosine" else "nothing was recorded"
+    return "shown by `dipaco inspect --lag`" if what == "lag_cosine" else "nothing was recorded"
 
 
 def _looks(modules: Mapping[str, Any]) -> Iterator[tuple[str, Look]]:

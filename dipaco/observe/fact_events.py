@@ -136,7 +136,6 @@ def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
     if fact.gradient_stats is not None:
         num_contributions = len(fact.gradient_stats.norms)
         cosines["cosine"] = fact.gradient_stats.cosine
-        cosines["lag_cosine"] = fact.gradient_stats.lag_cosine
     else:
         num_contributions = len(arm.paths_through(fact.module, fact.phase - 1))
     fields: dict[str, Value] = {

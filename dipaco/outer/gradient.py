@@ -143,14 +143,14 @@ class WeightedMean:
                 for name, leaf in leaves.items()
             }
             self._sum |= products
-            squares = sum(map(_squares, products.values()))
+            squares = sum_of_squares(products)
         else:
             squares = sum(
                 self._add_leaf(self._sum[name].reshape(-1), np.asarray(leaf).reshape(-1), weight)
                 for name, leaf in leaves.items()
             )
         by_weight = _norm(squares, leaves, weight)
-        rest = sum(_squares(np.asarray(leaf, np.float32)) for leaf in of_rows.values())
+        rest = sum_of_squares(of_rows)
         return ContributionNorm(math.sqrt(by_weight**2 + rest) if of_rows else by_weight, by_weight)
 
     def _add_leaf(self, total: np.ndarray, leaf: np.ndarray, weight: float) -> float:
@@ -210,14 +210,26 @@ def _add_scaled(total: np.ndarray, leaf: np.ndarray, weight: np.float32) -> floa
     return squares
 
 
-def _squares(values: np.ndarray) -> float:
-    return float(np.vdot(values, values))
+def sum_of_squares(leaves: Mapping[str, Any]) -> float:
+    """Sum of the squares of all values."""
+    flat = (np.asarray(leaf, np.float32).reshape(-1) for leaf in leaves.values())
+    return sum(
+        _squares(values[start : start + BLOCK_VALUES])
+        for values in flat
+        for start in range(0, values.size, BLOCK_VALUES)
+    )
+
+
+def _squares(block: np.ndarray) -> float:
+    # NumPy's own loop. BLAS (`vdot`) gives large arrays to a pool of one thread a core, which wait
+    # for each other: on a machine with other work it was up to a hundred times slower.
+    return float(np.einsum("i,i->", block, block))
 
 
 def _norm(weighted_squares: float, leaves: Mapping[str, Any], weight: float) -> float:
     """Norm of the leaves, from the sum of squares of the leaves times the weight."""
     if not weight:
-        return math.sqrt(sum(_squares(np.asarray(leaf, np.float32)) for leaf in leaves.values()))
+        return math.sqrt(sum_of_squares(leaves))
     return math.sqrt(weighted_squares) / float(weight)
 
 

@@ -18,6 +18,7 @@ import optax
 
 from dipaco import trees
 from dipaco.outer.config import OuterSettings
+from dipaco.outer.gradient import sum_of_squares
 from dipaco.outer.own_step import OuterRule, fresh_by, step_by
 
 Module = dict[str, Any]  # part name -> tree of arrays
@@ -78,7 +79,7 @@ def outer_step(
 
     Source: DiPaCo Algorithm 1 line 15, and section 2.7 for the rescale.
     """
-    norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in trees.flatten(mean)))
+    norm = math.sqrt(sum_of_squares(dict(trees.flatten(mean))))
     scale = np.float32(math.sqrt(fan_in) if settings.rescale_by_fan_in else 1.0)
     if rule is not None:
         rescaled = jax.tree.map(lambda leaf: np.multiply(leaf, scale, out=leaf), mean)

@@ -10,7 +10,7 @@ copy at all for `map_tree` (256 MB, in the page cache).
 import json
 import math
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,7 +23,6 @@ from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
-PIECE_VALUES = 1 << 16
 JAX_ALIGNMENT_BYTES = 64  # Alignment of host memory that JAX uses without a copy.
 
 
@@ -83,27 +82,6 @@ def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
             for name, (dtype, shape, offset) in locations.items()
         }
     )
-
-
-def read_pieces(objects: Objects, receipt: Receipt) -> Iterator[tuple[str, int, np.ndarray]]:
-    """The tree as it was saved, leaf by leaf, each in flat pieces: for one pass over a tree for
-    which there is no room. Yields (name of the leaf, place of the first value in it, values). The
-    values are overwritten by the next piece.
-
-    Raises:
-      ObjectMissing, ObjectDamaged.
-    """
-    file = objects.place_of(receipt.name)
-    with objects.open(receipt) as stream:
-        locations = _leaf_locations(file, receipt.num_bytes, stream)
-        for name, (dtype, shape, offset) in locations.items():
-            size = math.prod(shape)
-            buffer = np.empty(min(size, PIECE_VALUES), dtype)
-            stream.seek(offset)
-            for start in range(0, size, PIECE_VALUES):
-                piece = buffer[: size - start]
-                stream.readinto(piece.view(np.uint8).data)
-                yield name, start, piece
 
 
 def save_state(objects: Objects, state: Mapping[str, Any]) -> Receipt:

@@ -8,16 +8,14 @@ before it begins, and contributions that were late for the step before come firs
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dipaco import trees
 from dipaco.control.facts.facts import StoredModule
 from dipaco.control.planning.tasks import Claim, Contribution, Task
 from dipaco.model.config import VOCABULARY_AXIS
-from dipaco.outer.gradient import ContributionNorm
+from dipaco.outer.gradient import ContributionNorm, sum_of_squares
 from dipaco.outer.step import Module, fresh, outer_step
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_state, map_tree
@@ -41,14 +39,12 @@ def stepped_module(
     task: Task,
     stored: StoredModule,
     contributions: list[Contribution],
-    on_mean: Callable[[Module, Module, Module], None] | None = None,
 ) -> SteppedModule:
     """Computes an outer step.
 
     Args:
       stored: the module before it, and its outer state.
       contributions: the step's, in the order of their sum.
-      on_mean: called with (module, outer state, mean outer gradient) before they are overwritten.
 
     Raises:
       ContributionRefused.
@@ -65,8 +61,6 @@ def stepped_module(
         momentum = load_state(run.objects, stored.outer_state, momentum)
     has_rows = weights[0].row_weight_V is not None
     norm_by_weight = _norm_without_rows(mean) if has_rows else None
-    if on_mean is not None:
-        on_mean(before, momentum, mean)
     after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in, rule)
     return SteppedModule(
         after, momentum, norm, norm if norm_by_weight is None else norm_by_weight, norms, weights
@@ -102,5 +96,5 @@ def contributions_taken(run: Run, task: Task, claim: Claim | None = None) -> lis
 
 def _norm_without_rows(mean: Mapping[str, Any]) -> float:
     """The norm of a mean without the rows of the vocabulary."""
-    kept = [leaf for name, leaf in trees.flatten(mean) if name not in VOCABULARY_AXIS]
-    return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
+    kept = {name: leaf for name, leaf in trees.flatten(mean) if name not in VOCABULARY_AXIS}
+    return math.sqrt(sum_of_squares(kept))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco import trees
+from dipaco.outer.config import OuterSettings
 from dipaco.outer.errors import NotFinite, StructureMismatch
 from dipaco.outer.gradient import (
     PIECE_VALUES,
@@ -17,6 +18,7 @@ from dipaco.outer.gradient import (
     outer_gradient,
     path_weights,
 )
+from dipaco.outer.step import fresh, outer_step
 
 
 def tree(*values, dtype=np.float32):
@@ -182,3 +184,15 @@ def test_cosines_at_the_ends():
     assert mean_cosine([0.5, 0.5], [1.0, 1.0], 0.0) == pytest.approx(-1.0)
     assert np.isnan(mean_cosine([1.0], [1.0], 1.0))
     assert np.isnan(mean_cosine([0.5, 0.5], [0.0, 0.0], 0.0))
+
+
+def test_outer_steps_leave_the_threads_of_blas_alone(monkeypatch):
+    """They wait for each other on a machine with other work."""
+    for name in ("vdot", "dot", "inner", "matmul"):
+        monkeypatch.setattr(np, name, lambda *_: pytest.fail("given to BLAS"))
+    mean, leaf = WeightedMean(), np.full(3 * PIECE_VALUES + 1, 2, np.float32)
+    norms = [mean.add({"block": {"w": leaf}}, weight) for weight in (0.25, 0.75, 0.0)]
+    assert [norm.whole for norm in norms] == pytest.approx([2 * leaf.size**0.5] * 3)
+    settings, before = OuterSettings(), {"block": {"w": leaf.copy()}}
+    stepped = outer_step(settings, before, mean.take(), fresh(settings, before), 1)
+    assert stepped.gradient_norm == pytest.approx(2 * leaf.size**0.5)

@@ -14,7 +14,7 @@ from dipaco.errors import DiskFull
 from dipaco.store import tensors, verification
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
-from dipaco.store.tensors import load_state, load_tree, map_tree, read_pieces, save_state, save_tree
+from dipaco.store.tensors import load_state, load_tree, map_tree, save_state, save_tree
 
 TREE = {
     "head": {"table": np.arange(6, dtype=np.float32).reshape(2, 3)},
@@ -71,8 +71,8 @@ def test_a_flipped_byte_is_found_before_the_file_is_opened(objects, tmp_path, pl
 
 @pytest.mark.parametrize(
     "read",
-    [load_tree, map_tree, lambda *of: list(read_pieces(*of)), Objects.read_bytes],
-    ids=["load", "map", "pieces", "bytes"],
+    [load_tree, map_tree, Objects.read_bytes],
+    ids=["load", "map", "bytes"],
 )
 def test_an_object_that_is_deleted_once_it_is_checked_is_still_read(objects, monkeypatch, read):
     """By others who go on from its successor, where a claim was lost."""
@@ -204,14 +204,3 @@ def test_a_state_of_another_shape_or_optimiser_is_refused(objects):
     ):
         with pytest.raises(ObjectDamaged, match="state of `embed`"):
             load_state(objects, receipt, like)
-
-
-def test_a_tree_read_in_pieces_is_the_tree(objects, monkeypatch):
-    monkeypatch.setattr(tensors, "PIECE_VALUES", 5)
-    receipt = save_tree(objects, "modules", TREE)
-    read = {name: np.empty(leaf.size, leaf.dtype) for name, leaf in trees.flatten(TREE)}
-    for name, start, values in read_pieces(objects, receipt):
-        assert values.size <= 5
-        read[name][start : start + values.size] = values
-    for name, leaf in trees.flatten(TREE):
-        np.testing.assert_array_equal(read[name], leaf.reshape(-1))

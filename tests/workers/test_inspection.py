@@ -19,7 +19,7 @@ def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_cha
     routing = dataclasses.replace(CONFIG.routing, alternations=(1,), target_share=(0.25,) * 4)
     run = begin(dataclasses.replace(CONFIG, routing=routing))
     work_until(run, CONFIG.phases)
-    inspection = inspection_of(run)
+    inspection = inspection_of(run, with_lag=True)
     first, second = inspection["routings"]
     assert (first["phase"], second["phase"]) == (0, 1)
     assert first["router"] != second["router"]

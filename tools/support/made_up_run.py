@@ -67,8 +67,8 @@ def make_run(folder: Path, phases: int, workers: int = 64, config: RunConfig | N
             worker = f"worker-{number % workers:03}"
             events.append((number, 1, worker, begun, begun + 3.0, "done", ""))
             cosine = None if len(paths) == 1 else float(random.uniform(-0.1, 0.6))
-            norm, lag = float(random.uniform(0.1, 2)), float(random.uniform(0, 1))
-            stats = json.dumps([dict.fromkeys(paths, norm), cosine, lag])
+            norm = float(random.uniform(0.1, 2))
+            stats = json.dumps([dict.fromkeys(paths, norm), cosine])
             modules.append((str(module), phase + 1, norm, stats))
     events.sort(key=lambda event: event[4])
     database = run.ledger._database

@@ -107,9 +107,9 @@ class Facts:
         for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
             gradient_stats = None
             if text is not None:
-                norms, *cosines = json.loads(text)
+                norms, cosine = json.loads(text)
                 gradient_stats = GradientStats(
-                    {int(path): value for path, value in norms.items()}, *cosines
+                    {int(path): value for path, value in norms.items()}, cosine
                 )
             steps.setdefault(ModuleId.parse(module), []).append(
                 OuterStep(phase, norm, gradient_stats)

@@ -101,8 +101,6 @@ class GradientStats(NamedTuple):
 
     norms: dict[int, float]  # path -> norm of its outer gradient
     cosine: float | None  # Mean over pairs of paths. None if a single path goes through.
-    # Between their mean and the mean of the phase before. None if that did not move the module.
-    lag_cosine: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

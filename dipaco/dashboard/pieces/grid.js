@@ -94,7 +94,7 @@ function moduleDetail(module) {
   const arm = run.arms[MODULAR], is = moduleAt(module, run.time), id = arm.modules[module], {through} = grid.cells[module], width = arm.modules.length;
   const level = arm.levels.find(each => each.modules.includes(id)), children = [
     make("h3", {textContent: id}),
-    facts([["parts", level.parts.join(", ")], ["phase", `${is.phase} of ${arm.phases}`], ["norm of the last outer gradient", fixed(is.norm)], ["mean cosine of its paths", fixed(is.cosine)], ["cosine to the step before", fixed(is.lag)]]),
+    facts([["parts", level.parts.join(", ")], ["phase", `${is.phase} of ${arm.phases}`], ["norm of the last outer gradient", fixed(is.norm)], ["mean cosine of its paths", fixed(is.cosine)]]),
     make("div", {className: "soft", textContent: "norm over phases"}), spark(column(arm.norms, width, module, arm.phases), is.phase - 1),
   ];
   if (through.length > 1) children.push(make("div", {className: "soft", textContent: "mean cosine over phases"}), spark(column(arm.cosines, width, module, arm.phases), is.phase - 1, -0.2, 1));

@@ -64,9 +64,9 @@ function extend(difference) {
   }
   run.count += unpack(difference.events.ended).length;
   const modular = run.arms[MODULAR], number = value => value === null ? NaN : value;
-  for (const [phase, module, time, norm, cosine, lag, norms] of difference.steps) {
+  for (const [phase, module, time, norm, cosine, norms] of difference.steps) {
     const place = phase * modular.modules.length + module, width = modular.path_norms.shape[2];
-    for (const [column, value] of [["step_times", time], ["norms", norm], ["cosines", cosine], ["lags", lag]])
+    for (const [column, value] of [["step_times", time], ["norms", norm], ["cosines", cosine]])
       modular[column][place] = number(value);
     norms.slice(0, width).forEach((value, i) => modular.path_norms[place * width + i] = number(value));
   }
@@ -123,7 +123,7 @@ function reached(times, width, column, time) { // number of finished phases in a
 function moduleAt(module, time) { // phase, and the outer step that led there
   const arm = run.arms[MODULAR], width = arm.modules.length, phase = reached(arm.step_times, width, module, time);
   const place = (phase - 1) * width + module;
-  return {phase, norm: phase ? arm.norms[place] : NaN, cosine: phase ? arm.cosines[place] : NaN, lag: phase ? arm.lags[place] : NaN};
+  return {phase, norm: phase ? arm.norms[place] : NaN, cosine: phase ? arm.cosines[place] : NaN};
 }
 
 function pathAt(name, path, time) { // phases gone through, and the loss at the end of the last

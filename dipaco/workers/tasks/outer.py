@@ -8,7 +8,6 @@ import math
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.facts.facts import StoredModule
 from dipaco.control.planning.tasks import (
     Claim,
     Contribution,
@@ -17,13 +16,10 @@ from dipaco.control.planning.tasks import (
     ModuleReady,
     Task,
 )
-from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.gradient import mean_cosine
-from dipaco.outer.step import Module
 from dipaco.runs.run import Run
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.tensors import map_tree, read_pieces, save_state, save_tree
+from dipaco.store.tensors import map_tree, save_state, save_tree
 from dipaco.workers.averaging import find_culprit, refuse, weights_of_step
 from dipaco.workers.errors import ModuleDiverged
 from dipaco.workers.stepping import SteppedModule, contributions_taken, stepped_module
@@ -56,16 +52,8 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             )
         ]
     _check_bases(run, task, contributions)
-    lag = None
-
-    def measure_lag(before: Module, momentum: Module, mean: Module) -> None:
-        nonlocal lag
-        lag = _lag_cosine(run, task, stored, before, momentum, mean)
-
-    # The state that an own step leaves does not say what the last mean was.
-    on_mean = None if run.rule("outer_step") is not None else measure_lag
     try:
-        stepped = stepped_module(run, task, stored, contributions, on_mean)
+        stepped = stepped_module(run, task, stored, contributions)
     except NotFinite:
         weights, _ = weights_of_step(run, task, contributions)
         like = trees.outline(map_tree(run.objects, stored.parameters))
@@ -82,7 +70,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             parameters=save_tree(run.objects, "modules", stepped.after),
             outer_state=save_state(run.objects, stepped.momentum),
             gradient_norm=stepped.norm,
-            gradient_stats=_gradient_stats(contributions, stepped, lag),
+            gradient_stats=_gradient_stats(contributions, stepped),
         )
     ]
 
@@ -98,9 +86,7 @@ def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> Non
             refuse(contribution, "It started from other parameters than the module's.")
 
 
-def _gradient_stats(
-    contributions: list[Contribution], stepped: SteppedModule, lag: float | None
-) -> GradientStats:
+def _gradient_stats(contributions: list[Contribution], stepped: SteppedModule) -> GradientStats:
     """A path may have a late contribution beside its own one: the norm of the newer is kept. The
     cosine leaves out rows of the vocabulary with other weights.
     """
@@ -111,23 +97,4 @@ def _gradient_stats(
     return GradientStats(
         {contribution.path: norm.whole for contribution, norm in by_path},
         None if math.isnan(cosine) else cosine,
-        lag,
     )
-
-
-def _lag_cosine(
-    run: Run, task: Task, stored: StoredModule, before: Module, momentum: Module, mean: Module
-) -> float | None:
-    """The cosine between this mean and the mean of the phase before. None if that phase did not
-    move the module, or if the module that it began with is lost. Only an `inspect` would miss it.
-    """
-    if task.phase == 0:
-        return None
-    earlier = run.ledger.facts.module(task.arm, task.module, task.phase - 1).parameters
-    if earlier == stored.parameters:
-        return None
-    try:
-        pieces = read_pieces(run.objects, earlier)
-        return lag_cosine(run.config.outer, pieces, before, momentum, mean)
-    except (ObjectMissing, ObjectDamaged):
-        return None

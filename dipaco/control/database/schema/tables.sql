@@ -106,7 +106,7 @@ CREATE TABLE modules (
   state_digest   TEXT,
   state_bytes    BIGINT,
   gradient_norm  DOUBLE PRECISION,
-  gradient_stats TEXT,  -- JSON: [{path: norm}, cosine, lag cosine] (NULL = no path moved it)
+  gradient_stats TEXT,  -- JSON: [{path: norm}, cosine] (NULL = no path moved it)
   PRIMARY KEY (arm, phase, module)
 );
 CREATE INDEX modules_by_module ON modules (arm, module, phase);
