@@ -23,7 +23,15 @@ from dipaco.routing.labels import best_paths
 Params = Mapping[str, Any]  # `model`: of the base model, `head`: `weight` [D, P] and `bias` [P]
 HiddenOf = Callable[[Any, jax.Array], jax.Array]  # (model, int32 [B, T]) -> [B, T, D]
 
+BATCH_SIZE = 64  # documents in a step of its training
 MOST_HELD_OUT = 1000
+
+
+def learned_from(documents_N: np.ndarray, steps: int) -> np.ndarray:
+    """Of the router's documents no more than its steps take and its hold-out has, from everywhere:
+    each path scores every token of them.
+    """
+    return documents_N[:: -(-len(documents_N) // (steps * BATCH_SIZE + MOST_HELD_OUT)) or 1]
 
 
 def continuation_sums(

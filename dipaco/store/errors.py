@@ -19,12 +19,6 @@ class BadRun(DipacoError):
     """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
 
 
-class ObjectTooLarge(DipacoError):
-    """The store {url} does not take {what}, of {num_bytes:,} bytes: an object is sent in one piece, and Amazon S3 takes at most 5,368,709,120 bytes at once, 1.3 billion float32 parameters. Put the run into a folder that all machines see, or into Google Cloud Storage (gs://BUCKET/NAME); or take a smaller `model`."""
-
-    is_lasting = True
-
-
 class StoreFault(MachineFault):
     """The store {url} cannot be used now: {problem}."""
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dipaco.store.layout import KINDS, is_folder, is_object, kind_of, object_of
+from dipaco.store.layout import KINDS, is_object, kind_of, object_of
 from dipaco.store.remote import Remote
 
 IN_BUCKETS = ("corpus", "objects", "snapshots", "tokens")
@@ -48,4 +48,4 @@ def by_kind(stored: Mapping[str, int]) -> dict[str, int]:
 
 
 def _object_of(name: str) -> str:
-    return object_of(name) if is_folder(name) and is_object(name) else name
+    return object_of(name) if is_object(name) else name

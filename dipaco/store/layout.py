@@ -211,10 +211,18 @@ def is_folder(name: str) -> bool:
     return name.startswith((f"{SNAPSHOTS}/", f"{SHARD_TOKENS}/"))
 
 
+PIECE = ".piece"  # Between the name of a large object in a bucket and the number of a piece.
+
+
+def piece_name(name: str, number: int) -> str:
+    """Name in a bucket of a piece of a large object. The first has the object's own."""
+    return f"{name}{PIECE}{number:05d}" if number else name
+
+
 def object_of(name: str) -> str:
-    """The object that a file belongs to: itself, or the folder that is one."""
+    """The object that a file, or a piece of one, belongs to: itself, or the folder that is one."""
     if not is_folder(name):
-        return name
+        return name.partition(PIECE)[0]
     parts = name.split("/")
     return "/".join(parts[: _LEAST_PARTS[parts[0]]])
 

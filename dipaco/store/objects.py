@@ -340,7 +340,7 @@ class Objects:
             # The same name means the same bytes. Replacing repairs one that the disk damaged.
             install_file(temporary, final)
             return
-        self.remote.put(remote_name(receipt), temporary, receipt.digest)
+        self.remote.put(remote_name(receipt), temporary)
         self._place_fetched(temporary, final)
 
     def _place_fetched(self, temporary: Path, final: Path) -> None:
@@ -390,7 +390,7 @@ class Objects:
 
 
 def _put_file(remote: Remote, name: str, folder: Path, file: Receipt) -> None:
-    remote.put(f"{name}/{file.name}", folder / file.name, file.digest)
+    remote.put(f"{name}/{file.name}", folder / file.name)
 
 
 def _transfer_all(transfer: Callable[[Receipt], None], files: list[Receipt]) -> None:

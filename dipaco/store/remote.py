@@ -8,6 +8,9 @@ here may be done twice, and are retried until the store is back.
 One surprise: the store may do a request and the answer be lost. A conditional write that is retried
 then fails because of its own first attempt. So a failed condition does not mean that another
 process wrote the object: `put` reads the object.
+
+An object of more than `PIECE_BYTES` is several in the bucket: its first piece has its name, the
+others have a number behind it.
 """
 
 import collections
@@ -32,18 +35,20 @@ from dipaco.store.errors import (
     BucketMissing,
     ObjectDamaged,
     ObjectMissing,
-    ObjectTooLarge,
     StoreRefuses,
     StoreUnreachable,
 )
+from dipaco.store.layout import PIECE, piece_name
 
-S3_UPLOAD_BYTES = 5 << 30  # Amazon takes so much in one upload. Other stores may take more.
 RETRY_FOR_SECONDS = 900.0  # Equal to the database's: a failover, an operator at lunch.
 FIRST_SECONDS = 60.0  # For a store that has never answered: its name may be wrong.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 REQUEST_SECONDS = 30.0  # Deadline of a request. Its bytes at the slowest rate come on top.
 SLOWEST_BYTES_PER_SECOND = 250_000  # Expected until a transfer takes longer.
 BLOCK_BYTES = 16 << 20  # Size of one read.
+# Amazon takes 5 GiB in one upload. A piece is in memory while it is sent, and what cuts an upload
+# off costs one piece. A multiple of `BLOCK_BYTES`.
+PIECE_BYTES = 256 << 20
 AHEAD = 4  # blocks requested at once
 ABSENT = b"\x02"  # TensorStore's generation of a key that has no value
 # TensorStore's own retries of a request. By default it retries for minutes without a message.
@@ -86,24 +91,25 @@ class Remote:
     def url_of(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def put(self, name: str, file: Path, digest: str) -> None:
-        """Makes an object of a file, whole or not at all. An object of this name stays as it is,
-        unless it is damaged. When this returns, the store has the bytes.
-
-        Raises:
-          ObjectTooLarge: the store does not take so many bytes in one piece.
+    def put(self, name: str, file: Path) -> None:
+        """Makes an object of a file. Pieces of it that are there stay as they are, unless they are
+        damaged. When this returns, the store has the bytes. The first piece is sent last, so that
+        an object is there whole or not at all.
         """
-        check_upload(self.url, "an object", file.stat().st_size)
-        content = file.read_bytes()
-        if not self.write_new(name, content) and not self.has(name, len(content), digest):
-            self.write(name, content)
+        num_pieces = max(1, -(-file.stat().st_size // PIECE_BYTES))
+        with file.open("rb") as stream:
+            for number in reversed(range(num_pieces)):
+                stream.seek(number * PIECE_BYTES)
+                content, piece = stream.read(PIECE_BYTES), piece_name(name, number)
+                if not self.write_new(piece, content) and not self._has(piece, content):
+                    self.write(piece, content)
 
-    def has(self, name: str, num_bytes: int, digest: str) -> bool:
-        """True if an object that was listed is there, whole. Reads it."""
+    def _has(self, piece: str, content: bytes) -> bool:
+        """True if a piece that was listed is there, whole. Reads it."""
         found = xxhash.xxh3_128()
-        for block in self.blocks(name, num_bytes):
+        for block in self.blocks(piece, len(content)):
             found.update(block or b"")  # None: deleted meanwhile
-        return found.hexdigest() == digest
+        return found.digest() == xxhash.xxh3_128_digest(content)
 
     def fetch(self, receipt: Receipt, name: str, file: Path) -> None:
         """Writes the bytes of the object `name` to a file, and compares them with its receipt.
@@ -153,8 +159,10 @@ class Remote:
         """
 
         def ask(start: int) -> Any:
-            end = min(start + BLOCK_BYTES, num_bytes)
-            return self._store.read(name, byte_range=slice(start, end))
+            length = min(BLOCK_BYTES, num_bytes - start)
+            number, start = divmod(start, PIECE_BYTES)
+            place = slice(start, start + length)
+            return self._store.read(piece_name(name, number), byte_range=place)
 
         most_bytes = min(num_bytes, BLOCK_BYTES)
         starts = iter(range(0, max(num_bytes, 1), BLOCK_BYTES))
@@ -171,19 +179,23 @@ class Remote:
     def delete(self, name: str) -> None:
         """Removes an object if it is there."""
         self._with_retry(lambda: self._store.write(name, None))
+        self._delete_all(f"{name}{PIECE}")
 
     def delete_folder(self, name: str) -> None:
         """Removes every object whose name begins with `name/`."""
-        self._with_retry(lambda: self._store.delete_range(self._under(name)))
+        self._delete_all(f"{name}/")
 
     def names(self, folder: str) -> list[str]:
         """Names of all objects under `folder/`."""
-        return [
-            key.decode() for key in self._with_retry(lambda: self._store.list(self._under(folder)))
-        ]
+        keys = self._beginning_with(f"{folder}/")
+        return [key.decode() for key in self._with_retry(lambda: self._store.list(keys))]
 
-    def _under(self, folder: str) -> Any:
-        return self._tensorstore.KvStore.KeyRange(f"{folder}/", f"{folder}0")  # 0 follows /
+    def _delete_all(self, beginning: str) -> None:
+        keys = self._beginning_with(beginning)
+        self._with_retry(lambda: self._store.delete_range(keys))
+
+    def _beginning_with(self, text: str) -> Any:
+        return self._tensorstore.KvStore.KeyRange(text, text[:-1] + chr(ord(text[-1]) + 1))
 
     def _with_retry(
         self, ask: Callable[[], Any], num_bytes: int = 0, under_way: Any | None = None
@@ -198,7 +210,7 @@ class Remote:
         Raises:
           StoreUnreachable: for `RETRY_FOR_SECONDS`, for `FIRST_SECONDS` if it has never answered,
             or this process is to end.
-          StoreRefuses, BucketMissing, ObjectTooLarge: a retry would not help.
+          StoreRefuses, BucketMissing: a retry would not help.
         """
         began = time.monotonic()
         wait_seconds = FIRST_WAIT_SECONDS
@@ -221,7 +233,7 @@ class Remote:
                         began += transfer_seconds
                         self._expect(expected, expected / 2)
                 except ValueError as error:
-                    problem = self._passing_problem(str(error), num_bytes)
+                    problem = self._passing_problem(str(error))
                 if proxies := [name for name in PROXIES if os.environ.get(name)]:
                     problem += f" (by way of a proxy? {', '.join(proxies)} is set)"
                 silent_seconds = time.monotonic() - began
@@ -261,29 +273,16 @@ class Remote:
                         "The store %s did not answer for %.0f s.", self.url, silent_seconds
                     )
 
-    def _passing_problem(self, text: str, num_bytes: int = 0) -> str:
-        """A passing problem, shortened for a person, of a request that transfers so many bytes.
-        Raises if a retry would not help.
-        """
+    def _passing_problem(self, text: str) -> str:
+        """A passing problem, shortened for a person. Raises if a retry would not help."""
         problem = NOISE.sub("", text)
         if text.startswith("OUT_OF_RANGE"):
             raise _Short
         if "NoSuchBucket" in text or "bucket does not exist" in text:
             raise BucketMissing(url=self.url)
-        if "EntityTooLarge" in text:
-            raise ObjectTooLarge(url=self.url, what="an object", num_bytes=num_bytes)
         if not PASSING.match(text):
             raise StoreRefuses(url=self.url, problem=problem)
         return problem
-
-
-def check_upload(url: str | None, what: str, num_bytes: int) -> None:
-    """Raises `ObjectTooLarge` for more bytes than Amazon S3 takes in one upload, if the URL is
-    there.
-    """
-    is_amazon = url is not None and url.startswith("s3://") and "endpoint" not in _spec(url)
-    if is_amazon and num_bytes > S3_UPLOAD_BYTES:
-        raise ObjectTooLarge(url=url, what=what, num_bytes=num_bytes)
 
 
 def _result(future: Any, timeout_seconds: float) -> Any:

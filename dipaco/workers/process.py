@@ -21,10 +21,8 @@ from dipaco.control.planning.tasks import Kind
 from dipaco.control.process_id import ProcessId
 from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError, MachineFault
-from dipaco.model.config import num_parameters
 from dipaco.overrides import from_tree
 from dipaco.runs.folder_lock import folder_lock
-from dipaco.runs.forecast.traffic import VALUE_BYTES
 from dipaco.runs.machine import machine
 from dipaco.runs.meshes import why_not_trained
 from dipaco.runs.opening import create_or_open, has_begun, open_run, with_report_settings
@@ -33,7 +31,6 @@ from dipaco.runs.run import Run
 from dipaco.runs.version import check_program
 from dipaco.stopping import on_sigterm
 from dipaco.store.address import Address
-from dipaco.store.remote import check_upload
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.failing import reason_of
@@ -92,7 +89,6 @@ def begun_run(
 
     Raises:
       BadSetting: a value of the config is not of its setting's type. Nothing was written.
-      ObjectTooLarge: the base model is larger than the bucket takes in one upload.
       BadSource, BadTokenizer: no file of that name is here (`reads_text`).
       CannotTrainHere: `check_machine` raises a fault. Its other errors, and all of the other
         checks, are raised as they are.
@@ -101,8 +97,6 @@ def begun_run(
     """
     config = from_tree(dataclasses.asdict(config))  # its ledger will give it back like this
     recorded = None if rules is None else record_of(rules)
-    # The largest object: a module of all parts. Modules and their outer states are no larger.
-    check_upload(address.url, "the base model", VALUE_BYTES * num_parameters(config.model))
     is_here = address.remote is None and database is None and start_from is None
     if reads_text and is_here and not address.folder.exists():
         data = config.corpus

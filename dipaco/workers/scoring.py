@@ -8,6 +8,7 @@ import numpy as np
 from dipaco.data.corpus import TokenReader
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import TokenScores, score_documents, score_tokens
+from dipaco.routing import token_router
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.runs.run import Run
@@ -53,6 +54,11 @@ def held_documents(run: Run, arm: str, phase: int) -> Held:
     if not run.plan.arm(arm).is_routed:
         shortlists = np.zeros_like(shortlists[:, :1])
     return Held(held["documents"], held["is_test"], shortlists)
+
+
+def documents_for_router(run: Run) -> np.ndarray:
+    """The documents that the router within documents learns from."""
+    return token_router.learned_from(run.corpus.documents("router"), run.config.reroute.steps)
 
 
 def scores_every_path(run: Run, arm: str, phase: int) -> bool:

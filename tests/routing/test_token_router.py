@@ -111,3 +111,12 @@ def test_only_targets_count():
     }
     total, count = within.loss(hidden_of, params, batch)
     assert (float(total), float(count)) == (pytest.approx(3 * np.log(3), rel=1e-5), 3)
+
+
+@pytest.mark.parametrize("documents", [1, 1_064, 1_065, 1_800_000])
+def test_no_path_scores_more_documents_than_the_router_learns_from(documents):
+    """256 paths would save 1.9 TB of scores of the paper's 1.8 million documents otherwise."""
+    numbers, most = np.arange(documents) + 7, within.BATCH_SIZE + within.MOST_HELD_OUT
+    chosen = within.learned_from(numbers, 1)
+    assert most / 2 - 1 < len(chosen) <= most or (chosen == numbers).all()
+    assert numbers[-1] - chosen[-1] < 2 * documents / most

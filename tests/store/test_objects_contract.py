@@ -153,8 +153,8 @@ def test_the_list_of_a_folder_is_sent_when_its_files_are_there(store, monkeypatc
         return  # a folder is renamed as a whole
     sent, put = [], store.here.remote.put
 
-    def sending(name, file, digest):
-        put(name, file, digest)
+    def sending(name, file):
+        put(name, file)
         sent.append(name)
 
     monkeypatch.setattr(store.here.remote, "put", sending)

@@ -17,11 +17,10 @@ from dipaco.store import remote as remote_file
 from dipaco.store.errors import (
     BucketMissing,
     ObjectDamaged,
-    ObjectTooLarge,
     StoreRefuses,
     StoreUnreachable,
 )
-from dipaco.store.remote import Remote, check_upload
+from dipaco.store.remote import Remote
 from tests.store.conftest import in_bucket
 
 CONTENT = bytes(range(256)) * 40
@@ -192,26 +191,45 @@ def test_a_permanent_error_is_not_waited_for(store, text):
         store.here.remote._passing_problem(text)
 
 
-def test_an_object_beyond_the_limit_of_one_upload_is_no_matter_of_credentials(store):
-    text = "INVALID_ARGUMENT: EntityTooLarge: Your proposed upload exceeds [x]"
-    with pytest.raises(ObjectTooLarge, match=r"6,000,000,000 bytes.*in one piece") as raised:
-        store.here.remote._passing_problem(text, 6_000_000_000)
-    assert "credentials" not in str(raised.value)
+@pytest.mark.parametrize("num_bytes", [0, 1999, 2000, 2001, 6500])
+def test_a_large_object_is_sent_in_pieces_below_the_limit_of_one_upload(
+    store, monkeypatch, num_bytes
+):
+    """Amazon takes 5 GiB at once, and an upload that was cut off goes on with its next piece."""
+    assert remote_file.PIECE_BYTES < 5 << 30
+    assert remote_file.PIECE_BYTES % remote_file.BLOCK_BYTES == 0
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(remote_file, "PIECE_BYTES", 2000)
+    content, remote = os.urandom(num_bytes), store.here.remote
+    receipt = store.here.write_bytes("k", "bin", content)
+    names = remote.names("objects")
+    assert len(names) == max(1, -(-num_bytes // 2000))
+    assert all(len(remote.read(name)) <= 2000 for name in names)
+    assert store.other.names("objects") == {receipt.name}
+    assert store.other.read_bytes(receipt) == content
+    store.here.delete(receipt.name)
+    assert remote.names("objects") == []
 
 
-def test_amazon_is_not_asked_to_take_more_than_it_takes_at_once(store, monkeypatch, tmp_path):
-    """Other stores, which may take more, say so themselves."""
-    monkeypatch.setattr(remote_file, "S3_UPLOAD_BYTES", 100)
-    (tmp_path / "file").write_bytes(bytes(101))
-    store.here.remote.put("name", tmp_path / "file", xxhash.xxh3_128_hexdigest(bytes(101)))
-    for url in ("gs://bucket/run", None):
-        check_upload(url, "the base model", 101)
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    check_upload("s3://bucket/run", "the base model", 100)
-    with pytest.raises(ObjectTooLarge, match=r"s3://bucket/run .* the base model, of 101 bytes"):
-        check_upload("s3://bucket/run", "the base model", 101)
-    with pytest.raises(ObjectTooLarge, match="an object, of 101 bytes"):
-        store.here.remote.put("other", tmp_path / "file", "")
+def test_an_upload_that_was_cut_off_sends_no_piece_again(store, bucket, monkeypatch, tmp_path):
+    """The first piece is sent last: an object that has it is whole. A damaged piece is replaced."""
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(remote_file, "PIECE_BYTES", 2000)
+    content, remote = os.urandom(6500), store.here.remote
+    (tmp_path / "file").write_bytes(content)
+    bucket.proxy.plan("slow", "slow", "403", method="PUT")
+    with pytest.raises(StoreRefuses):
+        remote.put("objects/k/name", tmp_path / "file")
+    assert sorted(remote.names("objects")) == [
+        "objects/k/name.piece00002",
+        "objects/k/name.piece00003",
+    ]
+    assert next(remote.blocks("objects/k/name", 6500)) is None
+    remote.write("objects/k/name.piece00003", b"damaged")
+    before = bucket.proxy.asked["PUT"]
+    remote.put("objects/k/name", tmp_path / "file")
+    assert bucket.proxy.asked["PUT"] - before == 3  # One replaces, two are new.
+    assert b"".join(remote.blocks("objects/k/name", 6500)) == content
 
 
 def test_a_missing_bucket_is_a_sentence(bucket):

@@ -12,14 +12,12 @@ from dipaco.control.database import retry
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.planning.tasks import FIRST_KINDS
 from dipaco.errors import DiskFull
-from dipaco.model.config import MeshConfig, num_parameters, part_names
+from dipaco.model.config import MeshConfig
 from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, has_begun
 from dipaco.stopping import on_sigterm
 from dipaco.store.address import Address
-from dipaco.store.errors import ObjectTooLarge
-from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.loop import Worker
@@ -53,24 +51,6 @@ def test_what_dead_workers_left_is_put_in_order_by_the_first_that_joins(tmp_path
     with joined_run(Address(tmp_path)) as run:
         assert run.ledger.queue.held() == []
         assert not half.exists()
-
-
-def test_a_model_that_amazon_takes_in_no_upload_is_refused_before_the_run_begins(monkeypatch):
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    model = dataclasses.replace(CONFIG.model, d_model=4096, d_ff=16384, num_layers=8)
-    assert 4 * num_parameters(model) > 5 << 30
-    address = Address.parse("s3://bucket/run")
-    config = dataclasses.replace(CONFIG, model=model, topology=topology_of(model))
-    with (
-        pytest.raises(ObjectTooLarge, match="the base model, of "),
-        begun_run(address, config),
-    ):
-        pass
-
-
-def topology_of(model):
-    return Topology(levels=(Level(name="all", parts=part_names(model), experts=2),))
 
 
 class Told(NullCallbacks):

@@ -38,7 +38,7 @@ class MemoryBucket(Remote):
         self.down: Counter[str] = Counter()  # bytes by kind (`store/layout.py`)
         self.up: Counter[str] = Counter()
 
-    def put(self, name: str, file: Path, digest: str) -> None:
+    def put(self, name: str, file: Path) -> None:
         self.write_new(name, file.read_bytes())
 
     def fetch(self, receipt: Receipt, name: str, file: Path) -> None:

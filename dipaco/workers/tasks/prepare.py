@@ -209,8 +209,7 @@ def _stored_corpus(run: Run, progress: OnProgress) -> tuple[Corpus, Receipt]:
     receipts = [file._replace(name=f"{layout.corpus.name}/{file.name}") for file in corpus.files()]
     if objects.remote is not None:
         for receipt in receipts:
-            file = made_in / Path(receipt.name).name
-            objects.remote.put(remote_name(receipt), file, receipt.digest)
+            objects.remote.put(remote_name(receipt), made_in / Path(receipt.name).name)
         shutil.rmtree(layout.corpus, ignore_errors=True)
         layout.preparing.rename(layout.corpus)
         corpus = Corpus.open(layout.corpus)

@@ -15,6 +15,7 @@ from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.fetching import bring_modules, bring_release
 from dipaco.workers.scoring import (
     compares_paths,
+    documents_for_router,
     held_documents,
     score_tokens_under_path,
     score_under_path,
@@ -43,7 +44,7 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
             if config.evaluation.ensembles or config.reroute.every:
                 scores["values"] = of_tokens.values
             if config.reroute.every:
-                for_router = run.corpus.documents("router")
+                for_router = documents_for_router(run)
                 of_tokens = score_tokens_under_path(run, parts, run.corpus, for_router)
                 scores["router_values"] = of_tokens.values
     else:

@@ -29,13 +29,14 @@ from dipaco.inner.step import make_step
 from dipaco.model.kernels import when_scoring
 from dipaco.model.lm import hidden_states
 from dipaco.routing import token_router
+from dipaco.routing.token_router import BATCH_SIZE
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted, RouterDiverged
+from dipaco.workers.scoring import documents_for_router
 
 NUM_CHECKS = 40  # measurements of the router on its hold-out during training
-BATCH_SIZE = 64  # documents in a step
 # Share of the router's documents, by whole texts. A few hundred documents are over-fitted within
 # 200 steps, so the router with the lowest loss on held-out ones is kept. Not in the paper.
 HOLD_OUT = 0.1
@@ -100,7 +101,7 @@ def trained(
     started, settings = time.monotonic(), run.config.reroute
     rows, inner = _rows(run, scores), _inner(run)
     random = np.random.default_rng(run.seed_for("reroute"))
-    text_N = run.corpus.texts[run.corpus.documents("router")]
+    text_N = run.corpus.texts[documents_for_router(run)]
     learned, held_out = token_router.split(text_N, HOLD_OUT, random)
     progress = _begun(run, inner)
     loss_of = functools.partial(token_router.loss, hidden_of(run))
@@ -195,7 +196,7 @@ def _batches(
 
 
 def _rows(run: Run, scores: Callable[[str], Iterator[np.ndarray]]) -> _Rows:
-    documents = run.corpus.documents("router")
+    documents = documents_for_router(run)
     tokens, lengths = first_tokens(run.corpus, documents, run.config.data.length)
     target_NT = token_router.targets(scores("router_values"), lengths, run.config.reroute.window)
     index_T = np.arange(tokens.shape[1])
