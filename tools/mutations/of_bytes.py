@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         name="row-before-upload",
         file="dipaco/store/objects.py",
-        old="        self.remote.put(remote_name(receipt), temporary, receipt.digest)\n",
+        old="        self.remote.put(remote_name(receipt), temporary)\n",
         new="",
         breaks="an object is in the bucket before its receipt is given",
         tests=(CONTRACT,),
