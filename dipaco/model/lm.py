@@ -23,8 +23,11 @@ from dipaco.model.loss import (
     next_is_target,
     next_token_loss,
     next_tokens,
+    token_log_likelihoods,
 )
 from dipaco.model.spec import Parts, Tree, describe
+
+PIECE_BYTES = 512 << 20  # Logits of so many bytes are scored at once.
 
 
 def forward(
@@ -98,6 +101,36 @@ def training_loss(
     targets = next_tokens(tokens_BT), is_target_BT
     total = chunked_loss(logits_of, head, x_BTD, *targets, loss_chunks)
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)
+
+
+def log_likelihoods(
+    config: ModelConfig, parts: Parts, tokens_BT: jax.Array, segments_BT: jax.Array
+) -> jax.Array:
+    """float32 [B, T]: log p(token t | its segment before t) in nats. 0 if t is not a target.
+
+    Rows are worked through in pieces, and long ones in lengths, each with logits of at most
+    `PIECE_BYTES`.
+    """
+    batch, length = tokens_BT.shape
+    row_bytes = 4 * length * config.vocab_size
+    rows = max(n for n in _divisors(batch) if n == 1 or n * row_bytes <= PIECE_BYTES)
+    chunks = min(n for n in _divisors(length) if n == length or rows * row_bytes <= n * PIECE_BYTES)
+
+    def of_rows(piece: tuple[jax.Array, jax.Array]) -> jax.Array:
+        tokens_RT, segments_RT = piece
+        x_RTD, _ = _through_blocks(config, parts, tokens_RT, segments_RT, None, None)
+        x_RTD, logits_of = _normed(config, parts, x_RTD), functools.partial(_logits, config)
+        head = _head(config, parts)
+        return token_log_likelihoods(logits_of, head, x_RTD, tokens_RT, segments_RT, chunks)
+
+    if rows == batch:
+        return of_rows((tokens_BT, segments_BT))
+    pieces = (each.reshape(-1, rows, length) for each in (tokens_BT, segments_BT))
+    return lax.map(of_rows, tuple(pieces)).reshape(batch, length)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def hidden_states(

@@ -124,12 +124,32 @@ def next_is_target(segments_BT: jax.Array) -> jax.Array:
 
 
 def token_log_likelihoods(
-    logits_BTV: jax.Array, tokens_BT: jax.Array, segments_BT: jax.Array
+    logits_of: Callable[[Any, jax.Array], jax.Array],
+    head: Any,
+    x_BTD: jax.Array,
+    tokens_BT: jax.Array,
+    segments_BT: jax.Array,
+    num_chunks: int = 1,
 ) -> jax.Array:
-    """float32 [B, T]: log p(token t | its segment before t) in nats. 0 if t is not a target."""
-    next_BT1 = next_tokens(tokens_BT)[:, :, None]
-    next_logit_BT = jnp.take_along_axis(logits_BTV, next_BT1, axis=-1)[:, :, 0]
-    log_likelihood_BT = next_logit_BT - jax.nn.logsumexp(logits_BTV, axis=-1)
+    """float32 [B, T]: log p(token t | its segment before t) in nats. 0 if t is not a target.
+
+    Args:
+      logits_of: (head, hidden states) -> logits.
+      num_chunks: equal lengths that rows are cut into, with the memory of one's logits.
+    """
+
+    def of_chunk(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
+        x_BCD, next_BC = chunk
+        logits_BCV = logits_of(head, x_BCD)
+        next_logit_BC = jnp.take_along_axis(logits_BCV, next_BC[:, :, None], axis=-1)[:, :, 0]
+        return next_logit_BC - jax.nn.logsumexp(logits_BCV, axis=-1)
+
+    whole = x_BTD, next_tokens(tokens_BT)
+    if num_chunks == 1:
+        log_likelihood_BT = of_chunk(whole)
+    else:
+        chunks = jax.lax.map(of_chunk, _cut(whole, num_chunks))
+        log_likelihood_BT = jnp.swapaxes(chunks, 0, 1).reshape(tokens_BT.shape)
     kept_BT = jnp.where(next_is_target(segments_BT), log_likelihood_BT, 0.0)
     # Entry t is about token t+1. The last column is no target, so a 0 comes to the front.
     return jnp.roll(kept_BT, 1, axis=1)

@@ -11,8 +11,7 @@ import jax
 
 from dipaco.config import RunConfig
 from dipaco.model.kernels import when_scoring
-from dipaco.model.lm import forward, hidden_states
-from dipaco.model.loss import token_log_likelihoods
+from dipaco.model.lm import hidden_states, log_likelihoods
 from dipaco.model.sharding import parts_shardings
 from dipaco.runs.meshes import put, scoring_mesh, whole_everywhere
 from dipaco.stopping import noting_progress
@@ -47,8 +46,5 @@ class ScoringPrograms:
 
     @functools.cached_property
     def _log_likelihoods(self) -> Any:
-        def log_likelihoods(parts, tokens_BT, segments_BT):
-            logits, _ = forward(self._model, parts, tokens_BT, segments=segments_BT)
-            return token_log_likelihoods(logits, tokens_BT, segments_BT)
-
-        return jax.jit(log_likelihoods, out_shardings=self._everywhere)
+        program = functools.partial(log_likelihoods, self._model)
+        return jax.jit(program, out_shardings=self._everywhere)

@@ -20,8 +20,7 @@ from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token
-from dipaco.model.lm import forward
-from dipaco.model.loss import token_log_likelihoods
+from dipaco.model.lm import log_likelihoods
 from dipaco.model.spec import initialise
 from dipaco.routing.balanced_em import balanced_em
 from dipaco.routing.router import Router, linear_router
@@ -181,10 +180,7 @@ def small_scores(
     return np.stack(scores, axis=1).astype(np.float32)
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
-def _log_likelihoods(model: ModelConfig, parts: Any, tokens_BT, segments_BT) -> jax.Array:
-    logits_BTV, _ = forward(model, parts, tokens_BT, segments=segments_BT)
-    return token_log_likelihoods(logits_BTV, tokens_BT, segments_BT)
+_log_likelihoods = jax.jit(log_likelihoods, static_argnames=("config",))
 
 
 def _batch(tokens_BT: np.ndarray, lengths_B: np.ndarray) -> dict[str, Any]:

@@ -22,7 +22,9 @@ def test_each_likelihood_is_at_its_own_token():
     by_hand = np.zeros((1, 6))
     for t in (1, 2, 4):
         by_hand[0, t] = log_probability[0, t - 1, TOKENS[0, t]]
-    np.testing.assert_allclose(token_log_likelihoods(logits, TOKENS, SEGMENTS), by_hand, atol=1e-6)
+    for chunks in (1, 2, 3):
+        given = (lambda _, x: x, None, logits, TOKENS, SEGMENTS, chunks)
+        np.testing.assert_allclose(token_log_likelihoods(*given), by_hand, atol=1e-6)
     total, _ = next_token_loss(logits, TOKENS, SEGMENTS)
     np.testing.assert_allclose(total, -by_hand.sum(), rtol=1e-6)
 
