@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         skipped = result["too_short"]
         print(
-            f"perplexity {result['perplexity']:.3f} over {result['tokens']:,} of "
+            f"perplexity {result['perplexity']:.3f}, {result['bits_per_byte']:.3f} bits per byte, "
+            f"over {result['tokens']:,} of "
             f"{result['of_tokens']:,} tokens, in {counted(result['windows'], 'window')} of "
             f"{counted(result['documents'], 'document')}"
             + (f" ({skipped:,} too short to evaluate)" if skipped else "")

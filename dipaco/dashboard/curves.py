@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dipaco.config import MODULAR
+from dipaco.control.planning.summaries import Routed
 from dipaco.control.planning.tasks import Evaluated
 from dipaco.dashboard.facts import ArmFacts, RunFacts
+from dipaco.evaluation.perplexity import bits_per_byte
 from dipaco.runs.reading.progress import (
     RouterCosts,
     StartCosts,
@@ -29,6 +31,7 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
     if not evaluations:
         return {}
     base, router = base_costs(run), RouterCosts(0, 0.0)
+    test_bytes = Routed.of(run.stage("route")).test_bytes
     of_base = [each for each in evaluations if each.arm == run.plan.base.name]
     curves = {}
     for arm in run.plan.arms:
@@ -44,6 +47,7 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
                 **_spent(arm, of, each.phase, base, start, router.seconds * arm.is_routed),
                 "bytes": bytes_per_machine(run, arm, each.phase),
                 "perplexity": each.perplexity,
+                "bits_per_byte": bits_per_byte(each.perplexity, each.tokens, test_bytes),
                 "best_path_perplexity": each.best_path_perplexity,
                 "other_rows": each.other_rows,
             }
@@ -57,6 +61,9 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
                 "bytes": bytes_per_machine(run, arm, 0),
                 "seconds": base.seconds,
                 "perplexity": of_base[-1].perplexity,
+                "bits_per_byte": bits_per_byte(
+                    of_base[-1].perplexity, of_base[-1].tokens, test_bytes
+                ),
             }
             if points[0]["phase"]:
                 points.insert(0, first)

@@ -87,6 +87,11 @@ class Tokenizer:
         """Ids -> text. Incomplete characters become U+FFFD."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
+    def num_bytes(self, ids: Sequence[int] | np.ndarray) -> int:
+        """UTF-8 bytes of what they decode to. A piece of a character at an edge counts as one."""
+        text = self.decode(ids)
+        return len(text.encode()) - 2 * text.count("\ufffd")
+
 
 def _check_whole(texts: Sequence[str]) -> None:
     """Raises `HalfCharacter`: Python's texts may hold halves of characters."""

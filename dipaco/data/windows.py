@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dipaco.data.corpus import TokenReader
+from dipaco.data.tokenizer import Tokenizer
 
 DOCUMENTS_AT_ONCE = 4096  # whole documents in memory
 
@@ -40,6 +41,17 @@ def _cut(documents: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.n
         lengths[row] = min(length, len(document))
         tokens[row, : lengths[row]] = document[:length]
     return tokens, lengths
+
+
+def predicted_bytes(
+    tokenizer: Tokenizer, tokens_NT: np.ndarray, lengths_N: np.ndarray, prefix_tokens: int
+) -> int:
+    """UTF-8 bytes of the text that the tokens after the prefix of each document stand for."""
+    return sum(
+        tokenizer.num_bytes(tokens[:length]) - tokenizer.num_bytes(tokens[:prefix_tokens])
+        for tokens, length in zip(tokens_NT, lengths_N.tolist(), strict=True)
+        if length > prefix_tokens
+    )
 
 
 class Windows(NamedTuple):

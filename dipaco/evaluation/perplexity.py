@@ -7,6 +7,7 @@ millions of tokens float32 loses digits.
 Axes: N documents, T tokens of context, P paths.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -134,6 +135,13 @@ def perplexity(sum_N: np.ndarray, count_N: np.ndarray) -> float:
     if not num_tokens:
         raise NothingToScore(documents=np.size(count_N))
     return float(np.exp(-np.sum(sum_N, dtype=np.float64) / num_tokens))
+
+
+def bits_per_byte(perplexity: float, num_tokens: int, num_bytes: int) -> float:
+    """The same for each byte of the text that the tokens stand for, in bits. Unlike perplexity it
+    can be compared between tokenizers.
+    """
+    return num_tokens * math.log2(perplexity) / max(1, num_bytes)
 
 
 def routed(sum_PN: np.ndarray, path_N: np.ndarray) -> np.ndarray:

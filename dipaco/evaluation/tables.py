@@ -23,6 +23,7 @@ class ReportRow:
     variant: str = ""
     seed: int
     perplexity: float  # test, tokens from the router's prefix on
+    bits_per_byte: float  # The same for each byte of text: comparable between tokenizers.
     tune_perplexity: float | None = None  # the same of the documents that settings are chosen by
     parameters_per_path: int  # read for one prediction
     parameters_total: int  # sum over all modules
@@ -131,7 +132,7 @@ def render_text(rows: Sequence[ReportRow], width: int = PLAIN_WIDTH) -> str:
     columns = _columns(rows)
     links = [link_heading(link) for link in rows[0].link_seconds][:1]
     shown = {heading: columns[heading] for heading in (*_ON_TERMINAL, *links)}
-    return columns_within(shown, width, [*links, *_FIRST_TO_GO], "report.md")
+    return columns_within(shown, width, ["time", *links, *_FIRST_TO_GO], "report.md")
 
 
 def render_markdown(rows: Sequence[ReportRow]) -> str:
@@ -224,12 +225,13 @@ _ON_TERMINAL = (
     "row",
     "perplexity",
     "change",
+    "bits per byte",
     "path size",
     "bytes per machine",
     "tokens",
     "time",
 )
-_FIRST_TO_GO = ("time", "change", "path size", "bytes per machine", "tokens")
+_FIRST_TO_GO = ("change", "bits per byte", "path size", "bytes per machine", "tokens")
 
 
 def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
@@ -240,6 +242,7 @@ def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
         "seed": [str(row.seed) for row in rows],
         "perplexity": [f"{row.perplexity:.2f}" for row in rows],
         "change": [_change(row, first) for row in rows],
+        "bits per byte": [f"{row.bits_per_byte:.3f}" for row in rows],
         "tune": [perplexity_cell(row.tune_perplexity) for row in rows],
         "path size": [quantity(row.parameters_per_path) for row in rows],
         "total size": [quantity(row.parameters_total) for row in rows],

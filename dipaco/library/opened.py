@@ -242,7 +242,8 @@ class OpenedRun:
           beginnings: only the first window of each document counts, as in the report.
 
         Returns:
-          `perplexity`, the number of scored `tokens` and `documents`, and their `paths`.
+          `perplexity`, `bits_per_byte`, the number of scored `tokens` and `documents`, and their
+          `paths`.
 
         Raises:
           NoTexts: there is no document, or all are empty.

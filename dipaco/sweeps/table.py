@@ -199,6 +199,7 @@ def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
     common: dict[str, Any] = dataclasses.asdict(results[0]) | {
         "name": row.name,
         "perplexity": statistics.fmean(result.perplexity for result in results),
+        "bits_per_byte": statistics.fmean(result.bits_per_byte for result in results),
         "tune_perplexity": _mean([result.tune_perplexity for result in results]),
         "wrong_path_perplexity": _mean([result.wrong_path_perplexity for result in results]),
         "seconds": statistics.median(result.seconds for result in results),

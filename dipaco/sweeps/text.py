@@ -49,7 +49,15 @@ def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
         if heading not in NOT_ON_TERMINAL and any(line[number] for line in lines)
     }
     links = [link_heading(link) for link in reversed(_links(table))]
-    first_to_go = [*links, "bytes per machine", "time", "to DiLoCo", "total size", "seeds"]
+    first_to_go = [
+        *links,
+        "bytes per machine",
+        "time",
+        "bits per byte",
+        "to DiLoCo",
+        "total size",
+        "seeds",
+    ]
     orderings = [
         textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
         for line in ordering_lines(table)
@@ -146,6 +154,7 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         f"to {table.reference if 0 < len(table.reference) <= LONGEST_REFERENCE else 'first row'}",
         "over texts",
         "to DiLoCo",
+        "bits per byte",
         "tune",
         "wrong path",
         "path size",
@@ -186,6 +195,7 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
         to_first,
         "" if row.over_texts is None else _ends(row.over_texts, "+"),
         "" if against is None else _signed(against, row.name),
+        f"{row.bits_per_byte:.3f}",
         perplexity_cell(row.tune_perplexity),
         perplexity_cell(row.wrong_path_perplexity),
         quantity(row.parameters_per_path),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def test_on_the_test_documents_evaluate_gives_the_perplexity_of_the_report(
         row["name"]: row for row in json.loads((tiny.folder / "report.json").read_text())["rows"]
     }
     assert found["perplexity"] == pytest.approx(rows["modular"]["perplexity"], rel=1e-6)
+    assert found["bits_per_byte"] == pytest.approx(rows["modular"]["bits_per_byte"], rel=1e-6)
+    ids = [each[32 : opened.config.data.length] for each in tokenizer.encode(texts)]
+    assert found["bytes"] == sum(len(tokenizer.decode(each).encode()) for each in ids)
+    bits = found["tokens"] * math.log2(found["perplexity"])
+    assert found["bits_per_byte"] == pytest.approx(bits / found["bytes"])
     assert (found["arm"], found["phase"], found["documents"]) == ("modular", 2, len(numbers))
     routed = opened.stage("route").summary["test"]
     assert found["paths"] == {str(path): n for path, n in enumerate(routed) if n}

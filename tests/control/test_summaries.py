@@ -20,19 +20,26 @@ SUMMARIES = {
         examples=["The"],
         notes=[],
     ),
-    '{"documents": [3, 1], "domains": [{"law": 3}, {"code": 1}], "test": [1, 0]}': Routed(
-        documents=[3, 1], domains=[{"law": 3}, {"code": 1}], test=[1, 0]
+    '{"documents": [3, 1], "domains": [{"law": 3}, {"code": 1}], "test": [1, 0], '
+    '"test_bytes": 9}': Routed(
+        documents=[3, 1], domains=[{"law": 3}, {"code": 1}], test=[1, 0], test_bytes=9
     ),
-    '{"documents": [4], "domains": [{}], "test": [1], "small_models_seconds": 2.5, '
-    '"outside_bounds": "path 0."}': Routed(
-        documents=[4], domains=[{}], test=[1], small_models_seconds=2.5, outside_bounds="path 0."
-    ),
-    '{"documents": [4], "domains": [{}], "test": [1], "labels": [3], "before_calibration": [2], '
-    '"after_calibration": [1], "agreement": 0.5, "agreement_after": 1.0, '
-    '"moved": 0.25}': Alternated(
+    '{"documents": [4], "domains": [{}], "test": [1], "test_bytes": 9, '
+    '"small_models_seconds": 2.5, "outside_bounds": "path 0."}': Routed(
         documents=[4],
         domains=[{}],
         test=[1],
+        test_bytes=9,
+        small_models_seconds=2.5,
+        outside_bounds="path 0.",
+    ),
+    '{"documents": [4], "domains": [{}], "test": [1], "test_bytes": 9, "labels": [3], '
+    '"before_calibration": [2], "after_calibration": [1], "agreement": 0.5, '
+    '"agreement_after": 1.0, "moved": 0.25}': Alternated(
+        documents=[4],
+        domains=[{}],
+        test=[1],
+        test_bytes=9,
         labels=[3],
         before_calibration=[2],
         after_calibration=[1],
@@ -73,7 +80,7 @@ def test_a_summary_is_written_and_read_as_ever(written, record):
 def test_what_older_versions_did_not_say_is_missing_without_harm():
     prepared = {"documents": {}, "tokens": 0, "bytes": 0, "domains": {}, "left_out": {}}
     assert Prepared.of(stage_of({**prepared, "notes": []})).examples == []
-    assert Routed.of(stage_of({"documents": [4], "test": [1]})).domains == []
+    assert Routed.of(stage_of({"documents": [4], "test": [1], "test_bytes": 9})).domains == []
     assert Rerouted.of(stage_of({"rows": [], "release": 1})).hold_out_loss is None
 
 

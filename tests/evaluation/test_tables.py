@@ -19,6 +19,7 @@ DENSE = ReportRow(
     name="dense",
     seed=0,
     perplexity=100.0,
+    bits_per_byte=1.66,
     parameters_per_path=840_000,
     parameters_total=840_000,
     steps=280,
@@ -33,6 +34,7 @@ MODULAR = dataclasses.replace(
     DENSE,
     name="modular",
     perplexity=88.0,
+    bits_per_byte=1.61,
     tune_perplexity=90.0,
     parameters_total=2_400_000,
     bytes_per_machine=30_864_197,
@@ -60,10 +62,10 @@ def test_data_that_is_no_report_is_refused(data):
 
 def test_text_is_aligned_and_compares_with_the_first_row():
     above, head, rule, dense, modular = render_text([DENSE, MODULAR]).splitlines()
-    assert above.split() == ["bytes", "per", "time", "at"]
+    assert above.split() == ["bits", "per", "bytes", "per", "time", "at"]
     assert head.split() == [
-        *("row", "perplexity", "change", "path", "size", "machine", "tokens", "time"),
-        *("20", "Mbit/s"),
+        *("row", "perplexity", "change", "byte", "path", "size", "machine", "tokens"),
+        *("time", "20", "Mbit/s"),
     ]
     assert set(rule) == {"-"}
     assert "-12.0 %" in modular
@@ -94,8 +96,10 @@ def test_columns_are_chosen_by_the_width_and_the_others_named(width):
     text = render_text([DENSE, row], width)
     assert max(map(len, text.splitlines())) <= width
     assert "12345.67" in text
-    assert ("In report.md, not in" in text) == (width < 90)
-    assert ("time at 20 Mbit/s" in " ".join(text.split())) == (width < 90)
+    shown, _, named = text.partition("In report.md, not in")
+    assert "time" in named
+    assert ("time at 20 Mbit/s" in " ".join(named.split())) == (width < 100)
+    assert ("tokens" in shown) == (width > 40)
 
 
 def test_a_machine_computes_and_then_transfers():
@@ -107,7 +111,7 @@ def test_a_machine_computes_and_then_transfers():
 def test_markdown_has_all_columns():
     lines = render_markdown([DENSE, MODULAR]).splitlines()
     assert lines[3] == (
-        "| modular | 0 | 88.00 | -12.0 % | 90.00 | 840 k | 2.4 M | 280 | 573 k | 2.9 T "
+        "| modular | 0 | 88.00 | -12.0 % | 1.610 | 90.00 | 840 k | 2.4 M | 280 | 573 k | 2.9 T "
         "| 30.9 MB | 31.2 s | 43.6 s |"
     )
     assert len({line.count("|") for line in lines}) == 1

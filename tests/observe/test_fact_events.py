@@ -20,7 +20,9 @@ from dipaco.observe.fact_events import fact_events
 from dipaco.observe.trackers import numbers_of
 
 CONFIG = toy.run()
-SHARDS = Routed(documents=[3, 1], domains=[{"law": 1, "code": 2}, {"law": 1}], test=[1, 0])
+SHARDS = Routed(
+    documents=[3, 1], domains=[{"law": 1, "code": 2}, {"law": 1}], test=[1, 0], test_bytes=9
+)
 
 
 def done(stage, summary):

@@ -30,7 +30,13 @@ ROWS = {
 
 def result(name: str, seed: int) -> ReportRow:
     return ReportRow(
-        name=name, variant="", seed=seed, perplexity=50.0 + len(name), steps=1, **COSTS
+        name=name,
+        variant="",
+        seed=seed,
+        perplexity=50.0 + len(name),
+        bits_per_byte=1.5,
+        steps=1,
+        **COSTS,
     )
 
 

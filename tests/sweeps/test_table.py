@@ -46,6 +46,7 @@ def result(row, seed, name="modular", perplexity=None):
         variant=name.partition("modular_")[2],
         seed=seed,
         perplexity=PERPLEXITY[row][seed] if perplexity is None else perplexity,
+        bits_per_byte=1.5,
         parameters_per_path=10,
         parameters_total=10 * PATHS[row],
         steps=6,

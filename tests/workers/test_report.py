@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dipaco.config import MODULAR, ReportSettings
+from dipaco.config import DENSE, MODULAR, ReportSettings
 from dipaco.evaluation import plots
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
@@ -23,11 +23,14 @@ def test_costs_of_a_machine_are_those_of_one_that_works_in_every_phase(begin, sh
     """With half of four paths in a phase, two machines do all the work."""
     run = begin(
         dataclasses.replace(
-            CONFIG, outer=OuterSettings(path_share=share), baselines=(), phases=4, seed=3
+            CONFIG, outer=OuterSettings(path_share=share), baselines=("dense",), phases=4, seed=3
         )
     )
     finish(run)
-    (row,) = (row for row in make_report(run).rows if row.name == MODULAR)
+    report = make_report(run)
+    row, dense = (next(r for r in report.rows if r.name == name) for name in (MODULAR, DENSE))
+    assert f"saw {dense.tokens / row.tokens:.0%} of the tokens" in (note := report.notes[1])
+    assert "`baselines=dense_equal_tokens`" in note
     totals, base = run.ledger.progress.training_totals(MODULAR), CONFIG.base.steps
     at_once = round(4 * share)
     assert row.steps == base + 4 * CONFIG.inner.steps

@@ -40,6 +40,7 @@ class Routed(Summary, frozen=True, kw_only=True, omit_defaults=True):
     documents: list[int]
     domains: list[dict[str, int]] = []  # domain -> documents
     test: list[int]  # test documents
+    test_bytes: int  # of their text, the part that is predicted
     small_models_seconds: float | None = None  # Time to fit the small models that route.
     outside_bounds: str = ""  # A sentence that names the shards outside their bounds.
 

@@ -106,8 +106,8 @@ function drawCurves() {
 
 function drawRows() {
   const {report, curves: of} = run.document, table = at("rows");
-  const rows = report?.rows ?? Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, perplexity: points.at(-1)?.perplexity, steps: points.at(-1)?.steps, tokens: points.at(-1)?.tokens, bytes_per_machine: points.at(-1)?.bytes, machine_seconds: points.at(-1)?.seconds}));
-  const columns = [["row", row => row.name], ["perplexity", row => fixed(row.perplexity, 2)], ["steps", row => row.steps?.toLocaleString("en")], ["tokens", row => short(row.tokens)], ["bytes per machine", row => short(row.bytes_per_machine)], ["machine time", row => duration(row.machine_seconds)]];
+  const rows = report?.rows ?? Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, perplexity: points.at(-1)?.perplexity, bits_per_byte: points.at(-1)?.bits_per_byte, steps: points.at(-1)?.steps, tokens: points.at(-1)?.tokens, bytes_per_machine: points.at(-1)?.bytes, machine_seconds: points.at(-1)?.seconds}));
+  const columns = [["row", row => row.name], ["perplexity", row => fixed(row.perplexity, 2)], ["bits per byte", row => fixed(row.bits_per_byte, 3)], ["steps", row => row.steps?.toLocaleString("en")], ["tokens", row => short(row.tokens)], ["bytes per machine", row => short(row.bytes_per_machine)], ["machine time", row => duration(row.machine_seconds)]];
   const best = Math.min(...rows.map(({perplexity}) => perplexity));
   fill(table, make("tr", {}, ...columns.map(([name], i) => make("th", {textContent: name, scope: "col", className: i ? "number" : ""}))), ...rows.map(row => make("tr", {className: row.perplexity === best && rows.length > 1 ? "hot" : "", data: {row: row.name}}, ...columns.map(([, value], i) => make("td", {className: i ? "number" : "", textContent: value(row)})))));
   table.hidden = !rows.length;

@@ -9,9 +9,9 @@ import numpy as np
 
 from dipaco.control.planning.release import Release
 from dipaco.data.document import cut_text
-from dipaco.data.windows import cut_windows
+from dipaco.data.windows import cut_windows, predicted_bytes
 from dipaco.errors import NoTexts, NothingToScore
-from dipaco.evaluation.perplexity import perplexity, score_documents
+from dipaco.evaluation.perplexity import bits_per_byte, perplexity, score_documents
 from dipaco.runs.routing import RecentPaths, paths_of_prefixes, routing_by
 from dipaco.runs.run import Run
 
@@ -42,8 +42,9 @@ def evaluate_texts(
       beginnings: only the first window of each document counts, as in the report of a run.
 
     Returns:
-      JSON values: perplexity; tokens that were predicted, of how many there are; documents and
-      windows that count; documents too short to evaluate; documents per path.
+      JSON values: perplexity; bits per byte; tokens that were predicted, of how many there are, and
+      the bytes of their text; documents and windows that count; documents too short to evaluate;
+      documents per path.
 
     Raises:
       NoTexts: there is none, or nothing in them.
@@ -55,7 +56,7 @@ def evaluate_texts(
     recent = RecentPaths(run, release)
     sums, counts = [np.zeros(0)], [np.zeros(0, np.int64)]
     documents_by_path: Counter[int] = Counter()
-    too_short = tokens_read = 0
+    too_short = tokens_read = num_bytes = 0
     tokenizer = run.corpus.tokenizer()
     for chunk in _chunks(_documents(texts, data.max_document_bytes), CHUNK_DOCUMENTS):
         encoded = tokenizer.encode(chunk)
@@ -67,6 +68,7 @@ def evaluate_texts(
         prefixes = np.stack([tokens[: data.prefix_tokens] for tokens in long])
         paths = _paths_of(run, release, prefixes, path, rule, recent)
         windows = cut_windows(long, data.length, data.prefix_tokens, 1 if beginnings else None)
+        num_bytes += predicted_bytes(tokenizer, windows.tokens, windows.lengths, data.prefix_tokens)
         for one in recent.held_first(np.unique(paths).tolist()):
             documents_by_path[one] += int((paths == one).sum())
             mine = paths[windows.documents] == one
@@ -84,9 +86,12 @@ def evaluate_texts(
         raise NoTexts
     if not tokens_scored.size:
         raise NothingToScore(documents=too_short)
+    value, num_tokens = perplexity(np.concatenate(sums), tokens_scored), int(tokens_scored.sum())
     return {
-        "perplexity": perplexity(np.concatenate(sums), tokens_scored),
-        "tokens": int(tokens_scored.sum()),
+        "perplexity": value,
+        "bits_per_byte": bits_per_byte(value, num_tokens, num_bytes),
+        "tokens": num_tokens,
+        "bytes": num_bytes,
         "of_tokens": tokens_read,
         "windows": len(tokens_scored),
         "documents": documents_by_path.total(),

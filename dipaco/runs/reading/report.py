@@ -1,7 +1,9 @@
 """The report of a finished run, from its facts alone: a table, curves, notes and a picture."""
 
 import dataclasses
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dipaco.config import (
 )
 from dipaco.control.planning.summaries import Prepared, Rerouted, Routed
 from dipaco.control.planning.tasks import Evaluated
+from dipaco.evaluation.perplexity import bits_per_byte
 from dipaco.evaluation.style import why_not_drawn
 from dipaco.evaluation.tables import (
     BEST_PATH,
@@ -178,50 +181,40 @@ def _rows(
         },
     }
     others, of_tune = dict(last.other_rows), last.tune_rows
-    wrong = others.pop(WRONG_PATH, None)
-    rows = [
-        ReportRow(
-            name=arm.name,
-            perplexity=last.perplexity,
-            tune_perplexity=of_tune.get(""),
-            wrong_path_perplexity=wrong,
-            **common,
+    wrong, test_bytes = others.pop(WRONG_PATH, None), Routed.of(run.stage("route")).test_bytes
+
+    def row_of(variant: str, perplexity: float, tune: float | None) -> ReportRow:
+        costs: dict[str, Any] = common | {"parameters_per_path": _parameters_read(variant, common)}
+        return ReportRow(
+            name=f"{arm.name}_{variant}" if variant else arm.name,
+            variant=variant,
+            perplexity=perplexity,
+            bits_per_byte=bits_per_byte(perplexity, last.tokens, test_bytes),
+            tune_perplexity=tune,
+            wrong_path_perplexity=None if variant else wrong,
+            **costs,
         )
-    ]
+
+    rows = [row_of("", last.perplexity, of_tune.get(""))]
     if arm.name == MODULAR and run.plan.reroutes:
         rows += [
-            _variant_row(
-                arm.name, f"every_{row.every}", row.perplexity, row.tune_perplexity, common
-            )
+            row_of(f"every_{row.every}", row.perplexity, row.tune_perplexity)
             for row in reversed(Rerouted.of(run.stage("reroute")).rows)
             if row.every is not None
         ]
     if last.best_path_perplexity is not None:
         others[BEST_PATH] = last.best_path_perplexity
-    rows += [
-        _variant_row(arm.name, variant, value, of_tune.get(variant), common)
-        for variant, value in others.items()
-    ]
-    return rows
+    return rows + [row_of(each, value, of_tune.get(each)) for each, value in others.items()]
 
 
-def _variant_row(
-    arm: str, variant: str, perplexity: float, tune: float | None, common: dict[str, Any]
-) -> ReportRow:
-    """Routed otherwise, or an ensemble: two paths are read for a prediction, or all modules."""
-    row = ReportRow(
-        name=f"{arm}_{variant}",
-        variant=variant,
-        perplexity=perplexity,
-        tune_perplexity=tune,
-        **common,
-    )
-    if not variant.startswith("ensemble"):
-        return row
-    read = row.parameters_total
+def _parameters_read(variant: str, common: Mapping[str, Any]) -> int:
+    """Parameters that a prediction reads: of two paths in an ensemble of two, of all modules in
+    another.
+    """
+    each, total = common["parameters_per_path"], common["parameters_total"]
     if variant == "ensemble_2":
-        read = min(read, 2 * row.parameters_per_path)
-    return dataclasses.replace(row, parameters_per_path=read)
+        return min(total, 2 * each)
+    return total if variant.startswith("ensemble") else each
 
 
 def _equal_seconds(
@@ -239,12 +232,13 @@ def _equal_seconds(
         a_second = arm.total_steps / run.ledger.progress.training_totals(name).seconds
         steps = min(base.steps + int((seconds - base.seconds) * a_second), row.steps)
         at, perplexities = np.transpose(curve_of(run, arm, evaluations))
-        share = steps / row.steps
+        share, nats = steps / row.steps, float(np.interp(steps, at, np.log(perplexities)))
         reached.append(
             dataclasses.replace(
                 row,
                 name=DENSE_EQUAL_SECONDS,
-                perplexity=float(np.exp(np.interp(steps, at, np.log(perplexities)))),
+                perplexity=math.exp(nats),
+                bits_per_byte=row.bits_per_byte * nats / math.log(row.perplexity),
                 tune_perplexity=None,
                 steps=steps,
                 tokens=round(share * row.tokens),
@@ -287,7 +281,8 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
     notes = [
         f"Perplexity of {documents:,} test documents, each alone and cut to the context, "
         f"tokens {prefix_tokens} and onward, no special tokens. tune: the same of other documents, "
-        "by which settings are to be chosen.",
+        "by which settings are to be chosen. bits per byte: the same for each byte of the text, so "
+        "also between runs under other tokenizers.",
         "tokens, steps, flops and times include the base model's; time is that of one machine that "
         "does everything.",
         "bytes per machine, as `dipaco plan` counts them: what goes through the network interface "
@@ -329,6 +324,15 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
         notes.append(
             "modular_best_path picks each document's path after the fact: a bound that no router "
             "can reach."
+        )
+    tokens = {row.name: row.tokens for row in rows}
+    if DENSE in tokens and tokens[DENSE] < tokens[MODULAR]:
+        advice = "" if DENSE_EQUAL_TOKENS in by_name else f" `baselines={DENSE_EQUAL_TOKENS}` does."
+        notes.insert(
+            1,
+            f"dense takes the steps of one path and saw {tokens[DENSE] / tokens[MODULAR]:.0%} of "
+            "the tokens of modular: a change from it is of paths and of tokens together, and does "
+            f"not tell what modules bring.{advice}",
         )
     if DENSE_EQUAL_TOKENS in by_name:
         verdict = (

@@ -13,7 +13,7 @@ from dipaco.control.planning.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
 from dipaco.data.splits import HELD
-from dipaco.data.windows import first_tokens
+from dipaco.data.windows import first_tokens, predicted_bytes
 from dipaco.receipt import Receipt
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
 from dipaco.routing.router import Router, fit_router, load, save
@@ -57,6 +57,7 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
         documents=counts,
         domains=_domains_of(run, shards),
         test=np.bincount(held["paths"][held["is_test"]], minlength=run.config.num_paths).tolist(),
+        test_bytes=_predicted_bytes(run, held["documents"][held["is_test"]]),
         small_models_seconds=routed.small_models_seconds,
         outside_bounds=sentence_on_shards(run, counts, phase),
     )
@@ -119,6 +120,11 @@ def _held(run: Run, routed: _Routed) -> dict[str, np.ndarray]:
         "paths": shortlists_NK[order_N, 0],
         "shortlists": shortlists_NK[order_N],
     }
+
+
+def _predicted_bytes(run: Run, documents: np.ndarray) -> int:
+    first = first_tokens(run.corpus, documents, run.config.data.length)
+    return predicted_bytes(run.corpus.tokenizer(), *first, run.config.data.prefix_tokens)
 
 
 def _write_tokens(run: Run, shares: list[np.ndarray]) -> None:
