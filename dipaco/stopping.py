@@ -1,4 +1,5 @@
-"""Stopping: SIGTERM and Ctrl-C call a function, and end the waits of this process.
+"""Stopping: SIGTERM and Ctrl-C call a function, and end the waits of this process. A cloud's notice
+that it takes the machine away counts as SIGTERM.
 
 A wait for a database or a store that is away is given up soon after a process was told to end: its
 machine may be gone in half a minute.
@@ -9,12 +10,20 @@ heartbeat of a worker reads the count.
 """
 
 import contextlib
+import os
 import signal
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 STOPPING_SECONDS = 10.0  # every wait ends so long after the process was told to end
+PRODUCT = Path("/sys/class/dmi/id/product_name")  # Google Compute Engine, on its machines
+METADATA_VARIABLE = "GCE_METADATA_HOST"  # as Google's own libraries have it
+NOTICES = {"preempted": "TRUE", "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}
+NOTICE_SECONDS = 3.0  # between two questions; a machine is gone 30 s after it is preempted
 
 _told: list[float] = []  # the moment, if it was told to end
 _progress = 0
@@ -92,3 +101,31 @@ def on_sigterm(act: Callable[[], None], *, on_ctrl_c: bool = False) -> Generator
         signal.signal(signal.SIGTERM, before)
         if on_ctrl_c:
             signal.signal(signal.SIGINT, interrupt)
+
+
+def end_before_machine() -> None:
+    """Sends this process SIGTERM once Google Compute Engine says that it takes this machine away,
+    which no signal may tell. Does nothing on another machine.
+    """
+    host = os.environ.get(METADATA_VARIABLE)
+    if host is None:
+        with contextlib.suppress(OSError):
+            host = "metadata.google.internal" if "Google" in PRODUCT.read_text() else None
+    if host is not None:
+        threading.Thread(target=_watch_notices, args=(host,), daemon=True).start()
+
+
+def _watch_notices(host: str) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        for name, of_the_end in NOTICES.items():
+            address = f"http://{host}/computeMetadata/v1/instance/{name}"
+            request = urllib.request.Request(address, headers={"Metadata-Flavor": "Google"})
+            with contextlib.suppress(OSError):  # asked again
+                with opener.open(request, timeout=NOTICE_SECONDS) as answer:
+                    said = answer.read(100).decode(errors="replace").strip()
+                if said == of_the_end:
+                    print(f"This machine is about to stop ({name}: {said}).", flush=True)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+        time.sleep(NOTICE_SECONDS)

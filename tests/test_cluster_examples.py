@@ -28,6 +28,13 @@ SLURM = (EXAMPLES / "slurm.sh").read_text()
 CONTAINER = (EXAMPLES / "Containerfile").read_text()
 
 
+def test_kubernetes_takes_every_manifest():
+    """By the schema that Kubernetes publishes for its version 1.31."""
+    validate = pytest.importorskip("kubernetes_validate", reason="the extra `lint` is not installed")
+    for manifest in [JOB, *CELLS]:
+        validate.validate(manifest, "1.31", strict=True)
+
+
 def worker_of_pod():
     (container,) = JOB["spec"]["template"]["spec"]["containers"]
     return container

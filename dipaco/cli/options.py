@@ -109,7 +109,10 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """The options of a worker that is one program over several machines."""
     parser.add_argument(
-        "--hosts", type=int, default=1, metavar="H", help="machines of this one worker (default: 1)"
+        "--hosts",
+        type=int,
+        metavar="H",
+        help="machines of this one worker (default: its TPU slice's or Slurm step's, else 1)",
     )
     parser.add_argument(
         "--host-index", type=int, default=0, metavar="I", help="which of them this is: 0 to H-1"

@@ -77,15 +77,21 @@ class RoleVerb:
         from dipaco.library.console import ConsoleReporter
         from dipaco.runs.opening import open_run
         from dipaco.runs.programs import use_compilation_cache
+        from dipaco.stopping import end_before_machine
         from dipaco.workers.execution import follow
-        from dipaco.workers.hosts import HostOptions, join_hosts
+        from dipaco.workers.hosts import HostOptions, hosts_of_cluster, join_hosts
         from dipaco.workers.process import exit_with_other_hosts, joined_run, work
         from dipaco.workers.runners import runner_of
 
-        given = vars(options)
-        host_options = HostOptions(
-            given.get("hosts", 1), given.get("host_index", 0), given.get("coordinator")
-        )
+        host_options = HostOptions()
+        if self._name == "worker" and options.hosts is None and options.coordinator is None:
+            host_options = hosts_of_cluster()
+        elif self._name == "worker":
+            host_options = HostOptions(
+                1 if options.hosts is None else options.hosts,
+                options.host_index,
+                options.coordinator,
+            )
         host_options.check()
         check_lease(options.lease_seconds)
         name = name_of(options.name)
@@ -100,6 +106,7 @@ class RoleVerb:
             )
         hosts = join_hosts(host_options, secret)
         use_compilation_cache(cache_folder() / "compiled")
+        end_before_machine()
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:
                 follow(run, runner_of(run, hosts))

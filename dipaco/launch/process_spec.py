@@ -33,10 +33,11 @@ class ProcessSpec(NamedTuple):
         words = [self.verb, "--run", self.run]
         if self.verb != "monitor":
             words += ["--name", name]
+        if self.verb == "worker":  # as many as are wanted, whatever cluster this machine is of
+            words += ["--hosts", str(self.hosts)]
         if self.hosts > 1:
             assert coordinator is not None
-            words += ["--hosts", str(self.hosts), "--host-index", str(host)]
-            words += ["--coordinator", coordinator]
+            words += ["--host-index", str(host), "--coordinator", coordinator]
         return [sys.executable, "-P", "-m", "dipaco.cli.main", *words]
 
     @property

@@ -6,6 +6,8 @@ wait with it. Every host runs the same program on the same inputs, so a host tha
 error before the others wait for it. If a host falls silent or reports another result, the group
 ends. Its lease expires and the task is done again. DiPaCo (arXiv 2403.10616) section 3.
 
+On a TPU slice, and in a step of Slurm with one task a node, each host finds the others by itself.
+
 The state of a path is gathered at the end of its phase and saved whole by the first host: an object
 has one digest, however many hosts computed it.
 """
@@ -214,9 +216,9 @@ Hosts = SingleHost | HostGroup
 class HostOptions(NamedTuple):
     """This process among the hosts of its worker, and the address of the first."""
 
-    hosts: int
-    index: int
-    coordinator: str | None
+    hosts: int = 1
+    index: int = 0
+    coordinator: str | None = None
 
     def check(self) -> None:
         """Raises `BadHosts`."""
@@ -230,6 +232,56 @@ class HostOptions(NamedTuple):
             raise BadHosts(problem=f"`--coordinator` is {self.coordinator}; {expected}")
         if self.hosts == 1 and self.coordinator is not None:
             raise BadHosts(problem="`--coordinator` is for several hosts; give `--hosts` as well")
+
+
+def hosts_of_cluster() -> HostOptions:
+    """This process among the hosts of its TPU slice or of its step of Slurm, by what the cluster
+    tells JAX. Elsewhere it is alone.
+
+    Raises:
+      BadHosts: it is one of several slices, or one of several tasks on a node.
+    """
+    # `jax.distributed.initialize()` asks the same classes, and listens on every interface.
+    from jax._src import clusters
+
+    for cluster in (clusters.GkeTpuCluster, clusters.GceTpuCluster, clusters.SlurmCluster):
+        if cluster.is_env_present() and not _is_alone_in_slurm():
+            break
+    else:
+        return HostOptions()
+    _check_layout(cluster.name)
+    count = cluster.get_process_count()
+    if count == 1:
+        return HostOptions()
+    address = cluster.get_coordinator_address(round(TIMEOUT_SECONDS), None)
+    return HostOptions(count, cluster.get_process_id(), address)
+
+
+def _is_alone_in_slurm() -> bool:
+    """True in a shell or script that Slurm started once, whatever its job may start in steps."""
+    return os.environ.get("SLURM_STEP_NUM_TASKS") == "1"
+
+
+def _check_layout(cluster: str) -> None:
+    """Raises `BadHosts`."""
+    from jax._src import clusters
+
+    if cluster != "slurm":
+        slices = clusters.cloud_tpu_cluster.get_tpu_env_value("MEGASCALE_NUM_SLICES") or "1"
+        if slices == "1":
+            return
+        raise BadHosts(
+            problem=f"this host belongs to one of {slices} slices that are one program "
+            "(MEGASCALE_NUM_SLICES). Expected one slice: ask for each slice by itself, so that it "
+            "is a worker of its own, or give `--hosts`"
+        )
+    tasks, nodes = (os.environ.get(f"SLURM_{name}") for name in ("NTASKS", "STEP_NUM_NODES"))
+    if tasks != nodes:
+        raise BadHosts(
+            problem=f"this step of Slurm has {tasks} tasks on {nodes} nodes. Expected one task a "
+            "node (--ntasks-per-node=1), which together are one worker; `--hosts 1` makes each "
+            "task a worker of its own"
+        )
 
 
 def join_hosts(options: HostOptions, secret: str) -> Hosts:

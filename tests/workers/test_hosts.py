@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from jax._src.clusters import cloud_tpu_cluster
 
 from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Claim, Task
@@ -35,6 +36,7 @@ from dipaco.workers.hosts import (
     HostOptions,
     decode_claim,
     encode_claim,
+    hosts_of_cluster,
     join_hosts,
 )
 from tests.support.tiny_run import facts
@@ -206,6 +208,56 @@ def test_the_options_of_hosts_are_checked(options, says):
         options.check()
 
 
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[03-04],gpu7", "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_NTASKS": "3", "SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1", "SLURM_LOCALID": "0",
+}  # fmt: skip
+SLICE = {"TPU_WORKER_HOSTNAMES": "localhost,t1.lab", "TPU_WORKER_ID": "1"}
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """`cluster(variables)`: what this host finds with these variables of its cluster."""
+
+    def found(variables):
+        for name in [name for name in os.environ if name.startswith(("SLURM_", "TPU_"))]:
+            monkeypatch.delenv(name)
+        monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", "TPU" in str(variables))
+        monkeypatch.setattr(cloud_tpu_cluster, "get_tpu_env_value", variables.get)  # no metadata
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return hosts_of_cluster()
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, HostOptions()),
+        (STEP, HostOptions(3, 1, "node03:61447")),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "1"}, HostOptions()),  # a script that will start steps
+        (STEP | {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, HostOptions()),
+        (SLICE, HostOptions(2, 1, "localhost:8482")),
+        (SLICE | {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, HostOptions()),
+    ],
+)
+def test_hosts_of_a_tpu_slice_or_of_a_step_of_slurm_find_each_other(cluster, variables, found):
+    assert cluster(variables) == found
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (STEP | {"SLURM_NTASKS": "24"}, "24 tasks on 3 nodes.*--ntasks-per-node=1"),
+        (SLICE | {"MEGASCALE_NUM_SLICES": "2"}, "one of 2 slices that are one program"),
+    ],
+)
+def test_hosts_that_would_be_no_worker_of_one_task_a_host_are_told_why(cluster, variables, says):
+    with pytest.raises(BadHosts, match=says):
+        cluster(variables)
+
+
 def test_a_mesh_that_leaves_devices_of_other_hosts_out_is_refused(monkeypatch):
     monkeypatch.setattr(programs_file.jax, "process_count", lambda: 2)
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(data=2))
@@ -223,16 +275,19 @@ MESH = dataclasses.replace(
 
 
 class Pair(NamedTuple):
-    """A worker of two hosts, by the command that a person would give."""
+    """A worker of two hosts, as a step of Slurm starts it on two nodes."""
 
     run: str
     takes_devices = True
     hosts = 2
 
     def command(self, name, host, coordinator):
+        port = coordinator.rpartition(":")[2]  # JAX derives the coordinator's from the job's number
+        step = {"JOB_ID": port, "STEP_NODELIST": "127.0.0.1", "STEP_NUM_NODES": "2", "NTASKS": "2"}
+        step |= {"PROCID": str(host), "LOCALID": "0"}
+        variables = [f"SLURM_{key}={value}" for key, value in step.items()]
         words = ["worker", "--run", self.run, "--name", name, "--lease-seconds", "4"]
-        words += ["--hosts", "2", "--host-index", str(host), "--coordinator", coordinator]
-        return [sys.executable, "-m", "dipaco.cli.main", *words]
+        return ["env", *variables, sys.executable, "-m", "dipaco.cli.main", *words]
 
     @property
     def environment(self):

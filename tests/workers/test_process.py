@@ -3,10 +3,13 @@
 import dataclasses
 import os
 import signal
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
 
+from dipaco import stopping
 from dipaco.control.claims.queue import ALL_KINDS
 from dipaco.control.database import retry
 from dipaco.control.errors import DatabaseUnreachable
@@ -16,7 +19,7 @@ from dipaco.model.config import MeshConfig
 from dipaco.model.errors import BadMesh, DevicesUnfit
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, has_begun
-from dipaco.stopping import on_sigterm
+from dipaco.stopping import end_before_machine, on_sigterm
 from dipaco.store.address import Address
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import CannotTrainHere
@@ -178,3 +181,44 @@ def test_a_worker_of_several_hosts_registers_only_what_it_does(begin, monkeypatc
     work(run, "w", Told(), runner=on_two_hosts(run))
     (member,) = run.ledger.members.list()
     assert set(ALL_KINDS) - set(member.kinds) == {"reroute"}
+
+
+@pytest.mark.parametrize("name", list(stopping.NOTICES))
+def test_a_notice_of_the_cloud_ends_the_process_as_sigterm_does(monkeypatch, name):
+    """The metadata of a machine that is about to be taken away, but for the first question."""
+    said, asked = dict.fromkeys(stopping.NOTICES, "FALSE"), []
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.headers["Metadata-Flavor"])
+            text = said[self.path.removeprefix("/computeMetadata/v1/instance/")]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"{text}\n".encode())
+            said[name] = stopping.NOTICES[name]
+
+        def log_message(self, *_): ...
+
+    monkeypatch.setattr(stopping, "NOTICE_SECONDS", 0.01)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    told = threading.Event()
+    with HTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(stopping.METADATA_VARIABLE, f"127.0.0.1:{server.server_port}")
+        with on_sigterm(told.set):
+            end_before_machine()
+            assert told.wait(30)
+        server.shutdown()
+    assert set(asked) == {"Google"}
+    assert len(asked) > 1
+
+
+def test_no_cloud_is_asked_on_another_machine(monkeypatch, tmp_path):
+    monkeypatch.delenv(stopping.METADATA_VARIABLE, raising=False)
+    monkeypatch.setattr(stopping, "_watch_notices", lambda host: pytest.fail(host))
+    for product in ("no such file", "KVM"):
+        monkeypatch.setattr(stopping, "PRODUCT", tmp_path / product)
+        (tmp_path / "KVM").write_text("KVM\n")
+        threads = threading.active_count()
+        end_before_machine()
+        assert threading.active_count() == threads
