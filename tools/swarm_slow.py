@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from dipaco.cli.main import main
+from dipaco.swarm.roles.part_sender import PartSender
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute
 
@@ -25,7 +26,7 @@ from dipaco.swarm.training.compute import Compute
 def slow_down(seconds_per_block: float, file: Path) -> None:
     """Wraps a volunteer's computing, since dipaco itself has no such setting."""
     gradient, compute_blocks = Compute.gradient, Volunteer._compute_blocks
-    push_slice = Volunteer._push_slice
+    take_part = PartSender._take_part
     began: list[float] = []
     seen: list[float] = []
 
@@ -51,13 +52,13 @@ def slow_down(seconds_per_block: float, file: Path) -> None:
         await compute_blocks(self, *arguments)
         note("waiting")
 
-    async def noted_push_slice(self, *arguments):
+    async def noted_take_part(self, *arguments):
         note("averaging")
-        await push_slice(self, *arguments)
+        await take_part(self, *arguments)
 
     setattr(Compute, "gradient", slow_gradient)  # noqa: B010
     setattr(Volunteer, "_compute_blocks", noted_compute_blocks)  # noqa: B010
-    setattr(Volunteer, "_push_slice", noted_push_slice)  # noqa: B010
+    setattr(PartSender, "_take_part", noted_take_part)  # noqa: B010
 
 
 def slow_down_worker(seconds_per_step: float, file: Path) -> None:

@@ -7,15 +7,14 @@ result must equal one undisturbed machine's.
 Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
 turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
 random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP).
-The leading backbone is killed, and started again. A liar joins (`--liars`): its sums are 1.01 times
-too large, or its own gradient is negated, 1.01 times too large or an old one. A volunteer joins
-from behind a router (`--routers`). All is then on hosts of `support/hosts.py`, which need root,
-iproute2 and iptables, and elsewhere `not_done` says so. A volunteer joins that is 50 times slower
-than the fastest (`--slow`), and stays. All volunteers leave at once (`--desertions`). A minute
-later a plain worker has the path, at the pace of the fastest volunteer, and when it has taken a
-step, new volunteers join. Then plain AdamW in this process replays the rows in the ledger, one
-large batch after the other. Compared are the parameters at the end of every phase and the loss of
-every step.
+The leading backbone is killed, and started again. A liar joins (`--liars`): see `swarm_attacks.py`.
+A volunteer joins from behind a router (`--routers`). All is then on hosts of `support/hosts.py`,
+which need root, iproute2 and iptables, and elsewhere `not_done` says so. A volunteer joins that is
+50 times slower than the fastest (`--slow`), and stays. All volunteers leave at once
+(`--desertions`). A minute later a plain worker has the path, at the pace of the fastest volunteer,
+and when it has taken a step, new volunteers join. Then plain AdamW in this process replays the rows
+in the ledger, one large batch after the other. Compared are the parameters at the end of every
+phase and the loss of every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
 machine. `efficiency` is the rows of volunteers that counted, over those that all volunteers could
@@ -66,14 +65,14 @@ from support.swarm_run import (
     share_of_computing,
     write_config,
 )
-from swarm_liar import LIES
 
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 
 SLOW = Path(__file__).with_name("swarm_slow.py")
 PUBLIC, BEHIND_A_ROUTER, ROUTER_AT = "public", "joined behind a router", 5  # the sixth event
-LIAR = Path(__file__).with_name("swarm_liar.py")
+LIAR = Path(__file__).with_name("swarm_attacks.py")
+LIES = ("mean", "negated", "scaled", "nan", "last-word", "backdoor")
 JOINED_SLOW, SLOW_AT, TIMES_SLOWER = "joined, 50 times slower", 8, 50.0
 DESERTION = "all leave"
 LEAVE_SECONDS = 60.0  # for a volunteer to leave by Ctrl-C
@@ -342,7 +341,7 @@ class Storm:
         its_pass = self.folder / f"{name}.pass"
         self.issue(name, its_pass)
         pace = str(self.options.seconds_per_block), str(self.folder / f"{name}.doing")
-        words = [sys.executable, str(LIAR), lie, *pace, "swarm", "join", self.address()]
+        words = [sys.executable, str(LIAR), "--live", lie, *pace, "swarm", "join", self.address()]
         self.liar_processes.append(self.start([*words, "--token", str(its_pass)], name))
         return True
 

@@ -162,7 +162,7 @@ def round_plan(number, senders, slices, step=3, **more):
             Slice(start=start, stop=stop, reducer=reducer, address=address)
             for start, stop, reducer, address in slices
         ),
-        **({"codec": "none", "within_seconds": 9.0} | more),
+        **({"codec": "none", "within_seconds": 9.0, "commitments": ()} | more),
     )
 
 
@@ -223,10 +223,24 @@ class Group:
         )
 
     async def join(
-        self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, credential=None, **more
+        self,
+        name,
+        *,
+        kind=Volunteer,
+        slow=0.0,
+        listens=True,
+        most=None,
+        credential=None,
+        bytes_per_second=None,
+        **more,
     ):
-        """One more volunteer, which needs `slow` seconds more for each block."""
+        """One more volunteer, which needs `slow` seconds more for each block. Its link is as fast
+        as `bytes_per_second` by its own word.
+        """
         meter, host = LinkMeter(most), self.hosts.get(name)
+        if bytes_per_second is not None:
+            for note in (meter.sent, meter.received):
+                note(10**9, 10**9 / bytes_per_second)
         wire = await wire_of(credential or issue(name), listens=listens, meter=meter, host=host)
         holder = StateHolder(
             wire, Slow(self.compute, slow) if not issubclass(kind, Auxiliary) else None

@@ -3,6 +3,7 @@
 import pytest
 
 from dipaco.swarm.planning.deadlines import MIN_SPREAD, SPREADS, deadline_seconds
+from dipaco.swarm.planning.progress import Rate
 
 
 def test_a_deadline_is_learned_and_one_stall_does_not_lengthen_it():
@@ -17,3 +18,11 @@ def test_a_deadline_is_learned_and_one_stall_does_not_lengthen_it():
 def test_the_guess_decides_before_the_first_measurement_and_weighs_less_with_each():
     assert deadline_seconds([], 2.0) == pytest.approx(2.0 * (1 + SPREADS))
     assert deadline_seconds([0.1] * 50, 2.0) < deadline_seconds([0.1], 2.0)
+
+
+def test_a_rate_is_unbiased_from_the_first_measurement_on():
+    rate = Rate().after(10, 2.0)
+    assert rate.per_second == pytest.approx(5.0)
+    for _ in range(200):
+        rate = rate.after(1, 1.0)
+    assert rate.per_second == pytest.approx(1.0)

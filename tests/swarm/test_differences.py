@@ -67,7 +67,6 @@ def state_of(number, plan=None, closed=()):
         pinned_step=-1,
         backbones=(address_of("back"),),
         revoked=(),
-        refresh_seconds=1.0,
     )
 
 

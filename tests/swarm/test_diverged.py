@@ -11,7 +11,14 @@ import pytest
 
 from dipaco.errors import Diverged
 from dipaco.swarm.network.messages import StatePosition
-from tests.support.swarm_rig import assert_replayed, first_state, saying, sending
+from tests.support.swarm_rig import (
+    assert_replayed,
+    batch_of,
+    first_state,
+    largest_difference,
+    saying,
+    sending,
+)
 
 
 async def test_where_the_model_has_diverged_the_owner_is_told_and_no_volunteer_is_banned(group):
@@ -46,4 +53,22 @@ async def test_a_nan_that_the_leader_does_not_find_in_the_same_rows_is_not_the_m
     await step
     while eve.wire.name not in group.leader.group.banned:
         await group.step()
+    assert_replayed(group)
+
+
+async def test_a_step_that_would_leave_a_parameter_that_is_not_finite_is_not_taken(group):
+    """It would be saved, and no backbone could go on from it."""
+    await group.join("ana")
+    await group.step()
+    with pytest.raises(Diverged, match="at step 2 of the phase"):
+        await asyncio.wait_for(group.leader.take_step(batch_of(1), math.inf, lambda: False), 20)
+    assert group.holder.step == 1
+    assert largest_difference(group.holder.state, group.states[-1]) == 0.0
+    assert group.leader.group_state.step == 1
+
+
+async def test_where_no_peer_has_a_finite_loss_the_leader_computes_one(group):
+    """It would say 0, or a NaN that no database takes."""
+    await group.join("eve", kind=saying(loss=math.nan))
+    assert 2.0 < (await group.step()).closed.loss < 6.0
     assert_replayed(group)

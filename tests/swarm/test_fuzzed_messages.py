@@ -11,7 +11,6 @@ import pytest
 
 from dipaco.runs.version import program_version
 from dipaco.swarm.network import messages, run_overview, wire
-from dipaco.swarm.network.merkle import root_of
 from dipaco.swarm.training import state_holder
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
@@ -47,14 +46,15 @@ BODIES = {
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
     "leave": messages.LeaveRequest(step=0, lineage="root", blocks=(0,)),
-    "unreached": messages.UnreachedReport(round_number=1, reducer="ana/00000000"),
-    "push": messages.PushRequest(step=0, **ROUND),
+    "commit": messages.CommitRequest(round_number=1, digests=bytes(16)),
+    "sketch": messages.SketchRequest(round_number=1, sketches=bytes(512)),
+    "forward": messages.ForwardRequest(round_number=1, reducer="bo/1"),
+    "push": messages.PushRequest(step=0, sender="eve/1", **ROUND),
     "slice_mean": messages.MeanRequest(step=0, **ROUND),
-    "proof": messages.ProofRequest(first=0, last=5, **ROUND),
+    "part": messages.PartRequest(sender="eve/1", **ROUND),
     "arrived": messages.ArrivedRequest(round_number=1),
     "chunk": messages.ChunkRequest(step=0, lineage="root", codec="none", number=0),
     "dial_back": messages.DialBackRequest(),
-    "relay": messages.RelayRequest(round_number=1, reducer="bo/1"),
     "hello": wire._Hello(),
 }
 
@@ -124,13 +124,14 @@ def test_no_damaged_message_crashes_a_leader(method, monkeypatch):
                     )
                     payload = rng.choice([b"", bytes(20), rng.randbytes(rng.randrange(200))])
                     envelope = msgspec.msgpack.encode(
-                        wire.Envelope(method, body, len(payload), root_of(payload), b"")
+                        wire.Envelope(method, body, len(payload), messages.digest(payload), b"")
                     )
                     seal = eve._signer.seal(envelope, group.wire.name)
                     header = msgspec.msgpack.encode(wire.Header(seal, envelope))
                 else:
                     payload = b""
-                    header = damaged_bytes(eve.signed(method, whole, b"", group.wire.name), rng)
+                    sealed = eve._header(method, whole, b"", group.wire.name, b"")
+                    header = damaged_bytes(msgspec.msgpack.encode(sealed), rng)
                 with warnings.catch_warnings(action="error"):
                     await served(group, len(header).to_bytes(4, "big") + header + payload)
             assert not unexpected

@@ -1,6 +1,34 @@
 """Volunteers that lie, each with one pass: what they may do to the model, and to others."""
 
+import numpy as np
+
 from dipaco.swarm.network.messages import BlockResult
+from tests.support.swarm_rig import assert_replayed, sending
+
+ROUNDS = 40  # within which a liar is out
+
+
+async def test_a_reducer_whose_own_part_makes_the_mean_a_nan_is_out_and_no_step_has_it(group):
+    """One NaN in its own part of its own slice, which no other peer adds up."""
+    for name in ("ana", "bo"):
+        await group.join(name, slow=0.01)
+    await group.step()
+
+    def with_a_nan(vector):
+        number = group.leader._rounds.plan_held
+        for part in number.slices:
+            if part.reducer.startswith("eve"):
+                vector[part.start] = np.nan
+        return vector
+
+    eve = await group.join("eve", kind=sending(with_a_nan), slow=0.01, bytes_per_second=1e11)
+    while eve.wire.name not in group.leader.group.banned:
+        assert len(group.outcomes) < ROUNDS
+        await group.step()
+    assert list(group.leader.group.banned) == [eve.wire.name], "and nobody else"
+    assert not group.evidence, "a machine's fault may be it: the third locks its credential"
+    await group.steps(2)
+    assert_replayed(group)
 
 
 async def test_each_blocks_time_is_from_its_lease_to_its_report_by_the_leaders_clock(group):

@@ -22,11 +22,11 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.training import state_holder
-from dipaco.swarm.training.slices import fetch_mean, push_slice
+from dipaco.swarm.training.slices import fetch_mean, push_part
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import Group, admitted, issue, round_plan, wire_of
 
-PUSH = PushRequest(round_number=round_number_of(7, 1), step=0, start=0, stop=1)
+PUSH = PushRequest(round_number=round_number_of(7, 1), step=0, start=0, stop=1, sender="eve/1")
 MANY = bytes(8 << 20)  # more than sockets hold
 
 
@@ -73,17 +73,18 @@ async def test_a_part_and_a_wish_for_a_mean_are_sent_again_until_the_round_is_kn
         plan = plan_of(ana.name, bo, stop=2)
         (part,) = plan.slices
         vector = np.ones(2, np.float32)
-        pushing = push_slice(ana, own.reducer, plan, part, vector, within_seconds=9.0)
+        content, sent = vector.tobytes(), {"sender": ana.name}
+        pushing = push_part(ana, own.reducer, plan, part, content, within_seconds=9.0, **sent)
         fetching = fetch_mean(ana, own.reducer, plan, part, within_seconds=9.0)
         both = asyncio.gather(pushing, fetching)
         await asyncio.sleep(0.5)
         assert not both.done()
         holder.reducer.begin(plan)
         _, mean = await both
-        assert mean.content == vector.tobytes()
+        assert mean == content
         later = msgspec.structs.replace(plan, number=round_number_of(8, 1))
         with pytest.raises(TimeoutError):
-            await push_slice(ana, own.reducer, later, part, vector, within_seconds=0.5)
+            await push_part(ana, own.reducer, later, part, content, within_seconds=0.5, **sent)
 
 
 async def test_a_payload_of_no_sender_no_member_and_of_no_such_method_is_not_kept():

@@ -8,7 +8,7 @@ import pytest
 from dipaco.runs.version import program_version
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest
 from dipaco.swarm.training.reducer import Reducer
-from dipaco.swarm.training.slices import push_slice
+from dipaco.swarm.training.slices import push_part
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import assert_replayed, issue, round_plan, wire_of
 
@@ -109,8 +109,10 @@ async def test_a_reducer_at_whose_address_another_peer_answers_is_not_reached():
     ana, bo = await wire_of(issue("ana")), await wire_of(issue("bo"))
     plan = round_plan(1, (), [(0, 3, "cy/00000000", bo.address)], within_seconds=5.0)
     (part,) = plan.slices
-    vector = np.ones(3, np.float32)
+    content = np.ones(3, np.float32).tobytes()
     with pytest.raises(ConnectionRefusedError, match="another peer"):
-        await push_slice(ana, Reducer(ana.name), plan, part, vector, within_seconds=5.0)
+        await push_part(
+            ana, Reducer(ana.name), plan, part, content, sender=ana.name, within_seconds=5.0
+        )
     for wire in (ana, bo):
         await wire.transport.close()

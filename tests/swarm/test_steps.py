@@ -140,10 +140,7 @@ class DiesAtPush(Volunteer):
             return b""
 
         self._means._fetch = nothing
-
-    async def _push_slice(self, plan, part, vector):
-        await self.wire.transport.close()
-        raise asyncio.CancelledError
+        self._sender.begin = lambda *arguments: self._spawn(self.wire.transport.close())
 
 
 async def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step(group):

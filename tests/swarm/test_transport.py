@@ -114,7 +114,7 @@ async def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
         return MeanReply(), bytes(16 << 20)  # more than the buffers of sockets hold
 
     back.register("slice_mean", MeanRequest, answer)
-    reply = back._answer
+    reply = back._reply
 
     async def noting(*arguments):
         try:
@@ -122,7 +122,7 @@ async def test_a_peer_that_takes_nothing_of_a_reply_is_given_up(monkeypatch):
         finally:
             ended.set()
 
-    back._answer = noting
+    back._reply = noting
     _, writer = await ana.transport.open(back.address)
     await ana._send(writer, "slice_mean", FETCH, b"", recipient=back.name)
     async with asyncio.timeout(10):

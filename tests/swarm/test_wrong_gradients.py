@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.leading.gradient_checks import GradientChecks
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.messages import RoundPlan, Sender
-from dipaco.swarm.planning import check_schedule
-from dipaco.swarm.planning.check_schedule import CheckSchedule
+from dipaco.swarm.planning import check_draws
+from dipaco.swarm.planning.check_draws import CheckDraws
 from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.training.sum_proof import SpotPart
 from tests.support.swarm_rig import (
     COMPUTE,
     SETTINGS,
@@ -28,6 +27,7 @@ from tests.support.swarm_rig import (
     assert_replayed,
     batch_of,
     first_state,
+    round_plan,
     sending,
 )
 
@@ -148,7 +148,7 @@ async def test_who_leaves_a_sum_that_is_of_none_of_its_blocks_or_of_one_twice_is
 
 async def test_who_has_fetched_a_state_in_fewer_bytes_is_no_liar_and_a_liar_is(monkeypatch):
     """Its gradients are those at a state that is a rounding off; every one is checked."""
-    monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
+    monkeypatch.setattr(check_draws, "MEAN_GAP", 1)
     async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
         for name in ("ana", "bo"):
             await group.join(name)
@@ -239,26 +239,30 @@ def test_a_lie_in_one_slice_of_small_values_is_seen():
 # --- the schedule ----------------------------------------------------------------------------
 
 
-def test_any_nineteen_steps_have_a_check_and_about_one_in_eighteen_is_checked():
-    schedule = CheckSchedule(random.Random(0))
-    checked = [step for step in range(5000) if schedule.is_due("s1", step)]
-    gaps = np.diff(checked)
+def test_each_sum_is_drawn_independently_newcomers_more_often_and_nobody_less_than_one_in_19():
+    draws, checked = CheckDraws(random.Random(0)), []
+    for step in range(40_000):
+        if draws.is_due("s1", step):
+            assert draws.is_due("s1", step), "it is asked again where a round is held again"
+            draws.passed("s1")
+            checked.append(step)
     assert checked[0] == 0
-    assert gaps.max() == 19
-    assert 0.05 < len(checked) / 5000 < 0.056
-    assert len(set(np.array(checked) % 19)) > 10, "no peer is checked in the same rhythm"
+    gaps = np.diff(checked[20:])
+    assert 18 < gaps.mean() < 20
+    assert 50 < np.quantile(gaps, 0.95) < 60
+    assert np.bincount(gaps).max() < 0.08 * len(gaps), "no gap is more usual than the next"
+    assert 20 < checked[10] < 19 * 10
 
 
-def test_a_step_that_is_asked_for_again_has_the_same_answer_and_a_doubt_is_followed_up():
-    schedule = CheckSchedule(random.Random(0))
-    assert [schedule.is_due("s1", 0), schedule.is_due("s1", 0), schedule.is_due("s1", 1)] == [
-        True,
-        True,
-        False,
-    ]
-    schedule.check_next("s1")
-    assert schedule.is_due("s1", 2)
-    assert not schedule.is_due("s1", 3)
+def test_a_doubt_makes_a_newcomer_of_anybody():
+    draws = CheckDraws(random.Random(0))
+    for step in range(500):
+        if draws.is_due("s1", step):
+            draws.passed("s1")
+    assert draws.is_proven("s1")
+    draws.doubt("s1")
+    assert not draws.is_proven("s1")
+    assert draws.is_due("s1", 499)
 
 
 class OneGradient:
@@ -292,15 +296,19 @@ async def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums
     )
     compute = OneGradient()
     sent = np.float32(factor) * compute.gradient(None, None)[0]
-    spots = {eve.name: [SpotPart(0, sent, np.zeros(len(sent)), b"")]}
-    checks = GradientChecks(compute, group)
+    part = (0, len(sent), "back/1", "")
+
+    async def part_of(plan, part, sender):
+        return sent.tobytes()
+
+    sums = SimpleNamespace(
+        part_of=part_of, check_sketch=lambda *about: None, sizes=lambda plan: {eve.name: 1.0}
+    )
+    checks = GradientChecks(compute, group, sums)
     for step in range(num_sums):
-        sender = Sender(name=eve.name, blocks=(0,), targets=1.0)
-        plan = RoundPlan(
-            number=step, step=step, senders=(sender,), slices=(), codec="none", within_seconds=1
-        )
-        checks.begin(plan, None, {})
-        assert list(await checks.settle(plan, spots)) == [eve.name]
+        plan, rows = round_plan(step, [eve.name], [part], step), StepRows(step, [1.0])
+        checks.begin(plan, rows)
+        assert list(await checks.settle(plan, rows)) == [eve.name]
         checks.forget_step()
         async with asyncio.timeout(10):  # its thread holds the gradient a moment longer
             while compute.num_held():

@@ -1,14 +1,18 @@
 """The leader computes the gradients of drawn peers again and compares. No peer's word is used.
 
-The leader knows some values of every slice as their sender signed them (`training.sum_proof`). The
-first sum of a credential, and the next sum after a doubt, are checked before the step is taken.
-Other checks run beside the following steps. A sum that is clearly different is a lie, and so are
-two that differ a little. If the leader cannot keep up, fewer are checked.
+The leader gets a drawn sender's parts from the reducers that have them, as the sender has committed
+itself to them, and compares every value. Credentials that have not passed a check since their last
+doubt, and sums that are far larger than others, are checked before the step is taken. Other checks
+run beside the following steps. A sum that is clearly different is a lie, and so are two that differ
+a little. If the leader cannot keep up, fewer are checked (`num_due`, `num_checked`).
 """
 
 import asyncio
+import collections
 import itertools
+import math
 import random
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,17 +22,23 @@ import numpy as np
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
+from dipaco.swarm.leading.sum_checks import Lie, SumChecks
+from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan
-from dipaco.swarm.planning.check_schedule import CheckSchedule
+from dipaco.swarm.network.wire import PEER_ERRORS
+from dipaco.swarm.planning.check_draws import CheckDraws
 from dipaco.swarm.planning.evidence import SHOWN, Evidence
 from dipaco.swarm.planning.gradient_verdict import Compared, Verdict, judge, tolerance_of
 from dipaco.swarm.training.compute import Compute
-from dipaco.swarm.training.sum_proof import SpotPart
 
 WAIT_SECONDS = 10.0  # longest wait for checks before a step is taken
 MAX_OPEN = 4  # limit of checks at a time
 DOUBTS = 2  # so many slightly different sums of a credential are a lie
 AGAIN = "its gradient differed from the leader's; the next is checked again"
+# A sum that is so many times as large as the group's per target is checked before it counts.
+MAX_TIMES = 3.0
+REMEMBERED = 32  # rounds kept for comparison
+SPOT_VALUES = 1024  # values that are compared by themselves
 
 
 class _Check(NamedTuple):
@@ -46,167 +56,222 @@ class GradientChecks:
     Args:
       compute: the leader's programs.
       group: its members are checked, and liars are banned from it.
+      sums: gives the parts of a round.
     """
 
-    def __init__(self, compute: Compute, group: SwarmGroup):
-        self._compute, self._group = compute, group
+    def __init__(self, compute: Compute, group: SwarmGroup, sums: SumChecks):
+        self._compute, self._group, self._sums = compute, group, sums
         settings = compute.settings
         self._tolerance = tolerance_of(settings.model.compute_dtype, settings.state_codec)
-        self._schedule = CheckSchedule(random.SystemRandom())
+        self._draws = CheckDraws(random.SystemRandom())
         self._checks: dict[str, _Check] = {}  # session -> its check in this step
         self._step = -1
         self._judging: set[asyncio.Task[Any]] = set()  # checks of earlier steps
-        self._trusted: set[str] = set()  # serials whose last check was passed
         self._doubted: dict[str, set[int]] = {}  # serial -> numbers of the checks that differed
+        self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._numbers = itertools.count()
         self._one_at_a_time = asyncio.Lock()
-        self.num_blocks = 0  # blocks computed again so far
+        self.num_due = self.num_checked = 0
 
-    def begin(self, plan: RoundPlan, parts: Any, batch: Mapping[str, np.ndarray]) -> None:
-        """Starts to recompute the sums that drawn senders of a round should have sent.
-
-        Args:
-          parts: the parameters of the gradients.
-          batch: the rows of the step.
-        """
+    def begin(self, plan: RoundPlan, rows: StepRows) -> None:
+        """Starts to recompute the sums that drawn senders of a round should have sent."""
         if plan.step != self._step:
             self._step, self._checks = plan.step, {}
         for one in plan.senders:
-            member = self._group.members.get(one.name)
-            if member is None or member.certificate.role == "backbone":
+            member = self._checked_member(one.name)
+            if member is None or not self._draws.is_due(member.certificate.serial, plan.step):
                 continue
-            serial, known = member.certificate.serial, self._checks.get(one.name)
+            known = self._checks.get(one.name)
             if known is not None and known.blocks == one.blocks:
                 continue  # the round is held again
-            if not self._schedule.is_due(serial, plan.step):
-                continue
-            is_waited_for = serial not in self._trusted
-            if len(self._judging) >= MAX_OPEN and not is_waited_for:
-                self._schedule.check_next(serial)
-                continue
-            computing = asyncio.ensure_future(self._sum(one.blocks, parts, batch))
-            self._checks[one.name] = _Check(
-                next(self._numbers), one.blocks, computing, is_waited_for
-            )
+            is_waited_for = not self._draws.is_proven(member.certificate.serial)
+            self.num_due += 1
+            if len(self._judging) < MAX_OPEN or is_waited_for:
+                self._start(one.name, one.blocks, rows, is_waited_for=is_waited_for)
+
+    def _checked_member(self, name: str) -> GroupMember | None:
+        member = self._group.members.get(name)
+        return None if member is None or member.certificate.role == "backbone" else member
+
+    def _start(
+        self, name: str, blocks: tuple[int, ...], rows: StepRows, *, is_waited_for: bool
+    ) -> None:
+        if (known := self._checks.get(name)) is not None and known.blocks == blocks:
+            self._checks[name] = known._replace(is_waited_for=is_waited_for)
+            return
+        computing = asyncio.ensure_future(self._sum(blocks, rows))
+        self._checks[name] = _Check(next(self._numbers), blocks, computing, is_waited_for)
 
     def forget_step(self) -> None:
         """Forgets this step's checks, since its rows are computed again, at other parameters."""
         self._step, self._checks = -1, {}
 
-    async def settle(self, plan: RoundPlan, spots: Mapping[str, list[SpotPart]]) -> dict[str, str]:
-        """Members without which the round must be held again, and why.
-
-        Args:
-          spots: parts of the round's senders.
-        """
+    async def settle(self, plan: RoundPlan, rows: StepRows) -> dict[str, str]:
+        """Members without which the round must be held again, and why."""
         failed: dict[str, str] = {}
-        deadline = time.monotonic() + WAIT_SECONDS
         blocks_of = {one.name: one.blocks for one in plan.senders}
+        oversized = await self._oversized(plan)
+        for name in oversized:
+            if self._checked_member(name) is not None:
+                self._start(name, blocks_of[name], rows, is_waited_for=True)
+        deadline = time.monotonic() + WAIT_SECONDS
         for name, check in list(self._checks.items()):
             member = self._group.members.get(name)
             if member is None or blocks_of.get(name) != check.blocks:
                 continue
-            judging = asyncio.ensure_future(
-                self._judge(member, check.number, check.computing, plan, spots.get(name, []))
-            )
+            judging = asyncio.ensure_future(self._judge(member, check, plan))
             self._judging.add(judging)
             judging.add_done_callback(self._judging.discard)
             if check.is_waited_for:
                 await asyncio.wait([judging], timeout=max(deadline - time.monotonic(), 0.01))
                 if judging.done() and (why := judging.result()):
                     failed[name] = why
+                elif not judging.done() and name in oversized:
+                    times = f"{oversized[name]:.0f} times as large as the group's"
+                    failed[name] = f"its gradient is {times}, and was not checked in time"
         if not failed:
             self._checks = {}
         return failed
 
-    async def accepts(
-        self,
-        member: GroupMember,
-        plan: RoundPlan,
-        summed: np.ndarray,
-        parts: Any,
-        batch: Mapping[str, np.ndarray],
-    ) -> bool:
-        """True if the sum that a member leaves behind may count.
+    async def _oversized(self, plan: RoundPlan) -> dict[str, float]:
+        """Senders with a far larger sum than others, and how many times the usual size it is."""
+        targets = {one.name: max(one.targets, 1.0) for one in plan.senders}
+        sizes = await asyncio.to_thread(self._sums.sizes, plan)
+        scale = {name: size / targets[name] for name, size in sizes.items()}
+        found = oversized_sums(scale, targets, list(self._usual))
+        if not found and any(scale.values()):
+            self._usual.append(statistics.median(scale.values()))
+        return found
 
-        Args:
-          plan: a plan with that member as its sender.
-        """
-        if not self._schedule.is_due(member.certificate.serial, plan.step):
-            return True
-        computing = asyncio.ensure_future(self._sum(plan.senders[0].blocks, parts, batch))
-        whole = SpotPart(0, summed, np.zeros(len(summed)), b"")
-        number = next(self._numbers)
-        return not await self._judge(member, number, computing, plan, [whole])
+    async def accepts(
+        self, member: GroupMember, blocks: tuple[int, ...], summed: np.ndarray, rows: StepRows
+    ) -> bool:
+        """True if the sum that a member leaves behind may count."""
+        computing = asyncio.ensure_future(self._sum(blocks, rows))
+        check = _Check(next(self._numbers), blocks, computing, is_waited_for=True)
+        parts = [(0, summed, np.zeros(len(summed)))]
+        return not await self._verdict(member, check, rows.step, 0, parts)
 
     async def is_finite(self, blocks: Sequence[int], rows: StepRows) -> bool:
         """True if the leader computes a finite gradient for these blocks."""
-        return bool(np.isfinite(await self._sum(blocks, rows.parts, rows.batch)).all())
+        return bool(np.isfinite(await self._sum(blocks, rows)).all())
 
-    async def _sum(
-        self, blocks: Sequence[int], parts: Any, batch: Mapping[str, np.ndarray]
-    ) -> np.ndarray:
+    async def loss_of(self, rows: StepRows) -> float:
+        """The loss per target of the step's first block, as the leader computes it."""
+        of_block = self._compute.rows_of(rows.batch, 0)
+        async with self._one_at_a_time:
+            found = await asyncio.to_thread(self._compute.gradient, rows.parts, of_block)
+        return found[1] / max(found[2], 1.0)
+
+    async def _sum(self, blocks: Sequence[int], rows: StepRows) -> np.ndarray:
         def compute() -> np.ndarray:
             total = None
             for block in blocks:
-                rows = self._compute.rows_of(batch, block)
-                gradient = self._compute.gradient(parts, rows)[0]
+                of_block = self._compute.rows_of(rows.batch, block)
+                gradient = self._compute.gradient(rows.parts, of_block)[0]
                 total = gradient if total is None else self._compute.add(total, gradient)
             return np.asarray(total)
 
         async with self._one_at_a_time:
-            found = await asyncio.to_thread(compute)
-        self.num_blocks += len(blocks)
-        return found
+            return await asyncio.to_thread(compute)
 
-    async def _judge(
+    async def _judge(self, member: GroupMember, check: _Check, plan: RoundPlan) -> str:
+        """The reason why a member's sum does not count; empty if it does."""
+        codec, parts, is_whole = codec_of(plan.codec), [], True
+        for number, part in enumerate(plan.slices):
+            try:
+                content = await self._sums.part_of(plan, part, member.name)
+                self._sums.check_sketch(plan, number, member.name, content)
+            except Lie as lie:
+                self._group.ban(lie.who, lie.evidence.reason, lie.evidence)
+                if lie.who == member.name:
+                    return f"refused: {lie.evidence.reason}"
+                is_whole = False
+            except PEER_ERRORS:
+                is_whole = False  # a reducer that leaves shows nothing
+            else:
+                num_values = part.stop - part.start
+                # This sum also holds the codec's loss from the last one.
+                rounding = 2.0 * codec.rounding(content, num_values)
+                parts.append((part.start, codec.decode(content, num_values), rounding))
+        if not parts:
+            return ""
+        return await self._verdict(member, check, plan.step, plan.number, parts, passes=is_whole)
+
+    async def _verdict(
         self,
         member: GroupMember,
-        number: int,
-        computing: asyncio.Task[np.ndarray],
-        plan: RoundPlan,
-        spots: Sequence[SpotPart],
+        check: _Check,
+        step: int,
+        round_number: int,
+        parts: Sequence[tuple[int, np.ndarray, np.ndarray]],
+        *,
+        passes: bool = True,
     ) -> str:
-        """The reason why a member's sum does not count; empty if it does.
+        """The same, by parts of the sum: (start, values, largest error of each from coding).
 
-        Args:
-          number: the check's number. A sum may be judged in several rounds, but is doubted only
-            once.
+        A sum may be judged in several rounds, but is doubted only once.
         """
-        expected = await computing
-        compared = [
-            # This sum also holds the codec's loss from the last one.
-            Compared(one.values, expected[one.start :][: len(one.values)], 2.0 * one.rounding)
-            for one in spots
+        expected, serial = await check.computing, member.certificate.serial
+        if not np.isfinite(expected).all():
+            return ""  # that is the model's, and no verdict on anybody
+        self.num_checked += 1
+        spots = [
+            (start + first, Compared(*(one[first : first + SPOT_VALUES] for one in compared)))
+            for start, values, rounding in parts
+            for compared in [(values, expected[start : start + len(values)], rounding)]
+            for first in range(0, len(values), SPOT_VALUES)
         ]
-        if not compared:
-            return ""
-        verdict, serial = judge(compared, self._tolerance), member.certificate.serial
+        verdict = await asyncio.to_thread(judge, [one for _, one in spots], self._tolerance)
         if not verdict.problem:
-            self._trusted.add(serial)
+            if passes:
+                self._draws.passed(serial)
             return ""
-        self._trusted.discard(serial)
-        self._doubted.setdefault(serial, set()).add(number)
+        self._draws.doubt(serial)
+        self._doubted.setdefault(serial, set()).add(check.number)
         if not verdict.is_clear and len(self._doubted[serial]) < DOUBTS:
-            self._schedule.check_next(serial)
             self._checks.pop(member.name, None)  # the next check may have the same rows
             return AGAIN
         del self._doubted[serial]  # it is locked from now on
-        evidence = _evidence(plan, verdict, spots[verdict.spot], compared[verdict.spot])
+        evidence = _evidence(step, round_number, verdict, *spots[verdict.spot])
         self._group.ban(member.name, evidence.reason, evidence)
         return f"refused: {evidence.reason}"
 
 
-def _evidence(plan: RoundPlan, verdict: Verdict, spot: SpotPart, one: Compared) -> Evidence:
+def oversized_sums(
+    scale: Mapping[str, float], targets: Mapping[str, float], usual: Sequence[float]
+) -> dict[str, float]:
+    """Senders whose sum is far too large, and how many times the group's size it is.
+
+    A mean over few targets is noisier: by the root of how many fewer they are.
+
+    Args:
+      scale: size of each sender's sum, per target.
+      targets: the number of targets of each sender.
+      usual: the same measure in earlier rounds. Without it, one sender alone is never too large.
+    """
+    max_targets, found = max(targets.values(), default=1.0), {}
+    for name, own in scale.items():
+        known = [*usual, *(value for other, value in scale.items() if other != name)]
+        if not known or not (reference := statistics.median(known)):
+            continue
+        noise = math.sqrt(max_targets / targets[name])
+        if not own <= MAX_TIMES * noise * reference:
+            found[name] = own / reference
+    return found
+
+
+def _evidence(
+    step: int, round_number: int, verdict: Verdict, start: int, one: Compared
+) -> Evidence:
     at = np.argsort(-np.abs(one.given - one.expected))[:SHOWN]
     return Evidence(
         "gradient",
-        plan.step,
-        plan.number,
-        spot.start,
-        spot.start + len(one.given),
+        step,
+        round_number,
+        start,
+        start + len(one.given),
         f"its gradient {verdict.problem}",
         tuple(map(float, one.given[at])),
         tuple(map(float, one.expected[at])),
-        spot.header.hex(),
     )

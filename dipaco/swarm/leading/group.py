@@ -23,7 +23,6 @@ from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
 from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
-from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
@@ -365,23 +364,18 @@ class SwarmGroup:
 
     # --- status --------------------------------------------------------------------------------
 
-    def progress(self) -> Estimate:
-        """The group's progress in its step."""
-        now, rows = time.monotonic(), self._settings.block_rows
-        reports = [
-            member.report(len(self.ledger.done_by(member.name)) * rows, rows, now)
-            for member in self.members.values()
-            if member.join_request.computes
-        ]
-        return estimate(reports, self._settings.inner.batch_size, now)
-
     def status(self) -> dict[str, Any]:
         """The JSON values that `dipaco status` shows."""
         rows, active = self._settings.block_rows, self.active_members()
         return {
             "samples": self.ledger.num_done * rows,
             "target": self._settings.inner.batch_size,
-            "samples_per_second": self.progress().samples_per_second,
+            "samples_per_second": rows
+            * sum(
+                one.blocks_per_second.per_second
+                for one in self.members.values()
+                if one.join_request.computes
+            ),
             "peers": {
                 name: status_of(member, rows, self.open_rows, is_suspended=name not in active)
                 for name, member in sorted(self.members.items())

@@ -7,7 +7,7 @@ import time
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import JoinRequest, PollRequest, StatePosition
 from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.planning.progress import ProgressReport, Rate
+from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.planning.shares import Link
 
 ASSUMED_BLOCK_SECONDS = 60.0  # for a member that was not timed yet
@@ -116,12 +116,13 @@ class GroupMember:
         )
 
     def link(self, *, sends: bool, can_reduce: bool, slowdown: float = 1.0) -> Link:
-        """Its measured link, or else the declared one, or else a common one.
+        """Its measured link, or else the declared one, which is believed up to a common one.
 
         Args:
           slowdown: factor by which its speed is divided, because it was late.
         """
         declared = _possible(self.join_request.bytes_per_second) or ASSUMED_BYTES_PER_SECOND
+        declared = min(declared, ASSUMED_BYTES_PER_SECOND)
         up = down = 0.0
         if self.last_poll is not None:
             up = _possible(self.last_poll.up_bytes_per_second)
@@ -132,13 +133,6 @@ class GroupMember:
             can_reduce=can_reduce and self.address is not None,
             sends=sends,
             receives=self.join_request.holds_state,
-        )
-
-    def report(self, samples: int, block_rows: int, now: float) -> ProgressReport:
-        return ProgressReport(
-            samples=samples,
-            samples_per_second=self.blocks_per_second.per_second * block_rows,
-            at_seconds=now,
         )
 
 

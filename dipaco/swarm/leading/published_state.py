@@ -6,10 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.network.differences import WHOLE, StateUpdate, difference
 from dipaco.swarm.network.messages import GroupState
-from dipaco.swarm.planning.progress import RefreshSettings, refresh_seconds
 
 KEPT_STATES = 16  # states from which a difference can be sent
 
@@ -19,11 +17,9 @@ class PublishedState:
 
     Args:
       leader: the leader's name.
-      group: its progress decides how often peers should poll.
     """
 
-    def __init__(self, leader: str, group: SwarmGroup, refreshing: RefreshSettings):
-        self._group, self._refreshing = group, refreshing
+    def __init__(self, leader: str):
         self._changed = asyncio.Event()
         self._past: dict[int, GroupState] = {}  # keyed by number, the newest last
         self._updates: dict[int, StateUpdate] = {}  # keyed by the number of the base
@@ -40,17 +36,15 @@ class PublishedState:
             pinned_step=-1,
             backbones=(),
             revoked=(),
-            refresh_seconds=1.0,
         )
 
     def publish(self, **changes: Any) -> None:
         """Sets fields of the state. Peers that poll get it at once."""
-        refresh = refresh_seconds(self._group.progress(), self._refreshing)
-        fields = {"number": self.value.number + 1, "refresh_seconds": refresh}
         self._past[self.value.number], self._updates = self.value, {}
         while len(self._past) > KEPT_STATES:
             del self._past[next(iter(self._past))]
-        self.value = msgspec.structs.replace(self.value, **(fields | changes))
+        number = self.value.number + 1
+        self.value = msgspec.structs.replace(self.value, number=number, **changes)
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -1,24 +1,30 @@
 """Rounds of averaging, planned and watched by their leader.
 
-A round ends with the mean of every slice, or with the names of the members that kept it from
-ending. The next one is held without them. A reducer that dies loses nothing, since senders keep
-their sums until the step is closed. If a sender and a reducer do not reach each other, the leader
-passes the part on (`network.relay`). If that is no help (`planning.relays`) or fails
-(`planning.blame`), the next rounds have no slice for that reducer, and both stay.
+First every sender commits itself to its parts, then parts are shown, then means are given, and last
+senders show sketches (`training.sum_sketch`). A round ends with the mean of every slice, or with
+the names of the members that kept it from ending. The next one is held without them. A reducer that
+dies loses nothing, since senders keep their sums until the step is closed. A part that its reducer
+has not got goes through the leader. So the leader sees itself who is at fault: a sender if the
+leader has not got the part either, else the reducer.
 """
 
 import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from dipaco.swarm.errors import SwarmRefuses
+import msgspec
+
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND, GroupMember
-from dipaco.swarm.leading.sum_proofs import SumProofs
+from dipaco.swarm.leading.sum_checks import SumChecks
+from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
+    DIGEST_BYTES,
     ArrivedReply,
     ArrivedRequest,
     RoundPlan,
@@ -27,24 +33,25 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.accusations import Accusations, Judgement
-from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.planning.relays import reducers_of_no_help
 from dipaco.swarm.planning.round_seconds import round_seconds_of
-from dipaco.swarm.planning.shares import Link, cut, shares_of_links
+from dipaco.swarm.planning.shares import Link, capped, cut, shares_of_links
 from dipaco.swarm.planning.suspensions import holder_of
-from dipaco.swarm.training.reducer import SliceMean
-from dipaco.swarm.training.slices import fetch_mean, push_slice
+from dipaco.swarm.training.reducer import check_part
+from dipaco.swarm.training.slices import coded_parts, commitment_to, fetch_mean, push_part
 from dipaco.swarm.training.state_holder import StateHolder
-from dipaco.swarm.training.sum_proof import SpotPart
+from dipaco.swarm.training.sum_sketch import sketches_of
 
-# A reducer gets no slice for so long if a sender cannot reach it, or if it alone refuses one.
+# A reducer gets no slice for so long if senders cannot reach it.
 SET_ASIDE_ROUNDS = 20
 MAX_DOUBLINGS = 5  # limit for a reducer that repeatedly did not give its sum
 MAX_SLOWDOWN = 32.0  # limit of a late member's slowdown
 # Shares of a step's time so far: a part that is not waited for is computed again.
 PATIENCE, MAX_PATIENCE_SECONDS = 0.1, 15.0
+SEED_BYTES = 16
+BRING_SECONDS = 5.0  # shortest limit for commitments and sketches, which are short
+# Largest share of the gradient that the sessions of one credential's name add up.
+MAX_SHARE = 0.5
 
 
 class RoundOutcome(NamedTuple):
@@ -52,7 +59,19 @@ class RoundOutcome(NamedTuple):
 
     contents: list[bytes]  # the coded mean of each slice; none if the round must be held again
     failed: dict[str, str]  # member -> reason
-    excused: frozenset[str] = frozenset()  # failed members that are not suspended for it
+    not_finite: frozenset[str] = frozenset()  # senders of a part that is not finite
+
+
+class RoundFailed(Exception):
+    """A round is to be held again.
+
+    Args:
+      failed: member -> reason. Without any, a reducer was set aside.
+    """
+
+    def __init__(self, failed: dict[str, str], not_finite: frozenset[str] = frozenset()):
+        super().__init__(str(failed))
+        self.failed, self.not_finite = failed, not_finite
 
 
 class Rounds:
@@ -61,21 +80,28 @@ class Rounds:
     Args:
       wire, holder: parts of the leading backbone.
       group: its members, and the ledger of the step.
+      publish: called with the plan of a round whenever there is news in it.
     """
 
-    def __init__(self, wire: Wire, holder: StateHolder, group: SwarmGroup):
+    def __init__(
+        self,
+        wire: Wire,
+        holder: StateHolder,
+        group: SwarmGroup,
+        publish: Callable[[RoundPlan], None],
+    ):
         assert holder.compute is not None
         self._wire, self._holder, self._group = wire, holder, group
-        self._compute = holder.compute
+        self._compute, self._publish_plan = holder.compute, publish
+        self.sums = SumChecks(wire, holder.reducer)
         self._unreliable: dict[str, int] = {}  # reducers -> how often they did not give their mean
         # reducers, or their holders -> last round without a slice
         self._set_aside: dict[str, int] = {}
-        self._unreached: set[tuple[str, str]] = set()  # (sender, reducer) pairs of this round
-        # pairs of this round whose parts went through this backbone
-        self._relayed: set[tuple[str, str]] = set()
+        # (sender, reducer) pairs of this round whose parts went through this backbone
+        self._forwarded: set[tuple[str, str]] = set()
         self._plan: RoundPlan | None = None  # plan of this round
-        self._accusations = Accusations(wire.name)
-        self._proofs = SumProofs(wire, holder.reducer)
+        self._commitments: dict[str, bytes] = {}  # of this round's senders
+        self._news = asyncio.Event()  # set when a sender has committed itself, or shown sketches
         self._slowdowns: dict[str, float] = {}  # factors by which late members' speeds are divided
         self._term, self._count = 0, 0
         self._durations = Durations()  # ratios of rounds' durations to the expected ones
@@ -84,45 +110,97 @@ class Rounds:
     def begin_term(self) -> None:
         """Begins this backbone's term as the leader."""
         self._term, self._count = secrets.randbits(30), 0
-        self._accusations.clear()
         self._set_aside.clear()  # its numbers are rounds of the last term
-        self._unreached, self._relayed, self._plan = set(), set(), None
+        self._forwarded, self._plan = set(), None
 
-    def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
-        """A sender reports that it has no connection to a reducer of a round."""
-        if self._term and round_number == round_number_of(self._term, self._count):
-            self._unreached.add((sender, reducer))
+    # --- what senders bring --------------------------------------------------------------------
 
-    def relayed_to(self, round_number: int, sender: str, reducer: str) -> str:
-        """The address of a reducer to which a sender's part is passed on.
+    def commit(self, round_number: int, sender: str, digests: bytes) -> None:
+        """A sender commits itself to its parts. What it says later does not count.
+
+        Raises:
+          SwarmRefuses: there is no such round, or not of this sender.
+          BadMessage: it is no commitment.
+        """
+        plan = self._plan_of(round_number, sender)
+        if len(digests) != DIGEST_BYTES * len(plan.slices):
+            raise BadMessage(problem=f"it has {len(digests)} bytes of digests")
+        if plan.commitments is None:
+            self._commitments.setdefault(sender, digests)
+            self._news.set()
+
+    def take_sketches(self, round_number: int, sender: str, content: bytes) -> None:
+        """Raises the same as `commit`."""
+        plan = self._plan_of(round_number, sender)
+        if plan.seed:
+            self.sums.take(plan, sender, content)
+            self._news.set()
+
+    def slice_to_forward(self, round_number: int, sender: str, reducer: str) -> Slice:
+        """The slice of a reducer to which a sender's part is to be passed on.
 
         Raises:
           SwarmRefuses: they do not belong to the present round.
         """
+        plan = self._plan_of(round_number, sender)
+        for part in plan.slices:
+            if plan.commitments and part.reducer == reducer != self._wire.name:
+                return part
+        raise SwarmRefuses(reason="only parts of a round are passed on, to its reducers")
+
+    async def forward(self, round_number: int, sender: str, reducer: str, content: bytes) -> None:
+        """Passes a part on to its reducer.
+
+        Raises:
+          SwarmRefuses: as above, or its reducer is not reached from here either.
+          BadMessage: it is not the part to which its sender has committed itself.
+        """
+        part = self.slice_to_forward(round_number, sender, reducer)
+        plan = self._plan_of(round_number, sender)
+        check_part(plan, part, sender, content)
+        self._forwarded.add((sender, reducer))
+        within = plan.within_seconds
+        try:
+            await push_part(
+                self._wire,
+                self._holder.reducer,
+                plan,
+                part,
+                content,
+                sender=sender,
+                within_seconds=within,
+            )
+        except PEER_ERRORS as error:
+            reason = f"{reducer} does not take it from here either"
+            raise SwarmRefuses(reason=reason) from error
+
+    def _plan_of(self, round_number: int, sender: str) -> RoundPlan:
         plan = self._plan
-        to = {} if plan is None else {part.reducer: part.address for part in plan.slices}
-        if (
-            plan is None
-            or plan.number != round_number
-            or sender not in {one.name for one in plan.senders}
-            or reducer not in set(to) - {self._wire.name}
-        ):
-            raise SwarmRefuses(reason="only parts of a round are passed on, to its reducers")
-        self._relayed.add((sender, reducer))
-        return to[reducer]
+        if plan is None or plan.number != round_number:
+            raise SwarmRefuses(reason="that round is not held now")
+        if sender not in {one.name for one in plan.senders}:
+            raise SwarmRefuses(reason=f"{sender} has nothing to add in that round")
+        return plan
 
     @property
-    def spots(self) -> dict[str, list[SpotPart]]:
-        """Each sender's part of the round, at some values of each slice."""
-        return self._proofs.spots
+    def plan_held(self) -> RoundPlan:
+        """The plan of this round, with all that became known since."""
+        assert self._plan is not None
+        return self._plan
+
+    def publish(self, plan: RoundPlan) -> RoundPlan:
+        """Tells all peers of a round, or of news in its plan."""
+        self._plan = plan
+        self._holder.reducer.begin(plan)
+        self._publish_plan(plan)
+        return plan
 
     # --- planning ------------------------------------------------------------------------------
 
     def plan(self) -> RoundPlan:
         """The senders, the slice of each reducer, and the longest duration of the round."""
         blocks_by_peer = self._group.ledger.blocks_by_peer
-        for name in reducers_of_no_help(self._relayed, set(blocks_by_peer)):
-            self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
+        self._set_aside_unreached(set(blocks_by_peer))
         names = [self._wire.name, *sorted(self._group.members)]
         links, senders = [], []
         for name in names:
@@ -133,14 +211,16 @@ class Rounds:
                 senders.append(Sender(name=name, blocks=blocks, targets=targets))
             links.append(self._link(name, sends=sends))
         num_values = self._compute.num_values
+        holders = ["", *map(holder_of, names[1:])]
+        shares = capped(shares_of_links(links), holders, MAX_SHARE)
         slices = tuple(
             Slice(start=part.start, stop=part.stop, reducer=name, address=self._address(name))
-            for name, part in zip(names, cut(shares_of_links(links), num_values), strict=True)
+            for name, part in zip(names, cut(shares, num_values), strict=True)
             if part.stop > part.start
         )
         self._count += 1
-        self._unreached, self._relayed = set(), set()
-        self._proofs.begin_round()
+        self._forwarded, self._commitments, self.sums.sketches = set(), {}, {}
+        is_alone = all(part.reducer == self._wire.name for part in slices)
         self._plan = RoundPlan(
             number=round_number_of(self._term, self._count),
             step=self._holder.step,
@@ -148,8 +228,18 @@ class Rounds:
             slices=slices,
             codec=self._compute.settings.codec,
             within_seconds=self._within_seconds(links),
+            commitments=() if is_alone else None,
         )
         return self._plan
+
+    def _set_aside_unreached(self, senders: Collection[str]) -> None:
+        """A reducer that at least half of its senders do not reach is no help to the leader's link,
+        since for each of them the leader takes its part and gives it the mean.
+        """
+        for reducer in {to for _, to in self._forwarded}:
+            unreached = {by for by, to in self._forwarded if to == reducer and by in senders}
+            if 2 * len(unreached) >= len(set(senders) - {reducer}):
+                self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
 
     def _within_seconds(self, links: list[Link]) -> float:
         step_seconds, num_values = self._group.rows.seconds, self._compute.num_values
@@ -195,48 +285,193 @@ class Rounds:
     async def hold(self, plan: RoundPlan) -> RoundOutcome:
         """Gathers the means of all slices, or finds the members without which there are none."""
         started = time.monotonic()
-        deadline = started + plan.within_seconds
-        gathering = {
-            part.reducer: asyncio.ensure_future(self._gather(plan, part)) for part in plan.slices
-        }
-        await self._push_departed_sum(plan)
+        gathering: dict[str, asyncio.Task[bytes]] = {}
+        own = await self._own_parts(plan)
+        try:
+            plan = await self._all_committed(plan, own)
+            for part in plan.slices:
+                gathering[part.reducer] = asyncio.ensure_future(self._gather(plan, part))
+            contents = await self._all_means(plan, own, gathering)
+            if plan.commitments:
+                plan = await self._all_sketches(plan)
+            await self._look_at(plan, contents)
+        except RoundFailed as error:
+            return RoundOutcome([], error.failed, error.not_finite)
+        finally:
+            for task in gathering.values():
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*gathering.values(), return_exceptions=True)
+        self._durations.add((time.monotonic() - started) / self._expected_seconds)
+        self._forgive(plan)
+        return RoundOutcome(contents, {})
+
+    async def _own_parts(self, plan: RoundPlan) -> list[bytes]:
+        """The sums of members that left, as the leader sends them."""
+        departed_sum = self._group.rows.departed_sum
+        if departed_sum is None or self._wire.name not in {one.name for one in plan.senders}:
+            return []
+        return await asyncio.to_thread(coded_parts, plan, departed_sum)
+
+    async def _all_committed(self, plan: RoundPlan, own: list[bytes]) -> RoundPlan:
+        """Waits until all senders have committed themselves, and tells everyone to what."""
+        if plan.commitments is not None:
+            return plan
+        if own:
+            self._commitments[self._wire.name] = commitment_to(own)
+        names = [one.name for one in plan.senders]
+        await self._all_bring(plan, self._commitments, "it did not commit itself to its part")
+        commitments = tuple(self._commitments[name] for name in names)
+        return self.publish(msgspec.structs.replace(plan, commitments=commitments))
+
+    async def _all_sketches(self, plan: RoundPlan) -> RoundPlan:
+        """Draws the seed, now that no mean can be changed, and waits for all senders' sketches."""
+        seed = secrets.token_bytes(SEED_BYTES)
+        plan = self.publish(msgspec.structs.replace(plan, seed=seed, missing=()))
+        if (own := await self._own_parts(plan)) and plan.commitments:
+            self.sums.take(plan, self._wire.name, await asyncio.to_thread(sketches_of, plan, own))
+        await self._all_bring(plan, self.sums.sketches, "it did not show the sketch of its part")
+        return plan
+
+    async def _all_bring(self, plan: RoundPlan, brought: Collection[str], reason: str) -> None:
+        """Waits until all senders have brought something.
+
+        Raises:
+          RoundFailed: some are gone, or did not bring it in time.
+        """
+        deadline = time.monotonic() + max(plan.within_seconds, BRING_SECONDS)
+        names = {one.name for one in plan.senders}
+        while missing := names - set(brought):
+            if gone := self._gone(missing):
+                raise RoundFailed(gone)
+            if time.monotonic() > deadline:
+                for name in missing:
+                    self._slow_down(name)
+                raise RoundFailed(dict.fromkeys(sorted(missing), reason))
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._news.wait()
+
+    async def _all_means(
+        self, plan: RoundPlan, own: list[bytes], gathering: dict[str, asyncio.Task[bytes]]
+    ) -> list[bytes]:
+        """The coded mean of every slice.
+
+        Raises:
+          RoundFailed: there is none of one, and why.
+        """
+        if own:
+            await self._push_own(plan, own)
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
-        gone = await self._watch(plan, gathering, everything, deadline)
-        failed = gone if not everything.done() else {}
+        for is_last in (False, True):
+            await self._watch(plan, gathering, everything, time.monotonic() + plan.within_seconds)
+            self._raise_failures(plan, gathering)
+            if everything.done():
+                break
+            missing = await self._missing(plan, gathering)
+            if is_last:
+                self._raise_late(plan, missing)
+            missing = tuple(sorted(missing))
+            plan = self.publish(msgspec.structs.replace(plan, missing=missing))
+        return [gathering[part.reducer].result() for part in plan.slices]
+
+    def _raise_failures(self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]) -> None:
+        """Raises `RoundFailed` if a reducer has given no mean, or a member is gone."""
+        failed: dict[str, str] = {}
         senders = {one.name for one in plan.senders}
-        refused: dict[str, dict[str, str]] = {}
+        is_open = not all(task.done() for task in gathering.values())
+        gone = self._gone(senders | set(gathering)) if is_open else {}
         for part in plan.slices:
             task = gathering[part.reducer]
             if task.done() and (error := task.exception()) is not None:
                 self._note_unreliable(part.reducer)
-                failed.setdefault(part.reducer, f"it does not add up its slice: {error}")
-            elif task.done() and (lie := task.result().lie) is not None:
-                self._group.ban(part.reducer, lie.reason, lie)
-                failed[part.reducer] = f"refused: {lie.reason}"
-            elif task.done() and task.result().refused:
-                refused[part.reducer] = task.result().refused
+                failed[part.reducer] = f"it does not add up its slice: {error}"
             elif not task.done() and part.reducer in gone.keys() - senders:
                 self._note_unreliable(part.reducer)  # its senders are suspended instead
-        found = self._refuse_senders(plan, refused)
-        excused = found.unproved - failed.keys()
-        for sender, reason in found.left_out.items():
-            failed.setdefault(sender, f"refused: {reason}")
-        is_held = all(task.done() for task in gathering.values())
-        if not failed and not is_held:
-            is_early = time.monotonic() < deadline  # other parts may still arrive
-            failed = await self._late_members(plan, gathering, is_early=is_early)
-        if failed or not is_held:
-            for task in gathering.values():
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await everything
-            # Suspension is no penalty for a member without rows: it adds up nothing for a while.
-            excused |= failed.keys() - senders
-            return RoundOutcome([], failed, excused)
-        self._durations.add((time.monotonic() - started) / self._expected_seconds)
-        self._forgive(plan)
-        contents = [gathering[part.reducer].result().content for part in plan.slices]
-        return RoundOutcome(contents, {})
+        if gone or failed:
+            raise RoundFailed(gone | failed)
+
+    def _gone(self, names: Collection[str]) -> dict[str, str]:
+        """Those of these members that are gone, and why."""
+        quiet = "it fell silent in the middle of an averaging"
+        gone = dict.fromkeys(set(names) & set(self._group.silent_members()), quiet)
+        return gone | {
+            name: self._group.departed.get(name, "it has left")
+            for name in set(names) - set(self._group.members) - {self._wire.name}
+        }
+
+    async def _watch(
+        self,
+        plan: RoundPlan,
+        gathering: dict[str, asyncio.Task[bytes]],
+        everything: asyncio.Future[Any],
+        deadline: float,
+    ) -> None:
+        """Waits until all means are there, a member failed, or time is up."""
+        concerned = {one.name for one in plan.senders} | set(gathering)
+        while not everything.done() and time.monotonic() < deadline:
+            await asyncio.wait([everything], timeout=CHECK_SECONDS)
+            if self._gone(concerned) or any(
+                task.done() and task.exception() for task in gathering.values()
+            ):
+                break
+
+    async def _missing(
+        self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]
+    ) -> set[tuple[str, str]]:
+        """(sender, reducer) of each part that its reducer has not got.
+
+        Raises:
+          RoundFailed: a reducer does not answer, or misses none and gives no sum.
+        """
+        expected = {one.name for one in plan.senders}
+        missing: set[tuple[str, str]] = set()
+        failed: dict[str, str] = {}
+        for part in plan.slices:
+            if gathering[part.reducer].done():
+                continue
+            try:
+                arrived = await self._arrived(plan, part)
+            except PEER_ERRORS:
+                failed[part.reducer] = "it took a slice and does not answer"
+                continue
+            missing |= {(name, part.reducer) for name in expected - arrived}
+            if not expected - arrived:
+                failed[part.reducer] = "it took a slice and does not give the sum"
+        for reducer in failed:
+            self._note_unreliable(reducer)
+        if failed:
+            raise RoundFailed(failed)
+        return missing
+
+    def _raise_late(self, plan: RoundPlan, missing: Collection[tuple[str, str]]) -> None:
+        """Raises `RoundFailed` for parts that were missed twice. If the leader has the part, its
+        reducer is set aside, and stays.
+        """
+        late: dict[str, str] = {}
+        for sender, reducer in missing:
+            if (sender, reducer) in self._forwarded:
+                self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
+            elif sender not in late:
+                late[sender] = f"its part did not arrive within {2 * plan.within_seconds:.1f} s"
+                self._slow_down(sender)
+        raise RoundFailed(late)
+
+    async def _look_at(self, plan: RoundPlan, contents: list[bytes]) -> None:
+        """Raises `RoundFailed` if a mean is wrong or not finite. Whoever has lied is banned."""
+        found = await self.sums.find(plan, contents)
+        failed = dict.fromkeys(found.silent, "it does not show what it has added up")
+        for reducer in found.silent:
+            self._note_unreliable(reducer)
+        for name, lie in found.lies.items():
+            self._group.ban(name, lie.reason, lie)
+            failed[name] = f"refused: {lie.reason}"
+        if failed or found.not_finite:
+            raise RoundFailed(failed, found.not_finite)
+
+    def _slow_down(self, name: str) -> None:
+        self._slowdowns[name] = min(2.0 * self._slowdowns.get(name, 1.0), MAX_SLOWDOWN)
 
     def _note_unreliable(self, reducer: str) -> None:
         """A reducer took a slice and did not give its mean, so it adds up nothing for a while."""
@@ -255,112 +490,12 @@ class Rounds:
             if slowdown > 1.0:
                 self._slowdowns[one.name] = slowdown
 
-    def _refuse_senders(self, plan: RoundPlan, refused: dict[str, dict[str, str]]) -> Judgement:
-        """Bans senders at fault. Returns all senders that reducers have refused, and why."""
-        senders = [one.name for one in plan.senders]
-        found = self._accusations.judge(refused, senders, holder_of)
-        for sender in sorted(found.at_fault - {self._wire.name}):
-            self._group.ban(sender, found.left_out[sender])
-        for reducer in found.in_doubt:
-            self._set_aside[holder_of(reducer)] = self._count + SET_ASIDE_ROUNDS
-        return found
-
-    async def _watch(
-        self,
-        plan: RoundPlan,
-        gathering: dict[str, asyncio.Task[SliceMean]],
-        everything: asyncio.Future[Any],
-        deadline: float,
-    ) -> dict[str, str]:
-        """Waits until all means are there, a member failed, or time is up. Returns the members of
-        the round that are gone.
-        """
-        concerned = {one.name for one in plan.senders} | set(gathering)
-        gone: dict[str, str] = {}
-        while not everything.done() and time.monotonic() < deadline and not gone:
-            await asyncio.wait([everything], timeout=CHECK_SECONDS)
-            gone = dict.fromkeys(
-                concerned & set(self._group.silent_members()),
-                "it fell silent in the middle of an averaging",
-            )
-            gone |= {
-                name: self._group.departed.get(name, "it has left")
-                for name in concerned - set(self._group.members) - {self._wire.name}
-            }
-            if self._missing_connections(plan, gathering):
-                break
-            early = [task for task in gathering.values() if task.done()]
-            if any(
-                task.exception() or task.result().refused or task.result().lie for task in early
-            ):
-                break
-        return gone
-
-    async def _gather(self, plan: RoundPlan, part: Slice) -> SliceMean:
-        """The mean of one slice, or the senders that its reducer has refused."""
-        found = await fetch_mean(
-            self._wire,
-            self._holder.reducer,
-            plan,
-            part,
-            within_seconds=3 * plan.within_seconds,
-        )
-        if part.reducer == self._wire.name:
-            self._proofs.note_own(plan, part, found)
-            return found
-        known = {one.name for one in plan.senders}
-        refused = {name: why for name, why in found.refused.items() if name in known}
-        if refused:
-            return SliceMean(found.content, refused)
-        return await self._proofs.proved(plan, part, found.content)
-
-    def _missing_connections(
-        self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]
-    ) -> set[tuple[str, str]]:
-        """The reported pairs (sender, reducer) whose reducer has not given its mean."""
-        open_slices = {name for name, task in gathering.items() if not task.done()}
-        return self._unreached & {(one.name, to) for one in plan.senders for to in open_slices}
-
-    async def _late_members(
-        self,
-        plan: RoundPlan,
-        gathering: dict[str, asyncio.Task[SliceMean]],
-        *,
-        is_early: bool,
-    ) -> dict[str, str]:
-        """Finds why there is no mean: a connection is missing, or the time is up. Only then
-        reducers are asked which parts they miss. A reducer that only some senders cannot reach is
-        set aside.
-
-        `is_early`: the round's time is not up.
-        """
-        late: dict[str, str] = {}
-        expected = {one.name for one in plan.senders}
-        missing = self._missing_connections(plan, gathering)
-        for part in () if is_early else plan.slices:
-            if gathering[part.reducer].done():
-                continue
-            try:
-                arrived = await self._arrived(plan, part)
-            except PEER_ERRORS:
-                self._note_unreliable(part.reducer)
-                late[part.reducer] = "it took a slice and does not answer"
-                continue
-            missing |= {(name, part.reducer) for name in expected - arrived}
-            if not expected - arrived:
-                self._note_unreliable(part.reducer)
-                late[part.reducer] = "it took a slice and does not give the sum"
-        fault = blame(missing, set(gathering) - {self._wire.name})
-        for name in fault.senders:
-            late[name] = (
-                "it reaches too few of those that add up"
-                if is_early
-                else f"its part did not arrive within {plan.within_seconds:.1f} s"
-            )
-            self._slowdowns[name] = min(2.0 * self._slowdowns.get(name, 1.0), MAX_SLOWDOWN)
-        for name in fault.reducers:
-            self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
-        return late
+    async def _gather(self, plan: RoundPlan, part: Slice) -> bytes:
+        """The mean of one slice. Raises `PEER_ERRORS`."""
+        reducer, within = self._holder.reducer, 4 * plan.within_seconds
+        content = await fetch_mean(self._wire, reducer, plan, part, within_seconds=within)
+        codec_of(plan.codec).decode(content, part.stop - part.start)  # it has the right length
+        return content
 
     async def _arrived(self, plan: RoundPlan, part: Slice) -> set[str]:
         """Senders whose parts a reducer has."""
@@ -376,20 +511,16 @@ class Rounds:
         )
         return set(reply.senders)
 
-    async def _push_departed_sum(self, plan: RoundPlan) -> None:
-        """Sends the sums of members that left, as the leader. If the reducer refuses a slice, it is
-        missing from the round, which is then repeated.
-        """
-        departed_sum = self._group.rows.departed_sum
-        if departed_sum is None or self._wire.name not in {one.name for one in plan.senders}:
-            return
-        for part in plan.slices:
+    async def _push_own(self, plan: RoundPlan, own: list[bytes]) -> None:
+        """Sends the leader's parts. If a reducer refuses one, it is missing from the round."""
+        for part, content in zip(plan.slices, own, strict=True):
             with contextlib.suppress(*PEER_ERRORS):
-                await push_slice(
+                await push_part(
                     self._wire,
                     self._holder.reducer,
                     plan,
                     part,
-                    departed_sum,
+                    content,
+                    sender=self._wire.name,
                     within_seconds=plan.within_seconds,
                 )

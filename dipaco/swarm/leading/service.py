@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,12 +14,16 @@ from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState
+from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.dial_back import reached_address
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
+    POLL_SECONDS,
     Ack,
+    CommitRequest,
+    ForwardRequest,
     GroupInfo,
     HeldStateRequest,
     JoinRequest,
@@ -28,24 +31,20 @@ from dipaco.swarm.network.messages import (
     ManifestRequest,
     PastMeanRequest,
     PollRequest,
-    RelayRequest,
-    RoundPlan,
-    Sender,
     SettingsRequest,
+    SketchRequest,
     StateManifest,
-    UnreachedReport,
     WorkReply,
     WorkRequest,
 )
-from dipaco.swarm.network.relay import RELAY, FarEnd
 from dipaco.swarm.network.run_overview import RunOverview, RunRequest
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.state_holder import StateHolder
 
-# (member, plan with its blocks, its sum, parameters, batch) -> whether the sum may count
-AcceptsDeparted = Callable[[GroupMember, RoundPlan, np.ndarray, Any, Any], Awaitable[bool]]
+# (member, its blocks, its sum, the rows of the step) -> whether the sum may count
+AcceptsDeparted = Callable[[GroupMember, tuple[int, ...], np.ndarray, StepRows], Awaitable[bool]]
 # A newcomer fetches at most so many means, if a newer state could be offered as well.
 MOST_MEANS = 3
 WAITING_SECONDS = 5.0  # A volunteer that waits for a leader asks again within this time.
@@ -57,7 +56,7 @@ class LeaderService:
     Args:
       wire: gets handlers.
       holder: the holder of this backbone.
-      group, published, past_means: the leader's.
+      group, rounds, published, past_means: the leader's.
       on_refused: called with (peer, reason).
     """
 
@@ -66,6 +65,7 @@ class LeaderService:
         wire: Wire,
         holder: StateHolder,
         group: SwarmGroup,
+        rounds: Rounds,
         published: PublishedState,
         past_means: PastMeans,
         on_refused: Callable[[str, str], None],
@@ -73,9 +73,7 @@ class LeaderService:
         assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         self._group, self._published, self._past_means = group, published, past_means
-        self._on_refused = on_refused
-        self.on_unreached: Callable[[int, str, str], None] = lambda number, sender, reducer: None
-        self.relayed_to: Callable[[int, str, str], str] = _no_relay
+        self.rounds, self._on_refused = rounds, on_refused
         self.accepts_departed: AcceptsDeparted | None = None  # None: no check
         self.is_leading = self.is_over = False
         self._told: set[str] = set()  # peers that know that the run is over
@@ -95,8 +93,9 @@ class LeaderService:
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
         wire.register("leave", LeaveRequest, self._leave, admits=self._admit_leave)
-        wire.register("unreached", UnreachedReport, self._unreached)
-        wire.register(RELAY, RelayRequest, self._relay)
+        wire.register("commit", CommitRequest, self._commit)
+        wire.register("sketch", SketchRequest, self._sketch)
+        wire.register("forward", ForwardRequest, self._forward, admits=self._admit_forward)
 
     # --- joining and leaving -------------------------------------------------------------------
 
@@ -193,13 +192,8 @@ class LeaderService:
         is_own = rows.ledger.has_done(member.name, body.blocks)
         if not (is_own and np.isfinite(summed).all()):
             return False
-        if self.accepts_departed is None:
-            return True
-        sender = Sender(name=member.name, blocks=body.blocks, targets=0.0)
-        plan = RoundPlan(
-            number=0, step=body.step, senders=(sender,), slices=(), codec="none", within_seconds=0.0
-        )
-        return await self.accepts_departed(member, plan, summed, rows.parts, rows.batch)
+        accepts = self.accepts_departed
+        return accepts is None or await accepts(member, body.blocks, summed, rows)
 
     def _member(self, request: PeerRequest) -> GroupMember:
         """Raises `SwarmRefuses` if it is no member, or if this backbone does not lead."""
@@ -213,7 +207,7 @@ class LeaderService:
         member, published = self._member(request), self._published
         member.poll_begins(body)
         try:
-            deadline = time.monotonic() + published.value.refresh_seconds
+            deadline = time.monotonic() + POLL_SECONDS
             while (body.leader, body.known) == (published.value.leader, published.value.number):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -266,19 +260,25 @@ class LeaderService:
             **lease._asdict(),
         ), pack_rows(payload)
 
-    async def _unreached(self, body: UnreachedReport, request: PeerRequest) -> PeerReply:
-        self.on_unreached(body.round_number, self._member(request).name, body.reducer)
+    # --- averaging -----------------------------------------------------------------------------
+
+    async def _commit(self, body: CommitRequest, request: PeerRequest) -> PeerReply:
+        self.rounds.commit(body.round_number, self._member(request).name, body.digests)
         return Ack(), b""
 
-    async def _relay(self, body: RelayRequest, request: PeerRequest) -> PeerReply:
-        """Opens a stream to a reducer for a sender that has no connection to it."""
+    async def _sketch(self, body: SketchRequest, request: PeerRequest) -> PeerReply:
+        self.rounds.take_sketches(body.round_number, self._member(request).name, body.sketches)
+        return Ack(), b""
+
+    async def _admit_forward(self, body: ForwardRequest, request: PeerRequest) -> None:
         name = self._member(request).name
-        address = self.relayed_to(body.round_number, name, body.reducer)
-        assert self._wire.transport is not None
-        try:
-            return Ack(), FarEnd(*await self._wire.transport.open(address))
-        except OSError as error:
-            raise SwarmRefuses(reason=f"{body.reducer} is not reached from here either") from error
+        self.rounds.slice_to_forward(body.round_number, name, body.reducer)
+
+    async def _forward(self, body: ForwardRequest, request: PeerRequest) -> PeerReply:
+        """Passes on a part of a sender that has no connection to its reducer."""
+        name = self._member(request).name
+        await self.rounds.forward(body.round_number, name, body.reducer, request.payload)
+        return Ack(), b""
 
     # --- states and means ----------------------------------------------------------------------
 
@@ -351,7 +351,3 @@ class LeaderService:
         if content is None:
             raise BadMessage(problem=f"the mean of step {body.step} is not kept any more")
         return Ack(), content
-
-
-def _no_relay(round_number: int, sender: str, reducer: str) -> str:
-    raise SwarmRefuses(reason="nothing is passed on here")

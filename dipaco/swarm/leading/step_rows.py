@@ -4,6 +4,7 @@ With delayed updates the rows of two steps are open at once: the step that the g
 the next, whose gradients belong to the parameters that this step is predicted to give.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,10 +72,12 @@ class StepRows:
 
     @property
     def mean_loss(self) -> float:
-        """Loss per target over the blocks whose loss is finite; 0 if there is none. No peer's word
-        alone makes a step's loss NaN.
+        """Loss per target over the blocks whose loss is finite; NaN if there is none. No peer's
+        word alone makes a step's loss NaN.
         """
         known = {block: loss for block, loss in self.losses.items() if np.isfinite(loss)}
+        if self.losses and not known:
+            return math.nan
         return sum(known.values()) / max(sum(self.targets[block] for block in known), 1.0)
 
     def drop(self, name: str) -> tuple[int, ...]:

@@ -43,6 +43,9 @@ class NumberedPlan(PeerMessage):
     slices: NumberedSlices
     codec: str
     within_seconds: float
+    commitments: tuple[bytes, ...] | None
+    seed: bytes
+    missing: tuple[tuple[str, str], ...]
 
 
 class NumberedStep(PeerMessage):
@@ -99,6 +102,9 @@ def difference(known: GroupState | None, new: GroupState) -> StateUpdate:
             slices=numbered(new.plan.slices),
             codec=new.plan.codec,
             within_seconds=new.plan.within_seconds,
+            commitments=new.plan.commitments,
+            seed=new.plan.seed,
+            missing=new.plan.missing,
         )
     kept = _kept(known_steps, new.closed)
     return StateUpdate(
@@ -177,6 +183,9 @@ def _plan(plan: NumberedPlan | None, table: list[_Entry]) -> RoundPlan | None:
         slices=_slices(plan.slices, table),
         codec=plan.codec,
         within_seconds=plan.within_seconds,
+        commitments=plan.commitments,
+        seed=plan.seed,
+        missing=plan.missing,
     )
 
 

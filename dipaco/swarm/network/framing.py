@@ -9,7 +9,7 @@ import time
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.envelope import Envelope
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.merkle import root_of
+from dipaco.swarm.network.messages import digest
 
 CHUNK_SECONDS = 60.0  # limit for each chunk of a payload, in both directions
 CHUNK_BYTES = 128 << 10  # payload between two checks of the limits
@@ -55,7 +55,7 @@ async def receive_payload(
         await meter.wait("down", len(chunk))
         content += chunk if keeps else b""
     meter.received(num_bytes, time.monotonic() - started)
-    if keeps and root_of(content) != envelope.payload_digest:
+    if keeps and digest(bytes(content)) != envelope.payload_digest:
         raise BadMessage(problem="its payload is not the one that was signed")
     return bytes(content)
 

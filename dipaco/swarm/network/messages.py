@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from dipaco.swarm.network.merkle import OpenedLeaf
-
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
+DIGEST_BYTES = 16
 UNKNOWN_PEER = "you are not known here (any more): join first"  # likewise
+POLL_SECONDS = 3.0  # a poll is answered within this time, whatever happens
 NOT_YET = "that round is not known here yet: ask again"  # likewise
 
 
@@ -117,10 +117,27 @@ class RoundPlan(PeerMessage):
     slices: tuple[Slice, ...]
     codec: str
     within_seconds: float
+    # For each sender the digests of its parts, one after the other. None: not all are known yet.
+    # Empty: the leader adds up everything, and none are needed.
+    commitments: tuple[bytes, ...] | None = None
+    seed: bytes = b""  # for sketches; given once the leader has all means
+    missing: tuple[tuple[str, str], ...] = ()  # (sender, reducer): send that part through me
 
     @property
     def targets(self) -> float:
         return sum(sender.targets for sender in self.senders)
+
+    def commitment(self, sender: str, part: Slice) -> bytes:
+        """The digest to which a sender has committed itself; empty if it needed none."""
+        if not self.commitments:
+            return b""
+        (whole,) = (
+            one
+            for each, one in zip(self.senders, self.commitments, strict=True)
+            if each.name == sender
+        )
+        first = DIGEST_BYTES * self.slices.index(part)
+        return whole[first : first + DIGEST_BYTES]
 
 
 ROUNDS_PER_TERM = 1 << 32
@@ -173,7 +190,6 @@ class GroupState(Positioned):
     pinned_step: int  # donors keep their state of this step for newcomers; -1 = none
     backbones: tuple[str, ...]  # addresses
     revoked: tuple[str, ...]
-    refresh_seconds: float
 
 
 class PollRequest(Positioned):
@@ -239,29 +255,41 @@ class WorkReply(PeerMessage):
 # --- averaging -------------------------------------------------------------------------------
 
 
+class CommitRequest(PeerMessage):
+    """The digests of my parts, one for each slice. I show none before all senders have done so. To
+    the leader. Reply: `Ack`.
+    """
+
+    round_number: int
+    digests: bytes
+
+
 class PushRequest(PeerMessage):
-    """My part of a slice comes along. Reply: `Ack`."""
+    """A part of a slice comes along. Reply: `Ack`."""
 
     round_number: int
     step: int
     start: int
     stop: int
+    sender: str  # whose part it is
 
 
-class RelayRequest(PeerMessage):
-    """I have no connection to that reducer: pass on my next request. To the leader. Reply: `Ack`;
-    then the stream leads to the reducer.
+class ForwardRequest(PeerMessage):
+    """My part of a slice comes along. I have no connection to its reducer: pass it on. To the
+    leader. Reply: `Ack`.
     """
 
     round_number: int
     reducer: str
 
 
-class UnreachedReport(PeerMessage):
-    """I have no connection to that reducer, nor through you. To the leader. Reply: `Ack`."""
+class SketchRequest(PeerMessage):
+    """The sketches of my parts, one for each slice: `training.sum_sketch`. To the leader. Reply:
+    `Ack`.
+    """
 
     round_number: int
-    reducer: str
+    sketches: bytes
 
 
 class MeanRequest(PeerMessage):
@@ -274,10 +302,9 @@ class MeanRequest(PeerMessage):
 
 
 class MeanReply(PeerMessage):
-    """The coded mean comes along, or the reason why it does not."""
+    """The coded mean comes along."""
 
     digest: bytes = b""
-    refused: dict[str, str] = {}  # sender -> reason: the round cannot end with its part
 
 
 class ArrivedRequest(PeerMessage):
@@ -292,27 +319,13 @@ class ArrivedReply(PeerMessage):
     senders: tuple[str, ...]
 
 
-class ProofRequest(PeerMessage):
-    """Show the parts of a slice that you have added up, at some values. Reply: `SumProof`."""
+class PartRequest(PeerMessage):
+    """Show a part that you have added up. Reply: `Ack`, with the part."""
 
     round_number: int
-    start: int  # first value of the slice
+    start: int
     stop: int
-    first: int  # first shown value within the slice
-    last: int  # the one after
-
-
-class SignedPart(PeerMessage):
-    """A sender's part of a slice: the sender's signed header, and some leaves of the payload."""
-
-    header: bytes
-    leaves: tuple[OpenedLeaf, ...]
-
-
-class SumProof(PeerMessage):
-    """The parts of all senders."""
-
-    parts: tuple[SignedPart, ...]
+    sender: str
 
 
 class PastMeanRequest(PeerMessage):
@@ -359,7 +372,7 @@ class ChunkRequest(PeerMessage):
 
 def digest(content: bytes | memoryview) -> bytes:
     """The digest by which messages refer to bytes."""
-    return hashlib.blake2b(content, digest_size=16).digest()
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
 def lineage_after(before: str, digests: tuple[bytes, ...], learning_rate: float) -> str:

@@ -5,9 +5,6 @@
     hello     a request whose reply tells the peer's name; every other request names its recipient
     header    msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
-The digest is the root of a Merkle tree. So the holder of a request can show others its signed
-header, and any part of the payload without the rest: `Wire.opened`.
-
 A stranger's payload is never read: it is refused by its header, which is small and must arrive
 soon. If many connections have not sent theirs yet, the oldest is closed. Members' payloads are read
 only if their method has one and admits the request (`Wire.register`), and only as much at a time as
@@ -35,17 +32,15 @@ from dipaco.swarm.network.credentials import (
 from dipaco.swarm.network.envelope import Body, Envelope, Header, decoded, read_header
 from dipaco.swarm.network.framing import receive_payload, send
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.merkle import root_of
+from dipaco.swarm.network.messages import digest
 from dipaco.swarm.network.open_requests import OpenRequests
-from dipaco.swarm.network.relay import RELAY, FarEnd, Relay, pass_on
 from dipaco.swarm.network.requests import (
     Admits,
     PeerReply,
     PeerRequest,
     RequestHandler,
-    SignedRequest,
 )
-from dipaco.swarm.network.side_by_side import cancelled, first_of, side_by_side
+from dipaco.swarm.network.side_by_side import first_of, side_by_side
 from dipaco.swarm.network.streams import Transport
 from dipaco.swarm.network.unproven import Unproven
 
@@ -54,13 +49,14 @@ REPLY_BYTES = 4 << 20  # limit of a reply's header
 HEADER_SECONDS = 30.0  # limit for the header of a request to arrive
 MAX_UNKNOWN = 256  # connections whose header has not arrived
 LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
-WITH_CONTENT = {"chunk", "past_mean", "slice_mean", "work"}  # methods whose replies have a payload
+# Methods whose replies have a payload.
+WITH_CONTENT = {"chunk", "part", "past_mean", "slice_mean", "work"}
 HELLO = "hello"  # the one method that needs no recipient
 # Errors that `Wire.ask` raises if a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
 
-_Reply = tuple[str, msgspec.Struct, bytes | memoryview | FarEnd]  # method, body, payload
+_Reply = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
 
 
 class Wire:
@@ -125,7 +121,6 @@ class Wire:
         within_seconds: float,
         from_backbone: bool = False,
         recipient: str = "",
-        through: Relay | None = None,
     ) -> tuple[Body, bytes]:
         """Sends a request, and waits for the reply. No other peer can take the request.
 
@@ -135,7 +130,6 @@ class Wire:
             time that it needs at `LEAST_SPEED`.
           from_backbone: refuse a reply from any other peer.
           recipient: the intended session; empty = the one that answers at the address.
-          through: the peer that passes the request on, if the address is not reached from here.
 
         Raises:
           OSError: there is no reply. A TimeoutError is one: the reply is late.
@@ -146,7 +140,7 @@ class Wire:
             try:
                 to = recipient or self._names.get(address) or await self._greeted(address)
                 late = (limit, within_seconds) if method in WITH_CONTENT else None
-                sent = method, body, payload, from_backbone, through, late
+                sent = method, body, payload, from_backbone, late
                 try:
                     _, envelope, content = await self._exchange(address, to, *sent)
                 except SwarmRefuses as error:
@@ -162,7 +156,7 @@ class Wire:
 
     async def _greeted(self, address: str) -> str:
         """The session that answers at an address."""
-        asked = HELLO, _Hello(), b"", False, None, None
+        asked = HELLO, _Hello(), b"", False, None
         certificate, envelope, _ = await self._exchange(address, "", *asked)
         seen = decoded(envelope.body, _Greeting).seen_from
         if seen and certificate.role == "backbone" and self.transport is not None:
@@ -177,18 +171,11 @@ class Wire:
         body: msgspec.Struct,
         payload: bytes | memoryview,
         from_backbone: bool,
-        through: Relay | None,
         late: tuple[asyncio.Timeout, float] | None,
     ) -> tuple[Certificate, Envelope, bytes]:
         assert self.transport is not None
-        reader, writer = await self.transport.open(through.address if through else address)
+        reader, writer = await self.transport.open(address)
         with contextlib.closing(writer):
-            if through is not None:
-                nonce = await self._send(writer, RELAY, through.request, b"", through.name)
-                try:
-                    await self._receive_reply(reader, nonce, through.address, from_backbone=True)
-                except SwarmRefuses as error:
-                    raise ConnectionRefusedError(error.values["reason"]) from error
             nonce = await self._send(writer, method, body, payload, recipient)
             certificate, envelope = await self._receive_reply(
                 reader, nonce, address, from_backbone=from_backbone
@@ -216,24 +203,6 @@ class Wire:
             raise SwarmRefuses(reason=printable(decoded(envelope.body, _Refusal).reason))
         return certificate, envelope
 
-    def signed(self, method: str, body: msgspec.Struct, payload: bytes, recipient: str) -> bytes:
-        """The header of a request, as it would be sent."""
-        return msgspec.msgpack.encode(self._header(method, body, payload, recipient, b""))
-
-    def opened(self, header: bytes, kind: type[Body]) -> tuple[SignedRequest, Body]:
-        """The header of a request that another peer got, opened, and its body.
-
-        Raises:
-          MessageRefused, BadMessage: it is not authentic, or no such request.
-        """
-        found = decoded(header, Header)
-        self.verifier.check_signature(found.seal, found.envelope)
-        envelope = decoded(found.envelope, Envelope)
-        signed = SignedRequest(
-            found.seal.sender, envelope.method, envelope.payload_bytes, envelope.payload_digest
-        )
-        return signed, decoded(envelope.body, kind)
-
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handles one request of a peer. When the peer hangs up, its handler is cancelled."""
         async with contextlib.AsyncExitStack() as held:
@@ -244,9 +213,8 @@ class Wire:
                     serial, num_bytes = certificate.serial, len(header.envelope)
                     held.enter_context(self._open_requests.one(serial, num_bytes))
                     body, handler = self._asked(header, envelope)
-                    signed = msgspec.msgpack.encode(header)
                     source = "" if self.transport is None else self.transport.seen_from(writer)
-                    request = PeerRequest(header.seal.sender, certificate, b"", signed, source)
+                    request = PeerRequest(header.seal.sender, certificate, b"", source)
                     if envelope.payload_bytes:
                         await self._admit(reader, envelope, body, request)
                         await held.enter_async_context(self._open_requests.payload(request.sender))
@@ -261,9 +229,8 @@ class Wire:
             async with side_by_side(handled, reader.read(1)) as (handling, hanging_up):
                 await first_of(handling, hanging_up)
                 if handling.done():
-                    await cancelled(hanging_up)  # it would take the first relayed byte
                     with contextlib.suppress(OSError):
-                        await self._answer(reader, writer, header, *handling.result())
+                        await self._reply(writer, header, *handling.result())
 
     def _asked(self, header: Header, envelope: Envelope) -> tuple[Any, RequestHandler]:
         """The body of a request, and its handler. Raises `BadMessage`."""
@@ -288,23 +255,6 @@ class Wire:
         except SwarmRefuses:
             await self._receive_payload(reader, envelope, keeps=False)
             raise
-
-    async def _answer(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        to: Header,
-        method: str,
-        body: msgspec.Struct,
-        payload: bytes | memoryview | FarEnd,
-    ) -> None:
-        if not isinstance(payload, FarEnd):
-            await self._reply(writer, to, method, body, payload)
-            return
-        with contextlib.closing(payload.writer):
-            await self._reply(writer, to, method, body, b"")
-            most = self.max_payload_bytes + REPLY_BYTES
-            await pass_on(reader, writer, payload, self.meter, most)
 
     async def _reply(
         self, writer: asyncio.StreamWriter, to: Header, method: str, body: Any, payload: Any
@@ -353,7 +303,7 @@ class Wire:
     ) -> Header:
         encoded = msgspec.msgpack.encode(body)
         envelope = msgspec.msgpack.encode(
-            Envelope(method, encoded, len(payload), root_of(payload), in_reply_to)
+            Envelope(method, encoded, len(payload), digest(payload), in_reply_to)
         )
         return Header(self._signer.seal(envelope, recipient), envelope)
 

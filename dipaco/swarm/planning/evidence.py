@@ -18,9 +18,6 @@ class Evidence(NamedTuple):
     problem: str  # part of a sentence
     claimed: tuple[float, ...] = ()  # the first values that differ, as the peer gave them
     found: tuple[float, ...] = ()  # the same values as they should be
-    signed: str = (
-        ""  # Header of the peer's signed message in hexadecimal, if another peer passed it on.
-    )
 
     @property
     def reason(self) -> str:

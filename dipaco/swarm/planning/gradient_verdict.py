@@ -17,6 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 FLOOR = 1e-4  # Precision below which no value is compared, in root mean squares of the gradient.
+# Spots below this share of the gradient's root mean square are measured by it. All spots are
+# compared, and what cancels in a small one leaves the roundings of what was added.
+SMALL = 0.01
 BOUNDS = 2.5  # Six standard deviations of two roundings, divided by the largest error of both.
 CLEARLY = 3.0  # A sum this many times the tolerated distance away is enough alone.
 
@@ -69,24 +72,27 @@ def judge(spots: Sequence[Compared], tolerance: Tolerance) -> Verdict:
         distances = [float(np.linalg.norm(one.given - one.expected)) for one in spots]
         return verdict._replace(spot=int(np.argmax(distances)))
     for number, one in enumerate(spots):
-        found = _judge(one, size, tolerance.spot_factor, tolerance.distance)
+        found = _judge(one, size, tolerance.spot_factor, tolerance.distance, SMALL)
         if found.problem:
             return found._replace(spot=number)
     return Verdict()
 
 
-def _judge(one: Compared, size: float, factor: float, distance: float) -> Verdict:
+def _judge(
+    one: Compared, size: float, factor: float, distance: float, least: float = 0.0
+) -> Verdict:
     given, expected = one.given.astype(np.float64), one.expected.astype(np.float64)
     rounding = one.rounding + FLOOR * size
     norm, apart = float(np.linalg.norm(expected)), float(np.linalg.norm(given - expected))
-    allowed = distance * norm + 3.0 * float(np.linalg.norm(rounding))
+    least *= size * len(expected) ** 0.5
+    allowed = distance * max(norm, least) + 3.0 * float(np.linalg.norm(rounding))
     is_clear = not apart <= CLEARLY * allowed
     if norm == 0.0:
         problem = "" if apart <= allowed else "has values where that of its rows has none"
         return Verdict(problem, is_clear)
     times = float(given @ expected) / norm**2
     noise = BOUNDS * float(np.linalg.norm(rounding * expected)) / norm**2
-    is_near = float(np.linalg.norm(given - times * expected)) <= allowed
+    is_near = norm >= least and float(np.linalg.norm(given - times * expected)) <= allowed
     if is_near and not abs(times - 1.0) <= factor + noise:
         return Verdict(f"is {times:.4g} times that of its rows", is_clear)
     if not apart <= allowed:

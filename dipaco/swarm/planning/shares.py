@@ -2,9 +2,9 @@
 
 DeDLOC (arXiv 2106.10207) section 3.2 states a linear program. Among N peers, peer i with bandwidth
 b_i and share s_i moves 1 + (N - 2) s_i vectors in each direction (its own vector out and the
-others' slices in, then the sums), and the round takes as long as its slowest peer. The optimum has
-a closed form, so nothing is solved: `shares`. Loads differ by direction if links are not symmetric,
-or if peers only add up or only receive. Then one bisection does it: `shares_of_links`.
+others' slices in, then the sums), and the round takes as long as its slowest peer. Loads differ by
+direction if links are not symmetric, or if peers only add up or only receive. One bisection does
+it: `shares_of_links`.
 """
 
 import dataclasses
@@ -13,40 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 BISECTIONS = 60  # halves an interval to the last bit of a double
-
-
-def shares(bandwidths: np.ndarray) -> np.ndarray:
-    """The optimum of the published linear program.
-
-    xi = max(1 / min b, (N - 2 + n) / sum b), s_i proportional to xi b_i - 1, over the n peers with
-    b_i > 0. In words: all reducers finish together, unless the slowest link needs longer for its
-    own vector alone.
-
-    Args:
-      bandwidths: float [N], N > 2, vectors (or bytes) per second; 0 = only sends (a client).
-
-    Returns:
-      float64 [N] that sums to one, 0 for clients.
-    """
-    b = np.asarray(bandwidths, np.float64)
-    can_reduce = b > 0
-    num_reducers = int(can_reduce.sum())
-    assert num_reducers, "there must be a reducer"
-    if num_reducers == 1:
-        return can_reduce.astype(np.float64)
-    if len(b) == 2:
-        return can_reduce / 2  # each moves one vector, for any share
-    xi = max(1.0 / b[can_reduce].min(), (len(b) - 2 + num_reducers) / b.sum())
-    # Rounding may leave the slowest slightly below zero.
-    score = np.maximum(np.where(can_reduce, xi * b - 1.0, 0.0), 0.0)
-    return score / score.sum() if score.any() else can_reduce / num_reducers
-
-
-def round_seconds(bandwidths: np.ndarray, share: np.ndarray) -> float:
-    """Duration of a round by the model of `shares`: the time of the slowest reducer."""
-    b = np.asarray(bandwidths, np.float64)
-    load = 1.0 + (len(b) - 2) * np.asarray(share)
-    return float(np.max(load[b > 0] / b[b > 0]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +34,8 @@ def shares_of_links(links: Sequence[Link]) -> np.ndarray:
     smaller one that both directions admit. At the shortest duration these shares sum to one.
 
     Returns:
-      float64 [N] that sums to one. It equals `shares` for symmetric links if all send and receive.
+      float64 [N] that sums to one. It is the published optimum for symmetric links if all send and
+      receive.
     """
     up, down = (np.array([getattr(link, name) for link in links], float) for name in ("up", "down"))
     sends, receives, can_reduce = (
@@ -106,6 +73,23 @@ def _largest(budget: np.ndarray, slope: np.ndarray) -> np.ndarray:
     positive = slope > 0
     ratio = np.where(positive, budget / np.where(positive, slope, 1.0), 1.0)
     return np.where(budget < -1e-12, 0.0, np.clip(ratio, 0.0, 1.0))
+
+
+def capped(share: np.ndarray, holders: Sequence[str], most: float) -> np.ndarray:
+    """Shares of which no holder but the first peer, the leader, has more than `most`. The rest goes
+    to the others in proportion, or to the leader.
+    """
+    found = np.array(share, np.float64)
+    for holder in dict.fromkeys(holders[1:]):
+        own = np.array([one == holder for one in holders])
+        own[0] = False
+        if (excess := found[own].sum() - most) > 0:
+            found[own] *= most / found[own].sum()
+            others = np.where(own, 0.0, found)
+            if not others.any():
+                others[0] = 1.0
+            found += excess * others / others.sum()
+    return found
 
 
 def cut(share: np.ndarray, num_values: int) -> list[slice]:

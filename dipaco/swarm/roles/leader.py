@@ -29,11 +29,10 @@ from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.leading.step_rows import StepRows
+from dipaco.swarm.leading.sum_checks import NOT_FINITE
 from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, digest, lineage_after
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.planning.accusations import NOT_FINITE
-from dipaco.swarm.planning.progress import RefreshSettings
 from dipaco.swarm.planning.volunteers_seen import IdleVolunteers, idle_limit_seconds
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
@@ -53,7 +52,6 @@ class Leader:
 
     Args:
       wire, holder: parts of this backbone.
-      refreshing: how often peers poll.
       say: called with a sentence about each event.
       on_refused: called with (peer, reason).
       on_banned: the same as for `SwarmGroup`.
@@ -64,7 +62,6 @@ class Leader:
         wire: Wire,
         holder: StateHolder,
         *,
-        refreshing: RefreshSettings | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
         on_banned: OnBanned = lambda certificate, session, reason, evidence: (),
@@ -73,15 +70,15 @@ class Leader:
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         settings, self._say = holder.compute.settings, say
         self.group = SwarmGroup(wire.name, settings, say, on_refused, on_banned)
-        self._rounds = Rounds(wire, holder, self.group)
-        self._checks = GradientChecks(holder.compute, self.group)
         self._past_means = PastMeans(holder.compute.num_values)
-        self._published = PublishedState(wire.name, self.group, refreshing or RefreshSettings())
-        self._service = LeaderService(
-            wire, holder, self.group, self._published, self._past_means, on_refused
+        self._published = PublishedState(wire.name)
+        self._rounds = Rounds(
+            wire, holder, self.group, lambda plan: self._published.publish(plan=plan)
         )
-        self._service.on_unreached = self._rounds.note_unreached
-        self._service.relayed_to = self._rounds.relayed_to
+        self._checks = GradientChecks(holder.compute, self.group, self._rounds.sums)
+        self._service = LeaderService(
+            wire, holder, self.group, self._rounds, self._published, self._past_means, on_refused
+        )
         self._service.accepts_departed = self._checks.accepts
         self._last_senders: Set[str] | None = None  # senders in the last leader's rounds
         self._has_gone_on = False
@@ -199,21 +196,23 @@ class Leader:
         while True:
             if not await self._all_rows_summed(should_stop):
                 return None
-            plan = self._rounds.plan()
+            plan = self._rounds.publish(self._rounds.plan())
             loss = self.group.rows.mean_loss  # a member that goes takes its loss along
-            here.reducer.begin(plan)
-            self._published.publish(plan=plan)
             rows, averaged_at = self.group.rows, time.monotonic()
-            self._checks.begin(plan, rows.parts, rows.batch)
-            contents, failed, excused = await self._rounds.hold(plan)
-            failed |= await self._checks.settle(plan, self._rounds.spots) if contents else {}
+            self._checks.begin(plan, rows)
+            contents, failed, not_finite = await self._rounds.hold(plan)
+            failed |= await self._checks.settle(self._rounds.plan_held, rows) if contents else {}
             if not failed and contents:
                 break
-            await self._check_not_diverged(plan, failed)
+            await self._refuse_not_finite(plan, not_finite)
+            senders = {one.name for one in plan.senders}
             for name, reason in failed.items():
-                self.group.remove_failed(name, reason, counts=name not in excused)
+                # Suspension is no penalty without rows: it adds up nothing for a while.
+                self.group.remove_failed(name, reason, counts=name in senders)
             self._published.publish(plan=None)
         self._averaging_seconds = time.monotonic() - averaged_at
+        if not math.isfinite(loss) and not math.isfinite(loss := await self._checks.loss_of(rows)):
+            raise Diverged(step=len(self._holder.losses) + 1, loss=loss)
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
         delay = int(self.group.rows.lineage != here.lineage)
@@ -229,17 +228,18 @@ class Leader:
         self._published.publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
         return StepOutcome(closed, blocks_by_peer, plan.targets, time.monotonic() - started)
 
-    async def _check_not_diverged(self, plan: RoundPlan, failed: Mapping[str, str]) -> None:
-        """Raises `Diverged` if most senders have a gradient that is not finite, and the leader
-        finds the same for one sender's rows.
+    async def _refuse_not_finite(self, plan: RoundPlan, names: Set[str]) -> None:
+        """Bans the senders of parts that are not finite.
+
+        Raises:
+          Diverged: the leader finds the same for one's rows, so that it is nobody's fault.
         """
-        concerned = [
-            one.blocks for one in plan.senders if failed.get(one.name, "").endswith(NOT_FINITE)
-        ]
-        if 2 * len(concerned) <= len(plan.senders):
-            return
-        if not await self._checks.is_finite(concerned[0], self.group.rows):
-            raise Diverged(step=len(self._holder.losses) + 1, loss=math.nan)
+        blocks_of = {one.name: one.blocks for one in plan.senders}
+        for name in sorted(names):
+            if not await self._checks.is_finite(blocks_of[name], self.group.rows):
+                raise Diverged(step=len(self._holder.losses) + 1, loss=math.nan)
+        for name in names - {self._wire.name}:
+            self.group.ban(name, NOT_FINITE)
 
     async def _begin_step(
         self,
@@ -333,6 +333,7 @@ class Leader:
             "bytes_up": meter.bytes_up,
             "bytes_down": meter.bytes_down,
             "adds_up": self._adds_up(),
+            "checks": {"due": self._checks.num_due, "done": self._checks.num_checked},
         } | self.group.status()
 
     def _adds_up(self) -> dict[str, float]:

@@ -1,24 +1,33 @@
-"""Sends a peer's parts of a round to their reducers, directly or, without a connection, through the
-leader.
+"""A sender's side of a round: it commits itself to its parts, sends them to their reducers, and
+shows their sketches. A part whose reducer it does not reach goes through the leader.
 """
 
+import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.leader_connection import LeaderConnection
-from dipaco.swarm.network.messages import Ack, RelayRequest, RoundPlan, Slice, UnreachedReport
-from dipaco.swarm.network.relay import Relay
+from dipaco.swarm.network.messages import (
+    Ack,
+    CommitRequest,
+    ForwardRequest,
+    RoundPlan,
+    SketchRequest,
+    Slice,
+)
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.reducer import Reducer
-from dipaco.swarm.training.slices import push_slice
+from dipaco.swarm.training.slices import coded_parts, commitment_to, push_part
+from dipaco.swarm.training.sum_sketch import sketches_of
 
 # Waits before an unreached reducer is tried again: the first, doubled each time, and the longest.
 FIRST_UNREACHED_SECONDS, UNREACHED_SECONDS = 15.0, 600.0
+ATTEMPTS = 3  # of a short request to the leader
 
 
 class PartSender:
@@ -33,6 +42,9 @@ class PartSender:
         self, wire: Wire, reducer: Reducer, leader: LeaderConnection, say: Callable[[str], None]
     ):
         self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
+        self._plan: RoundPlan | None = None
+        self._news = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
         self._unreached: dict[str, float] = {}  # address -> end of the wait
         self._times: dict[str, int] = {}  # address -> how often it was not reached
 
@@ -40,55 +52,115 @@ class PartSender:
         """True if parts for this address had to go through the leader lately."""
         return time.monotonic() < self._unreached.get(address, 0.0)
 
+    def begin(self, plan: RoundPlan, vector: np.ndarray, leader: str) -> None:
+        """Takes part in a round, beside what the caller does.
+
+        Args:
+          vector: float32 [values], the whole sum.
+          leader: its session.
+        """
+        self.end()
+        self._plan = plan
+        self._sending = asyncio.ensure_future(self._take_part(plan, vector, leader))
+
+    def update(self, plan: RoundPlan) -> None:
+        """Takes the news of a round's plan."""
+        if self._plan is not None and plan.number == self._plan.number:
+            self._plan = plan
+            self._news.set()
+
+    def end(self) -> None:
+        """The round is over, or held again."""
+        if self._sending is not None:
+            self._sending.cancel()
+        self._plan = self._sending = None
+
+    async def _take_part(self, plan: RoundPlan, vector: np.ndarray, leader: str) -> None:
+        contents = await asyncio.to_thread(coded_parts, plan, vector)
+        own, number = self._wire.name, plan.number
+        if plan.commitments is None:
+            digests = await asyncio.to_thread(commitment_to, contents)
+            await self._tell("commit", CommitRequest(round_number=number, digests=digests))
+            plan = await self._until(lambda new: new.commitments is not None)
+        await asyncio.gather(
+            *(
+                self._send(plan, part, content, leader)
+                for part, content in zip(plan.slices, contents, strict=True)
+            )
+        )
+        if not plan.commitments:
+            return
+        told: set[str] = set()
+        while not plan.seed:
+            missing = {to for by, to in plan.missing if by == own} - told - {leader}
+            for part, content in zip(plan.slices, contents, strict=True):
+                if part.reducer in missing:
+                    await self._forward(plan, part, content)
+            told |= missing
+            known = plan
+            plan = await self._until(lambda new, known=known: new is not known)
+        sketches = await asyncio.to_thread(sketches_of, plan, contents)
+        await self._tell("sketch", SketchRequest(round_number=number, sketches=sketches))
+
+    async def _until(self, holds: Callable[[RoundPlan], bool]) -> RoundPlan:
+        while self._plan is None or not holds(self._plan):
+            self._news.clear()
+            await self._news.wait()
+        return self._plan
+
+    async def _tell(self, method: str, body: msgspec.Struct) -> None:
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(*PEER_ERRORS):
+                await self._wire.ask(self._leader.address, method, body, Ack, within_seconds=5.0)
+                return
+            await asyncio.sleep(0.05)
+
+    async def _send(self, plan: RoundPlan, part: Slice, content: bytes, leader: str) -> None:
+        """Sends a part directly, or else through the leader. The leader passes nothing on to
+        itself: its own slices are always sent to it directly.
+        """
+        is_leader = part.reducer == leader
+        if not is_leader and self.is_unreached(part.address):
+            await self._forward(plan, part, content)
+            return
+        try:
+            await push_part(
+                self._wire,
+                self._reducer,
+                plan,
+                part,
+                content,
+                sender=self._wire.name,
+                within_seconds=2 * plan.within_seconds,
+                attempts=2,
+            )
+            self._times.pop(part.address, None)
+        except SwarmRefuses as error:
+            self._say(f"what was sent did not count: {error.values['reason']}")
+        except PEER_ERRORS:
+            if not is_leader:
+                self._note_unreached(part.address)
+                await self._forward(plan, part, content)
+
+    async def _forward(self, plan: RoundPlan, part: Slice, content: bytes) -> None:
+        body = ForwardRequest(round_number=plan.number, reducer=part.reducer)
+        try:
+            await self._wire.ask(
+                self._leader.address,
+                "forward",
+                body,
+                Ack,
+                payload=content,
+                within_seconds=2 * plan.within_seconds,
+            )
+        except SwarmRefuses as error:
+            self._say(f"what was sent did not count: {error.values['reason']}")
+        except PEER_ERRORS:
+            self._unreached.pop(part.address, None)  # its own link may be down
+
     def _note_unreached(self, address: str) -> None:
         """Delays the next try: a little at first, since a newcomer may not be up yet."""
         times = self._times.get(address, 0)
         seconds = min(FIRST_UNREACHED_SECONDS * 2**times, UNREACHED_SECONDS)
         self._times[address] = times + 1
         self._unreached[address] = time.monotonic() + seconds
-
-    async def send(self, plan: RoundPlan, part: Slice, vector: np.ndarray, leader: str) -> None:
-        """Sends the part of a slice. If that is impossible, the leader is told. The leader passes
-        nothing on to itself: its own slices are always sent to it directly.
-
-        Args:
-          vector: float32 [values], the whole sum.
-          leader: its session.
-        """
-        push = functools.partial(
-            push_slice,
-            self._wire,
-            self._reducer,
-            plan,
-            part,
-            vector,
-            within_seconds=2 * plan.within_seconds,
-            attempts=2,
-        )
-        is_leader = part.reducer == leader
-        try:
-            if is_leader or not self.is_unreached(part.address):
-                try:
-                    await push()
-                    self._times.pop(part.address, None)
-                    return
-                except SwarmRefuses:
-                    raise
-                except PEER_ERRORS:
-                    if is_leader:
-                        raise
-                    self._note_unreached(part.address)
-            request = RelayRequest(round_number=plan.number, reducer=part.reducer)
-            await push(through=Relay(self._leader.address, leader, request))
-        except SwarmRefuses as error:
-            self._say(f"what was sent did not count: {error.values['reason']}")
-        except PEER_ERRORS as error:  # the leader holds the round again, without that reducer
-            if not isinstance(
-                error, ConnectionRefusedError
-            ):  # refused by the leader, for a round that ended
-                self._unreached.pop(part.address, None)  # its own link may be down
-            report = UnreachedReport(round_number=plan.number, reducer=part.reducer)
-            with contextlib.suppress(*PEER_ERRORS):
-                await self._wire.ask(
-                    self._leader.address, "unreached", report, Ack, within_seconds=5.0
-                )

@@ -19,6 +19,7 @@ from dipaco.swarm.network.differences import StateUpdate, updated
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
+    POLL_SECONDS,
     UNKNOWN_PEER,
     Ack,
     ClosedStep,
@@ -29,7 +30,6 @@ from dipaco.swarm.network.messages import (
     ManifestRequest,
     PollRequest,
     RoundPlan,
-    Slice,
     StateManifest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
@@ -150,14 +150,13 @@ class Peer:
         """Keeps `group_state` up to date, whichever backbone leads. Ends when the run is over."""
         while not self.is_over:
             known = self.group_state
-            within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
             try:
                 update, _ = await self.wire.ask(
                     self.leader.address,
                     "poll",
                     self._poll_request(known),
                     StateUpdate,
-                    within_seconds=within,
+                    within_seconds=15.0 + POLL_SECONDS,
                     from_backbone=True,
                 )
                 state = updated(known, update)
@@ -253,6 +252,12 @@ class Peer:
 
     async def follow_forever(self) -> None:
         """Takes the group's steps. Ends when the run is over."""
+        try:
+            await self._follow()
+        finally:
+            self._sender.end()
+
+    async def _follow(self) -> None:
         while True:
             state = self.group_state
             if state is None:
@@ -282,16 +287,15 @@ class Peer:
         return None
 
     def _begin_round(self, leader: str, plan: RoundPlan) -> None:
+        self._sender.update(plan)
         key = leader, plan.number
         if key in self._begun_rounds:
             return
         self._begun_rounds.add(key)
-        slices = [part for part in plan.slices if part.stop > part.start]
-        self._means.begin(plan, slices)
+        self._means.begin(plan)
         vector = self.gradient_sum(plan)
         if vector is not None:
-            for part in slices:
-                self._spawn(self._push_slice(plan, part, vector))
+            self._sender.begin(plan, vector, leader)
 
     def _spawn(self, turn: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Starts a task and holds it until it ends: asyncio alone would let it be collected."""
@@ -299,10 +303,6 @@ class Peer:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-    async def _push_slice(self, plan: RoundPlan, part: Slice, vector: np.ndarray) -> None:
-        leader = "" if self.group_state is None else self.group_state.leader
-        await self._sender.send(plan, part, vector, leader)
 
     async def _advance(self, closed: ClosedStep) -> None:
         assert self.holder.compute is not None
@@ -312,6 +312,7 @@ class Peer:
         await self.holder.advance(decoded_mean(closed.codec, closed.slices, contents), closed)
         if self.group_state is not None:
             self.holder.pin(self.group_state.pinned_step)
+        self._sender.end()
         self.on_step(closed)
         self._notify()
 

@@ -3,7 +3,6 @@ the leader once the step is closed.
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -45,13 +44,13 @@ class RoundMeans:
         # Round -> start of a slice -> its coded mean.
         self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}
 
-    def begin(self, plan: RoundPlan, slices: Sequence[Slice]) -> None:
+    def begin(self, plan: RoundPlan) -> None:
         """Fetches the means of a round as they arrive."""
         for task in (task for means in self._fetching.values() for task in means.values()):
             task.cancel()  # its round is over, or held again
         self._fetching = {
             plan.number: {
-                part.start: asyncio.ensure_future(self._fetch(plan, part)) for part in slices
+                part.start: asyncio.ensure_future(self._fetch(plan, part)) for part in plan.slices
             }
         }
 
@@ -60,7 +59,7 @@ class RoundMeans:
         if self._sender.is_unreached(part.address):
             return b""  # the leader gives it
         try:
-            mean = await fetch_mean(
+            return await fetch_mean(
                 self._wire,
                 self._reducer,
                 plan,
@@ -69,7 +68,6 @@ class RoundMeans:
             )
         except PEER_ERRORS:
             return b""
-        return mean.content
 
     async def of_step(self, closed: ClosedStep) -> list[bytes] | None:
         """The coded mean of every slice, or None if one is gone."""
@@ -84,8 +82,6 @@ class RoundMeans:
 
     async def of_slice(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
         """A slice of the mean, from its reducer or else from the leader. None if it is gone."""
-        if part.stop == part.start:
-            return b""
         task = self._fetching.get(closed.round_number, {}).get(part.start)
         if task is not None:
             # The leader has this slice already, so a reducer that still has not is passed over.

@@ -231,7 +231,7 @@ class Volunteer(Peer):
             self._note_rows(reply)
             if reply is None or not reply.blocks:
                 ask_again = 1.0 if reply is None else reply.ask_again_seconds
-                await self.wait_for_change(min(state.refresh_seconds, max(ask_again, 0.01)))
+                await self.wait_for_change(max(ask_again, 0.01))
                 continue
             self._is_computing = True
             await self._compute_blocks(reply, rows)

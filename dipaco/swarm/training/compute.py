@@ -131,6 +131,10 @@ class Compute:
         after = self._update(state, self._unravel(jnp.asarray(mean)), jnp.float32(learning_rate))
         return jax.block_until_ready(after)
 
+    def is_finite(self, state: PathState) -> bool:
+        """True if no parameter is a NaN or an infinity."""
+        return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.parts))
+
     def predict(self, state: PathState, learning_rate: float) -> Any:
         """The predicted parameters after the next step."""
         return jax.block_until_ready(self._predict(state, jnp.float32(learning_rate)))

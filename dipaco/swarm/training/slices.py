@@ -22,10 +22,10 @@ from dipaco.swarm.network.messages import (
     PushRequest,
     RoundPlan,
     Slice,
+    digest,
 )
-from dipaco.swarm.network.relay import Relay
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.training.reducer import Reducer, SliceMean
+from dipaco.swarm.training.reducer import Reducer
 
 
 def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes]) -> np.ndarray:
@@ -37,6 +37,18 @@ def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes])
     decode = codec_of(codec).decode
     of_slices = zip(contents, slices, strict=True)
     return np.concatenate([decode(content, part.stop - part.start) for content, part in of_slices])
+
+
+def coded_parts(plan: RoundPlan, vector: np.ndarray) -> list[bytes]:
+    """A sender's sum as it is sent, slice by slice."""
+    encode = codec_of(plan.codec).encode
+    with np.errstate(invalid="ignore", over="ignore"):
+        return [encode(vector[part.start : part.stop]) for part in plan.slices]
+
+
+def commitment_to(contents: Sequence[bytes]) -> bytes:
+    """The digests of coded parts, one after the other."""
+    return b"".join(map(digest, contents))
 
 
 def rounding(codec: str, slices: Sequence[Slice], vector: np.ndarray) -> np.ndarray:
@@ -51,37 +63,36 @@ def rounding(codec: str, slices: Sequence[Slice], vector: np.ndarray) -> np.ndar
     return lost
 
 
-async def push_slice(
+async def push_part(
     wire: Wire,
     reducer: Reducer,
     plan: RoundPlan,
     part: Slice,
-    vector: np.ndarray,
+    content: bytes,
     *,
+    sender: str,
     within_seconds: float,
     attempts: int = 1,
-    through: Relay | None = None,
 ) -> None:
-    """Sends this peer's part of a slice to its reducer.
+    """Sends a sender's part of a slice to its reducer.
 
     Args:
       reducer: the reducer of this peer.
-      vector: float32 [values], the whole sum.
+      content: the coded part.
       within_seconds: limit for each attempt.
-      through: the peer that passes the part on, if its reducer is not reached from here.
 
     Raises:
       SwarmRefuses: the part does not count.
       PEER_ERRORS: the reducer does not answer, or another peer at its address does. If this peer is
         the reducer, `BadMessage`: the part does not count.
     """
-    values = vector[part.start : part.stop]
-    content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
     if part.reducer == wire.name:
         total = await reducer.slice_sum(plan.number, part.start, part.stop)
-        reducer.push(total, wire.name, content)
+        reducer.push(total, sender, content)
         return
-    body = PushRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+    body = PushRequest(
+        round_number=plan.number, step=plan.step, start=part.start, stop=part.stop, sender=sender
+    )
     for attempt in range(1, attempts + 1):
         try:
             await _ask_until_known(
@@ -92,7 +103,6 @@ async def push_slice(
                 Ack,
                 payload=content,
                 within_seconds=within_seconds,
-                through=through,
             )
             return
         except SwarmRefuses as error:
@@ -109,8 +119,8 @@ async def push_slice(
 
 async def fetch_mean(
     wire: Wire, reducer: Reducer, plan: RoundPlan, part: Slice, *, within_seconds: float
-) -> SliceMean:
-    """The coded mean of a slice from its reducer, or the senders that it has refused.
+) -> bytes:
+    """The coded mean of a slice from its reducer.
 
     Raises:
       PEER_ERRORS: the reducer does not give it.
@@ -118,10 +128,10 @@ async def fetch_mean(
     if part.reducer == wire.name:
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
     body = MeanRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
-    reply, content = await _ask_until_known(
+    _, content = await _ask_until_known(
         wire, part, "slice_mean", body, MeanReply, within_seconds=within_seconds
     )
-    return SliceMean(content, reply.refused)
+    return content
 
 
 async def _ask_until_known(

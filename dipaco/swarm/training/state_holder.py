@@ -1,11 +1,13 @@
 """A peer's state, its steps and its bytes for newcomers, and the peer's replies as a reducer."""
 
 import asyncio
+import math
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from dipaco.errors import Diverged
 from dipaco.inner.state import PathState
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.messages import (
@@ -18,7 +20,7 @@ from dipaco.swarm.network.messages import (
     DialBackRequest,
     MeanReply,
     MeanRequest,
-    ProofRequest,
+    PartRequest,
     PushRequest,
     StatePosition,
     digest,
@@ -27,7 +29,6 @@ from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import Compute
 from dipaco.swarm.training.reducer import Reducer, SliceSum
 from dipaco.swarm.training.state_bytes import StateBytes
-from dipaco.swarm.training.sum_proof import prove
 
 # time for a round's plan to arrive before the asking peer must ask again
 UNKNOWN_ROUND_SECONDS = 5.0
@@ -68,7 +69,7 @@ class StateHolder:
         self._packing = asyncio.Lock()
         wire.register("push", PushRequest, self._push, admits=self._admit_push)
         wire.register("slice_mean", MeanRequest, self._slice_mean)
-        wire.register("proof", ProofRequest, self._proof)
+        wire.register("part", PartRequest, self._part)
         wire.register("arrived", ArrivedRequest, self._arrived)
         wire.register("chunk", ChunkRequest, self._chunk)
         wire.register("dial_back", DialBackRequest, self._dial_back)
@@ -128,16 +129,21 @@ class StateHolder:
             return found
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
-        """Takes a step that the group has taken."""
+        """Takes a step that the group has taken.
+
+        Raises:
+          Diverged: a parameter would not be finite. The state stays as it was.
+        """
         assert self.compute is not None
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)
         before = None
         if self.compute.settings.delayed_updates:
             before = await self.predicted(closed.learning_rate)
-        self.state = await asyncio.to_thread(
-            self.compute.step, self.state, mean, closed.learning_rate
-        )
+        state = await asyncio.to_thread(self.compute.step, self.state, mean, closed.learning_rate)
+        if not await asyncio.to_thread(self.compute.is_finite, state):
+            raise Diverged(step=len(self.losses) + 1, loss=math.nan)
+        self.state = state
         self.before, self._predicted = before, None
         self.step, self.lineage = closed.step + 1, closed.after
         if self._pinned is not None and self.step > self._pinned[0].step + KEPT_STEPS:
@@ -169,7 +175,7 @@ class StateHolder:
 
     async def _slice_sum(
         self,
-        body: PushRequest | MeanRequest | ProofRequest,
+        body: PushRequest | MeanRequest | PartRequest,
         within_seconds: float = UNKNOWN_ROUND_SECONDS,
     ) -> SliceSum:
         """Raises `SwarmRefuses`: that round is over, or not known here yet; `BadMessage`."""
@@ -182,25 +188,25 @@ class StateHolder:
     async def _admit_push(self, body: PushRequest, request: PeerRequest) -> None:
         # The payload is not read meanwhile, and would have to be sent a second time.
         total = await self._slice_sum(body, UNSENT_ROUND_SECONDS)
-        if request.sender not in {one.name for one in total.plan.senders}:
+        is_own = request.sender == body.sender or request.certificate.role == "backbone"
+        if not is_own or body.sender not in {one.name for one in total.plan.senders}:
             raise BadMessage(problem=f"{request.sender} has nothing to add in that round")
 
     async def _push(self, body: PushRequest, request: PeerRequest) -> PeerReply:
         total = await self._slice_sum(body)
-        self.reducer.push(total, request.sender, request.payload, request.header)
+        self.reducer.push(total, body.sender, request.payload)
         return Ack(), b""
 
     async def _slice_mean(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
         total = await self._slice_sum(body)
         mean = await self.reducer.mean(total)
-        known = digest(mean.content) if mean.content else b""
-        return MeanReply(digest=known, refused=mean.refused), mean.content
+        return MeanReply(digest=digest(mean)), mean
 
-    async def _proof(self, body: ProofRequest, request: PeerRequest) -> PeerReply:
+    async def _part(self, body: PartRequest, request: PeerRequest) -> PeerReply:
         if request.certificate.role != "backbone":
             raise SwarmRefuses(reason="only a backbone may ask for it")
-        total = await self._slice_sum(body)
-        return await asyncio.to_thread(prove, self._wire, total, body), b""
+        await self._slice_sum(body)
+        return Ack(), self.reducer.part_of(body.round_number, body.sender)
 
     async def _arrived(self, body: ArrivedRequest, _: PeerRequest) -> PeerReply:
         return ArrivedReply(senders=self.reducer.arrived(body.round_number)), b""
