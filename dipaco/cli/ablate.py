@@ -8,7 +8,7 @@
 A sweep is a file with a function `sweep() -> dict[str, RunConfig]`. Text, tokens and base model are
 made once for all rows that agree on them. Interrupted at any point (Ctrl-C, kill -9, power loss),
 the same command continues. Finished runs are never run again, and a new row or seed runs alone.
-Writes table.md, table.json and plot.png whenever a run is finished.
+Writes table.md, .json, .csv and plot.png whenever a run is finished.
 """
 
 import argparse
@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)"
     )
+    parser.add_argument(
+        "--reference", default="", metavar="ROW", help="the row that others are compared with"
+    )
     add_set(parser)
 
 
@@ -74,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         if setting in NOT_FOR_SET:
             raise NotForSweeps(name=setting, instead=NOT_FOR_SET[setting])
     rows = load_sweep(options.sweep, options.overrides)
-    named(name, rows, [*options.only, *options.redo])  # raises `NoSuchRow`
+    of_reference = [options.reference.partition("/")[0]] if options.reference else []
+    named(name, rows, [*options.only, *options.redo, *of_reference])  # raises `NoSuchRow`
     if options.jobs < 1:
         raise BadSetting(name="--jobs", value=options.jobs, expected="1 or more")
     if options.run.url is not None:
@@ -91,6 +95,7 @@ def run(options: argparse.Namespace) -> int:
         only=options.only,
         redo=options.redo,
         max_running=options.jobs,
+        reference=options.reference,
     )
     _print(outcome.table, layout)
     if outcome.is_stopped:
@@ -112,5 +117,6 @@ def _print(table: "SweepTable", layout: "SweepLayout") -> None:
     if table.missing:
         print(f"Not finished: {'; '.join(table.missing)}.")
     if table.rows:
-        print(f"\nWritten: {layout.table('md')}, {layout.table('json')}, {layout.plot}")
+        files = *(layout.table(suffix) for suffix in ("md", "json", "csv")), layout.plot
+        print(f"\nWritten: {', '.join(map(str, files))}")
     sys.stdout.flush()

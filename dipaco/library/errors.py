@@ -7,6 +7,10 @@ class RunUnfinished(DipacoError):
     """The run in {folder} has no report so far: {unfinished} to do. Go on with it: `dipaco train`, or `dipaco.run` with the same config. `.release` is what it has already."""
 
 
+class SweepUnfinished(DipacoError):
+    """The sweep in {folder} has no table so far, since no run of it is finished. Go on with it: `dipaco ablate`."""
+
+
 class RunClosed(DipacoError):
     """The run in {folder} was closed. Open it again: `dipaco.open("{folder}")`."""
 

@@ -18,13 +18,15 @@ from dipaco.library.errors import (
     RunOfOtherThread,
     RunUnfinished,
 )
-from dipaco.library.report import Picture, RunReport
+from dipaco.library.report import OpenedSweep, Picture, RunReport
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.plural import counted
 from dipaco.runs.opening import open_run
 from dipaco.runs.reading.releases import check_arm, check_path, find_release
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
+from dipaco.store.address import Address
+from dipaco.store.layout import SweepLayout
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
 
@@ -36,21 +38,28 @@ if TYPE_CHECKING:
 MOST_LISTED = 16  # limit of the modules in an error
 
 
-def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) -> "OpenedRun":
-    """Opens a run for reading, finished or not.
+def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) -> Any:
+    """Opens a run for reading, finished or not, or the table of a sweep.
 
     Args:
       folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
       arm: modular, dense, dense_equal_tokens, data_parallel or base.
       phase: the release of this phase. None = the newest release at each access.
 
+    Returns:
+      An `OpenedRun`. Of a sweep's folder an `OpenedSweep`, which has no arm and no phase.
+
     Raises:
       BadSetting: `phase` is no whole number.
-      NoSuchRun, FolderHoldsSweep, RunOfOtherVersion: the folder has no run that can be read.
+      SweepUnfinished, BadReport: the sweep has no table that can be read.
+      NoSuchRun, RunOfOtherVersion: the folder has no run that can be read.
       NoSuchArm: the run has no such arm.
     """
     if phase is not None:
         phase = whole_number("phase", phase, 0)
+    sweep = SweepLayout(Address.of(folder).folder)
+    if sweep.sweep.exists():
+        return OpenedSweep(sweep)
     run = open_run(folder)
     try:
         check_arm(run, arm)

@@ -1,48 +1,44 @@
-"""The report of a run: its table as records, text or a data frame, and its picture."""
+"""The table of a run or of a sweep as records, text or a data frame; pictures."""
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dipaco.evaluation.tables import Report, render_markdown, render_text
+from dipaco.evaluation.errors import BadReport
+from dipaco.evaluation.tables import (
+    Report,
+    columns_as_text,
+    num_bytes,
+    quantity,
+    render_markdown,
+    render_text,
+)
 from dipaco.files import translate_os_errors
-from dipaco.library.errors import PandasMissing, PictureUnwritable
+from dipaco.library.errors import PandasMissing, PictureUnwritable, SweepUnfinished
+from dipaco.store.layout import SweepLayout
 
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
-class RunReport(Mapping[str, dict[str, Any]]):
-    """The results of a finished run: a record for each trained model, by its name in the table.
-    `repr` and a notebook show the table.
+class Records(Mapping[str, dict[str, Any]]):
+    """The rows of a table: a record for each trained model, by its name in the table. `repr` and a
+    notebook show the table.
 
     Attributes:
-      content: all of `report.json`.
+      rows: the records, in the order of the table.
+      notes: sentences on how to read it.
     """
 
-    def __init__(self, content: Report):
-        self.content = content
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """A record for each trained model, in the order of the table, with `ReportRow`'s fields."""
-        return [dataclasses.asdict(row) for row in self.content.rows]
+    def __init__(self, rows: list[dict[str, Any]], notes: list[str]):
+        self.rows, self.notes = rows, notes
 
     @property
     def names(self) -> list[str]:
         """The names of the rows."""
-        return [row.name for row in self.content.rows]
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences on how to read the table."""
-        return self.content.notes
-
-    @property
-    def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Test perplexity of each model: (steps, perplexity), steps ascending."""
-        return self.content.curves
+        return [row["name"] for row in self.rows]
 
     def data_frame(self) -> Any:
         """The rows as a pandas DataFrame, by name. A nested value has a column: `link_seconds.20`.
@@ -60,7 +56,7 @@ class RunReport(Mapping[str, dict[str, Any]]):
         return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self.content.rows)
+        return len(self.rows)
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         """The record of a model, by its name in the table. Raises `KeyError`."""
@@ -69,12 +65,69 @@ class RunReport(Mapping[str, dict[str, Any]]):
             raise KeyError(f"no row `{name}`; there are {', '.join(rows)}")
         return rows[name]
 
+
+class RunReport(Records):
+    """The results of a finished run, with `ReportRow`'s fields.
+
+    Attributes:
+      content: all of `report.json`.
+    """
+
+    def __init__(self, content: Report):
+        super().__init__([dataclasses.asdict(row) for row in content.rows], content.notes)
+        self.content = content
+
+    @property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Test perplexity of each model: (steps, perplexity), steps ascending."""
+        return self.content.curves
+
     def __repr__(self) -> str:
         return render_text(self.content.table)
 
     def _repr_markdown_(self) -> str:
         notes = "\n".join(f"- {note}" for note in self.notes)
         return f"{render_markdown(self.content.table)}\n\n{notes}"
+
+
+class OpenedSweep(Records):
+    """The table of a sweep as it is now, with `SweepRow`'s fields.
+
+    Attributes:
+      folder: the sweep's folder.
+      content: all of `table.json`.
+    """
+
+    def __init__(self, layout: SweepLayout):
+        try:
+            self.content = json.loads(layout.table("json").read_bytes())
+            self._markdown = layout.table("md").read_text(encoding="utf-8")
+            super().__init__(self.content["rows"], self.content["notes"])
+        except FileNotFoundError:
+            raise SweepUnfinished(folder=layout.root) from None
+        except (ValueError, KeyError) as error:
+            raise BadReport(problem=error) from error
+        self.folder = str(layout.root)
+
+    def __repr__(self) -> str:
+        lines = [
+            (
+                row["name"],
+                str(len(row["seeds"])),
+                f"{row['perplexity']:.2f}",
+                "" if row["spread"] is None else f"{row['spread']:.2f}",
+                f"{row['bits_per_byte']:.3f}",
+                quantity(row["tokens"]),
+                num_bytes(row["bytes_per_machine"]),
+            )
+            for row in self.rows
+        ]
+        to = f"± to {self.content['reference']}"
+        heads = ("row", "seeds", "perplexity", to, "bits per byte", "tokens", "bytes per machine")
+        return columns_as_text(heads, lines)
+
+    def _repr_markdown_(self) -> str:
+        return self._markdown
 
 
 class Picture:

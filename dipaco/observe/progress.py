@@ -23,7 +23,7 @@ class Progress:
       title: name of the stage, such as "base model".
       total_steps: steps of the whole stage.
       done_steps: steps done before an interruption. They do not count as speed.
-      unit: plural of the thing that is counted.
+      unit: plural of the thing that is counted. Empty = only the share that is done is shown.
       times_first: if True, the first steps count for the time left. False where they include
         compilation.
       stream: receives the lines, or the bar if it is a terminal. None = standard error.
@@ -52,20 +52,19 @@ class Progress:
         self._clock = clock
         self._mark_seconds = self._printed_seconds = clock()
         self._printed_step = -1
-        is_terminal = self._stream.isatty()
-        self._bar = _Bar(title, total_steps, done_steps, self._stream) if is_terminal else None
+        self._bar = None
+        if self._stream.isatty():
+            self._bar = _Bar(title, total_steps, done_steps, self._stream, counts=bool(unit))
 
     def begin(self, title: str, *, done_steps: int | None = None) -> None:
         """Begins the steps of `title`. The time since the last step does not count as speed. Nor do
         steps that others did meanwhile, if `done_steps` gives the new count.
         """
-        self._title = title
+        self.rename(title)
         if done_steps is not None:
             self._first_step += done_steps - self._done_steps
             self._done_steps = done_steps
         self._mark_seconds = self._clock()
-        if self._bar:
-            self._bar.rename(title)
 
     def advance(
         self, steps: int = 1, *, tokens: int = 0, bytes_sent: int = 0, loss: float | None = None
@@ -88,14 +87,11 @@ class Progress:
         elif self._clock() - self._printed_seconds >= LINE_SECONDS:
             self._print()
 
-    def expect(self, total_steps: int) -> None:
-        """Changes the number of steps of the stage to `total_steps`, at least the steps done."""
-        if (total_steps := max(total_steps, self._done_steps)) == self._total_steps:
-            return
-        self._total_steps = total_steps
-        self._printed_step, self._first_step = -1, 0  # the last line is outdated
-        if self._bar:
-            self._bar.show(self._done_steps, self._total_steps, self._facts())
+    def rename(self, title: str) -> None:
+        """Changes the title."""
+        if self._bar and title != self._title:
+            self._bar.rename(title)
+        self._title = title
 
     def say(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -119,7 +115,9 @@ class Progress:
 
     def _print(self) -> None:
         share = self._done_steps / max(self._total_steps, 1)
-        steps = f"{self._done_steps} of {self._total_steps} {self._unit} ({share:.0%})"
+        steps = f"{share:.0%}"
+        if self._unit:
+            steps = f"{self._done_steps} of {self._total_steps} {self._unit} ({steps})"
         print(f"{self._title}: {', '.join([steps, *self._facts()])}", file=self._stream, flush=True)
         self._printed_seconds, self._printed_step = self._clock(), self._done_steps
 
@@ -142,16 +140,20 @@ class Progress:
 class _Bar:
     """The terminal's bar."""
 
-    def __init__(self, title: str, total_steps: int, done_steps: int, stream: TextIO):
+    def __init__(
+        self, title: str, total_steps: int, done_steps: int, stream: TextIO, *, counts: bool
+    ):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as RichProgress
         from rich.table import Column
 
         self._rich = RichProgress(
             TextColumn("{task.description}", style="bold"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            (MofNCompleteColumn if counts else TaskProgressColumn)(
+                table_column=Column(no_wrap=True)
+            ),
             TextColumn("{task.fields[facts]}", style="dim"),
             console=Console(file=stream),
             expand=True,

@@ -1,11 +1,12 @@
 """Progress of a whole sweep, and the time it still takes.
 
-Counted in floating point operations of training: a model of four times the size counts four times.
-Read from the ledgers at first, then from the event files of the runs. Of a run that
-has failed, or that no row waits for any more, what it has trained counts, and the rest does not.
+The title counts the runs that are over, and the bar floating point operations of training: a model
+of four times the size counts four times. They are read from the ledgers at first, then from the
+event files of the runs. Of a run that has failed, or that no row waits for any more, what it has
+trained counts, and the rest does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +21,7 @@ from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.shared_base import base_digest
 
-UNITS = {"PFLOP": 1e15, "TFLOP": 1e12, "GFLOP": 1e9, "MFLOP": 1e6}
+ALL = 1000  # the whole sweep on the bar
 
 
 class SweepProgress:
@@ -42,13 +43,10 @@ class SweepProgress:
             self._add(folder, config, config.plan.arms, of_base=False)
         for shared, config in bases.items():
             self._add(shared, config, [config.plan.base], of_base=True)
-        # The largest unit in which the total is at least 1000: whole numbers are precise enough.
-        total = self._total
-        unit = next((unit for unit, size in UNITS.items() if total >= 1000 * size), "MFLOP")
-        self._unit = UNITS[unit]
-        self._shown = round(self._done / self._unit)  # units of the bar
-        self._bar = Progress(name, round(total / self._unit), done_steps=self._shown, unit=unit)
-        self._bar.begin(name)
+        self._name, self._runs = name, [run.folder for run in runs]
+        self._shown = self._share
+        self._bar = Progress(name, ALL, done_steps=self._shown, unit="")
+        self._bar.begin(self._title([folder for folder, left in self._left.items() if left]))
 
     def __enter__(self) -> Self:
         return self
@@ -70,13 +68,12 @@ class SweepProgress:
                     flops = trained * self._flops_per_token[folder]
                     self._done += flops
                     self._left[folder] = max(self._left[folder] - flops, 0)
-        if tokens:
-            before, self._shown = self._shown, round(self._done / self._unit)
+        for folder in self._followers.keys() - set(still_to_do):
+            del self._followers[folder], self._left[folder]
+        self._bar.rename(self._title(still_to_do))
+        if tokens or self._share > self._shown:
+            before, self._shown = self._shown, self._share
             self._bar.advance(self._shown - before, tokens=tokens)
-        if over := self._followers.keys() - set(still_to_do):
-            for folder in over:
-                del self._followers[folder], self._left[folder]
-            self._bar.expect(round(self._total / self._unit))
 
     def show(self, event: Event) -> None:
         self.say(event.line)
@@ -85,9 +82,14 @@ class SweepProgress:
         self._bar.say(text)
 
     @property
-    def _total(self) -> int:
-        """Flops of the whole sweep."""
-        return self._done + sum(self._left.values())
+    def _share(self) -> int:
+        """The part of the whole sweep that is done, of `ALL`."""
+        total = self._done + sum(self._left.values())
+        return ALL * self._done // total if total else 0
+
+    def _title(self, still_to_do: Collection[Path]) -> str:
+        left = sum(folder in still_to_do for folder in self._runs)
+        return f"{self._name}, {len(self._runs) - left} of {len(self._runs)} runs"
 
     def _add(self, folder: Path, config: RunConfig, arms: Sequence[Arm], *, of_base: bool) -> None:
         self._flops_per_token[folder] = each = flops_per_token(config.model, config.data.length)

@@ -38,7 +38,7 @@ from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.plot import draw_sweep
 from dipaco.sweeps.progress import SweepProgress
 from dipaco.sweeps.table import SweepTable, make_table
-from dipaco.sweeps.text import render_sweep_markdown
+from dipaco.sweeps.text import render_sweep_csv, render_sweep_markdown
 from dipaco.sweeps.trials import Trial, named, trials_of
 
 
@@ -59,6 +59,7 @@ def run_sweep(
     only: Sequence[str] = (),
     redo: Sequence[str] = (),
     max_running: int = 1,
+    reference: str = "",
 ) -> SweepOutcome:
     """Runs the rows of a sweep under every seed, and writes its table, text and picture.
 
@@ -69,6 +70,7 @@ def run_sweep(
       only: names of the rows to run (`named`), none = all. The table has all finished rows.
       redo: names of changed rows that are run again. Their former runs are moved to `replaced`.
       max_running: runs at once.
+      reference: name in the table of the row that others are compared with. Empty = the first row.
 
     Raises:
       SweepMismatch, SweepBusy, RowsChanged, RowRefused, NoSuchRow, RunBusy.
@@ -85,7 +87,7 @@ def run_sweep(
         left = [run for run in ongoing if run.folder not in own.values()]
         plan = plan_runs(trials, own, [*finished, *begun], again, left)
         others = beside(layout, name, rows, trials, finished)
-        return _Sweep(name, layout, list(rows), plan, others).run(max_running)
+        return _Sweep(name, layout, list(rows), plan, others, reference).run(max_running)
 
 
 def _runs_there(layout: SweepLayout, name: str) -> tuple[list[SweepRun], list[SweepRun]]:
@@ -105,8 +107,9 @@ class _Sweep:
         rows: Sequence[str],
         plan: SweepPlan,
         others: dict[Trial, Sources],
+        reference: str,
     ):
-        self._name, self._layout, self._plan = name, layout, plan
+        self._name, self._layout, self._plan, self._reference = name, layout, plan, reference
         self._first_row = rows[0]
         self._trials = list(plan.sources)
         self._sources = {**plan.sources, **others}
@@ -196,11 +199,13 @@ class _Sweep:
             {trial: self._results_of(trial) for trial in finished},
             {trial: self._drawn_of(trial) for trial in finished},
             {trial: self._origins_of(trial) for trial in finished},
+            self._reference,
         )
         if table.rows:
             if problem := why_not_drawn(lambda file: draw_sweep(table, file), self._layout.plot):
                 table.notes.append(problem)
             write_atomically(self._layout.table("json"), table.to_json())
+            write_atomically(self._layout.table("csv"), render_sweep_csv(table).encode())
             write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
         return table
 

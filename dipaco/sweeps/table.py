@@ -126,6 +126,7 @@ def make_table(
     results: Mapping[Trial, Sequence[ReportRow]],
     drawn: Mapping[Trial, Mapping[str, Drawn]] | None = None,
     origins: Mapping[Trial, Mapping[str, Origin]] | None = None,
+    reference: str = "",
 ) -> SweepTable:
     """The table of a sweep.
 
@@ -137,8 +138,12 @@ def make_table(
         texts. Absent trials have none.
       origins: trial -> arm -> origin of the run that trained it. If absent, settings alone tell
         the text of a perplexity.
+      reference: the row that the others are compared with, which becomes the first. Empty, or not
+        finished: the first row.
     """
     rows = named_rows(trials, results, drawn or {}, origins or {})
+    if reference in rows:
+        rows = {reference: rows[reference], **rows}
     reference = next(iter(rows), "")
     main = [row for row in rows.values() if row.is_main]
     to_diloco, diloco_of = {}, {}

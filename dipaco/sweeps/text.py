@@ -1,5 +1,9 @@
 """A sweep's table as text, for a terminal and as Markdown: columns, orderings, levels."""
 
+import csv
+import dataclasses
+import io
+import itertools
 import textwrap
 from collections.abc import Mapping
 
@@ -39,10 +43,13 @@ MOST_OF_FEW_SEEDS = 10  # differences without an interval that are listed
 
 
 def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
-    """The table for a terminal of `width` columns. Columns that most rows have in common, that are
-    empty, or that have no room are left out. ? marks a difference that is not resolved.
+    """The table for a terminal of `width` columns, without the same modules routed otherwise.
+    Columns that most rows have in common, that are empty, or that have no room are left out. ?
+    marks a difference that is not resolved.
     """
     headings, lines = _columns(table)
+    lines = [line for row, line in zip(table.rows, lines, strict=True) if not row.variant]
+    more = len(table.rows) - len(lines)
     cells = {
         heading: [line[number].replace(UNRESOLVED, " ?") for line in lines]
         for number, heading in enumerate(headings)
@@ -62,7 +69,28 @@ def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
         textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
         for line in ordering_lines(table)
     ]
-    return "\n".join([columns_within(cells, width, first_to_go, "table.md"), "", *orderings])
+    text = columns_within(cells, width, first_to_go, "table.md")
+    if more:
+        said = f"In table.md, not here: {more} rows of the same modules routed otherwise."
+        text += f"\n{textwrap.fill(said, width)}"
+    return "\n".join([text, "", *orderings])
+
+
+def render_sweep_csv(table: SweepTable) -> str:
+    """The rows with all of their numbers, for a spreadsheet. A rate of a link is a column."""
+    records = [
+        {name: value for name, value in dataclasses.asdict(row).items() if name != "levels"}
+        for row in table.rows
+    ]
+    for record in records:
+        record |= {f"seconds_at_{link}": n for link, n in record.pop("link_seconds").items()}
+        lists = {name: value for name, value in record.items() if isinstance(value, list | tuple)}
+        record |= {name: " ".join(map(str, value)) for name, value in lists.items()}
+    written = io.StringIO()
+    writer = csv.DictWriter(written, list(dict.fromkeys(itertools.chain(*records))))
+    writer.writeheader()
+    writer.writerows(records)
+    return written.getvalue()
 
 
 def render_sweep_markdown(table: SweepTable) -> str:

@@ -76,39 +76,14 @@ def test_steps_that_others_did_meanwhile_count_but_not_as_speed():
     assert stream.getvalue() == "late: 85 of 100 steps (85%), 15 s left\n"
 
 
-def test_a_stage_may_become_shorter():
+def test_a_stage_without_a_unit_shows_only_its_share_and_may_be_renamed():
     clock, stream = Clock(), io.StringIO()
-    with Progress("sweep", 100, stream=stream, clock=clock) as progress:
-        progress.advance(10)
+    with Progress("sweep, 0 of 2 runs", 1000, unit="", stream=stream, clock=clock) as progress:
+        progress.advance(100)
         clock.seconds = 20
-        progress.advance(20)
-        progress.expect(50)
-        clock.seconds = 30
-        progress.advance(10)
-        progress.expect(40)
-        progress.expect(30)  # and not fewer than are done
-    assert stream.getvalue().splitlines() == [
-        "sweep: 30 of 100 steps (30%), 1 min 10 s left",
-        "sweep: 40 of 50 steps (80%), 10 s left",
-        "sweep: 40 of 40 steps (100%)",
-    ]
-
-
-def test_what_is_expected_already_is_not_printed_again():
-    clock, stream = Clock(), io.StringIO()
-    with Progress("sweep", 10, stream=stream, clock=clock) as progress:
-        clock.seconds = 20
-        progress.advance(10)
-        progress.expect(10)
-    assert stream.getvalue() == "sweep: 10 of 10 steps (100%)\n"
-
-
-def test_the_bar_of_a_stage_that_becomes_shorter_reaches_its_end():
-    stream = Terminal()
-    with Progress("sweep", 100, stream=stream, clock=Clock()) as progress:
-        progress.advance(40)
-        progress.expect(40)
-    assert "40/40" in stream.getvalue().rpartition("sweep")[2]
+        progress.rename("sweep, 1 of 2 runs")
+        progress.advance(400)
+    assert stream.getvalue() == "sweep, 1 of 2 runs: 50%, 25 s left\n"
 
 
 def test_on_a_terminal_there_is_a_bar_and_lines_stand_above_it():

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import dipaco
 from dipaco.config import DENSE, MODULAR
 from dipaco.evaluation.tables import ReportRow
+from dipaco.library.errors import SweepUnfinished
 from dipaco.overrides import override
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
@@ -60,8 +62,10 @@ class Little:
     def __init__(self, root: Path):
         self.layout = SweepLayout(root)
 
-    def command(self, *redo: str, rows=ROWS, only=(), seeds=(0,)):
-        return run_sweep("little", rows, self.layout, list(seeds), redo=redo, only=only)
+    def command(self, *redo: str, rows=ROWS, only=(), seeds=(0,), reference=""):
+        return run_sweep(
+            "little", rows, self.layout, list(seeds), redo=redo, only=only, reference=reference
+        )
 
     def run(self, row: str, seed: int = 0) -> Path:
         return self.layout.row(row, seed)
@@ -105,6 +109,27 @@ def test_a_redo_that_was_killed_goes_on_where_it_was(little, capsys):
     little.command("flat", "other", "third")
     assert capsys.readouterr().out.count("has not changed: there is nothing to redo.") == 3
     assert little.trained == begun
+
+
+def test_a_sweep_is_read_from_python_and_compared_with_the_row_that_is_named(little):
+    little.command()
+    with pytest.raises(SweepUnfinished, match="no run of it is finished"):
+        dipaco.open(little.layout.root)
+    for row in ROWS:
+        finish(little.run(row))
+    little.command()
+    assert dipaco.open(little.layout.root).content["reference"] == "flat/dense"
+    little.command(reference="other")
+    table = dipaco.open(str(little.layout.root))
+    assert table.content["reference"] == table.names[0] == "other"
+    assert set(table.names) >= set(ROWS)
+    head, *lines = little.layout.table("csv").read_text().splitlines()
+    assert head.startswith("name,variant,seed,perplexity,bits_per_byte,")
+    assert [line.partition(",")[0] for line in lines] == table.names
+    assert "other" in repr(table).splitlines()[3]
+    assert table._repr_markdown_().startswith("# little")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    assert isinstance(table.data_frame(), pandas.DataFrame)
 
 
 def test_a_picture_that_fails_takes_no_table_away(little, monkeypatch):
