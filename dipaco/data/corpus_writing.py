@@ -186,6 +186,10 @@ def _finish(
     splits[short] = SPLITS.index("short")
     counts = count_splits(config, read, splits)
     check(counts)
+    documents_D, tokens_D, bytes_D = (
+        np.bincount(domains, values, minlength=len(facts.domain_names)).astype(np.int64).tolist()
+        for values in (None, lengths, num_bytes)
+    )
     values_of = (lengths, domains, splits, begins, ends)
     arrays = dict(zip(ARRAYS, values_of, strict=True))
     for name, values in arrays.items():
@@ -212,12 +216,14 @@ def _finish(
         domains=tuple(
             DomainFacts(
                 name=name,
-                documents=int((domains == number).sum()),
-                tokens=int(lengths[domains == number].sum(dtype=np.int64)),
-                num_bytes=int(num_bytes[domains == number].sum(dtype=np.int64)),
+                documents=documents,
+                tokens=tokens,
+                num_bytes=num_bytes_of,
                 licence=facts.licences.get(name, "not stated"),
             )
-            for number, name in enumerate(facts.domain_names)
+            for name, documents, tokens, num_bytes_of in zip(
+                facts.domain_names, documents_D, tokens_D, bytes_D, strict=True
+            )
         ),
         left_out=facts.left_out,
         notes=(

@@ -39,12 +39,6 @@ class NoGoodRow(DipacoError):
     is_lasting = True
 
 
-class TooManyDomains(DipacoError):
-    """The text has more than {most} domains. A domain is a kind of text, for which results are counted: choose another column with `?domain=NAME`."""
-
-    is_lasting = True
-
-
 class BadTokenizer(DipacoError):
     """The tokenizer {file} cannot be used: {problem}. {advice}"""
 

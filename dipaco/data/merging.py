@@ -14,8 +14,11 @@ import numpy as np
 from dipaco.data.config import DataConfig
 from dipaco.data.encode import TextPlaces, chunk_starts
 from dipaco.data.errors import EmptyCorpus, NoGoodRow
-from dipaco.data.reading import COLUMNS, NO_BOUND, SliceTable, SourceFacts, check_domains
+from dipaco.data.reading import COLUMNS, NO_BOUND, SliceTable, SourceFacts
 from dipaco.data.splits import SPLITS, first_of_each, fractions, splits_of_groups
+
+MOST_DOMAINS = 1 << 16  # Their numbers are two bytes, and each has results of its own.
+OTHERS = "(others)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,10 +57,9 @@ def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
 
     Raises:
       EmptyCorpus: there is no text at all.
-      NoGoodRow, TooManyDomains.
+      NoGoodRow.
     """
     names = dict.fromkeys(name for table in tables for name in table.facts.domain_names)
-    check_domains(len(names))
     numbers = {name: number for number, name in enumerate(names)}
     read = {name: np.concatenate([table.columns[name] for table in tables]) for name in COLUMNS}
     read["domains"] = np.concatenate([_renumbered(table, numbers) for table in tables])
@@ -66,6 +68,7 @@ def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
     if not is_within.any():
         raise EmptyCorpus(sources=", ".join(f"`{url}`" for url in config.sources))
     columns = {name: values[is_within] for name, values in read.items()}
+    columns["domains"] = _counted_alone(columns["domains"], facts)
     groups = columns.pop("groups")
     piece_starts = np.cumsum([0, *(table.num_pieces for table in tables)])
     return Documents(
@@ -99,9 +102,27 @@ def _facts(
 
 
 def _renumbered(table: SliceTable, numbers: dict[str, int]) -> np.ndarray:
-    number_of = np.array([numbers[name] for name in table.facts.domain_names], dtype=np.uint16)
+    number_of = np.array([numbers[name] for name in table.facts.domain_names], dtype=np.uint32)
     domains = table.columns["domains"]
     return number_of[domains] if len(domains) else domains
+
+
+def _counted_alone(domain_N: np.ndarray, facts: SourceFacts) -> np.ndarray:
+    """uint16 [N]: numbers of domains. Of too many, those with the fewest documents become one."""
+    names = facts.domain_names
+    if len(names) <= MOST_DOMAINS:
+        return domain_N.astype(np.uint16)
+    order = np.argsort(-np.bincount(domain_N, minlength=len(names)), kind="stable")
+    alone = np.sort(order[: MOST_DOMAINS - 1])
+    number_of = np.full(len(names), MOST_DOMAINS - 1, np.uint16)
+    number_of[alone] = np.arange(len(alone))
+    facts.domain_names = [*(names[domain] for domain in alone.tolist()), OTHERS]
+    facts.notes.append(
+        f"The text has {len(names):,} domains, which are kinds of text that results are counted "
+        f"for. Those with the fewest documents are one, `{OTHERS}`. A column of fewer values: "
+        "`?domain=COLUMN` behind the source."
+    )
+    return number_of[domain_N]
 
 
 def _text_starts(table: SliceTable) -> np.ndarray:

@@ -21,13 +21,11 @@ import xxhash
 
 from dipaco.data.config import DataConfig
 from dipaco.data.document import PIECE, BadRows, Document, Source, cut_text, printable
-from dipaco.data.errors import TooManyDomains
 from dipaco.data.slices import SourcePart
 from dipaco.data.sources import open_source
 
 BYTES_BETWEEN_REPORTS = 1 << 20
 NO_BOUND = -1
-MOST_DOMAINS = 1 << 16
 COLUMNS = ("domains", "begins", "ends", "num_bytes", "hashes", "groups")
 
 
@@ -101,7 +99,7 @@ def read_slice(
     """Reads parts of sources. Writes their texts to the file `texts`.
 
     Raises:
-      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing, TooManyDomains.
+      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing.
     """
     with texts.open("wb") as stream:
         reader = _Reader(config, stream, progress)
@@ -117,19 +115,13 @@ def read_slice(
         return reader.table()
 
 
-def check_domains(count: int) -> None:
-    """Raises `TooManyDomains`: their numbers do not fit into 16 bits."""
-    if count > MOST_DOMAINS:
-        raise TooManyDomains(most=f"{MOST_DOMAINS:,}")
-
-
 class _Reader:
     """Columns that grow while sources are read."""
 
     def __init__(self, config: DataConfig, texts: BinaryIO, progress: OnProgress):
         self._most_bytes, self._texts, self._progress = config.max_document_bytes, texts, progress
         self._hashes, self._groups = array.array("Q"), array.array("Q")
-        self._domains, self._sizes = array.array("H"), array.array("I")
+        self._domains, self._sizes = array.array("I"), array.array("I")
         self._begins, self._ends = array.array("B"), array.array("B")
         self._source_starts, self._bounds = [0], list[int]()
         self._domain_numbers: dict[str, int] = {}
@@ -150,7 +142,6 @@ class _Reader:
         name = printable(document.domain)
         domain = self._domain_numbers.setdefault(name, len(self._domain_bytes))
         if domain == len(self._domain_bytes):
-            check_domains(domain + 1)
             self._domain_bytes.append(0)
         # The split follows from the group, else from the whole text, so pieces stay together.
         group = document.text if document.group is None else document.group
@@ -188,7 +179,7 @@ class _Reader:
         self._facts.domain_names = list(self._domain_numbers)
         return SliceTable(
             columns={
-                "domains": np.array(self._domains, dtype=np.uint16),
+                "domains": np.array(self._domains, dtype=np.uint32),
                 "begins": np.array(self._begins, dtype=bool),
                 "ends": np.array(self._ends, dtype=bool),
                 "num_bytes": np.array(self._sizes, dtype=np.uint32),

@@ -13,11 +13,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from dipaco.data import reading
+from dipaco.data import merging
 from dipaco.data.config import CorpusConfig, DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.encode import TextPlaces, tokenise_slice
-from dipaco.data.errors import BadRecord, NoGoodRow, TooManyDomains
+from dipaco.data.errors import BadRecord, NoGoodRow
 from dipaco.data.prepare import prepare
 from dipaco.data.reading import PrepareProgress, read_slice
 from dipaco.data.slices import cut_into_slices
@@ -161,14 +161,38 @@ def test_names_that_would_steer_a_terminal_are_written_out(tmp_path):
     assert first.endswith(r"caf\udce9/c.txt, byte 0: 0xff (invalid start byte)")
 
 
-def test_more_domains_than_results_can_be_counted_for_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_DOMAINS", 8)
+def test_the_smallest_of_too_many_domains_are_one_with_a_sentence(tmp_path, monkeypatch):
+    """A column `domain` is read unasked, and may tell as many names as it has rows."""
+    monkeypatch.setattr(merging, "MOST_DOMAINS", 4)
     file = tmp_path / "a.jsonl"
-    file.write_text("".join(json.dumps({"text": "x", "domain": n // 2}) + "\n" for n in range(32)))
+    names = [0, *range(20), 7, 7, 19]
+    rows = [{"text": f"{at} " + "word " * 40, "domain": name} for at, name in enumerate(names)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = CorpusConfig(
+        sources=(f"jsonl:{file}",), vocab_size=300, held_fraction=0.1, router_fraction=0.1
+    )
+    found = [
+        prepare(dataclasses.replace(config, slices=slices), tmp_path / str(slices))
+        for slices in (1, 5)
+    ]
+    assert found[0].digest == found[1].digest
+    domains = {domain.name: domain.documents for domain in found[0].manifest.domains}
+    assert domains == {"0": 2, "7": 3, "19": 2, "(others)": 17}
+    assert any("has 20 domains" in note for note in found[0].manifest.notes)
+
+
+def test_more_domains_than_two_bytes_count_are_read(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"text": "x{n % 99}", "domain": {n}}}\n' for n in range(70_000)))
     config = CorpusConfig(sources=(f"jsonl:{file}",), vocab_size=300)
-    for slices in (1, 4):  # one slice has too many, or all together
-        with pytest.raises(TooManyDomains, match="more than 8 domains"):
-            prepare(dataclasses.replace(config, slices=slices), tmp_path / str(slices))
+    slices, _ = cut_into_slices(config, 1)
+    documents = merging.merge(
+        config, [read_slice(config, slices[0], tmp_path / "t", lambda _: None)]
+    )
+    assert len(documents.facts.domain_names) == 1 << 16
+    assert documents.domains.dtype == np.uint16
+    assert (documents.domains[:100] == np.arange(100)).all()
+    assert (documents.domains[-9:] == (1 << 16) - 1).all()
 
 
 def test_the_listing_says_whether_two_machines_see_the_same_files(tmp_path):
