@@ -22,7 +22,6 @@ from dipaco.model.config import MeshConfig, ModelConfig
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import from_tree, load_config, load_sweep, override, settings
 from dipaco.routing.config import RoutingConfig
-from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology, blocks
 from dipaco.topology.errors import BadTopology, PartUnowned, UnknownPart
 
@@ -73,13 +72,6 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
         (
             {"inner": InnerSettings(steps=10, warmup_steps=5), "outer": OuterSettings(delay=10)},
             r"`outer.delay` is 10, and a phase has `inner.steps` \(10\) steps",
-        ),
-        (
-            {
-                "outer": OuterSettings(path_share=0.5),
-                "retention": RetentionSettings(send_snapshots_every=2, modules=3),
-            },
-            "with `outer.path_share` below 1 many phases may lie between",
         ),
         ({"mesh": MeshConfig(data=3)}, r"4 rows .* divided among the 3 devices of the mesh"),
         (

@@ -207,17 +207,20 @@ def _byte_lines(found: "Forecast") -> Iterator[str]:
     down, up = num_bytes(found.bytes_down), num_bytes(found.bytes_up)
     yield f"  {'in all':<34}{down:>10}{up:>10}"
     for name, count in (
+        (f"the largest step, of {found.largest_step}", found.largest_step_bytes),
         ("base model, a machine's share", found.base_bytes),
         (f"of the run, {found.phases:,} phases", found.run_bytes),
         ("of the run in lock-step", found.lock_step_run_bytes),
         ("beside it, text that a path reads", found.token_bytes_once),
     ):
-        yield f"  {name:<34}{num_bytes(count):>10} together"
+        if count or not name.startswith("the largest"):
+            yield f"  {name:<34}{num_bytes(count):>10} together"
     yield ""
-    yield "Bytes of the modular model in the run's bucket or folder, as it ends"
+    yield "Disk of the modular model in the run's bucket or folder, at most"
     for kind, count in found.kept_bytes.items():
         yield f"  {kind:<34}{num_bytes(count):>10}"
     yield f"  {'in all':<34}{num_bytes(sum(found.kept_bytes.values())):>10}"
+    yield f"  {'of it, added by a phase':<34}{num_bytes(found.growth_bytes):>10}"
 
 
 def _untimed_lines(found: "Forecast", reason: str) -> Iterator[str]:
@@ -226,7 +229,7 @@ def _untimed_lines(found: "Forecast", reason: str) -> Iterator[str]:
     said = f"No step was tried here: {reason}. With `--step-seconds S` there are hours."
     yield from textwrap.wrap(said, WIDTH)
     seconds = duration(found.transfer_seconds)
-    yield f"  {'transfers of a phase':<34}{seconds:>14}  bytes over {_link(found)}"
+    yield f"  {'transfers of a phase':<34}{seconds:>14}  {_link(found)}"
 
 
 def _time_lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
@@ -243,7 +246,7 @@ def _time_lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
     yield f"  {'an inner step':<34}{_fine(found.step_seconds):>14}  {step_seconds_are}"
     factors = f"{found.steps:,} steps x {counted(found.paths_per_machine, 'path')}"
     yield f"  {'computing':<34}{duration(found.computing_seconds):>14}  {factors}"
-    transfers = f"bytes over {_link(found)}"
+    transfers = _link(found)
     yield f"  {'+ transfers':<34}{duration(found.transfer_seconds):>14}  {transfers}"
     if found.hidden_seconds:
         hidden = duration(found.hidden_seconds)
@@ -268,7 +271,8 @@ def _time_lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
 
 
 def _link(found: "Forecast") -> str:
-    return "a machine's link" if found.busiest_link == "machine" else "the bucket's link"
+    of = {"machine": "bytes over a machine's link", "bucket": "bytes over the bucket's link"}
+    return of.get(found.busiest_link, f"bytes to step {found.busiest_link}")
 
 
 def _cell(each: "OtherPhase") -> str:

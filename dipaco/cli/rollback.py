@@ -7,8 +7,8 @@
 The modules of that phase and the snapshots of all paths are read and checked first. Later facts are
 set aside: they stay in the ledger but no longer count (`dipaco status` shows how many). The setting
 `retention.snapshots` decides how far back is possible: of a finished run one snapshot fewer is
-kept, so by default it does not go back. For another run from an earlier phase, with
-fresh AdamW states: dipaco train --from RUN@PHASE.
+kept, so by default it goes back by one phase. For another run from an earlier phase, with fresh
+AdamW states: dipaco train --from RUN@PHASE.
 """
 
 import argparse

@@ -232,7 +232,6 @@ def _check(config: RunConfig) -> None:
     _check_paths(config)
     _check_synchronous(config)
     _check_delay(config)
-    _check_retention(config)
     if config.routing.kind in ("product_kmeans", SMALL_MODELS) and not config.topology.choices:
         raise SettingsDisagree(
             problem=f"`routing.kind` is {config.routing.kind}, but the topology offers no choice:"
@@ -304,18 +303,6 @@ def _check_delay(config: RunConfig) -> None:
         raise SettingsDisagree(
             problem=f"`outer.delay` is {delay}, and a phase has `inner.steps` ({steps}) steps: "
             "modules are taken within it, so delay fewer"
-        )
-
-
-def _check_retention(config: RunConfig) -> None:
-    """Refuses too few modules for paths whose snapshots are sent now and then."""
-    keep = config.retention
-    if config.outer.path_share < 1 < keep.send_snapshots_every and keep.modules is not None:
-        raise SettingsDisagree(
-            problem=f"`retention.send_snapshots_every` is {keep.send_snapshots_every}, and "
-            f"`retention.modules` {keep.modules}: with `outer.path_share` below 1 many phases "
-            "may lie between two of a path's, which it may have to train again from the "
-            "modules of then; expected None for all"
         )
 
 

@@ -91,7 +91,8 @@ def _work(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"bytes per machine, as planned: {until_now} of {of_the_run}"
     if status["stored"]:
         cleaned = ", cleaned: it cannot go back or go on" * status["is_cleaned"]
-        yield f"stored: {sizes(status['stored'])}{cleaned}"
+        more = "" if status["finished"] else f"; a phase adds {decimal(status['growth'])}"
+        yield f"stored: {sizes(status['stored'])}{cleaned}{more}"
     at = status["goodput"]
     if at["worker_seconds"]:
         yield (

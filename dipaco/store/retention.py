@@ -1,5 +1,6 @@
 """Retention: the objects that are kept though no task will read them again. More costs disk, lets a
-run go back further (`dipaco rollback`) and makes lost objects cheaper to recompute.
+run go back further (`dipaco rollback`) and makes lost objects cheaper to recompute. By default a
+run can take back its two newest phases.
 """
 
 import dataclasses
@@ -7,7 +8,6 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from dipaco.errors import BadSetting
 from dipaco.settings import Count, check_values
 
 EVERYTHING = 1_000_000_000  # phases; more than any run has
@@ -17,10 +17,11 @@ EVERYTHING = 1_000_000_000  # phases; more than any run has
 class RetentionSettings:
     """Number of kept objects, counted from the newest. None = all. Changes no result.
 
-    A module of a phase that is evaluated belongs to a release, and is always kept.
+    A module of a phase that is evaluated belongs to a release, and is always kept. So is one that a
+    path was at its best with, if it stops early.
     """
 
-    snapshots: Count | None = 2
+    snapshots: Count | None = 3
     """Phases of which every path's snapshot is kept; with 1, a damaged one is recomputed from the
     start. Once the run is finished one fewer, but at least one."""
     send_snapshots_every: Count = 1
@@ -31,19 +32,13 @@ class RetentionSettings:
     """Phases of which the contributions to every module are kept, the phase that is going on
     included; with 1, a damaged one is recomputed from the start. Once the run is finished none but
     those that its way back needs."""
-    modules: Annotated[int, Ge(2)] | None = None
+    modules: Annotated[int, Ge(2)] | None = 3
     """Phases of which modules and their outer state are kept: how far `dipaco rollback` goes
-    back. Once the run is finished, outer states are kept as snapshots are."""
+    back. Phases that would be trained again from them stay as well (`send_snapshots_every`). Once
+    the run is finished, outer states are kept as snapshots are."""
 
     def __post_init__(self):
         check_values(self, "retention")
-        if self.modules is not None and self.modules <= self.send_snapshots_every > 1:
-            raise BadSetting(
-                name="retention.modules",
-                value=self.modules,
-                expected=f"above retention.send_snapshots_every ({self.send_snapshots_every}): "
-                "phases that are trained again begin from them; or None for all",
-            )
 
     @property
     def most_unsent(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xxhash
 
 from dipaco import trees
 from dipaco.receipt import Receipt
@@ -38,12 +39,22 @@ def keep_tree(objects: Objects, receipt: Receipt, tree: Mapping[str, Any]) -> bo
     return objects.keep(receipt, _writer(tree))
 
 
+def digest_of_tree(tree: Mapping[str, Any]) -> str:
+    """The digest of the object that a tree is saved as."""
+    from safetensors.numpy import save
+
+    return xxhash.xxh3_128_hexdigest(save(_leaves_of(tree)))
+
+
 def _writer(tree: Mapping[str, Any]) -> Callable[[Path], None]:
     """Writes a tree into a file."""
     from safetensors.numpy import save_file
 
-    leaves = {name: np.asarray(leaf, order="C") for name, leaf in trees.flatten(tree)}
-    return lambda file: save_file(leaves, file)
+    return lambda file: save_file(_leaves_of(tree), file)
+
+
+def _leaves_of(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf, order="C") for name, leaf in trees.flatten(tree)}
 
 
 def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from dipaco.control.planning.tasks import SLICED, Claim, Task
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.runs.sent_snapshots import superseded_snapshots
+from dipaco.schedule.arm import Arm
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
+from dipaco.topology import ModuleId
 from dipaco.workers.tasks.features import superseded_features
 from dipaco.workers.tasks.prepare import delete_staged_text, superseded_texts
 
@@ -77,7 +79,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
     """
     task = claim.task
     delete_partial_snapshots(run, claim, partial_snapshots)
-    if task.kind in ("outer", "train", "pretrain"):
+    if task.kind in ("outer", "train", "pretrain", "check"):
         delete(run, lambda: _superseded_by(run, task), lambda name: _remove(run, name))
     if task.kind in SLICED and not task.step:
         delete_slices(run)
@@ -125,6 +127,8 @@ def _remove(run: Run, name: str) -> None:
 
 def _superseded_by(run: Run, task: Task) -> list[str]:
     """Earlier contributions, snapshots and modules that the facts of a task have superseded."""
+    if task.kind == "check":
+        return _superseded_modules(run, task)
     if task.kind != "outer":
         return superseded_snapshots(run, task) + _superseded_modules(run, task)
     arm, keep = run.plan.arm(task.arm), run.config.retention.num_contributions
@@ -157,25 +161,81 @@ def _given_names(run: Run) -> set[str]:
 
 
 def _superseded_modules(run: Run, task: Task) -> list[str]:
-    """Earlier phases of the modules that the task made. Modules of a release stay. So do the
-    modules that the run was begun with, which no task would make again.
+    """Earlier phases of the modules that the task made or checked. Modules of a release stay, but
+    not their outer states. So do the modules that the run was begun with, which no task would make
+    again.
     """
-    arm = run.plan.arm(task.arm)
-    if arm.has_outer_steps and task.kind != "outer":
-        return []  # it makes contributions
-    phase = task.phase + 1 - run.config.retention.num_modules
-    # A release may take a path from an earlier phase if it stops early.
-    if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:
+    arm, newest = run.plan.arm(task.arm), task.phase + 1
+    if run.config.retention.modules is None:
         return []
-    # A module that does not step at every phase is one object over several.
-    since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)
-    modules = [task.module] if task.kind == "outer" else arm.topology.modules
-    superseded, newest = run.ledger.retention.superseded_modules, task.phase + 1
-    names = [
-        name for module in modules for name in superseded(arm.name, module, phase, newest, since)
-    ]
+    if task.kind == "check":
+        superseded = [
+            (module, phase, end)
+            for module in arm.topology.modules_of(task.path)
+            for phase in _checked_phases(run, task)
+            if (end := _kept_until(run, arm, module, phase)) is not None
+        ]
+    elif arm.has_outer_steps and task.kind != "outer":
+        return []  # it makes contributions
+    else:
+        superseded = [
+            (module, phase, newest)
+            for module in ([task.module] if task.kind == "outer" else arm.topology.modules)
+            for phase in range(
+                _oldest_kept(run, arm, module, newest - 1), _oldest_kept(run, arm, module, newest)
+            )
+        ]
+    names = [name for each in superseded for name in _superseded_module(run, arm, *each)]
     given = _given_names(run) if names else set()
     return [name for name in names if name not in given]
+
+
+def _oldest_kept(run: Run, arm: Arm, module: ModuleId, newest: int) -> int:
+    """The oldest phase of which a module is kept that is at the phase `newest`. Paths may have to
+    train phases again of which no snapshot was sent, from modules of those phases.
+    """
+    keep = run.config.retention
+    oldest = newest + 1 - keep.num_modules
+    for path in arm.topology.paths_through(module):
+        phase = newest
+        for _ in range(keep.send_snapshots_every):
+            before = arm.trained_before(path, phase)
+            phase = phase if before is None else before
+        oldest = min(oldest, phase)
+    return max(oldest, 0)
+
+
+def _kept_until(run: Run, arm: Arm, module: ModuleId, phase: int) -> int | None:
+    """The phase that a module has to reach before that of `phase` may go."""
+    ends = range(phase + 1, arm.phases + 1)
+    return next((end for end in ends if _oldest_kept(run, arm, module, end) > phase), None)
+
+
+def _checked_phases(run: Run, task: Task) -> set[int]:
+    """Phases of which a path may not need its modules any more now that it is checked: it has been
+    at its best since, or this phase is not its best.
+    """
+    checks = (
+        run.ledger.facts.checks(task.arm, at).get(task.path) for at in (task.phase, task.phase - 1)
+    )
+    return {task.phase} | {check.best_phase for check in checks if check is not None}
+
+
+def _superseded_module(
+    run: Run, arm: Arm, module: ModuleId, phase: int, newest: int
+) -> Iterable[str]:
+    """A module's parameters and outer state at a phase, once it is at the phase `newest`."""
+    retention, since = run.ledger.retention, phase - 1
+    stays = arm.is_evaluated(phase)
+    if not arm.hold_out and not stays:
+        # A module that does not step at every phase is one object over several.
+        since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)
+    names = retention.superseded_modules(arm.name, module, phase, newest, since)
+    if names and arm.hold_out and not stays:
+        through = set(arm.topology.paths_through(module))
+        checked = run.ledger.facts.checks(arm.name, phase).keys()
+        stays = not through <= checked or bool(through & retention.paths_at_best(arm, phase))
+    return (name for name in names if not stays or name.startswith(f"{OUTER_STATES}/"))
 
 
 def clean_up(run: Run, *, is_first: bool) -> None:

@@ -199,3 +199,11 @@ def test_details_show_late_contributions():
     }
     lines = list(details(detailed() | {"samples": [], "quorum": quorum}))
     assert "quorum 50% and 60 s of grace: 0 of 8 contributions were late" in lines
+
+
+@pytest.mark.parametrize(("is_finished", "more"), [(False, "; a phase adds 2.0 GB"), (True, "")])
+def test_the_details_say_how_the_disk_fills(is_finished, more):
+    status = detailed() | {"stored": {"modules": 10**9}, "growth": 2 * 10**9, "samples": []}
+    status |= {"is_cleaned": False}
+    (line,) = (line for line in details(status | {"finished": is_finished}) if "stored" in line)
+    assert line == f"stored: 1.0 GB: 1.0 GB modules{more}"

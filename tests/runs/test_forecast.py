@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 
 import pytest
 
@@ -194,11 +195,14 @@ def test_longer_phases_and_faster_links_bring_computing():
 def test_the_busiest_link_is_the_one_that_takes_longest():
     usual = time_of(TOY, ON_20)
     slow_store = time_of(TOY, dataclasses.replace(ON_20, store_megabits=20.0))
-    assert slow_store.transfer_seconds == pytest.approx(4 * usual.transfer_seconds)
+    of_machine = sum(total(traffic_of_a_phase(TOY, 4).values()))
+    assert slow_store.transfer_seconds == seconds_over_link(0.0, 4 * of_machine, 20.0)
     wide_store = time_of(TOY, dataclasses.replace(ON_20, store_megabits=1e6))
     assert wide_store == usual
     links = [each.busiest_link for each in (usual, slow_store, wide_store)]
-    assert links == ["machine", "bucket", "machine"]
+    assert links == ["late/0000", "bucket", "late/0000"], "it has a norm more than the others"
+    two = dataclasses.replace(ON_20, workers=2)
+    assert time_of(TOY, two).busiest_link == "machine", "each steps two modules"
 
 
 def test_machines_beyond_one_for_each_path_wait():
@@ -228,6 +232,8 @@ def test_a_bucket_keeps_what_the_retention_says():
         "contributions": 4 * SIZE,
         "snapshots": round(4 * SNAPSHOT),
         "outer states": 2 * modules,
+        # Of 4 paths, 4 modules and 8 contributions: tasks and facts.
+        "ledger": 3 * 1200 * (2 * 4 + 2 * 4 + 8),
     }
     every = dataclasses.replace(evaluation, every_phases=1)
     kept = kept_bytes(dataclasses.replace(config, evaluation=every))
@@ -236,6 +242,68 @@ def test_a_bucket_keeps_what_the_retention_says():
     kept = kept_bytes(dataclasses.replace(config, retention=everything))
     assert kept["modules"] == 4 * modules
     assert kept["snapshots"] == round(3 * 4 * SNAPSHOT)
+
+
+def test_the_plan_of_the_papers_largest_run_holds_by_hand(monkeypatch):
+    """256 paths of 176 M (embedding and head of 32,000 x 896, twelve blocks), 289 modules. On links
+    of 20 Mbit/s the module that all paths share takes most of a phase.
+    """
+    block = 4 * 896 * 1024 + 3 * 896 * 2304 + 2 * 896
+    embedding, root = 32_000 * 896, 32_000 * 896 + 896
+    path = embedding + 12 * block + root
+    private, shared = embedding + 4 * block, 4 * block
+    every = 256 * private + 32 * shared + root
+    monkeypatch.syspath_prepend("configs")
+    config = load_config(Path("configs/paper_16x16.py"))
+    found = forecast(config, megabits=20.0, step_seconds=1.0)
+    assert found.parameters_per_path == path == 175_724_416
+    assert found.parameters_total == every
+    assert 18.7e9 < every < 18.8e9
+    # Disk. Evaluated at 20, 40, ... 420 and 427, and 425 to 427 are the newest. Each path may
+    # be at its best in a phase of its own, at each of 21 earlier releases and now.
+    copies = {"private": 3 + 21 * 2 + 1, "shared": 3 + 21 * 17 + 16, "root": 428}
+    assert found.kept_bytes == {
+        "modules": 4
+        * (
+            256 * private * copies["private"]
+            + 32 * shared * copies["shared"]
+            + root * copies["root"]
+        ),
+        "contributions": 2 * 256 * 4 * path,
+        "snapshots": round(3 * 256 * 0.9 * 8 * path),
+        "outer states": 3 * 4 * every,
+        "ledger": 427 * 1200 * (2 * 256 + 4 * 256 + 2 * 289),
+    }
+    assert 6.6e12 < sum(found.kept_bytes.values()) < 6.8e12
+    # Bytes. Of the root, contributions of 255 paths and its state come from other machines. It and
+    # its state are sent.
+    of_root = 4 * root * (255 + 255 / 256 + 2)
+    assert found.largest_step == found.busiest_link == "root/0000"
+    assert found.largest_step_bytes == pytest.approx(of_root)
+    # That machine trains a path too: it fetches all of it but its private parts, whose only
+    # contribution is its own, and sends contributions and a snapshot.
+    of_path = 4 * (255 / 256 * (path - private) + path * (1 + 1.8))
+    assert found.transfer_seconds == pytest.approx((of_root + of_path) * 8 / 20e6, rel=1e-3)
+    assert 3.5 * 3600 < found.transfer_seconds < 3.6 * 3600
+    assert found.run_hours == pytest.approx((24_000 + 427 * found.phase_seconds) / 3600)
+    # Executors beside the bucket: one has as much to take. No wider link is said at first.
+    beside = forecast(config, megabits=20.0, step_seconds=1.0, steps_elsewhere=True)
+    of_root = 4 * root * (256 + 1 + 1 + 1 + 1)
+    assert beside.busiest_link == "root/0000"
+    assert beside.transfer_seconds == pytest.approx(of_root * 8 / 20e6)
+    wide = forecast(
+        config, megabits=20.0, store_megabits=10_000.0, step_seconds=1.0, steps_elsewhere=True
+    )
+    assert wide.busiest_link == "machine"
+    assert wide.transfer_seconds == pytest.approx((wide.bytes_down + wide.bytes_up) * 8 / 20e6)
+    narrow = forecast(
+        config, megabits=20.0, store_megabits=1000.0, step_seconds=1.0, steps_elsewhere=True
+    )
+    # Paths send contributions and snapshots, executors fetch these and each module and state.
+    of_paths = 256 * 4 * (path - private + path * (1 + 1.8))
+    of_executors = 256 * 4 * path + 4 * every * 4
+    assert narrow.busiest_link == "bucket"
+    assert narrow.transfer_seconds == pytest.approx((of_paths + of_executors) * 8 / 1e9, rel=1e-3)
 
 
 def test_memory_is_parameters_gradient_two_moments_and_what_the_phase_began_with():

@@ -31,7 +31,10 @@ from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
 from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
 
 CONFIG = dataclasses.replace(
-    CONFIG, evaluation=EvaluationSettings(every_phases=2), baselines=(DENSE,)
+    CONFIG,
+    evaluation=EvaluationSettings(every_phases=2),
+    retention=RetentionSettings(snapshots=2, modules=4),
+    baselines=(DENSE,),
 )
 ARMS = ((BASE, 2), (DENSE, 3), (MODULAR, 3))
 

@@ -74,7 +74,9 @@ def test_deleted_phases_and_active_workers_prevent_a_rollback(begin):
     assert digests_of(run) == before
     module = run.config.topology.modules[0]
     (run.layout.root / run.ledger.facts.module(MODULAR, module, 2).parameters.name).unlink()
-    with pytest.raises(CannotRollBack, match=f"module {module} at phase 2 is lost. Nothing"):
+    with pytest.raises(
+        CannotRollBack, match=f"module {module} at phase 2 was deleted .* lost. Nothing"
+    ):
         roll_back(run, 2)
 
 
@@ -101,6 +103,52 @@ def test_modules_that_no_release_needs_are_deleted_within_retention(begin):
     assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
     for phase in (2, 4):
         run.path_of(run.ledger.facts.release(MODULAR, phase), 0)  # whole
+
+
+def phases_there(run, module):
+    """The phases of which the parameters of a module are on the disk."""
+    stored = {at: run.ledger.facts.module(MODULAR, module, at).parameters for at in range(7)}
+    return {at for at, of in stored.items() if (run.layout.root / of.name).exists()}
+
+
+def test_by_default_a_run_keeps_what_takes_back_its_two_newest_phases_and_no_more(begin):
+    never = EvaluationSettings(every_phases=6)
+    config = dataclasses.replace(CONFIG, phases=6, evaluation=never, retention=RetentionSettings())
+    run = begin(config)
+    worker = worker_of(run)
+    while run.ledger.progress.phases_reached(MODULAR, 4) < 5:
+        assert worker.run_once()
+    assert worker.run_once(), "a path begins another phase"
+    before = digests_of(run)
+    roll_back(run, 4)
+    finish(run)
+    assert digests_of(run)[:6] == before[:6]
+    for module in run.config.topology.modules:
+        assert phases_there(run, module) <= {0, 4, 5, 6}  # 0: the base model has the same
+    assert len(list((run.layout.root / "snapshots/modular").glob("*/*"))) == 2 * 4
+
+
+def test_early_stopping_keeps_each_path_at_its_best_and_deletes_the_rest(begin):
+    config = dataclasses.replace(
+        CONFIG,
+        phases=6,
+        inner=dataclasses.replace(CONFIG.inner, hold_out=0.1, learning_rate=0.3),
+        evaluation=EvaluationSettings(every_phases=3),
+        retention=RetentionSettings(modules=2),
+    )
+    run = begin(config)
+    finish(run)
+    best = {at: run.ledger.facts.checks(MODULAR, at) for at in (3, 6)}
+    found = set()
+    for module in run.config.topology.modules:
+        through = run.config.topology.paths_through(module)
+        released = {best[at][path].best_phase for at in (3, 6) for path in through}
+        assert phases_there(run, module) == {0, 3, 5, 6} | released
+        found |= released
+    assert found - {0, 3, 5, 6}, "or this shows nothing of a best phase"
+    for phase in (3, 6):
+        release = run.ledger.facts.release(MODULAR, phase)
+        assert all(run.path_of(release, path) for path in range(4))
 
 
 def test_a_run_does_not_go_back_while_what_it_would_begin_from_is_deleted(begin, monkeypatch):

@@ -10,7 +10,6 @@ import replay
 from support.memory_bucket import Machines
 
 from dipaco.config import MODULAR
-from dipaco.errors import BadSetting
 from dipaco.runs.reading.status import status_of
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import claiming
@@ -25,7 +24,7 @@ PHASES = 5
 @pytest.fixture
 def machines(begin, tmp_path):
     def of(**outer):
-        keep = RetentionSettings(snapshots=1, send_snapshots_every=3)
+        keep = RetentionSettings(snapshots=1, send_snapshots_every=3, modules=2)
         config = dataclasses.replace(
             CONFIG,
             phases=PHASES,
@@ -90,13 +89,6 @@ def test_what_several_hosts_train_together_is_sent(machines):
         runner = SeveralHosts(run, SingleHost()) if is_shared else OneHost(run)
         train(run, claim, runner, lambda *_: None)
         assert sent(on, claim.task.path) == expected
-
-
-def test_modules_must_be_kept_as_long_as_phases_may_be_trained_again():
-    with pytest.raises(BadSetting, match="phases that are trained again"):
-        RetentionSettings(modules=3, send_snapshots_every=3)
-    with pytest.raises(BadSetting, match="1 or more"):
-        RetentionSettings(send_snapshots_every=0)
 
 
 def phases_of(on, path=0):

@@ -239,10 +239,8 @@ MUTANTS = (
     Mutant(
         name="released-module-deleted",
         file="dipaco/workers/keeping.py",
-        old="    if phase < 0 or arm.is_evaluated(phase) or arm.hold_out:\n        return []\n"
-        "    # A module that does not step at every phase is one object over several.\n"
-        "    since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)\n",
-        new="    if phase < 0 or arm.hold_out:\n        return []\n    since = -1\n",
+        old="    stays = arm.is_evaluated(phase)\n",
+        new="    stays = False\n",
         breaks="the modules of a release stay",
         tests=("tests/workers/test_rollback.py",),
     ),

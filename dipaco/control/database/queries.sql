@@ -671,6 +671,13 @@ VALUES (:arm, :path, :phase, :loss, :best_phase, :seconds);
 SELECT path, loss, best_phase, seconds FROM checks WHERE arm = :arm AND phase = :phase
 ORDER BY path;
 
+-- checks_at_best: Lists the checks by which a phase is a path's best, and whether no later one is
+-- recorded.
+SELECT c.path, c.phase, CASE WHEN EXISTS
+    (SELECT 1 FROM checks n WHERE n.arm = c.arm AND n.phase = c.phase + 1 AND n.path = c.path)
+  THEN 0 ELSE 1 END
+FROM checks c WHERE c.arm = :arm AND c.best_phase = :phase;
+
 -- get_check: Returns a row if a path was checked at a phase.
 SELECT 1 FROM checks WHERE arm = :arm AND path = :path AND phase = :phase;
 

@@ -84,6 +84,11 @@ class Retention:
         of = {"arm": arm, "module": str(module), "phase": phase, "newest": newest, "since": since}
         return [name for (name,) in self._database.rows("superseded_modules", **of)]
 
+    def paths_at_best(self, arm: Arm, phase: int) -> set[int]:
+        """The paths that stop at this phase by their newest check, or by that of a release."""
+        rows = self._database.rows("checks_at_best", arm=arm.name, phase=phase)
+        return {path for path, at, is_newest in rows if is_newest or arm.is_evaluated(at)}
+
     def live_names(self, *, snapshots: int, contributions: int, but: str = "") -> set[str]:
         """Names of the newest snapshots of every path, without the arm `but`, and of the newest
         phases of contributions, so many of each. Partial snapshots are included.

@@ -3,8 +3,10 @@
     a phase = steps x seconds of a step x paths of a machine + 8 x bytes / (10^6 x Mbit/s) - hidden
     hours   = (steps of the base model x seconds of a step + phases x a phase) / 3600
 
-The paths are the most that one machine trains. The bytes are the mean machine's over its link, or
-all machines' over the bucket's link if that takes longer. Hidden is the travel of modules beside
+The paths are the most that one machine trains. The bytes are those of the busiest link: of the
+machine that steps the largest module, whose contributions all come to it; of all machines and
+executors together, over the bucket's link; or of an executor, one for each module, whose link is as
+the bucket's (as a machine's, if that is not given). Hidden is the travel of modules beside
 the `outer.delay` steps of a path. The seconds of outer steps, preparation, routing, evaluation,
 database queries and the base model's bytes are left out.
 """
@@ -12,6 +14,7 @@ database queries and the base model's bytes are left out.
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.evaluation.tables import seconds_over_link
@@ -23,11 +26,14 @@ from dipaco.runs.forecast.traffic import (
     NOTHING,
     Traffic,
     base_bytes,
+    growth_bytes,
     kept_bytes,
+    largest_step,
     lock_step_traffic,
     machine_bytes,
     machines_at_work,
     module_parameters,
+    steps_bytes,
     token_bytes,
     total,
     traffic_of_a_phase,
@@ -63,7 +69,7 @@ class PhaseTime:
     computing_seconds: float
     transfer_seconds: float
     hidden_seconds: float
-    busiest_link: str  # "machine" or "bucket"
+    busiest_link: str  # "machine", "bucket", or the module that is stepped behind it
     computing: float  # share of all machines' time that is inner steps
 
     @property
@@ -123,9 +129,12 @@ class Forecast:
     run_bytes: int  # down and up in all phases, and that share
     lock_step_run_bytes: int
     kept_bytes: dict[str, int]  # kind -> bytes in the run's bucket or folder
+    growth_bytes: int  # of these, a phase
+    largest_step: str  # the module
+    largest_step_bytes: int  # down and up, of whoever steps it
     step_flops: int
     run_flops: int  # all paths and the base model
-    busiest_link: str  # "machine" or "bucket"
+    busiest_link: str  # "machine", "bucket", or the module that is stepped behind it
     transfer_seconds: float  # a phase's bytes over the busiest link
     step_seconds: float | None
     computing_seconds: float | None  # a phase's steps on the busiest machine
@@ -168,6 +177,7 @@ def forecast(
     traffic = traffic_of_a_phase(config, given.workers, steps_elsewhere=steps_elsewhere)
     of_phase, time = total(traffic.values()), phase_time(config, given, traffic)
     memory, sizes = worker_memory(config), module_parameters(config)
+    step = largest_step(config, given.workers, steps_elsewhere=steps_elsewhere)
 
     def bytes_until(phase: int, arm_name: str = MODULAR) -> int:
         of_base = base_bytes(config)
@@ -209,6 +219,9 @@ def forecast(
         run_bytes=bytes_until(config.phases),
         lock_step_run_bytes=bytes_until(config.phases, DATA_PARALLEL),
         kept_bytes=kept_bytes(config),
+        growth_bytes=growth_bytes(config),
+        largest_step=step.module,
+        largest_step_bytes=round(step.bytes),
         step_flops=step_flops(config),
         run_flops=(plan.base.path_steps + arm.path_steps) * step_flops(config),
         busiest_link=time.busiest_link,
@@ -240,17 +253,32 @@ def paths_per_machine(config: RunConfig, workers: int) -> int:
 
 
 def phase_time(
-    config: RunConfig, given: Machines, traffic: Mapping[str, Traffic], longer: int = 1
+    config: RunConfig,
+    given: Machines,
+    traffic: Mapping[str, Traffic],
+    longer: int = 1,
+    codec_name: str | None = None,
 ) -> PhaseTime:
     """The formula above, for a phase of `longer` times the config's inner steps."""
     machines, steps = machines_at_work(config, given.workers), longer * config.inner.steps
     computing_seconds = steps * given.step_seconds * paths_per_machine(config, given.workers)
-    of_phase = total(traffic.values())
-    machine_seconds = seconds_over_link(0.0, sum(of_phase), given.megabits)
-    bucket_seconds = 0.0
+    of_machine = sum(total(traffic.values()))
+    links = {"machine": (of_machine, given.megabits)}
+    of_bucket = machines * of_machine
+    if "gradients" not in traffic:  # averaged at every step, they take no outer steps
+        how: Any = {"steps_elsewhere": given.steps_elsewhere, "codec_name": codec_name}
+        step = largest_step(config, given.workers, **how)
+        of_steps = sum(steps_bytes(config, given.workers, **how).values()) if step.bytes else 0.0
+        if given.steps_elsewhere:
+            of_bucket += of_steps
+            links[step.module] = step.bytes, given.store_megabits or given.megabits
+        elif step.bytes > of_steps / machines:
+            links[step.module] = of_machine - of_steps / machines + step.bytes, given.megabits
     if given.store_megabits is not None:
-        bucket_seconds = seconds_over_link(0.0, machines * sum(of_phase), given.store_megabits)
-    transfer_seconds = max(machine_seconds, bucket_seconds)
+        links["bucket"] = of_bucket, given.store_megabits
+    seconds_over = {name: seconds_over_link(0.0, *link) for name, link in links.items()}
+    busiest = max(seconds_over, key=lambda name: seconds_over[name])
+    transfer_seconds = seconds_over[busiest]
     hidden_seconds = min(_hidden_seconds(config, given, traffic), computing_seconds)
     seconds = computing_seconds + transfer_seconds - hidden_seconds
     trained_seconds = config.plan.arm(MODULAR).num_at_once * steps * given.step_seconds / machines
@@ -258,7 +286,7 @@ def phase_time(
         computing_seconds=computing_seconds,
         transfer_seconds=transfer_seconds,
         hidden_seconds=hidden_seconds,
-        busiest_link="machine" if machine_seconds >= bucket_seconds else "bucket",
+        busiest_link=busiest,
         computing=trained_seconds / seconds if seconds else 1.0,
     )
 
@@ -302,7 +330,7 @@ def _other_phase(
     longer: int = 1,
     is_timed: bool,
 ) -> OtherPhase:
-    time = phase_time(config, given, traffic, longer)
+    time = phase_time(config, given, traffic, longer, codec)
     return OtherPhase(
         codec=codec,
         bits=bits,

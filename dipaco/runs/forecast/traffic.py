@@ -25,7 +25,6 @@ from dipaco.model.config import (
     part_parameters,
 )
 from dipaco.outer.compress import BY_NAME, Codec, codec_of
-from dipaco.outer.config import CodecName
 from dipaco.topology import ModuleId
 
 VALUE_BYTES = 4  # Parameters, inner and outer states are stored as float32.
@@ -35,6 +34,9 @@ SNAPSHOT_SHARE = 0.9
 # A module is fetched as contributions if they are below this share of its bytes. A step also
 # costs a pass over the module for each of them.
 WORTH = 0.9
+LEDGER_ROW_BYTES = (
+    1200  # With indexes: 25 GB of 10,000 phases of 256 paths through 4 of 289 modules.
+)
 TRAFFIC_KINDS = ("modules", "contributions", "snapshots", "outer states")
 
 
@@ -108,7 +110,7 @@ def traffic_of_a_phase(
     workers: int,
     *,
     steps_elsewhere: bool = False,
-    codec_name: CodecName | None = None,
+    codec_name: str | None = None,
     phases: Sequence[int] | None = None,
 ) -> dict[str, Traffic]:
     """Bytes of the mean machine in the mean phase of the modular model, by kind.
@@ -156,23 +158,41 @@ def lock_step_traffic(
     }
 
 
-def kept_bytes(config: RunConfig) -> dict[str, int]:
-    """Bytes of the modular model in the run's bucket or folder after the last phase, by kind."""
+def kept_bytes(config: RunConfig, phases: int | None = None) -> dict[str, int]:
+    """Bytes of the modular model in the run's bucket or folder after so many phases, by kind. None
+    takes all. With early stopping it is the most: each path of each release, and each path now, may
+    be at its best in a phase of its own.
+    """
     arm, keep = config.plan.arm(MODULAR), config.retention
+    phases = arm.phases if phases is None else phases
     codec, sizes = codec_of(config.outer), module_parameters(config)
-    whole = VALUE_BYTES * sum(sizes.values())
-    newest = min(arm.phases + 1, keep.num_modules)
-    releases = sum(arm.is_evaluated(phase) for phase in range(arm.phases + 1 - newest))
-    sent = sum(
-        _sent_bytes(config, module, sizes[str(module)], codec) for module in arm.topology.modules
-    )
-    snapshots = arm.topology.num_paths * min(arm.phases, keep.num_snapshots)
+    newest = min(phases + 1, max(keep.num_modules, keep.send_snapshots_every + 1))
+    releases = sum(arm.is_evaluated(phase) for phase in range(phases + 1 - newest))
+    modules = sent = rows = 0.0
+    for module in arm.topology.modules:
+        at_best = len(arm.topology.paths_through(module)) if arm.hold_out else 0
+        copies = min(phases + 1, newest + releases * (1 + at_best) + at_best)
+        modules += copies * VALUE_BYTES * sizes[str(module)]
+        sent += _sent_bytes(config, module, sizes[str(module)], codec)
+        rows += _fan_in(config, module) + 2  # contributions, a task and a module
+    snapshots = arm.topology.num_paths * min(phases, keep.num_snapshots)
+    states = newest * VALUE_BYTES * sum(sizes.values()) if config.outer.momentum else 0
     return {
-        "modules": (newest + releases) * whole,
-        "contributions": round(min(arm.phases, keep.num_contributions) * sent),
+        "modules": round(modules),
+        "contributions": round(min(phases, keep.num_contributions) * sent),
         "snapshots": round(snapshots * snapshot_bytes(config, codec)),
-        "outer states": newest * whole if config.outer.momentum else 0,
+        "outer states": states,
+        "ledger": round(phases * LEDGER_ROW_BYTES * (rows + 2 * arm.num_at_once)),
     }
+
+
+def growth_bytes(config: RunConfig) -> int:
+    """Bytes that a phase adds to those, in the mean of the run's second half: of releases, of rows
+    of the ledger, and of all that is kept of every phase.
+    """
+    half = config.phases // 2
+    at_half, at_end = (sum(kept_bytes(config, at).values()) for at in (half, config.phases))
+    return round((at_end - at_half) / (config.phases - half))
 
 
 def token_bytes(config: RunConfig) -> int:
@@ -182,6 +202,7 @@ def token_bytes(config: RunConfig) -> int:
     return arm.total_steps * config.inner.batch_size * config.data.length * of_token
 
 
+@functools.lru_cache(maxsize=64)
 def module_parameters(config: RunConfig) -> dict[str, int]:
     """The number of parameters of each module."""
     in_part, topology = part_parameters(config.model), config.topology
@@ -235,28 +256,70 @@ def _training(
     }
 
 
+class Step(NamedTuple):
+    """The outer step of one module."""
+
+    module: str
+    bytes: float  # down and up
+
+
+def largest_step(
+    config: RunConfig,
+    workers: int,
+    *,
+    steps_elsewhere: bool = False,
+    codec_name: str | None = None,
+) -> Step:
+    """The step with most bytes over the link of the machine that takes it, or of an executor."""
+    if not config.plan.arm(MODULAR).has_outer_steps or workers == 1:
+        return Step("", 0.0)
+    steps = steps_bytes(config, workers, steps_elsewhere=steps_elsewhere, codec_name=codec_name)
+    return Step(*max(steps.items(), key=lambda each: each[1]))
+
+
+def steps_bytes(
+    config: RunConfig,
+    workers: int,
+    *,
+    steps_elsewhere: bool = False,
+    codec_name: str | None = None,
+) -> dict[str, float]:
+    """Bytes, down and up, over the link of whoever steps a module, by module."""
+    machines = machines_at_work(config, workers)
+    codec = BY_NAME[codec_name or config.outer.codec]
+    return {
+        str(module): sum(
+            total(_step_of(config, module, machines, codec, elsewhere=steps_elsewhere).values())
+        )
+        for module in config.topology.modules
+    }
+
+
 def _stepping(config: RunConfig, machines: int, codec: Codec) -> dict[str, Traffic]:
     """Bytes of the mean machine for the modules that it steps."""
-    arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
-    elsewhere, paths_here = 1 - 1 / machines, arm.num_at_once / machines
-    costs = []
-    for module in arm.topology.modules:
-        size = sizes[str(module)]
-        whole = VALUE_BYTES * size
-        state = whole if config.outer.momentum else 0
-        is_here = _is_here(config, module, paths_here)
-        # A machine that computes the steps of its modules from contributions has their states.
-        comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
-        has_state = 0.0 if comes_whole else is_here
-        costs.append(
-            {
-                "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
-                "contributions": Traffic(elsewhere * _sent_bytes(config, module, size, codec), 0.0),
-                "snapshots": NOTHING,
-                "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
-            }
-        )
+    costs = [_step_of(config, module, machines, codec) for module in config.topology.modules]
     return {kind: total(each[kind] for each in costs).times(1 / machines) for kind in TRAFFIC_KINDS}
+
+
+def _step_of(
+    config: RunConfig, module: ModuleId, machines: int, codec: Codec, *, elsewhere: bool = False
+) -> dict[str, Traffic]:
+    """Bytes of a module's step for one of the machines, or for an executor beside them."""
+    size = module_parameters(config)[str(module)]
+    whole = VALUE_BYTES * size
+    state = whole if config.outer.momentum else 0
+    others = 1.0 if elsewhere else 1 - 1 / machines  # share of what is not here
+    paths_here = config.plan.arm(MODULAR).num_at_once / machines
+    is_here = 0.0 if elsewhere else _is_here(config, module, paths_here)
+    # A machine that computes the steps of its modules from contributions has their states.
+    comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
+    has_state = 0.0 if comes_whole else is_here
+    return {
+        "modules": Traffic(others * (1 - is_here) * whole, whole),
+        "contributions": Traffic(others * _sent_bytes(config, module, size, codec), 0.0),
+        "snapshots": NOTHING,
+        "outer states": Traffic(others * (1 - has_state) * state, state),
+    }
 
 
 def _fetched_bytes(

@@ -7,6 +7,7 @@ from dipaco.control.keeping.rollback import Rollback
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.leaderboard import leaderboard
 from dipaco.control.planning.summaries import Routed
+from dipaco.runs.forecast.traffic import growth_bytes
 from dipaco.runs.reading.blocked import Grace, situation_of, why
 from dipaco.runs.reading.progress import bytes_per_machine, progress_of, work_left_seconds
 from dipaco.runs.reading.releases import samples_as_json
@@ -97,6 +98,7 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
         ],
         "outside_bounds": _outside_bounds(run),
         "stored": sizes_of(run) if with_sizes else None,
+        "growth": growth_bytes(run.config),
         "unsent_snapshots": unsent_phases(run),
         "is_cleaned": ledger.cleanings.removed() is not None,
         **_status_of_work(run),

@@ -218,6 +218,7 @@ CREATE TABLE checks (
   seconds     DOUBLE PRECISION NOT NULL,
   PRIMARY KEY (arm, phase, path)
 );
+CREATE INDEX checks_by_best ON checks (arm, best_phase);
 
 -- Log-likelihoods of the documents of evaluation.
 CREATE TABLE scores (
