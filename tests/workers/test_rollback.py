@@ -123,6 +123,7 @@ def test_by_default_a_run_keeps_what_takes_back_its_two_newest_phases_and_no_mor
     roll_back(run, 4)
     finish(run)
     assert digests_of(run)[:6] == before[:6]
+    assert run.ledger.redos.refusals() == []
     for module in run.config.topology.modules:
         assert phases_there(run, module) <= {0, 4, 5, 6}  # 0: the base model has the same
     assert len(list((run.layout.root / "snapshots/modular").glob("*/*"))) == 2 * 4
@@ -146,6 +147,7 @@ def test_early_stopping_keeps_each_path_at_its_best_and_deletes_the_rest(begin):
         assert phases_there(run, module) == {0, 3, 5, 6} | released
         found |= released
     assert found - {0, 3, 5, 6}, "or this shows nothing of a best phase"
+    assert run.ledger.redos.refusals() == [], "what is needed is not made again, as what is lost is"
     for phase in (3, 6):
         release = run.ledger.facts.release(MODULAR, phase)
         assert all(run.path_of(release, path) for path in range(4))
