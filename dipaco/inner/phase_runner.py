@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dipaco.inner.phase import OnStep, PhaseResult
-from dipaco.inner.state import PathState
+from dipaco.inner.state import Handover, PathState
 from dipaco.inner.step import Batch
 
 
@@ -14,7 +14,7 @@ class PhaseWork(NamedTuple):
     """Steps of one path in one phase, as input of a `PhaseRunner`."""
 
     origin: str  # names the phase and its first modules: equal origins are the same work
-    state: PathState  # NumPy arrays: at the start of the phase, or of a partial snapshot
+    state: Handover  # NumPy arrays: at the start of the phase, or of a partial snapshot
     first_step: int  # next inner step, counted over all phases
     losses: tuple[float, ...]  # losses of the steps of this phase that are already in `state`
     rates: np.ndarray  # float32 [steps left], the learning rate of each

@@ -20,6 +20,21 @@ class PathState(NamedTuple):
     step: Any  # int32 scalar: inner steps taken over all phases, and so the data position
 
 
+class Handover:
+    """A path's state on its way to whoever goes on with it. Nobody else keeps it then, so that its
+    memory is free once it is placed on devices.
+    """
+
+    def __init__(self, state: PathState):
+        self._state: PathState | None = state
+
+    def take(self) -> PathState:
+        """The state. It can be taken once."""
+        state, self._state = self._state, None
+        assert state is not None, "the state was taken before"
+        return state
+
+
 def state_like(model: ModelConfig, optimizer: optax.GradientTransformation) -> PathState:
     """Shapes and types of a `PathState`."""
     parts = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), describe(model))

@@ -88,10 +88,15 @@ def whole_everywhere(mesh: Mesh) -> NamedSharding | None:
     return NamedSharding(mesh, PartitionSpec()) if mesh.size > 1 else None
 
 
-def put(tree: Any, shardings: Any) -> Any:
-    """Puts arrays on a mesh. All hosts hold whole arrays, and each puts its own devices' part."""
+def put(tree: Any, shardings: Any, may_alias: bool | None = None) -> Any:
+    """Puts arrays on a mesh. All hosts hold whole arrays, and each puts its own devices' part.
+
+    Args:
+      may_alias: False copies on CPU too: a step cannot give its result the memory of an array that
+        NumPy owns. None: JAX chooses.
+    """
     if jax.process_count() == 1:
-        return jax.device_put(tree, shardings)
+        return jax.device_put(tree, shardings, may_alias=may_alias)
 
     def put_one(sharding, leaf):
         whole = np.asarray(leaf)

@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from dipaco.config import RunConfig
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import make_optimizer
-from dipaco.inner.state import PathState, state_like
+from dipaco.inner.state import Handover, PathState, state_like
 from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
 from dipaco.inner.synchronous import make_module_update
 from dipaco.model.loss import LogitsLoss
@@ -60,7 +60,16 @@ class Programs:
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh. Without an optimizer state, it starts at zero."""
-        return put(self.on_host(parts, optimizer_state, step), self._state_shardings)
+        return self.place_taken(Handover(PathState(parts, optimizer_state, step)))
+
+    def place_taken(self, handover: Handover) -> PathState:
+        """Same as `place`, leaf by leaf: each is freed on the host when it is on the mesh."""
+        leaves, structure = jax.tree.flatten(self.on_host(*handover.take()))
+        shardings = jax.tree.leaves(jax.tree.broadcast(self._state_shardings, self.state_like))
+        leaves.reverse()
+        return jax.tree.unflatten(
+            structure, [put(leaves.pop(), sharding, may_alias=False) for sharding in shardings]
+        )
 
     def on_host(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state in NumPy arrays. Without an optimizer state, it starts at zero."""

@@ -177,7 +177,7 @@ def base_features(
     run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch_size: int = BATCH_DOCUMENTS
 ) -> np.ndarray:
     """The features that the base model gives documents of these first tokens: float32 [N, D]."""
-    return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch_size)
+    return document_features(run.base_hidden(), tokens_NT, lengths_N, batch_size=batch_size)
 
 
 def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:

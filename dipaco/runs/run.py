@@ -251,9 +251,10 @@ class Run:
         (module,) = base.topology.modules
         return self.parameters(base.name, module, base.phases)
 
-    @functools.cached_property
     def base_hidden(self) -> Any:
-        """tokens int32 [B, T] -> hidden states [B, T, D] of the base model, for the router."""
+        """tokens int32 [B, T] -> hidden states [B, T, D] of the base model, for the router. It is
+        on the device for as long as the caller keeps this.
+        """
         return self.scoring_programs.hidden(self.base_parts())
 
     @functools.cached_property

@@ -16,7 +16,7 @@ import jax
 
 from dipaco.control.planning.tasks import Claim
 from dipaco.inner.phase import PhaseResult
-from dipaco.inner.state import PathState
+from dipaco.inner.state import Handover, PathState
 from dipaco.outer.delay import merge
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId, assemble
@@ -68,10 +68,11 @@ def merged(run: Run, start: PhaseStart, ahead: PhaseResult) -> PhaseStart:
     modules = modules_before(run, start.arm, task.path, task.phase)
     stepped = assemble(modules, start.arm.topology.modules_of(task.path))
     parts = merge(jax.device_get(ahead.state.parts), stepped, run.config.outer.delay_merge)
+    optimizer = jax.device_get(ahead.state.optimizer)
     return start._replace(
         modules=modules,
         receipts=receipts_of(run, start.arm, modules, task.phase),
-        state=PathState(parts, jax.device_get(ahead.state.optimizer), start.merges_at),
+        state=Handover(PathState(parts, optimizer, start.merges_at)),
         losses=tuple(ahead.losses.tolist()),
         norms=ahead.norms,
         merges_at=None,

@@ -6,7 +6,7 @@ instead. A path that is stopped before the end leaves a partial snapshot. DiPaCo
 12-14: the outer gradient of one path.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from dipaco.control.planning.tasks import (
     ModuleReady,
     PathTrained,
 )
-from dipaco.inner.state import PathState
+from dipaco.inner.state import Handover, PathState
 from dipaco.outer.compress import codec_of, encode_rows
 from dipaco.outer.gradient import outer_gradient
 from dipaco.outer.vocabulary import sent_rows
@@ -37,7 +37,7 @@ from dipaco.workers.phase_start import Carried, PhaseStart, has_residual
 def end_phase(
     run: Run,
     start: PhaseStart,
-    state: PathState,
+    handover: Handover,
     losses: Sequence[float],
     norms: GradientNorms | None,
     seconds: float,
@@ -47,7 +47,8 @@ def end_phase(
     """Saves the path's snapshot and contributions, and returns the facts about them.
 
     Args:
-      state: the path as trained.
+      start: its modules are given up, so that a snapshot has their memory.
+      handover: the path as trained.
       losses: one for each step of the phase.
       seconds: the time of all steps.
       is_sent: the snapshot goes to the bucket, whatever the phase.
@@ -55,17 +56,22 @@ def end_phase(
     arm, modules = start.arm, start.modules
     path, phase = start.claim.task.path, start.claim.task.phase
     first, end = start.steps
+    state = handover.take()
     after = dissect(jax.device_get(state.parts), arm.topology, path)
+    carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
+    del state
     made: list[Fact]
     num_bytes = 0  # a dense arm exchanges nothing
-    carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
     if arm.has_outer_steps:
         num_bytes = bytes_down(run, arm, path, phase)
         made, residual = _contribute(run, start, after)
         if has_residual(run, arm):
             carried = carried._replace(residual=residual)
     else:
-        made = [module_as_trained(run, start.claim, module, after[module]) for module in modules]
+        made = [
+            module_as_trained(run, start.claim, module, after.pop(module)) for module in modules
+        ]
+        modules.clear()
     name = run.layout.snapshot(arm.name, path, phase, start.claim.attempt)
     is_sent = is_sent or sends_snapshot(run, arm, path, phase)
     trained = PathTrained(
@@ -119,12 +125,12 @@ def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any)
 
 
 def _contribute(
-    run: Run, start: PhaseStart, after: Mapping[ModuleId, Any]
+    run: Run, start: PhaseStart, after: dict[ModuleId, Any]
 ) -> tuple[list[Fact], dict[str, Any]]:
     """Encodes and saves what a path contributes at the end of a phase.
 
     Args:
-      after: module -> part -> parameters, as trained.
+      after: module -> part -> parameters, as trained. Emptied, as the modules of `start`.
 
     Returns:
       The path's contribution to each of its modules, and the residual of every part.
@@ -133,13 +139,14 @@ def _contribute(
     contributions: list[Fact] = []
     residual: dict[str, Any] = {}
     codec = codec_of(run.config.outer)
-    for module, before in start.modules.items():
+    for module in list(start.modules):
+        before = start.modules.pop(module)
         lost = None if start.residual is None else {part: start.residual[part] for part in before}
         counts = run.counts_through(arm.name, module, phase)
         sent_V = None
         if counts is not None:
             sent_V = sent_rows(counts, arm.paths_through(module, phase).index(path))
-        encoded = encode_rows(codec, outer_gradient(before, after[module]), lost, sent_V)
+        encoded = encode_rows(codec, outer_gradient(before, after.pop(module)), lost, sent_V)
         residual |= encoded.residual or {}
         # One folder per module and phase, which is deleted with the last message in it.
         kind = f"messages/{arm.name}/{module}/{phase:06d}"

@@ -14,7 +14,7 @@ import numpy as np
 from dipaco.control.facts.facts import PartialSnapshot, Snapshot
 from dipaco.control.planning.tasks import Claim
 from dipaco.data.pipeline import Batches
-from dipaco.inner.state import PathState
+from dipaco.inner.state import Handover, PathState
 from dipaco.outer.compress import codec_of
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
@@ -37,7 +37,7 @@ class PhaseStart(NamedTuple):
     batches: Batches
     position: int  # batches that the path had taken of this data at the start of the phase
     # Not placed yet. Its optimizer may be None, a fresh one. Its step counts in the arm's schedule.
-    state: PathState
+    state: Handover
     residual: Mapping[str, Any] | None  # part name -> what messages could not hold yet
     losses: tuple[float, ...]  # one for each step of this phase that is taken already
     norms: tuple[float, ...]  # gradient norms of those steps, as far as they are known
@@ -49,6 +49,11 @@ class PhaseStart(NamedTuple):
         """The path's first step of the phase in the arm's schedule, and the one after its last."""
         phase = self.claim.task.phase
         return self.arm.steps_before(phase), self.arm.steps_before(phase + 1)
+
+    @property
+    def next_step(self) -> int:
+        """The step that is to be taken, in the arm's schedule."""
+        return self.steps[0] + len(self.losses)
 
     @property
     def taken(self) -> int:
@@ -94,7 +99,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         receipts=receipts,
         batches=batches,
         position=position,
-        state=state,
+        state=Handover(state),
         residual=residual,
         losses=losses,
         norms=norms,

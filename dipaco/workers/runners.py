@@ -13,7 +13,7 @@ from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import PhaseResult, run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
-from dipaco.inner.state import PathState
+from dipaco.inner.state import Handover, PathState
 from dipaco.inner.step import Batch
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import OnPathStep
@@ -65,7 +65,7 @@ class OneHost:
     def __call__(self, work: PhaseWork) -> PhaseResult:
         programs = self._run.programs
         result = run_phase(
-            programs.place(*work.state),
+            programs.place_taken(work.state),
             map(programs.place_batch, work.batches),
             work.rates,
             programs.step,
@@ -118,7 +118,8 @@ class Volunteers:
         return OneHost(self._run)
 
     def __call__(self, work: PhaseWork) -> PhaseResult:
-        return self._lead(work._replace(state=self._run.programs.on_host(*work.state)))
+        state = self._run.programs.on_host(*work.state.take())
+        return self._lead(work._replace(state=Handover(state)))
 
 
 def phase_work(
@@ -129,7 +130,7 @@ def phase_work(
     should_stop: Callable[[], bool],
 ) -> PhaseWork:
     """The steps of a path from `start` to step `until`, for any of the runners."""
-    claim, next_step, began = start.claim, start.state.step, time.monotonic()
+    claim, next_step, began = start.claim, start.next_step, time.monotonic()
     count, tokens = until - next_step, run.config.inner.batch_size * run.config.data.length
     present_V = run.present_tokens(start.arm.name, claim.task.path, claim.task.phase)
 

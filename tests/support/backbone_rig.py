@@ -7,6 +7,7 @@ import time
 
 from dipaco.config import MODULAR
 from dipaco.inner.phase_runner import PhaseWork
+from dipaco.inner.state import Handover
 from dipaco.swarm.network.credentials import DAY_SECONDS
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
 from dipaco.swarm.roles.session import SessionConfig, run_session
@@ -51,7 +52,7 @@ def phase_of(backbone, steps, state=None, losses=(), on_step=lambda number, loss
     return backbone.run_phase(
         PhaseWork(
             origin=f"a phase of {backbone.address}",
-            state=first_state() if state is None else state,
+            state=Handover(first_state() if state is None else state),
             first_step=len(losses),
             losses=tuple(losses),
             rates=RATES[len(losses) : steps],

@@ -345,7 +345,7 @@ class Backbone:
         if not goes_on or len(holder.losses) != holder.step - begins:
             lineage = f"{work.first_step}-{self._wire.name}-{time.time():.3f}"
             position = StatePosition(work.origin, work.first_step, lineage)
-            holder.set_state(work.state, position, list(work.losses))
+            holder.set_state(work.state.take(), position, list(work.losses))
         elif holder.step > work.first_step:
             self._say(f"goes on from step {holder.step:,}, as the group had it")
         senders = frozenset() if self._followed is None else self._followed.last_senders

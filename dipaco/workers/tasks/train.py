@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from dipaco.control.planning.tasks import Claim, Fact, GradientNorms
+from dipaco.inner.state import Handover
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted
@@ -55,6 +56,7 @@ def train(
         started += time.monotonic() - since
         if have_all_come:
             start = merged(run, start, result)
+            del result
             # The first question is not passed on, so that a step follows the merge: a partial
             # snapshot of this very step would count as one from before the merge.
             asked = itertools.count()
@@ -68,10 +70,11 @@ def train(
     if first + len(losses) < end:
         saved = partial_snapshot_of(run, start, result.state, losses, seconds, result.norms)
         raise Preempted(saved)
-    norms = GradientNorms.over(result.norms)
-    return end_phase(run, start, result.state, losses, norms, seconds, is_sent=runner.is_shared)
+    norms, state = GradientNorms.over(result.norms), Handover(result.state)
+    del result
+    return end_phase(run, start, state, losses, norms, seconds, is_sent=runner.is_shared)
 
 
 def _summary(start: PhaseStart) -> str:
     """Compared between hosts, which may have read the ledger at different moments."""
-    return f"{start.claim.task} at {start.state.step}"
+    return f"{start.claim.task} at {start.next_step}"
