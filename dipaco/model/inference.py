@@ -18,7 +18,7 @@ from jax import lax
 from dipaco.model.attention import attend
 from dipaco.model.cache import write
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.kernels import tokens_are_rows
+from dipaco.model.kernels import serving_dtype, tokens_are_rows
 from dipaco.model.layers import rms_norm, rotary_table, rotate
 from dipaco.model.spec import Parts, Tree
 
@@ -47,7 +47,7 @@ class Kernel:
 def prepare(
     config: ModelConfig, parts: Parts, has_tokens_as_rows: bool | None = None
 ) -> dict[str, Tree]:
-    """Parts for `extend` and `logits`: kernels in the compute dtype.
+    """Parts for `extend` and `logits`: kernels in the type of products (`kernels.serving_dtype`).
 
     Takes any subset of the parts, so that a module can be prepared apart from a path.
 
@@ -186,7 +186,7 @@ def attend_cached(
     q_BTHK, k_BTGK, v_BTGK = _split_heads(config, joined_BTMK)
     q_BTHK, k_BTGK = rotate(q_BTHK, seen.rotary), rotate(k_BTGK, seen.rotary)
     cache = write(cache, k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2), starts_B[:, None])
-    y_BTM = attend(q_BTHK, cache["key"], cache["value"], seen.allowed_BTS, config.compute_dtype)
+    y_BTM = attend(q_BTHK, cache["key"], cache["value"], seen.allowed_BTS, serving_dtype(config))
     return y_BTM.reshape(batch * length, -1), cache
 
 
@@ -217,7 +217,7 @@ def _prepare_part(config: ModelConfig, name: str, part: Tree, has_tokens_as_rows
     def joined(*kernels: Any) -> Kernel:
         values = jnp.concatenate([jnp.asarray(kernel) for kernel in kernels], axis=1)
         values = values if has_tokens_as_rows else values.T
-        return Kernel(values.astype(config.compute_dtype), has_tokens_as_rows)
+        return Kernel(values.astype(serving_dtype(config)), has_tokens_as_rows)
 
     if name == "head":
         return {"kernel": joined(part["kernel"])}
@@ -246,7 +246,7 @@ def _split_heads(config, joined):
 
 def _product(config: ModelConfig, kernel: Kernel, x: jax.Array) -> jax.Array:
     """float32 [N, out] of x [N, in] where tokens are rows, else [out, N] of [in, N]."""
-    dtype, dimensions = config.compute_dtype, (((1,), (0,)), ((), ()))
+    dtype, dimensions = serving_dtype(config), (((1,), (0,)), ((), ()))
     # The barrier keeps the transpose before the product (see `as_columns`).
     values, x = kernel.values.astype(dtype), lax.optimization_barrier(x.astype(dtype))
     both = (x, values) if kernel.tokens_are_rows else (values, x)

@@ -69,6 +69,15 @@ def result_dtype(config: ModelConfig) -> str:
     return "float32" if jax.default_backend() == "cpu" else config.compute_dtype
 
 
+def serving_dtype(config: ModelConfig) -> str:
+    """The type of products while serving: as configured, but float32 on CPU.
+
+    There a row of 896 values times a bfloat16 kernel of [896, 32000] takes 80 to 95 ms of CPU time,
+    and 6 to 7 ms in float32.
+    """
+    return "float32" if jax.default_backend() == "cpu" else config.compute_dtype
+
+
 @functools.cache
 def tokens_are_rows() -> bool:
     """True if products for serving have the tokens as rows, [N, in] times [in, out]. False: as

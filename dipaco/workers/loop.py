@@ -20,6 +20,7 @@ from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.members.meta import WorkSummary
 from dipaco.control.planning.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
+from dipaco.runs.allocator import return_freed_memory
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.callbacks import Callbacks
@@ -175,6 +176,7 @@ class Worker:
             raise
         finally:
             self._renewer.hold(None)
+        return_freed_memory()
         return True
 
     def _do(self, claim: Claim) -> None:

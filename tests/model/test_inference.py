@@ -47,7 +47,8 @@ def test_prompts_and_then_single_tokens_give_the_logits_of_the_full_forward(
 @pytest.mark.parametrize(
     ("config", "as_rows"), [(GROUPED, True), (TIED, False)], ids=["rows", "columns, tied"]
 )
-def test_bfloat16_rounds_as_the_full_forward_does(config, parts, tokens_BT, as_rows):
+def test_bfloat16_rounds_as_the_full_forward_does(config, parts, tokens_BT, as_rows, monkeypatch):
+    monkeypatch.setattr(inference, "serving_dtype", lambda config: config.compute_dtype)
     low = dataclasses.replace(config, compute_dtype="bfloat16")
     full, _ = forward(low, parts, tokens_BT)
     prepared, start = inference.prepare(low, parts, as_rows), np.zeros(3, np.int32)
@@ -64,11 +65,13 @@ def test_a_module_is_prepared_before_it_is_part_of_a_path(config, parts):
     jax.tree.map(np.testing.assert_array_equal, together, whole)
 
 
-def test_preparing_takes_as_many_bytes_and_half_for_bfloat16(config, parts):
+def test_preparing_takes_as_many_bytes_and_half_for_bfloat16_if_no_cpu(config, parts, monkeypatch):
     def num_bytes(tree):
         return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
     assert num_bytes(inference.prepare(config, parts)) == num_bytes(parts)
     low = dataclasses.replace(config, compute_dtype="bfloat16")
     blocks = {name: part for name, part in parts.items() if name.startswith("block")}
+    assert num_bytes(inference.prepare(low, blocks)) == num_bytes(blocks)  # a CPU multiplies those
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert num_bytes(inference.prepare(low, blocks)) < 0.6 * num_bytes(blocks)

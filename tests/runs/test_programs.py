@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import re
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -139,3 +141,30 @@ def test_a_batch_that_does_not_divide_and_a_mesh_that_does_not_fit_are_refused()
         Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=3)))
     with pytest.raises(BadMesh):
         Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_steps_of_gigabytes_find_their_memory_again_and_it_is_returned_after_a_task():
+    """By page faults: one page of each MiB is touched."""
+    source = """
+import ctypes, resource
+from dipaco.runs.allocator import keep_freed_memory, return_freed_memory
+keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.malloc.argtypes = [ctypes.c_size_t]
+def step():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(5 << 30)
+    for place in range(0, 5 << 30, 1 << 20):
+        ctypes.c_char.from_address(block + place).value = b"x"
+    libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(step(), step(), return_freed_memory(), step())
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", source], check=True, capture_output=True, text=True
+    )
+    first, kept, _, returned = said.stdout.split()
+    assert int(kept) < 100
+    assert min(int(first), int(returned)) > 1000
