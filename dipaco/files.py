@@ -162,12 +162,13 @@ def link_folder(source: Path, target: Path) -> None:
         place_at = target / file.relative_to(source)
         make_folder(place_at.parent)
         with contextlib.suppress(FileExistsError):
-            _link(file, place_at)
+            link(file, place_at)
     for folder in {target / file.relative_to(source).parent for file in files}:
         flush(folder)
 
 
-def _link(file: Path, name: Path) -> None:
+def link(file: Path, name: Path) -> None:
+    """Gives a file another name. On a file system without links it is copied."""
     try:
         os.link(file, name)
     except FileExistsError:

@@ -206,7 +206,7 @@ def compare_run(folder: Path, num_documents: int, url: str) -> Compared:
         with reading(folder) as run:
             corpus, config = run.corpus, run.config
             release = run.ledger.facts.release("modular", None)
-            exported = export_all(run, release, scratch / "exported")
+            exported, _ = export_all(run, release, scratch / "exported")
             tokenizer = corpus.tokenizer()
             chosen = corpus.documents("test")[:num_documents]
             write_tasks(scratch, tokenizer, corpus.tokens(chosen))

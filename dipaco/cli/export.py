@@ -1,24 +1,27 @@
-"""Write one path, or every path, as stock Hugging Face checkpoints: config, safetensors, tokenizer.
+"""Write one path, or every path and the router, for other engines: stock Hugging Face checkpoints
+(config, safetensors, tokenizer), or GGUF for llama.cpp.
 
   dipaco export --run runs/quickstart --path 2 --out exported
   dipaco export --run runs/quickstart --all --out exported        exported/path_0000, ...
   python -c "from transformers import AutoModelForCausalLM as M; M.from_pretrained('exported')"
+  python exported/route.py "And God said"                         the path, without dipaco
 
-Each checkpoint is complete, so all paths together take more space than the run's modules, which
-paths share. The table at the end shows how much. Interrupted, the same command continues with the
-next path.
+`--all` writes `router.json` as well, which `dipaco serve --upstream` reads. Paths that share a
+module share its file, where the file system has links: a file that is edited changes in all of
+them. Interrupted, the same command continues with the next path.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import add_release, check_path, find_release, output_path
+from dipaco.cli.options import add_release, add_rule, check_path, find_release, output_path
 
 if TYPE_CHECKING:
     from dipaco.control.planning.release import Release
 
-HELP = "write one path, or all, as Hugging Face checkpoints"
+HELP = "write one path, or all and the router, for other engines"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,19 +32,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=output_path, required=True, metavar="DIR2", help="a new folder"
     )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights (float32)"
+    )
+    parser.add_argument(
+        "--gguf", action="store_true", help="a file for llama.cpp: DIR2, with `--all` of each path"
+    )
+    add_rule(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
-    from dipaco.runs.reading.export import export_all, export_path
+    from dipaco.runs.reading.export import Format, export_all, export_path
 
+    how = Format(options.dtype, options.gguf)
     with reading(options.run) as opened:
         release = find_release(opened, options)
         if options.all:
-            print(_table(export_all(opened, release, options.out), release))
+            targets, problem = export_all(opened, release, options.out, how, options.rule)
+            print(_table(targets, release))
+            if problem is not None:
+                print(f"no router was written: {problem}", file=sys.stderr)
             return 0
         check_path(options.path, release)
-        export_path(opened, release, options.path, options.out)
+        export_path(opened, release, options.path, options.out, how)
     modules = " + ".join(release.paths[options.path])
     print(
         f"path {options.path} ({modules}) of {release.arm} at phase {release.phase}: {options.out}"
@@ -49,24 +63,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _table(folders: dict[int, Path], release: "Release") -> str:
-    """Folder, bytes and modules of each path, and the total."""
-    sizes = {
-        path: sum(file.stat().st_size for file in folder.iterdir())
-        for path, folder in folders.items()
-    }
-    rows = [("path", "folder", "MB", "modules")]
-    for path, folder in folders.items():
-        modules = " + ".join(release.paths[path])
-        rows.append((str(path), str(folder), f"{sizes[path] / 1e6:,.1f}", modules))
+def _table(targets: dict[int, Path], release: "Release") -> str:
+    """The place, bytes and modules of each path, and the bytes of all."""
+    files = {path: list(at.iterdir()) if at.is_dir() else [at] for path, at in targets.items()}
+    rows = [("path", "at", "MB", "modules")]
+    for path, at in targets.items():
+        size = sum(file.stat().st_size for file in files[path])
+        rows.append((str(path), str(at), f"{size / 1e6:,.1f}", " + ".join(release.paths[path])))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
-        f"{path:>{widths[0]}}  {folder:<{widths[1]}}  {size:>{widths[2]}}  {modules}"
-        for path, folder, size, modules in rows
+        f"{path:>{widths[0]}}  {at:<{widths[1]}}  {size:>{widths[2]}}  {modules}"
+        for path, at, size, modules in rows
     ]
-    apart, shared = sum(sizes.values()), sum(r.num_bytes for r in release.objects.values())
+    every = [file.stat() for of_path in files.values() for file in of_path]
+    on_disk = sum({(file.st_dev, file.st_ino): file.st_size for file in every}.values())
     lines.append(
-        f"{len(folders)} paths of {release.arm} at phase {release.phase}: {apart / 1e6:,.1f} MB; "
-        f"the run keeps their modules in {shared / 1e6:,.1f} MB"
+        f"{len(targets)} paths of {release.arm} at phase {release.phase}: "
+        f"{on_disk / 1e6:,.1f} MB on disk"
     )
     return "\n".join(lines)

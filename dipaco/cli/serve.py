@@ -245,9 +245,12 @@ def _upstreams(opened: "Run", options: argparse.Namespace) -> "Upstreams | None"
 
     from dipaco.launch.devices import use_cpu_only
     from dipaco.serving.service import print_notice
-    from dipaco.serving.upstreams import Upstreams, read_targets
+    from dipaco.serving.upstreams import Upstreams, read_router, read_targets
 
     use_cpu_only()  # accelerators are the upstreams'
+    exported = read_router(options.upstream, opened, options.arm, options.phase)
+    if exported is not None:
+        options.phase, options.rule = exported.phase, options.rule or exported.rule
     num_paths = opened.plan.arm(options.arm).topology.num_paths
     targets = read_targets(options.upstream, opened.config.name, num_paths)
     return Upstreams(targets, options.waiting, print_notice)

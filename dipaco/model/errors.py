@@ -19,5 +19,9 @@ class CheckpointIncomplete(DipacoError):
     """`{folder}` lacks {lost}. Remove the folder and give the same command again."""
 
 
+class NoGguf(DipacoError):
+    """This run's tokenizer ({kind}) cannot be written as GGUF here. Export without `--gguf`, and convert with llama.cpp's `convert_hf_to_gguf.py`."""
+
+
 class KernelUnavailable(MachineFault):
     """`model.attention_kernel` is cudnn, and {device} does not run it for heads of {head_size} values: cuDNN's attention is for NVIDIA GPUs, Ampere or later, and with heads above 128 Hopper or later. Use such a machine, or a run with `model.attention_kernel=auto`, which takes the plain kernel elsewhere."""

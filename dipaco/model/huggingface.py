@@ -7,6 +7,7 @@ written out: `transformers` silently fills in what `config.json` omits (a head o
 """
 
 import json
+import math
 import os
 import shutil
 import uuid
@@ -14,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from dipaco.errors import CheckpointExists
-from dipaco.files import open_up
-from dipaco.model.config import ModelConfig, block_names
+from dipaco.files import link, open_up
+from dipaco.model.config import ComputeDtype, ModelConfig, block_names
 from dipaco.model.config_json import read_config, refuse
 from dipaco.model.errors import CheckpointIncomplete
 from dipaco.model.spec import Parts, Tree, describe
@@ -27,7 +29,6 @@ from dipaco.trees import flatten, unflatten
 FLOATS = ("F64", "F32", "F16", "BF16")
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 CHECKPOINT_FILES = (
-    WEIGHTS,
     "tokenizer.json",
     "config.json",
     "generation_config.json",
@@ -63,7 +64,9 @@ def is_exported(folder: Path) -> bool:
     """
     if not folder.exists():
         return False
-    if lost := [name for name in CHECKPOINT_FILES if not (folder / name).is_file()]:
+    is_split = (folder / WEIGHTS_INDEX).is_file()
+    weights = sorted(set(_locate_weights(folder).values())) if is_split else [WEIGHTS]
+    if lost := [name for name in (*weights, *CHECKPOINT_FILES) if not (folder / name).is_file()]:
         raise CheckpointIncomplete(folder=folder, lost=", ".join(lost))
     return True
 
@@ -75,6 +78,13 @@ class EdgeToken(NamedTuple):
     name: str
 
 
+class WeightFile(NamedTuple):
+    """A file for some parts of a path."""
+
+    parts: frozenset[str]  # their names
+    equal: Path | None = None  # the same file of another checkpoint, which is linked
+
+
 def export_checkpoint(
     config: ModelConfig,
     parts: Parts,
@@ -83,25 +93,26 @@ def export_checkpoint(
     *,
     start: EdgeToken | None = None,
     end: EdgeToken | None = None,
+    dtype: ComputeDtype = "float32",
+    files: Mapping[str, WeightFile] | None = None,
 ) -> None:
     """Writes a folder for `from_pretrained` of `AutoModelForCausalLM` and `AutoTokenizer`.
 
     The folder appears whole or not at all: it is written under another name, and renamed.
 
     Args:
-      parts: the parameters of one path.
+      parts: the parameters of one path, of all files that are not linked.
       tokenizer_file: a `tokenizer.json`, copied byte for byte.
       folder: must not exist yet.
       start: the token that texts began with, the `bos_token`.
       end: the token that texts ended with, the `eos_token`. Generation stops at it. It is the
         tokenizer's `pad_token` too, since padding in a batch is masked. config.json names no
         padding, since training would then leave that row of the embedding as it is.
+      files: the files of weights by name, and an index names them. None = a single file.
 
     Raises:
       CheckpointExists: the folder is there already.
     """
-    from safetensors.numpy import save_file
-
     folder = Path(folder)
     if folder.exists():
         raise CheckpointExists(folder=folder)
@@ -109,14 +120,15 @@ def export_checkpoint(
     partial = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
         partial.mkdir()
-        save_file(_to_theirs(config, parts), partial / WEIGHTS, metadata={"format": "pt"})
-        open_up(partial / WEIGHTS)
+        _write_weights(config, parts, dtype, partial, files)
         shutil.copyfile(tokenizer_file, partial / "tokenizer.json")
         # Null rather than absent: the defaults, 1 and 2, are ordinary tokens here.
         edges = {"bos": start, "eos": end, "pad": end}
         ids = {f"{name}_token_id": token and token.id for name, token in edges.items()}
         names = {f"{name}_token": token.name for name, token in edges.items() if token}
-        _write_json(partial / "config.json", _model_json(config) | ids | {"pad_token_id": None})
+        _write_json(
+            partial / "config.json", _model_json(config, dtype) | ids | {"pad_token_id": None}
+        )
         _write_json(partial / "generation_config.json", ids)
         _write_json(partial / "tokenizer_config.json", _tokenizer_json(config) | names)
         os.rename(partial, folder)
@@ -164,17 +176,46 @@ def _names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
     return names
 
 
-def _to_theirs(config: ModelConfig, parts: Parts) -> dict[str, np.ndarray]:
-    theirs = {}
-    values = dict(flatten(parts))
-    for path, (their_name, is_transposed) in _names(config).items():
-        value = np.asarray(values[path], np.float32)
+def _write_weights(
+    config: ModelConfig,
+    parts: Parts,
+    dtype: ComputeDtype,
+    folder: Path,
+    files: Mapping[str, WeightFile] | None,
+) -> None:
+    from safetensors.numpy import save_file
+
+    specs, index = dict(flatten(describe(config))), {}
+    for file, (names, equal) in (files or {WEIGHTS: WeightFile(frozenset(parts))}).items():
+        if equal is not None:
+            link(equal, folder / file)
+        else:
+            some = {name: parts[name] for name in names}
+            save_file(to_theirs(config, some, dtype), folder / file, metadata={"format": "pt"})
+            open_up(folder / file)
+        for path, (their_name, _) in _names(config).items():
+            if path.partition(".")[0] in names:
+                index[their_name] = file
+    if files is not None:
+        values = sum(math.prod(spec.shape) for spec in specs.values())
+        sizes = {"total_size": values * jnp.dtype(dtype).itemsize}
+        _write_json(folder / WEIGHTS_INDEX, {"metadata": sizes, "weight_map": index})
+
+
+def to_theirs(
+    config: ModelConfig, parts: Parts, dtype: ComputeDtype = "float32"
+) -> dict[str, np.ndarray]:
+    """The weights of some parts by the names that `transformers` has for them."""
+    theirs, names = {}, _names(config)
+    for path, value in flatten(parts):
+        their_name, is_transposed = names[path]
+        value = np.asarray(value, np.float32).astype(jnp.dtype(dtype))
         # safetensors writes the underlying memory, which a transposed view does not change.
         theirs[their_name] = np.ascontiguousarray(value.T if is_transposed else value)
     return theirs
 
 
-def _model_json(config: ModelConfig) -> dict[str, Any]:
+def _model_json(config: ModelConfig, dtype: ComputeDtype) -> dict[str, Any]:
     qwen3 = {"use_sliding_window": False, "sliding_window": None} if config.qk_norm else {}
     return {
         "architectures": ["Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"],
@@ -195,7 +236,7 @@ def _model_json(config: ModelConfig) -> dict[str, Any]:
         "attention_bias": False,
         "attention_dropout": 0.0,
         "mlp_bias": False,
-        "dtype": "float32",
+        "dtype": dtype,
         **qwen3,
     }
 

@@ -4,8 +4,10 @@
     64: [{url: "http://a:8000", model: m64}, {url: "http://b:8000", model: m64}]
     65-255: {url: "http://c:8000", model: "mine-{path}", key: SECRET}
 
-JSON will do as well. A router stands before them: it chooses the path, and `http/forward.py` sends
-the request on. It decodes nothing, so `Upstreams` takes the place of an engine and of its loop.
+JSON will do too. `router: exported/router.json` names the export whose paths they serve, and its
+release is routed, however the run goes on. A router stands before them: it chooses the path, and
+`http/forward.py` sends the request on. It decodes nothing, so `Upstreams` takes the place of an
+engine and of its loop.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ import aiohttp
 import msgspec
 
 from dipaco.errors import needs_extra
+from dipaco.runs.run import Run
 from dipaco.serving.decoding.meter import LoopStats
 from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
 from dipaco.serving.errors import BadUpstreams
@@ -41,7 +44,19 @@ class _Given(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     key: str | None = None  # API key that it asks for
 
 
-_File = dict[str | int, _Given | Annotated[list[_Given], msgspec.Meta(min_length=1)]]
+_File = dict[str | int, str | _Given | Annotated[list[_Given], msgspec.Meta(min_length=1)]]
+
+
+ROUTER = "router"  # the key of a router.json, and no path
+
+
+class ExportedRouter(msgspec.Struct):
+    """The fields of a router.json that are read here."""
+
+    arm: str
+    phase: int
+    release: str
+    rule: str
 
 
 class _ModelName(msgspec.Struct):
@@ -97,25 +112,51 @@ class Target(NamedTuple):
         return server.problem
 
 
+def _read(file: Path) -> _File:
+    try:
+        content = file.read_bytes()
+        if file.suffix == ".json":
+            return msgspec.json.decode(content, type=_File)
+        with needs_extra("serve", package="pyyaml", feature="a file of upstreams in YAML"):
+            import yaml  # noqa: F401 - msgspec imports it
+        return msgspec.yaml.decode(content, type=_File)
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+        raise BadUpstreams(file=file, problem=error) from error
+
+
+def read_router(file: Path, run: Run, arm: str, phase: int | None) -> ExportedRouter | None:
+    """The router.json that a file names. Raises `NotAvailable`, and `BadUpstreams`: it is not of
+    this run's release, nor of the options `arm` and `phase`.
+    """
+    if not isinstance(named := _read(file).get(ROUTER), str):
+        return None
+    try:
+        exported = msgspec.json.decode((file.parent / named).read_bytes(), type=ExportedRouter)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadUpstreams(file=file, problem=f"its router {named}: {error}") from error
+    of = f"its router {named} is of `{exported.arm}` at phase {exported.phase}"
+    if (exported.arm, exported.phase) != (arm, exported.phase if phase is None else phase):
+        raise BadUpstreams(file=file, problem=f"{of}, and `--arm` or `--phase` is another")
+    digest = run.ledger.facts.release(exported.arm, exported.phase).digest
+    if exported.release != digest:
+        problem = f"{of}, release {exported.release}, and this run has {digest} there"
+        raise BadUpstreams(file=file, problem=f"{problem}. Export it again")
+    return exported
+
+
 def read_targets(file: Path, name: str, num_paths: int) -> dict[int, list[Target]]:
     """The targets of every path of a model. Raises `BadUpstreams`."""
 
     def refuse(problem: object) -> NoReturn:
         raise BadUpstreams(file=file, problem=problem)
 
-    try:
-        content = file.read_bytes()
-        if file.suffix == ".json":
-            given = msgspec.json.decode(content, type=_File)
-        else:
-            with needs_extra("serve", package="pyyaml", feature="a file of upstreams in YAML"):
-                import yaml  # noqa: F401 - msgspec imports it
-            given = msgspec.yaml.decode(content, type=_File)
-    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        refuse(error)
     servers: dict[tuple[str, str | None], Server] = {}
     targets: dict[int, list[Target]] = {path: [] for path in range(num_paths)}
-    for key, value in given.items():
+    for key, value in _read(file).items():
+        if isinstance(value, str):
+            if key == ROUTER:
+                continue
+            refuse(f"`{key}` has `{value}`, and a path has {{url: http://HOST:8000}}")
         try:
             paths = paths_in(str(key))
         except ValueError as error:

@@ -29,6 +29,24 @@ def tokens_BT():
     return np.random.default_rng(1).integers(0, TINY.vocab_size, (3, 12), np.int32)
 
 
+@pytest.fixture(scope="session")
+def tokenizer_file(tmp_path_factory):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["a path is a path is a path, and so on"], trainer)
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(file))
+    return file
+
+
 def lively(config):
     """Parameters of a size at which each of them matters: norms are not 1, scores are not flat."""
     rng = np.random.default_rng(0)

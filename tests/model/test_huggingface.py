@@ -23,24 +23,6 @@ from tests.model.conftest import TINY, lively
 forward = jax.jit(lm.forward, static_argnums=0)
 
 
-@pytest.fixture(scope="module")
-def tokenizer_file(tmp_path_factory):
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["a path is a path is a path, and so on"], trainer)
-    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    tokenizer.save(str(file))
-    return file
-
-
 @pytest.fixture
 def transformers():
     pytest.importorskip("torch", reason="parity with transformers needs the `parity` extra")
@@ -60,7 +42,7 @@ def test_an_exported_model_has_the_same_logits_in_transformers(
     export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     ours, _ = forward(config, parts, tokens_BT)
-    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=1e-5)
+    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=2e-5)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("llama", "bfloat16"), ("qwen3", "float32")])
@@ -79,7 +61,7 @@ def test_a_model_made_by_transformers_has_the_same_logits_here(
     ours, _ = forward(config, parts, tokens_BT)
     # Read again: `made.float()` would keep rotary frequencies that were rounded to bfloat16.
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=1e-5)
+    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=2e-5)
 
 
 @pytest.mark.slow

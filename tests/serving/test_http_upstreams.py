@@ -22,13 +22,14 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from dipaco.runs.opening import reading
 from dipaco.serving import upstreams as file
 from dipaco.serving.errors import BadUpstreams
 from dipaco.serving.http.app import HttpSettings
 from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.serving.upstreams import Upstreams, read_targets
+from dipaco.serving.upstreams import Upstreams, read_router, read_targets
 from tests.support.server_process import Server
 from tests.support.serving_rig import error_of
 
@@ -373,6 +374,7 @@ def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, r
         ("0-4: {url: http://x}", "there is no path 4, the last is 3"),
         ("0-2: {url: http://x}", "paths 3 have none"),
         ("a: {url: http://x}", "`a` is not a list of paths"),
+        ("0-3: http://x", "`0-3` has `http://x`, and a path has {url"),
         ("0-3: {url: localhost:8000}", "`localhost:8000` is no address"),
         ("0-3: {url: http://x, model: '{number}'}", "no name of a model with {path}"),
     ],
@@ -381,6 +383,29 @@ def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, given, problem):
     (tmp_path / "file.yaml").write_text(given)
     with pytest.raises(BadUpstreams, match=problem):
         read_targets(tmp_path / "file.yaml", "toy", 4)
+
+
+def test_an_exported_router_pins_its_release_and_one_of_another_is_refused(tiny, tmp_path):
+    file, exported = tmp_path / "file.yaml", tmp_path / "out" / "router.json"
+    file.write_text("router: out/router.json\n0-3: {url: http://x}")
+    exported.parent.mkdir()
+    assert len(read_targets(file, "toy", 4)) == 4
+    with reading(tiny.folder) as run:
+        with pytest.raises(BadUpstreams, match=r"its router out/router.json: .*No such file"):
+            read_router(file, run, "modular", None)
+        digest = run.ledger.facts.release("modular", 1).digest
+        facts = {"arm": "modular", "phase": 1, "release": digest, "rule": "features", "kind": "x"}
+        exported.write_text(json.dumps(facts))
+        found = read_router(file, run, "modular", None)
+        assert (found.phase, found.rule) == (1, "features")
+        for arm, phase in (("modular", 2), ("dense", None)):
+            with pytest.raises(BadUpstreams, match="`modular` at phase 1, and `--arm` or"):
+                read_router(file, run, arm, phase)
+        exported.write_text(json.dumps(facts | {"phase": 2}))
+        with pytest.raises(BadUpstreams, match=f"release {digest}, and this run has"):
+            read_router(file, run, "modular", None)
+        file.write_text("0-3: {url: http://x}")
+        assert read_router(file, run, "modular", None) is None
 
 
 def test_paths_have_the_names_that_the_file_gives_or_those_of_cells(tmp_path):
