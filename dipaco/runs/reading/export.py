@@ -141,14 +141,13 @@ def export_all(
 def _files_of(
     run: Run, release: Release, path: int, folders: Mapping[int, Path]
 ) -> dict[str, WeightFile] | None:
-    """The files of a path, one a module. Those that an earlier path has are linked."""
+    """The files of a path, one a module. Those that another path has are linked."""
     topology, files = run.plan.arm(release.arm).topology, {}
     for module, digest in release.paths[path].items():
         name = f"model-{module.replace('/', '-')}.safetensors"
-        others = (n for n in range(path) if release.paths[n].get(module) == digest)
-        holder = next(others, None)
+        same = (folders[n] / name for n, at in enumerate(release.paths) if at.get(module) == digest)
         parts = frozenset(topology.parts_of(ModuleId.parse(module)))
-        files[name] = WeightFile(parts, None if holder is None else folders[holder] / name)
+        files[name] = WeightFile(parts, next((file for file in same if file.is_file()), None))
     return files if len(files) > 1 else None
 
 
@@ -224,7 +223,7 @@ def _export_router(run: Run, release: Release, folder: Path, facts: dict[str, An
         for file in sorted([*weights, at / "tokenizer.json"])
     }
     content = json.dumps(facts | {"digests": digests}, indent=1).encode()
-    shutil.copyfile(Path(__file__).with_name("route.py"), folder / "route.py")
+    shutil.copyfile(Path(__file__).with_name("route.py.txt"), folder / "route.py")
     write_whole(folder / ROUTER, lambda stream: stream.write(content))
 
 
