@@ -20,6 +20,7 @@ from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 from dipaco.serving.continuation import vocabulary_of
 from dipaco.serving.decoding.grammar import Grammars
+from dipaco.serving.decoding.grammar_trial import GrammarTrial
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.dispatch import (
     Dispatcher,
@@ -120,7 +121,9 @@ class Service:
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
         vocabulary = vocabulary_of(run)
-        self.grammars, self.token_ids = Grammars(vocabulary), vocabulary.token_ids()
+        self._trial = GrammarTrial(vocabulary)
+        self.grammars = Grammars(vocabulary, self._trial.problem)
+        self.token_ids = vocabulary.token_ids()
         # Example prompts. Runs of older versions have none.
         self.examples = Prepared.of(run.stage("prepare")).examples
 
@@ -218,6 +221,7 @@ class Service:
         """Lets running requests finish for at most so long, and ends the threads."""
         self.follower.stop()
         self.loop.stop(drain_seconds)
+        self._trial.close()
 
     def routing_stats(self) -> RoutingStats:
         """The cost of routing prompts so far."""

@@ -6,17 +6,17 @@ import json
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
 
-import llguidance
 from llguidance.numpy import fill_next_token_bitmask
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dipaco.serving.decoding import grammar
+from dipaco.serving.decoding import grammar, grammar_trial, row_shares
 from dipaco.serving.decoding.block_inputs import plan_block
 from dipaco.serving.decoding.decode import DRAWN, RESTS
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
@@ -315,8 +315,8 @@ def test_schemas_are_kept_up_to_the_time_that_they_took_and_the_latest_in_any_ca
     seconds |= {'{"const": "slow"}': 5.0, refused: 5.0}
     make = grammar.Grammar.__init__
 
-    def making(self, schema, tokenizer):
-        make(self, schema, tokenizer)
+    def making(self, schema, *args):
+        make(self, schema, *args)
         self.compile_seconds = seconds[schema]
 
     monkeypatch.setattr(grammar.Grammar, "__init__", making)
@@ -347,8 +347,8 @@ def test_what_has_a_problem_takes_no_memory(grammars, monkeypatch):
 def test_two_threads_that_bring_the_same_schema_get_the_same_grammar(grammars, monkeypatch):
     together, make = threading.Barrier(2), grammar.Grammar.__init__
 
-    def making(self, schema, tokenizer):
-        make(self, schema, tokenizer)
+    def making(self, schema, *args):
+        make(self, schema, *args)
         together.wait(30)
 
     monkeypatch.setattr(grammar.Grammar, "__init__", making)
@@ -370,18 +370,9 @@ def limited(monkeypatch):
     """
 
     def limit(most_states=250_000, step_work=200_000):
-        class Limited:
-            grammar_from_json_schema = staticmethod(make.grammar_from_json_schema)
+        limits = {"max_lexer_states": most_states, "step_lexer_fuel": step_work}
+        monkeypatch.setattr(grammar, "LIMITS", limits)
 
-            def __new__(cls, *args, **more):
-                limits = llguidance.LLParserLimits(
-                    max_lexer_states=most_states, step_lexer_fuel=step_work
-                )
-                return make(*args, limits=limits, **more)
-
-        monkeypatch.setattr(llguidance, "LLMatcher", Limited)
-
-    make = llguidance.LLMatcher
     return limit
 
 
@@ -559,6 +550,108 @@ def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, com
 )
 def test_a_schema_that_no_text_obeys_has_a_problem(grammars, schema):
     assert grammars.compiled(json.dumps(schema)).problem
+
+
+def test_a_text_does_not_begin_with_more_than_the_grammar_may_read_ahead(grammars):
+    longest = 2 * grammar.MOST_FORCED  # tokens of one letter, or of two
+    assert grammars.compiled(json.dumps({"const": "x" * (grammar.MOST_FORCED - 2)})).problem is None
+    for schema in ({"const": "x" * longest}, {"type": "string", "pattern": f"^x{{{longest}}}$"}):
+        problem = grammars.compiled(json.dumps(schema)).problem
+        assert "begins with the same" in problem or "too many" in problem
+
+
+# --- a trial in a child -----------------------------------------------------------------------
+
+# 500 bytes that compile without end, and take hundreds of megabytes within seconds.
+ENDLESS = [{"pattern": f"(a|b)*a(a|b){{{number}}}"} for number in range(1, 16)]
+ENDLESS = json.dumps({"type": "string", "allOf": ENDLESS})
+
+
+@pytest.fixture
+def trial(grammars):
+    trial = grammar_trial.GrammarTrial(grammars.vocabulary)
+    yield trial
+    trial.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "problem"), [("SECONDS", 0.2, "0.2 s"), ("MEGABYTES", 1, "1 MB of memory")]
+)
+def test_a_schema_that_compiles_without_end_is_refused_and_the_next_one_tried(
+    trial, monkeypatch, limit, value, problem
+):
+    assert trial.problem(SCHEMA) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(grammar_trial, limit, value)
+        assert trial.problem(ENDLESS) == f"it takes more than {problem} to compile"
+    assert trial.problem(SCHEMA) is None
+    assert "nope" in trial.problem('{"type": "nope"}')
+
+
+def test_a_trial_ends_at_once_when_it_is_closed(trial, monkeypatch):
+    monkeypatch.setattr(grammar_trial, "SECONDS", 1000.0)
+    with ThreadPoolExecutor(1) as threads:
+        endless = threads.submit(trial.problem, ENDLESS)
+        while trial._process is None:
+            assert not endless.done()
+        trial.close()
+        with contextlib.suppress(NoGrammar):  # it may have been closed before the child was ready
+            assert endless.result(30)
+    with pytest.raises(NoGrammar):
+        trial.problem(SCHEMA)
+
+
+def test_a_schema_that_failed_its_trial_is_not_compiled_here(grammars, compiled):
+    tried = Grammars(grammars.vocabulary, lambda schema: f"no {len(schema)}")
+    assert tried.compiled(SCHEMA).problem == f"no {len(SCHEMA)}"
+    assert not compiled
+    assert tried.compiled(grammar.ANY_OBJECT).problem is None
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+def test_clients_share_the_time_of_grammars_and_texts_do_not_change(grammars, monkeypatch):
+    def texts():
+        loop = Loop(CONFIG, parts_of, limits=limits, grammars=grammars)
+        streams = [
+            loop.submit(
+                request((40 + seed,), path=seed % 2, max_new_tokens=40, schema=STRING)
+                if seed % 3
+                else request((40 + seed,), path=seed % 2, max_new_tokens=20)
+            )
+            for seed in range(6)
+        ]
+        run_until_idle(loop)
+        return [read(stream) for stream in streams]
+
+    parts_of = lambda release, path: contextlib.nullcontext(prepared(path))  # noqa: E731
+    limits = LoopLimits(rows=6, rows_per_step=(8,), steps_per_block=4)
+    expected = texts()
+    monkeypatch.setattr(row_shares, "GRAMMAR_SECONDS", 0.0)  # one row in a turn
+    assert texts() == expected
+
+
+def test_the_row_of_a_client_whose_grammars_took_little_is_first():
+    turn = row_shares.GrammarTurn()
+
+    def order(*clients):
+        rows = [
+            (SimpleNamespace(stream=SimpleNamespace(request=request(client=each))),)
+            for each in clients
+        ]
+        return [row.stream.request.client for (row,) in turn.in_order(rows)]
+
+    assert order("a", "b", "a") == ["a", "b", "a"]
+    turn.begin()
+    with turn.charged("a"):
+        sum(range(400_000))
+    assert turn.is_over
+    assert order("a", "b", "a") == ["b", "a", "a"]
+    assert order("a", "b", "new") == ["b", "new", "a"]
+    turn.begin()
+    assert not turn.is_over
+    assert order("a", "old") == ["a", "old"], "a new client owes no less than the others"
 
 
 # --- one that is worn ------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,11 @@ MASKS = 10_000
 # A text that reaches the limit beside others tries alone, in the loop, where compiling took no more
 # processor time than this.
 ALONE_SECONDS = 0.02
+# Limits of `llguidance`, of which the first is an eighth of its own: the work of one mask, of up to
+# 20 ms for a schema that is made to be slow. Usual masks take less than a quarter of that.
+LIMITS: dict[str, Any] = {"step_lexer_fuel": 25_000}
+# Tokens in a row that a text may begin with before any is drawn. A property's name takes ten.
+MOST_FORCED = 2048
 NO_TOKEN = "NoExtensionBias"  # llguidance's word: no token may come next, however it is compiled
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
@@ -98,12 +103,12 @@ class Grammar:
 
     latest: Compiled
 
-    def __init__(self, schema: str, tokenizer: "LLTokenizer"):
+    def __init__(self, schema: str, tokenizer: "LLTokenizer", problem: str | None = None):
         self.schema, self._tokenizer = schema, tokenizer
         self._renewing = threading.Lock()
         started_seconds = time.thread_time()
         try:
-            self.problem = problem_of_multiples(schema)
+            self.problem = problem or problem_of_multiples(schema)
             if self.problem is None:
                 self.latest = self.compiled()
                 self.problem = self._problem_of_beginning()
@@ -115,19 +120,23 @@ class Grammar:
 
     def compiled(self) -> Compiled:
         """Compiles it, beside what there is already."""
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
         written = LLMatcher.grammar_from_json_schema(
             self.schema, overrides={"whitespace_flexible": False}
         )
         # Silent: else each text that fails would write a line to standard error.
-        return Compiled(LLMatcher(self._tokenizer, written, log_level=0), self._tokenizer)
+        limits = LLParserLimits(**LIMITS)
+        matcher = LLMatcher(self._tokenizer, written, log_level=0, limits=limits)
+        return Compiled(matcher, self._tokenizer)
 
     def _problem_of_beginning(self) -> str | None:
         """The error of the first mask, for a schema that no text obeys, such as `{"$ref": "#"}`."""
         matcher = self.latest.matcher()
         if not matcher.is_error():
-            _forced(matcher, frozenset(self._tokenizer.eos_tokens))
+            forced = _forced(matcher, frozenset(self._tokenizer.eos_tokens))
+            if len(forced) > MOST_FORCED:
+                return f"each text begins with the same {len(forced)} tokens; at most {MOST_FORCED}"
             _fill_mask(matcher, all_allowed(1, self._tokenizer.vocab_size))
         return _problem_of(matcher)
 
@@ -193,10 +202,16 @@ def _problem_of(matcher: "LLMatcher") -> str | None:
 class Grammars:
     """Compiles grammars for one vocabulary. What a request refers to stays compiled, and so do the
     latest, since an application sends the same ones. Any thread may call it.
+
+    Args:
+      trial: the problem of a schema that nobody trusts, before it is compiled here. None = there
+        is no trial.
     """
 
-    def __init__(self, vocabulary: GrammarVocabulary):
-        self.vocabulary = vocabulary
+    def __init__(
+        self, vocabulary: GrammarVocabulary, trial: Callable[[str], str | None] | None = None
+    ):
+        self.vocabulary, self._trial = vocabulary, trial
         self._lock, self._making_tokenizer = threading.Lock(), threading.Lock()
         self._live: weakref.WeakValueDictionary[str, Grammar] = weakref.WeakValueDictionary()
         self._recent: collections.OrderedDict[str, Grammar] = collections.OrderedDict()
@@ -240,7 +255,10 @@ class Grammars:
         with self._lock:
             grammar = self._live.get(schema)
         if grammar is None:
-            grammar = Grammar(schema, self.tokenizer)
+            tokenizer, problem = self.tokenizer, None
+            if self._trial is not None and schema != ANY_OBJECT:
+                problem = self._trial(schema)
+            grammar = Grammar(schema, tokenizer, problem)
             with self._lock:  # two threads that bring the same schema both get the first
                 grammar = self._live.setdefault(schema, grammar)
         return grammar

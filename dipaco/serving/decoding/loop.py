@@ -27,7 +27,7 @@ from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.mixing import DecodeStep, Mixer
 from dipaco.serving.decoding.request_queue import RequestQueue
-from dipaco.serving.decoding.row_shares import RowShares
+from dipaco.serving.decoding.row_shares import GrammarTurn, RowShares
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import (
     Finish,
@@ -35,6 +35,7 @@ from dipaco.serving.decoding.stream import (
     OnItems,
     PathKey,
     Stream,
+    Token,
     key_of,
 )
 from dipaco.serving.decoding.tiles import LevelShape
@@ -78,7 +79,7 @@ class Loop:
         self._pool = CachePool(config, self.limits, levels, tokens_W)
         self.device_health = DeviceHealth(self._pool)
         self._batches: dict[PathKey, Batch] = {}
-        self._meter = LoopMeter()
+        self._meter, self._grammar_turn = LoopMeter(), GrammarTurn()
 
     # --- any thread ---------------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Loop:
             started = time.monotonic()
             steps = self._pool.mixer.divide(self._batches)
             blocks = [(step, self._pool.start_block(step)) for step in steps]
-            num_tokens = sum(self._hand_out(step, block) for step, block in blocks)
+            num_tokens = self._hand_out(blocks)
         except Exception as error:
             log.warning("a step failed; its requests go on one by one", exc_info=error)
             self._go_on_alone()
@@ -202,7 +203,8 @@ class Loop:
         new_rows: list[BatchRow] = []  # rows of this iteration, which are not paused in it
         blocked: set[PathKey] = set()
         token_budget = self.limits.prompt_tokens_per_iteration
-        while token_budget > 0:
+        self._grammar_turn.begin()
+        while token_budget > 0 and not self._grammar_turn.is_over:
             shares = RowShares(self._batches, self.limits, self._pool.num_free, new_rows)
             if (stream := self._queue.next(shares, blocked)) is None:
                 break
@@ -228,7 +230,8 @@ class Loop:
                 self._queue.put_back(stream)  # the whole step fails, and it waits for the next
                 raise
             try:
-                grammar, finish = grammar_of(stream, self._grammars), None
+                with self._grammar_turn.charged(stream.request.client):
+                    grammar, finish = grammar_of(stream, self._grammars), None
             except Exception as error:
                 grammar, finish = None, Finish("error", error)
             if grammar is not None and grammar.is_complete:
@@ -306,23 +309,41 @@ class Loop:
 
     # --- tokens and ends ----------------------------------------------------------------------
 
-    def _hand_out(self, step: DecodeStep, block: DecodeBlock) -> int:
-        """Gives each row its tokens of a block. Returns how many were used."""
-        rows = [(batch, row) for batch in step.batches for row in batch.rows]
-        block = fetched(block, [row for _, row in rows])
-        num_tokens = 0
-        for index, (batch, row) in enumerate(rows):
-            is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
-            tokens = tokens_of(block, index, row.stream.request.num_logprobs)
-            num_taken, finish = row.put(tokens)
-            num_tokens += num_taken
-            if finish:
-                self._remove_row(batch, row, finish)
-            elif num_taken < len(tokens):
+    def _hand_out(self, blocks: Sequence[tuple[DecodeStep, DecodeBlock]]) -> int:
+        """Gives rows their tokens of some blocks. Returns how many were used.
+
+        Rows with a grammar come last, those of the client whose grammars took least before others.
+        Once their turn is over, the rest take nothing: the next block makes their tokens again.
+        """
+        num_tokens, with_grammar = 0, []
+        for step, block in blocks:
+            rows = [(batch, row) for batch in step.batches for row in batch.rows]
+            block = fetched(block, [row for _, row in rows])
+            for index, (batch, row) in enumerate(rows):
+                tokens = tokens_of(block, index, row.stream.request.num_logprobs)
+                if row.grammar is None:
+                    num_tokens += self._hand_to(row, batch, step, tokens)
+                else:
+                    with_grammar.append((row, batch, step, tokens))
+        self._grammar_turn.begin()
+        for row, batch, step, tokens in self._grammar_turn.in_order(with_grammar):
+            if self._grammar_turn.is_over:
                 self._pool.take_back(step, row)
-            if is_first:
-                self._meter.record_first_token(row.stream.submitted_seconds)
+                continue
+            with self._grammar_turn.charged(row.stream.request.client):
+                num_tokens += self._hand_to(row, batch, step, tokens)
         return num_tokens
+
+    def _hand_to(self, row: BatchRow, batch: Batch, step: DecodeStep, tokens: list[Token]) -> int:
+        is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
+        num_taken, finish = row.put(tokens)
+        if finish:
+            self._remove_row(batch, row, finish)
+        elif num_taken < len(tokens):
+            self._pool.take_back(step, row)
+        if is_first:
+            self._meter.record_first_token(row.stream.submitted_seconds)
+        return num_taken
 
     def _go_on_alone(self) -> None:
         """After a failure: each row is read again and makes its next tokens alone. So one that
@@ -337,7 +358,7 @@ class Loop:
             try:
                 self._pool.prefill(batch.prepared, [row])
                 self._score_prompt(batch, row)
-                self._hand_out(step, self._pool.start_block(step))
+                self._hand_out([(step, self._pool.start_block(step))])
                 self.device_health.record_tokens()
             except Exception as error:
                 self._remove_row(alone, row, Finish("error", error))

@@ -4,17 +4,24 @@ A waiting request of the client with the fewest rows is served next. If no row i
 client with the most is *paused* for it, as long as that brings the two closer: the request goes
 back to the head of its line and continues later. So a client that asks for much gets all while no
 other wants anything, and delays the next one by an iteration of the loop, not by its texts.
+
+Clients also share the time that grammars take in the thread that makes the tokens of all.
 """
 
+import contextlib
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 
 from dipaco.serving.decoding.batch import Batch
 from dipaco.serving.decoding.batch_row import BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.stream import PathKey, Stream, key_of
+from dipaco.serving.decoding.mixing import DecodeStep
+from dipaco.serving.decoding.stream import PathKey, Stream, Token, key_of
 
 ActiveRow = tuple[Batch, BatchRow]
+RowWithTokens = tuple[BatchRow, Batch, DecodeStep, list[Token]]
+GRAMMAR_SECONDS = 0.004  # for grammars in one turn: a block of a small model takes as long
 
 
 class RowShares:
@@ -84,3 +91,44 @@ class RowShares:
 
 def _client_of(one: ActiveRow) -> str:
     return one[1].stream.request.client
+
+
+class GrammarTurn:
+    """Processor time of grammars, in turns: one of rows that begin, one of rows that have tokens.
+    A row of another client is before those of a client whose grammars took more time.
+    """
+
+    def __init__(self):
+        self._used_seconds = 0.0
+        self._by_client: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """The next turn begins."""
+        self._used_seconds = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """True if no other row should use its grammar in this turn. The first always may."""
+        return self._used_seconds > GRAMMAR_SECONDS
+
+    @contextlib.contextmanager
+    def charged(self, client: str) -> Generator[None]:
+        """Charges a client with the time of what is done inside."""
+        started_seconds = time.thread_time()
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - started_seconds
+            self._used_seconds += seconds
+            if client in self._by_client:
+                self._by_client[client] += seconds
+
+    def in_order(self, rows: Sequence[RowWithTokens]) -> list[RowWithTokens]:
+        """The rows, those first whose clients were charged least. A new client begins with as much
+        as the least of the others.
+        """
+        clients = [row.stream.request.client for row, *_ in rows]
+        known = {each: seconds for each, seconds in self._by_client.items() if each in clients}
+        least = min(known.values(), default=0.0)
+        self._by_client = {each: known.get(each, least) - least for each in clients}
+        return sorted(rows, key=lambda each: self._by_client[each[0].stream.request.client])
