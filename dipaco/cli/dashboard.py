@@ -67,25 +67,48 @@ def run(options: argparse.Namespace) -> int:
         pass
 
     from dipaco.dashboard.watcher import Watcher
+    from dipaco.serving.http.connection_limit import raise_file_limit
     from dipaco.serving.http.server import listen
 
     watcher = Watcher(options.run)
+    raise_file_limit()
     with listen(options.host, options.port) as listening:
         print(f"dashboard of {options.run} at {address_of(listening)}", flush=True)
         watcher.start()
         try:
-            _serve(watcher, listening, keys)
+            _serve(watcher, listening, keys, options.host)
         finally:
             watcher.stop()
     return 0
 
 
-def _serve(watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...]) -> None:
+def _serve(
+    watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...], host: str
+) -> None:
     from dipaco.dashboard.server import make_app
     from dipaco.serving.http.server import serve
 
     app = make_app(watcher, keys)
-    serve(app, listening, DRAIN_SECONDS, lambda _: watcher.finish(), lambda: None)
+    serve(app, listening, DRAIN_SECONDS, lambda _: watcher.finish(), lambda: None, host=host)
+
+
+def add_dashboard(parser: argparse._ActionsContainer) -> None:
+    """`--dashboard` of verbs that have a page of the run beside them."""
+    parser.add_argument(
+        "--dashboard",
+        type=int,
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="show the run on a page at 127.0.0.1 meanwhile (8080; extra `serve`)",
+    )
+
+
+def check_dashboard(options: argparse.Namespace) -> None:
+    """Raises `BadSetting`, `ExtraMissing`."""
+    if options.dashboard is not None:
+        check_between("--dashboard", options.dashboard, 0, LAST_PORT)
+        check_extra()
 
 
 @contextlib.contextmanager

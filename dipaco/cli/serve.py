@@ -23,6 +23,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dipaco.cli.dashboard import add_dashboard, beside, check_dashboard
 from dipaco.cli.options import (
     DAY_SECONDS,
     LAST_PORT,
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="connections open at once (as many as the limit of open files allows)",
     )
+    add_dashboard(where)
     how = parser.add_argument_group("how")
     how.add_argument(
         "--path-bytes",
@@ -133,6 +135,7 @@ def run(options: argparse.Namespace) -> int:
     if options.paths is not None:
         _without(options, "paths", "devices", "rule", "reroute_every")
     check_between("--port", options.port, 0, LAST_PORT)
+    check_dashboard(options)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
     raise_file_limit()
     max_connections(options.connections)  # raises if it is too many
@@ -150,8 +153,6 @@ def run(options: argparse.Namespace) -> int:
         configured, edge_names = opened.config.data.tokenizer, opened.corpus.edge_names
 
     from dipaco.caches import cache_folder
-    from dipaco.dashboard import server as dashboard
-    from dipaco.dashboard.watcher import Watcher
     from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
@@ -201,18 +202,18 @@ def run(options: argparse.Namespace) -> int:
             f"{len(release.paths)} paths) at http://{f'[{host}]' if ':' in host else host}:{port}"
         )
         app = make_app(service, metrics, http)
-        watcher = Watcher(options.run, reads_at_once=False)
-        app.mount("/dashboard", dashboard.make_app(watcher, keys))
-
-        def say_stopping(notice: str) -> None:
-            watcher.finish()  # open dashboards are not waited for
-            service.say(notice)
-
-        watcher.start()
         keep_what_there_is()
         cut_off = functools.partial(service.loop.stop, drain_seconds=0.0)
-        serve(app, listening, options.drain_seconds, say_stopping, cut_off, options.connections)
-        watcher.stop()
+        with beside(str(options.run), options.dashboard):
+            serve(
+                app,
+                listening,
+                options.drain_seconds,
+                service.say,
+                cut_off,
+                options.connections,
+                host=options.host,
+            )
         service.say("stopped")
     return 0
 

@@ -29,9 +29,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dipaco.cli.dashboard import beside, check_extra
+from dipaco.cli.dashboard import add_dashboard, beside, check_dashboard
 from dipaco.cli.options import (
-    LAST_PORT,
     add_metrics,
     add_run_start,
     check_count,
@@ -57,14 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that share the work (default: 1)",
     )
-    parser.add_argument(
-        "--dashboard",
-        type=int,
-        nargs="?",
-        const=8080,
-        metavar="PORT",
-        help="show the run on a page while it goes on (8080; extra `serve`)",
-    )
+    add_dashboard(parser)
     add_metrics(parser)
 
 
@@ -91,9 +83,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.workers.process import begun_run
 
     check_count("--workers", options.workers, 1)
-    if options.dashboard is not None:
-        check_count("--dashboard", options.dashboard, 0, LAST_PORT)
-        check_extra()
+    check_dashboard(options)
     check_metrics(options)
     check_trackers(options.trackers)
     is_alone = options.workers == 1

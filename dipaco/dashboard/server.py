@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from dipaco.dashboard.page import page
 from dipaco.dashboard.watcher import Watcher
 from dipaco.errors import DipacoError
+from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import ClientPlaces
 
 JSON = "application/json"
 # The page is one file, with its script and style inside. It connects to this server only.
@@ -26,6 +28,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 BEAT_SECONDS = 15.0  # time between two signs of life to a page without news
+MOST_STREAMS, MOST_SEARCHES = 256, 16  # at once; clients share them
 MOST_WORDS = 200  # length limit of a search
 
 
@@ -43,6 +46,8 @@ def make_app(watcher: Watcher, api_keys: tuple[str, ...] = ()) -> Starlette:
 class _Dashboard:
     def __init__(self, watcher: Watcher, keys: list[bytes]):
         self._watcher, self._keys, self._page = watcher, keys, page()
+        self._threads, self._searches = FairThreads(8, "pages"), FairThreads(1, "searches")
+        self._streams, self._waiting = ClientPlaces(), ClientPlaces()
         self.starlette = Starlette(
             routes=[
                 Route("/", self._index),
@@ -58,11 +63,13 @@ class _Dashboard:
         self, answer: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
+            client = f"address {request.client.host}" if request.client else ""
             scheme, _, key = request.headers.get("authorization", "").partition(" ")
             given = key.strip(" \t").encode("latin-1")  # the header's bytes
             known = [hmac.compare_digest(given, each) for each in self._keys]
             if self._keys and not (scheme.lower() == "bearer" and any(known)):
                 return _problem("This dashboard needs an API key.", 401)
+            request.state.client = f"key {known.index(True)}" if self._keys else client
             try:
                 return await answer(request)
             except DipacoError as error:
@@ -75,28 +82,35 @@ class _Dashboard:
 
     async def _recording(self, request: Request) -> Response:
         try:
-            content = await run_in_threadpool(self._watcher.recording)
+            content = await self._threads.run(request.state.client, self._watcher.recording)
         except DipacoError as error:  # the page shows it, and this server has not failed
             return _json({"problem": f"{type(error).__name__}: {error}"})
         return Response(content, media_type=JSON)
 
     async def _texts(self, request: Request) -> Response:
-        return Response(await run_in_threadpool(self._watcher.table), media_type=JSON)
+        table = await self._threads.run(request.state.client, self._watcher.table)
+        return Response(table, media_type=JSON)
 
     async def _document(self, request: Request) -> Response:
-        texts = await run_in_threadpool(self._watcher.texts)
-        number = request.path_params["number"]
-        fate = None if texts is None else await run_in_threadpool(texts.fate, number)
+        number, client = request.path_params["number"], request.state.client
+        texts = await self._threads.run(client, self._watcher.texts)
+        fate = None if texts is None else await self._threads.run(client, texts.fate, number)
         if fate is None:
             return _problem(f"There is no document {number}.", 404)
         return _json(fate)
 
     async def _documents(self, request: Request) -> Response:
         words = request.query_params.get("text", "").strip()[:MOST_WORDS]
-        texts = await run_in_threadpool(self._watcher.texts)
+        client = request.state.client
+        texts = await self._threads.run(client, self._watcher.texts)
         if texts is None or not words:
             return _json({"found": [], "looked": 0, "documents": 0})
-        return _json(await run_in_threadpool(texts.find, words))
+        if not self._waiting.take(client, 1, MOST_SEARCHES):
+            return _too_many("searches")
+        try:
+            return _json(await self._searches.run(client, texts.find, words))
+        finally:
+            self._waiting.give_back(client)
 
     async def _changes(self, request: Request) -> Response:
         """Server-sent events: one for each difference, and `stale` if the page must begin again."""
@@ -104,9 +118,16 @@ class _Dashboard:
             number = int(request.query_params.get("after", "0"))
         except ValueError:
             return _problem("`after` is a number.", 400)
+        client = request.state.client
+        if not self._streams.take(client, 1, MOST_STREAMS):
+            return _too_many("open pages")
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(
-            self._events(number), media_type="text/event-stream", headers=headers
+        events = self._events(number)
+        return _Stream(
+            events,
+            lambda: self._streams.give_back(client),
+            media_type="text/event-stream",
+            headers=headers,
         )
 
     async def _events(self, number: int) -> AsyncIterator[bytes]:
@@ -130,6 +151,26 @@ class _Dashboard:
                         await asyncio.wait_for(woken.wait(), BEAT_SECONDS)
                     except TimeoutError:
                         yield b": nothing new\n\n"
+
+
+class _Stream(StreamingResponse):
+    """Calls `at_end` when it is over, also where its client has gone before it began."""
+
+    def __init__(self, content: AsyncIterator[bytes], at_end: Callable[[], None], **more: Any):
+        super().__init__(content, **more)
+        self._at_end = at_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._at_end()
+
+
+def _too_many(what: str) -> Response:
+    answer = _problem(f"There are too many {what}. Try again in a moment.", 429)
+    answer.headers["Retry-After"] = "1"
+    return answer
 
 
 def _json(value: Any) -> Response:

@@ -1,5 +1,6 @@
 """The server: what it sends, to whom; a hundred pages are one reader; it writes nothing."""
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -13,8 +14,12 @@ import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 
+import httpx
+
+from dipaco.dashboard import server
 from dipaco.dashboard import watcher as watcher_module
 from dipaco.dashboard.reader import Change
+from dipaco.dashboard.texts import Texts
 from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher, mark_of
 from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
@@ -69,6 +74,48 @@ def test_documents_are_answered_by_number_and_by_words(tiny):
         table = json.loads(get(url + "texts")[1])
         assert table["domains"]
         assert get(url + "changes?after=x")[0] == 400
+
+
+def test_streams_and_searches_of_one_client_leave_places_for_another(tiny, monkeypatch):
+    monkeypatch.setattr(server, "MOST_STREAMS", 4)
+    monkeypatch.setattr(server, "MOST_SEARCHES", 2)
+    at_once, most, may_end = [], [], threading.Event()
+
+    def slow_find(self, words):
+        at_once.append(words)
+        most.append(len(at_once))
+        assert may_end.wait(30)
+        at_once.remove(words)
+        return {"found": []}
+
+    monkeypatch.setattr(Texts, "find", slow_find)
+    mine, other = ({"Authorization": f"Bearer {key}"} for key in ("mine", "other"))
+
+    async def all_at_once(url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            opened = contextlib.AsyncExitStack()
+            async with opened:
+
+                async def status(headers):
+                    stream = client.stream("GET", "changes?after=0", headers=headers)
+                    return (await opened.enter_async_context(stream)).status_code
+
+                streams = [await status(mine) for _ in range(6)], await status(other)
+            find = lambda headers: client.get("documents?text=a", headers=headers)  # noqa: E731
+            found = [asyncio.ensure_future(find(mine)) for _ in range(6)]
+            await asyncio.wait(found, return_when="FIRST_COMPLETED")
+            found.append(asyncio.ensure_future(find(other)))
+            await asyncio.sleep(0.05)
+            assert (await client.get("recording", headers=other)).status_code == 200
+            may_end.set()
+            return streams, [each.status_code for each in await asyncio.gather(*found)]
+
+    with served(tiny.folder, keys=("mine", "other")) as (url, _):
+        streams, found = asyncio.run(all_at_once(url))
+    assert streams == ([200] * 4 + [429] * 2, 200)
+    assert sorted(found[:6]) == [200] * 2 + [429] * 4
+    assert found[6] == 200
+    assert max(most) == 1
 
 
 def test_where_there_is_no_run_the_page_is_told_so(tmp_path):

@@ -16,8 +16,11 @@ from tests.support.server_process import until
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
-from dipaco.serving.http import connection_limit
+from dipaco.serving.http import connection_limit, server
+from tests.support.serving_rig import error_of
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -176,3 +179,36 @@ def test_a_signal_during_the_handling_of_another_counts_as_the_second():
     until(lambda: server.force_exit)
     assert server.should_exit
     assert len(notices) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        ("localhost:8000", True),
+        ("LOCALHOST", True),
+        ("app.localhost", True),
+        ("127.0.0.1:1", True),
+        ("[::1]:8000", True),
+        ("here.lan:8000", True),
+        ("evil.example:8000", False),
+        ("localhost.evil.example", False),
+        ("0.0.0.0:8000", False),
+        ("192.168.1.5", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+def test_on_loopback_only_names_of_this_machine_are_answered(name, is_known):
+    """A page of another site asks by its own name, which leads here."""
+    from starlette.testclient import TestClient
+
+    app = Starlette(routes=[Route("/", lambda request: Response("a text"))])
+    with server.listen("127.0.0.1", 0) as listening:
+        local = TestClient(server.app_of_known_hosts(app, listening, "here.lan"))
+        answer = local.get("/", headers={"Host": name})
+        if is_known:
+            assert answer.text == "a text"
+        else:
+            assert "localhost" in error_of(answer, 403, code="unknown_host")
+    with server.listen("0.0.0.0", 0) as listening:
+        anywhere = TestClient(server.app_of_known_hosts(app, listening, "0.0.0.0"))
+        assert anywhere.get("/", headers={"Host": name}).text == "a text"

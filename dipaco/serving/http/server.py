@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import re
 import signal
@@ -12,7 +13,9 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dipaco.errors import CannotListen
@@ -49,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def http_config(app: Starlette, connections: int | None = None) -> uvicorn.Config:
+def http_config(app: ASGIApp, connections: int | None = None) -> uvicorn.Config:
     """uvicorn's configuration. `connections` may be open at once, None = as many as possible."""
     limit = ConnectionLimit(max_connections(connections))
 
@@ -70,20 +73,54 @@ def http_config(app: Starlette, connections: int | None = None) -> uvicorn.Confi
 
 
 def serve(
-    app: Starlette,
+    app: ASGIApp,
     listening: socket.socket,
     drain_seconds: float,
     say: Callable[[str], None],
     cut_off: Callable[[], None],
     connections: int | None = None,
+    *,
+    host: str = "localhost",
 ) -> None:
     """Serves until SIGTERM or Ctrl-C. Then takes no new requests, and ends when the running ones
     are finished. After `drain_seconds`, or at a second signal, calls `cut_off`, which ends them
     with an error. `connections` may be open at once. None = as many as the limit of open files
-    allows.
+    allows. `host` is the name by which it was told to listen.
     """
-    config = http_config(app, connections)
+    config = http_config(app_of_known_hosts(app, listening, host), connections)
     _Server(config, drain_seconds, say, cut_off).run(sockets=[listening])
+
+
+def app_of_known_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
+    """An application that is for this machine alone, if it listens on a loopback address.
+
+    Else the page of any site could read it, by a name of its own that leads to this machine: to a
+    browser that is the site itself. Only the `Host` header tells it (DNS rebinding).
+    """
+    if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
+        return app
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        names = Headers(scope=scope).getlist("host")
+        if all(_is_of_this_machine(name, host) for name in names):
+            return await app(scope, receive, send)
+        problem = f"This server listens on this machine alone, and knows no host `{names[0][:100]}`"
+        remedy = "Ask for localhost, also behind a proxy (its `Host` header), or set `--host`."
+        error = ApiError(403, f"{problem}. {remedy}", code="unknown_host")
+        response = Response(error.body(), error.status, media_type="application/json")
+        return await response(scope, receive, send)
+
+    return guarded
+
+
+def _is_of_this_machine(name: str, host: str) -> bool:
+    name = re.sub(r":\d*$", "", name.strip().lower()).strip("[]").removesuffix(".")
+    if name in ("", "localhost", host.lower()) or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class _Protocol(HttpToolsProtocol):
