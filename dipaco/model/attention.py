@@ -6,21 +6,29 @@ dtype: a bfloat16 score of 30 is exact to 1/8 only, which the exponential turns 
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.sharding import NamedSharding
 
 from dipaco.model.cache import write
 from dipaco.model.config import ModelConfig
-from dipaco.model.kernels import result_dtype, uses_cudnn
+from dipaco.model.kernels import attention_kernel, result_dtype
 from dipaco.model.layers import declare, dense, rms_norm, rotate
 from dipaco.model.spec import ParamSpec
 
 # Blocks of 64 queries were slower than no blocks at all (CPU, 256 tokens).
 LEAST_BLOCK, MOST_BLOCKS = 128, 4  # queries in a block, blocks in a row
+
+
+class Seen(NamedTuple):
+    """The slots that a token may attend to."""
+
+    allowed_BTS: jax.Array  # bool [B or 1, T, S]
+    segments_BT: jax.Array | None = None  # without a cache: the same, where rows are packed
 
 
 class Attention(nn.Module):
@@ -29,6 +37,7 @@ class Attention(nn.Module):
     specs: Mapping[str, ParamSpec]
     config: ModelConfig
     layer: int = 0  # number of this layer in the program, for `attend_fused`
+    rows_sharding: NamedSharding | None = None  # places of the rows on a mesh, for `attend_on_tpu`
 
     @nn.compact
     def __call__(
@@ -36,10 +45,11 @@ class Attention(nn.Module):
         x_BTD: jax.Array,
         rotary: jax.Array,
         positions_BT: jax.Array,
-        allowed_BTS: jax.Array,
+        seen: Seen,
         cache: Mapping[str, jax.Array] | None = None,
     ) -> tuple[jax.Array, Any]:
         """The output added to x, and the cache with these tokens in it (None without a cache)."""
+        allowed_BTS = seen.allowed_BTS
         config, params = self.config, declare(self, self.specs)
         dtypes = config.compute_dtype, result_dtype(config)
         x_BTD = rms_norm(x_BTD, params["norm"], config.norm_epsilon)
@@ -52,9 +62,15 @@ class Attention(nn.Module):
         q_BTHK, k_BTGK = rotate(q_BTHK, rotary), rotate(k_BTGK, rotary)
 
         k_BGSK, v_BGSK = k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2)
-        if cache is None and uses_cudnn(config, x_BTD.shape[1]):
+        kernel = "plain" if cache is not None else attention_kernel(config, x_BTD.shape[1])
+        if kernel == "cudnn":
             fused = functools.partial(attend_fused, layer=self.layer)
             y_BTD = fused(q_BTHK, k_BTGK, v_BTGK, allowed_BTS, config.compute_dtype)
+        elif kernel == "splash":
+            from dipaco.model.splash import attend_on_tpu  # Pallas takes a while to load
+
+            qkv = (x.astype(config.compute_dtype) for x in (q_BTHK, k_BTGK, v_BTGK))
+            y_BTD = attend_on_tpu(*qkv, seen.segments_BT, self.rows_sharding)
         elif cache is None:
             y_BTD = attend_causally(q_BTHK, k_BGSK, v_BGSK, allowed_BTS, config.compute_dtype)
         else:

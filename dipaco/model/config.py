@@ -12,7 +12,8 @@ from dipaco.settings import Count, Positive, check_values
 
 ComputeDtype = Literal["float32", "bfloat16"]
 ResultDtype = Literal["auto", "float32", "bfloat16"]
-AttentionKernel = Literal["auto", "plain", "cudnn"]
+AttentionKernel = Literal["auto", "plain", "cudnn", "splash"]
+KERNELS = ("cudnn", "splash")  # each for one maker's devices, in bfloat16
 # Parameters with a row or column for each token -> their axis of tokens.
 VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}
 
@@ -56,8 +57,9 @@ class ModelConfig:
     `float32`. A `mesh.tensor` above 1 adds the parts of such a sum in this type as well. Residual
     stream, logits and gradients of parameters are always float32."""
     attention_kernel: AttentionKernel = "auto"
-    """Attention in training: `cudnn` = cuDNN's kernel, in bfloat16 on NVIDIA Ampere or later.
-    `plain` = JAX operations. `auto` = cuDNN's if it runs, else the plain one."""
+    """Attention in training: `cudnn` = cuDNN's kernel, on NVIDIA Ampere or later, `splash` = JAX's,
+    on TPUs, both in bfloat16. `plain` = JAX operations. `auto` = a kernel if one runs, else the
+    plain form."""
 
     def __post_init__(self):
         check_values(self, "model")
@@ -73,14 +75,13 @@ class ModelConfig:
         if (self.result_dtype, self.compute_dtype) == ("bfloat16", "float32"):
             remedy = "Or set model.compute_dtype=bfloat16."
             _refuse(self, "result_dtype", "auto or float32, as compute_dtype is float32", remedy)
-        if self.attention_kernel == "cudnn":
-            field, others = "attention_kernel", "auto or plain, as"
-            if self.compute_dtype != "bfloat16":
-                expected = f"{others} compute_dtype is {self.compute_dtype}"
-                _refuse(self, field, expected, "Or set model.compute_dtype=bfloat16.")
-            if not self.fits_cudnn:
-                expected = f"{others} heads have {self.head_size} values"
-                _refuse(self, field, expected, "cuDNN's takes multiples of 8 up to 256.")
+        field, others = "attention_kernel", "auto or plain, as"
+        if self.attention_kernel in KERNELS and self.compute_dtype != "bfloat16":
+            expected = f"{others} compute_dtype is {self.compute_dtype}"
+            _refuse(self, field, expected, "Or set model.compute_dtype=bfloat16.")
+        if self.attention_kernel == "cudnn" and not self.fits_cudnn:
+            expected = f"{others} heads have {self.head_size} values"
+            _refuse(self, field, expected, "cuDNN's takes multiples of 8 up to 256.")
 
     @property
     def kv_heads(self) -> int:

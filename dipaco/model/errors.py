@@ -24,4 +24,4 @@ class NoGguf(DipacoError):
 
 
 class KernelUnavailable(MachineFault):
-    """`model.attention_kernel` is cudnn, and {device} does not run it for heads of {head_size} values: cuDNN's attention is for NVIDIA GPUs, Ampere or later, and with heads above 128 Hopper or later. Use such a machine, or a run with `model.attention_kernel=auto`, which takes the plain kernel elsewhere."""
+    """`model.attention_kernel` is {kernel}, and {device} does not run it for heads of {head_size} values: cudnn is for NVIDIA GPUs, Ampere or later, and with heads above 128 Hopper or later, and splash for TPUs. Use such a machine, or a run with `model.attention_kernel=auto`, which takes what runs."""

@@ -5,7 +5,7 @@ import functools
 
 import jax
 
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import AttentionKernel, ModelConfig
 from dipaco.model.errors import KernelUnavailable
 from dipaco.processors import is_from_amd
 
@@ -13,42 +13,47 @@ COMMON_HEAD = 128  # values in the largest head that cuDNN's attention takes on 
 AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
 
 
-def uses_cudnn(config: ModelConfig, length: int) -> bool:
-    """True if rows of `length` tokens use cuDNN's kernel, as configured. "auto" uses it if it can.
+def attention_kernel(config: ModelConfig, length: int) -> AttentionKernel:
+    """The form of attention for rows of `length` tokens, as configured. For "auto" it is a kernel
+    if one runs: splash on a TPU, cuDNN's on a GPU.
 
-    It takes 16-bit types, head sizes that are multiples of 8, an even length with a mask, and
+    cuDNN's takes 16-bit types, head sizes that are multiples of 8, an even length with a mask, and
     NVIDIA's Ampere or later. Heads above 128, up to 256, need Hopper or later and are not chosen by
     "auto" (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
-
-    Raises:
-      KernelUnavailable: as `check_kernel`.
     """
     if config.attention_kernel != "auto":
-        check_kernel(config)
-        return config.attention_kernel == "cudnn"
-    return (
-        config.compute_dtype == "bfloat16"
-        and config.fits_cudnn
-        and config.head_size <= COMMON_HEAD
-        and length % 2 == 0
-        and _runs_cudnn(jax.devices()[0], config.head_size)
-    )
+        return config.attention_kernel
+    device, size = jax.devices()[0], config.head_size
+    if config.compute_dtype != "bfloat16":
+        return "plain"
+    if device.platform == "tpu":
+        return "splash"
+    takes = config.fits_cudnn and size <= COMMON_HEAD and length % 2 == 0
+    return "cudnn" if takes and _runs_cudnn(device, size) else "plain"
 
 
 def check_kernel(config: ModelConfig) -> None:
     """Raises `KernelUnavailable`: the attention kernel that is asked for does not run here."""
-    device = jax.devices()[0]
-    if config.attention_kernel == "cudnn" and not _runs_cudnn(device, config.head_size):
-        raise KernelUnavailable(device=device.device_kind, head_size=config.head_size)
+    device, kernel = jax.devices()[0], config.attention_kernel
+    runs = {
+        "cudnn": lambda: _runs_cudnn(device, config.head_size),
+        "splash": lambda: device.platform == "tpu",
+    }
+    if kernel in runs and not runs[kernel]():
+        raise KernelUnavailable(
+            kernel=kernel, device=device.device_kind, head_size=config.head_size
+        )
 
 
 def when_scoring(config: ModelConfig) -> ModelConfig:
     """For what reads text and learns nothing, on any machine and of any length: a kernel that a run
-    is trained with need not run here.
+    is trained with need not run here. On several TPUs the form is the plain one, which XLA divides
+    among them by itself.
     """
-    if config.attention_kernel != "cudnn":
+    if config.attention_kernel == "plain":
         return config
-    return dataclasses.replace(config, attention_kernel="auto")
+    divides = jax.default_backend() == "tpu" and jax.device_count() > 1
+    return dataclasses.replace(config, attention_kernel="plain" if divides else "auto")
 
 
 def _runs_cudnn(device: jax.Device, head_size: int) -> bool:

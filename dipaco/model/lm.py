@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from dipaco.model.attention import Attention
+from dipaco.model.attention import Attention, Seen
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.kernels import result_dtype
@@ -167,7 +167,7 @@ def _through_blocks(
     if positions is None:
         start_B = jnp.zeros((1,), jnp.int32) if cache is None else cache["length"]
         positions = start_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
-    allowed_BTS = _allowed(tokens_BT.shape[1], segments, positions, cache)
+    seen = Seen(_allowed(tokens_BT.shape[1], segments, positions, cache), segments)
     rotary = rotary_table(positions, config.head_size, config.rope_theta)
 
     embed = _replicated(rows_sharding, parts["embed"])
@@ -175,8 +175,8 @@ def _through_blocks(
     after = {}
     for layer, name in enumerate(block_names(config)):
         block_cache = None if cache is None else cache[name]
-        block = functools.partial(_apply, Block(specs[name], config, layer))
-        inputs = (rotary, positions, allowed_BTS, block_cache)
+        block = functools.partial(_apply, Block(specs[name], config, layer, rows_sharding))
+        inputs = (rotary, positions, seen, block_cache)
         if rematerialise:
             x_BTD = _rematerialised(block, parts[name], x_BTD, inputs)
         else:
@@ -269,12 +269,13 @@ class Block(nn.Module):
     specs: Tree
     config: ModelConfig
     layer: int = 0  # number of this layer in the program
+    rows_sharding: Any = None
 
     @nn.compact
-    def __call__(self, x_BTD, rotary, positions_BT, allowed_BTS, cache):
-        config = self.config
-        attention = Attention(self.specs["attention"], config, self.layer, name="attention")
-        added_BTD, cache = attention(x_BTD, rotary, positions_BT, allowed_BTS, cache)
+    def __call__(self, x_BTD, rotary, positions_BT, seen, cache):
+        config, specs = self.config, self.specs["attention"]
+        attention = Attention(specs, config, self.layer, self.rows_sharding, name="attention")
+        added_BTD, cache = attention(x_BTD, rotary, positions_BT, seen, cache)
         x_BTD = x_BTD + added_BTD
         feed_forward = FeedForward(
             self.specs["feed_forward"],

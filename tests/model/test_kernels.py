@@ -10,7 +10,7 @@ from dipaco.errors import BadSetting
 from dipaco.launch.equal_bits import EQUAL_BITS
 from dipaco.model.config import ModelConfig
 from dipaco.model.errors import KernelUnavailable
-from dipaco.model.kernels import result_dtype, uses_cudnn, when_scoring
+from dipaco.model.kernels import attention_kernel, check_kernel, result_dtype, when_scoring
 
 MODEL = ModelConfig(
     vocab_size=64, d_model=32, num_layers=1, num_heads=4, d_ff=32, max_length=256, head_dim=8
@@ -22,7 +22,9 @@ CUDNN = dataclasses.replace(ROUNDED, attention_kernel="cudnn")
 @pytest.fixture
 def h100(monkeypatch):
     """JAX says that it computes on one."""
-    device = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0")
+    device = types.SimpleNamespace(
+        device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0", platform="gpu"
+    )
     monkeypatch.setattr(jax, "devices", lambda: [device])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
@@ -30,18 +32,20 @@ def h100(monkeypatch):
 
 
 def test_on_cpu_the_default_is_plain_and_an_unknown_kernel_is_refused():
-    assert not uses_cudnn(ROUNDED, 128)
-    with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn"):
+    assert attention_kernel(ROUNDED, 128) == "plain"
+    with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn, splash"):
         dataclasses.replace(MODEL, attention_kernel="flash")
 
 
 def test_where_cudnn_is_asked_for_and_does_not_run_a_sentence_says_so():
     with pytest.raises(KernelUnavailable, match=r"attention_kernel.* is cudnn, and cpu does not"):
-        uses_cudnn(CUDNN, 128)
+        check_kernel(CUDNN)
+    with pytest.raises(KernelUnavailable, match="is splash, and cpu does not .* splash for TPUs"):
+        check_kernel(dataclasses.replace(CUDNN, attention_kernel="splash"))
 
 
 def test_what_is_scored_needs_no_kernel_of_training():
-    assert not uses_cudnn(when_scoring(CUDNN), 128)
+    assert attention_kernel(when_scoring(CUDNN), 128) == "plain"
     plain = dataclasses.replace(ROUNDED, attention_kernel="plain")
     assert when_scoring(plain) == plain
 
@@ -63,19 +67,33 @@ def test_a_model_that_cudnn_does_not_take_is_refused(changes, said):
 @pytest.mark.parametrize("flags", ["", f"{EQUAL_BITS}=true"])
 def test_on_a_gpu_the_default_is_cudnn_with_equal_bits_too(monkeypatch, flags):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    assert uses_cudnn(ROUNDED, 128)
-    assert uses_cudnn(CUDNN, 128)
-    assert not uses_cudnn(MODEL, 128)
+    assert attention_kernel(ROUNDED, 128) == "cudnn"
+    assert attention_kernel(ROUNDED, 127) == attention_kernel(MODEL, 128) == "plain"
+    check_kernel(CUDNN)
 
 
 def test_large_heads_need_a_hopper_and_are_asked_for_by_name(h100):
     large = dataclasses.replace(CUDNN, head_dim=136)
-    assert uses_cudnn(large, 128)
-    assert not uses_cudnn(when_scoring(large), 128)
+    check_kernel(large)
+    assert attention_kernel(when_scoring(large), 128) == "plain"
     h100.compute_capability = "8.0"
-    assert uses_cudnn(dataclasses.replace(CUDNN, head_dim=128), 128)
+    check_kernel(dataclasses.replace(CUDNN, head_dim=128))
     with pytest.raises(KernelUnavailable, match=r"heads of 136.* Hopper"):
-        uses_cudnn(large, 128)
+        check_kernel(large)
+
+
+@pytest.mark.parametrize(("count", "scores"), [(1, "splash"), (4, "plain")])
+def test_on_a_tpu_the_default_is_splash(monkeypatch, count, scores):
+    device = types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")
+    monkeypatch.setattr(jax, "devices", lambda: [device] * count)
+    monkeypatch.setattr(jax, "device_count", lambda: count)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert attention_kernel(ROUNDED, 100) == "splash"
+    assert attention_kernel(MODEL, 100) == "plain"
+    assert attention_kernel(when_scoring(ROUNDED), 100) == scores
+    check_kernel(dataclasses.replace(ROUNDED, attention_kernel="splash"))
+    with pytest.raises(KernelUnavailable, match="is cudnn, and TPU v5 lite does not"):
+        check_kernel(CUDNN)
 
 
 @pytest.mark.usefixtures("h100")
