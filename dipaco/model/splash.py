@@ -65,7 +65,7 @@ def attend_on_tpu(
 def _splash_kernel(num_heads: int, length: int, is_interpreted: bool) -> Any:
     block = next(block for block in range(LARGEST_BLOCK, 0, -LANES) if length % block == 0)
     names = [field.name for field in dataclasses.fields(splash.BlockSizes)]
-    sizes = {name: block for name in names if name.startswith("block_")}
+    sizes: Any = {name: block for name in names if name.startswith("block_")}
     return splash.make_splash_mha_single_device(
         masks.MultiHeadMask([masks.CausalMask((length, length))] * num_heads),
         block_sizes=splash.BlockSizes(**sizes),

@@ -40,7 +40,7 @@ def test_on_cpu_the_default_is_plain_and_an_unknown_kernel_is_refused():
 def test_where_cudnn_is_asked_for_and_does_not_run_a_sentence_says_so():
     with pytest.raises(KernelUnavailable, match=r"attention_kernel.* is cudnn, and cpu does not"):
         check_kernel(CUDNN)
-    with pytest.raises(KernelUnavailable, match="is splash, and cpu does not .* splash for TPUs"):
+    with pytest.raises(KernelUnavailable, match=r"is splash, and cpu does not .* splash for TPUs"):
         check_kernel(dataclasses.replace(CUDNN, attention_kernel="splash"))
 
 
