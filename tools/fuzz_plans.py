@@ -1,50 +1,61 @@
-"""Checks ledger and scheduler by made-up runs: plans of any settings, by workers that die, hang,
-come back late and lose objects. No bytes are computed, and a run takes a tenth of a second.
+"""Checks ledger and scheduler by made-up runs: plans of any settings, on hosts of one kind or two
+with a folder or a bucket, whose workers die, hang, come back late, lose objects, delete and go
+back. No bytes are computed, and a run takes a fifth of a second.
 
     python tools/fuzz_plans.py --runs 300 --seed 0
     python tools/fuzz_plans.py --minutes 60 --database postgresql --at-once 4
 
-A run draws its settings, then what happens to it. No task may be claimed before the facts are there
-that it reads. None may be finished under a lost claim. The run must come to its end: nothing may be
-left to do that no worker can claim. On SQLite one program plays all workers in turn, and the same
-seed gives the same run. `--at-once N` has N programs do so on one ledger. `deadlocks` counts the
-transactions that the server ended because each of two waited for the other.
+A run draws its settings and hosts, then what happens (`support/played_hosts.py`). No task may be
+claimed before the facts are there that it reads. None may be finished under a lost claim. Unless
+objects were lost, none may lack an object or fail. The run must come to its end: nothing may be
+left to do that no worker can claim. One program plays all workers in turn, and the same seed gives
+the same run. `--at-once N` has N programs do so on one ledger. `deadlocks` counts the transactions
+that the server ended because each of two waited for the other.
 
 `--run N` does one run alone. The last line is one JSON object; exit code 1: a run was wrong.
 """
 
-import argparse
+import contextlib
 import dataclasses
-import json
 import random
 import sys
-import time
-import traceback
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from support.command_line import at_least_one, parser_of
-from support.made_up_facts import facts_of, receipt
-from support.servers import server_at
+from support.command_line import at_least_one
+from support.fuzzer import Fuzzer
+from support.made_up_facts import facts_of
+from support.played_hosts import Fleet, Play, Wrong, played
 from support.smallest_run import CONFIG, SHARINGS
 
-from dipaco.config import MODULAR
-from dipaco.control.errors import NotAvailable, RecoveryFailed
+from dipaco.config import MODULAR, RunConfig
+from dipaco.control.database.location import DatabaseLocation
+from dipaco.control.errors import NotAvailable
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.planning.scheduler import due
-from dipaco.control.planning.tasks import Claim, ModuleReady, Task
-from dipaco.errors import ClaimLost, DipacoError, WorkersActive
+from dipaco.control.planning.tasks import Claim, Fact, Task
+from dipaco.errors import DipacoError
 from dipaco.overrides import override
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import sends_snapshot
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import Plan
+from dipaco.store.address import Address
+from dipaco.store.errors import ObjectMissing
+from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 from dipaco.topology import PER_PATH, Level, Topology
+from dipaco.workers import claiming, loop
+from dipaco.workers.errors import Preempted
+from dipaco.workers.late_modules import modules_needed
 
 EARLY, LATE = ("embed",), ("block_00", "final_norm", "head")
-MODULES = {
+SHAPES = {
     **SHARINGS,
     "4x2": (Level(name="early", parts=EARLY, experts=4), Level(name="late", parts=LATE, experts=2)),
     "private": (
@@ -65,280 +76,359 @@ OPTIONS = (
     ("", "samples.prompts=2 samples.tokens=4"),
     ("", "reroute.every=8"),
     ("", "baselines=dense,data_parallel"),
+    ("", "retention.send_snapshots_every=2", "retention.send_snapshots_every=3"),
+    ("", "retention.snapshots=1", "retention.snapshots=1 retention.contributions=1"),
+    ("", "retention.modules=4"),
     ("", "outer.synchronous=true"),
 )
 RARE = "outer.synchronous=true"  # refused beside most others
+HAPPENED: Counter[str] = Counter()  # in all runs
 OF_AN_ARM = ("pretrain", "train", "outer", "label", "check", "score", "evaluate", "sample")
-WORKERS = 6
-HUNG_SECONDS = 1e6  # without progress: more than any task is given
-MOST_MOVES = 20_000  # a run has some hundred tasks
-# What becomes of a claim, and how often. Whatever is left over: its task is finished.
-ENDS = {"given back": 0.04, "saved": 0.06, "dead": 0.04, "hung": 0.06, "lost object": 0.03}
-
-
-class Wrong(Exception):
-    """A run did what no run may do."""
 
 
 def main() -> int:
-    options = parse()
-    counts = {"done": 0, "refused": 0}
-    wrong: list[dict[str, Any]] = []
-    begun = time.monotonic()
-    numbers = range(options.runs) if options.run is None else [options.run]
-    with server_at(options.database) as url:
-        for number in numbers:
-            if options.minutes is not None and time.monotonic() - begun > 60 * options.minutes:
-                break
-            dice = random.Random(f"{options.seed} {number}")
-            settings = drawn(dice)
-            try:
-                counts[one_run(settings, url, options.at_once, dice)] += 1
-            except Exception as error:
-                wrong.append({"run": number, "settings": settings, "problem": str(error)[:500]})
-                print(number, settings, traceback.format_exc(), flush=True)
-        deadlocks = None if url is None else deadlocks_of(url)
-    runs, seconds = sum(counts.values()) + len(wrong), round(time.monotonic() - begun)
-    answer = {"runs": runs, **counts, "wrong": wrong, "deadlocks": deadlocks}
-    print(json.dumps({**answer, "seed": options.seed, "seconds": seconds}))
-    return 1 if wrong else 0
-
-
-def parse() -> argparse.Namespace:
-    parser = parser_of(__doc__)
-    parser.add_argument("--runs", type=at_least_one, default=300, help="how many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, help="begin no run after so many")
-    parser.add_argument("--run", type=int, metavar="N", help="this run alone")
-    parser.add_argument("--database", help="postgresql = one started here; postgresql://...")
-    parser.add_argument("--at-once", type=at_least_one, default=1, help="programs on one ledger")
-    options = parser.parse_args()
-    if options.run is None and options.minutes is not None:
-        options.runs = 10**9
-    return options
+    fuzzer = Fuzzer(__doc__, ("done", "refused"))
+    fuzzer.parser.add_argument(
+        "--at-once", type=at_least_one, default=1, help="programs on one ledger"
+    )
+    return fuzzer.main(lambda dice, options, url: one_run(dice, url, options.at_once), HAPPENED)
 
 
 def drawn(dice: random.Random) -> str:
-    """The settings of a run: its modules, then what `--set` takes."""
-    chosen = [dice.choice(list(MODULES))]
+    """The settings of a run: the shape of its modules, then what `--set` takes."""
+    chosen = [dice.choice(list(SHAPES))]
     for first, *others in OPTIONS:
         odds = 0.95 if RARE in others else 0.5
         chosen.append(first if dice.random() < odds else dice.choice(others))
     return " ".join(each for each in chosen if each)
 
 
-def plan_of(settings: str) -> Plan:
+def config_of(settings: str) -> RunConfig:
     """Raises `DipacoError`: they do not fit each other."""
-    modules, *words = settings.split()
+    shape, *words = settings.split()
     inner = dataclasses.replace(CONFIG.inner, steps=3)
-    config = dataclasses.replace(CONFIG, inner=inner, topology=Topology(levels=MODULES[modules]))
-    return override(config, words).plan
+    config = dataclasses.replace(CONFIG, inner=inner, topology=Topology(levels=SHAPES[shape]))
+    config = override(config, words)
+    assert config.plan.arms
+    return config
 
 
-def one_run(settings: str, url: str | None, at_once: int, dice: random.Random) -> str:
-    """done, or refused. Raises `Wrong`."""
+def one_run(
+    dice: random.Random, url: str | None, at_once: int = 1, settings: str | None = None
+) -> tuple[str, str, str]:
+    """(done or refused, the settings and hosts, what is wrong)."""
+    settings = drawn(dice) if settings is None else settings
+    fleet = Fleet.drawn(dice)
     try:
-        plan = plan_of(settings)
-    except DipacoError:
-        return "refused"
-    place = (Path(":memory:"), "") if url is None else (url, f"fuzz_{uuid.uuid4().hex[:12]}")
-    with open_ledger(*place) as ledger:
-        ledger.start({}, plan.slices)
-        if at_once == 1:
-            Players(ledger, plan, dice, "w").play()
-        else:
-            beside(place, plan, at_once, dice)
-        check_end(ledger, plan)
-        if url is not None:
+        config = config_of(settings)
+    except DipacoError as error:
+        return "refused", settings, str(error)
+    said = f"{settings}; {fleet}"
+    try:
+        with ledger_at(url, at_once) as place:
+            World(config, place, fleet, dice).play(at_once)
+    except Exception as error:
+        raise Wrong(said) from error
+    return "done", said, ""
+
+
+@contextlib.contextmanager
+def ledger_at(url: str | None, at_once: int) -> Generator[DatabaseLocation]:
+    """A place for a new ledger."""
+    if url is not None:
+        location = DatabaseLocation(url, f"fuzz_{uuid.uuid4().hex[:12]}")
+        yield location
+        with open_ledger(*location) as ledger:
             ledger.drop()
-    return "done"
+    elif at_once == 1:
+        yield DatabaseLocation(Path(":memory:"), "")
+    else:
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+            yield DatabaseLocation(Path(folder) / "ledger.sqlite", "")
 
 
-def beside(place: Any, plan: Plan, at_once: int, dice: random.Random) -> None:
-    """Several programs play on one ledger, each some workers."""
-
-    def play(number: int, seed: float) -> None:
-        with open_ledger(*place) as ledger:
-            Players(ledger, plan, random.Random(seed), f"p{number}-", is_alone=False).play()
-
-    with ThreadPoolExecutor(at_once) as threads:
-        played = [threads.submit(play, number, dice.random()) for number in range(at_once)]
-        for each in played:
-            each.result()
-
-
-def deadlocks_of(url: str) -> int:
-    """Transactions that the server has ended for one."""
-    import psycopg
-
-    with psycopg.connect(url) as connection:
-        rows = connection.execute("SELECT sum(deadlocks) FROM pg_stat_database").fetchall()
-    return int(rows[0][0])
-
-
-class Players:
-    """Workers of one run, played in turn.
-
-    Args:
-      prefix: of their names.
-      is_alone: there is no other program, so a run may go back.
-    """
+class World:
+    """One run, with all objects that its hosts share."""
 
     def __init__(
-        self, ledger: Ledger, plan: Plan, dice: random.Random, prefix: str, *, is_alone: bool = True
+        self, config: RunConfig, place: DatabaseLocation, fleet: Fleet, dice: random.Random
     ):
-        self._ledger, self._plan, self._dice, self._is_alone = ledger, plan, dice, is_alone
-        self._names = [f"{prefix}{number}" for number in range(WORKERS)]
-        self._held: dict[str, Claim] = {}
-        self._stale: list[Claim] = []  # of workers that were thought dead, and come back
+        self.config, self.place, self.fleet, self.dice = config, place, fleet, dice
+        self.there: set[str] = set()  # names in the folder or the bucket
+        self.on_disks: list[set[str]] = []  # names on the disk of each host
+        # A worker may lack what is on another's disk alone.
+        all_sent = not fleet.has_bucket or config.retention.send_snapshots_every == 1
+        self.may_lack = not (fleet.is_lossless and all_sent)
+        self.kinds = len(set(fleet.kinds))
 
-    def play(self) -> None:
-        """Until nothing is left to do. Raises `Wrong`."""
-        idle = 0
-        for _ in range(MOST_MOVES):
-            name = self._dice.choice(self._names)
-            if name in self._held:
-                self._go_on(name)
-            elif (claim := self._ledger.queue.claim(name)) is not None:
-                self._check_needs(claim.task)
-                self._held[name] = claim
-                idle = 0
-            elif self._ledger.queue.is_finished():
-                return
-            elif not self._held:
-                idle += 1
-                self._wait(idle)
-            if self._is_alone and self._dice.random() < 0.003:
-                self._go_back()
-        raise Wrong(f"no end: {self._left()}")
+    def play(self, at_once: int) -> None:
+        """Raises `Wrong`."""
+        with open_ledger(*self.place) as ledger, played(), instead_of_execution():
+            ledger.start({}, self.config.plan.slices)
+            if at_once == 1:
+                self._play(ledger, self.dice, "", is_alone=True)
+            else:
+                self._play_beside(at_once)
+            self._check_end(ledger)
 
-    def _arm_of(self, task: Task) -> Arm | None:
-        return self._plan.arm(task.arm) if task.kind in OF_AN_ARM else None
+    def _play_beside(self, at_once: int) -> None:
+        """Several programs play on one ledger, each some workers."""
 
-    def _left(self) -> str:
-        return ", ".join(f"{each.task} is {each.state}" for each in self._ledger.queue.unfinished())
+        def play(number: int, seed: float) -> None:
+            with open_ledger(*self.place) as ledger:
+                self._play(ledger, random.Random(seed), f"p{number}-", is_alone=False)
 
-    def _wait(self, idle: int) -> None:
-        """Nothing is claimable, and no worker of this program holds anything."""
-        self._ledger.quorums.end_grace(self._plan)
-        self._ledger.failures.retry()
-        for claim in self._stale:
-            self._come_back(claim)
-        self._stale.clear()
-        if idle > 3:
-            time.sleep(0.002)
-        if idle > (40 if self._is_alone else 5000):
-            raise Wrong(f"nobody can do what is left: {self._left()}")
+        with ThreadPoolExecutor(at_once) as threads:
+            begun = [threads.submit(play, number, self.dice.random()) for number in range(at_once)]
+            for each in begun:
+                each.result()
 
-    def _go_on(self, name: str) -> None:
-        """The worker ends with its claim, in one way or another."""
-        claim, chance = self._held.pop(name), self._dice.random()
-        for how, share in ENDS.items():
-            if chance < share:
-                self._end(how, name, claim)
-                return
-            chance -= share
-        arm = self._arm_of(claim.task)
-        if claim.task.kind == "train" and arm and arm.goes_ahead(claim.task.path, claim.task.phase):
-            modules = set(arm.topology.modules_of(claim.task.path))
-            if not self._ledger.facts.modules_at(arm.name, claim.task.phase) >= modules:
-                self._save(claim, modules)  # it takes them before its phase ends
-                return
-        try:
-            if claim.task.kind == "outer" and arm and arm.has_quorum:
-                self._ledger.quorums.take(claim)
-            self._ledger.commit.finish(self._plan, claim, facts_of(self._plan, claim.task))
-        except ClaimLost as lost:
-            if self._is_alone:
-                raise Wrong(f"the holder of {claim.task} was refused") from lost
+    def _play(self, ledger: Ledger, dice: random.Random, prefix: str, *, is_alone: bool) -> None:
+        def new_run(name: str) -> tuple[Run, Callable[[], None]]:
+            run = MadeUpRun(self, ledger, lambda: plays[0].in_between() if plays else None)
+            return run, run.objects.disk.clear
 
-    def _end(self, how: str, name: str, claim: Claim) -> None:
-        ledger = self._ledger
-        if how == "given back":
-            ledger.queue.give_back(claim)
-        elif how == "saved" and claim.task.kind == "train":
-            self._save(claim, set())
-        elif how == "lost object" and (cause := self._maker_for(claim.task)) is not None:
+        def lose_object(task: Task) -> bool:
+            names = sorted({name for name, _ in Needs(ledger, self.config.plan, task).objects()})
+            if names:
+                name = dice.choice(names)
+                for place in (self.there, *self.on_disks):
+                    place.discard(name)
+            return bool(names)
+
+        def check(task: Task) -> None:
+            missing = Needs(ledger, self.config.plan, task).missing()
+            if missing and is_alone:
+                raise Wrong(f"{task} is due without {', '.join(missing)}")
+
+        plays: list[Play] = []
+        play = Play(
+            self.fleet, new_run, dice, lose_object=lose_object, check=check, prefix=prefix,
+            is_alone=is_alone,
+        )  # fmt: skip
+        plays.append(play)
+        play.until(ledger.queue.is_finished)
+        if play.counts["retried"] and is_alone and not self.may_lack and self.kinds == 1:
+            raise Wrong("a task failed for good where nothing was lost")
+        HAPPENED.update(play.counts)
+
+    def _check_end(self, ledger: Ledger) -> None:
+        """Raises `Wrong` if a run that is finished lacks something."""
+        for arm in self.config.plan.arms:
+            for phase in range(arm.phases + 1):
+                if ledger.facts.modules_at(arm.name, phase) != set(arm.topology.modules):
+                    raise Wrong(f"modules of {arm.name} at phase {phase} are missing")
+        contributions = [
+            (one.phase, one.path, of)
+            for (of, _), taken in ledger.quorums.taken(MODULAR).items()
+            for one in taken
+        ]
+        if len(set(contributions)) != len(contributions):
+            raise Wrong("a contribution was taken twice")
+
+
+@contextlib.contextmanager
+def instead_of_execution() -> Generator[None]:
+    """Tasks make facts up."""
+    before = loop.execute
+    loop.execute = lambda run, claim, *_: run.execute(claim, *_)  # ty: ignore
+    try:
+        yield
+    finally:
+        loop.execute = before
+
+
+class MadeUpObjects:
+    """Names of objects on one host, and in what it shares with others: `store/objects.py`."""
+
+    root = Path("/no run")
+
+    def __init__(self, world: World, in_between: Callable[[], None]):
+        self._world, self._in_between = world, in_between
+        self.disk: set[str] = set()
+        self.remote = "a bucket" if world.fleet.has_bucket else None
+        world.on_disks.append(self.disk)
+
+    def add(self, name: str, *, is_sent: bool = True) -> None:
+        if is_sent:
+            self._world.there.add(name)
+        if self.remote is not None:
+            self.disk.add(name)
+
+    def read(self, name: str) -> None:
+        """Raises `ObjectMissing`."""
+        if name not in self.disk and name not in self._world.there:
+            raise ObjectMissing(file=self.root / name, name=name)
+
+    def file(self, receipt: Receipt) -> None:
+        self._in_between()
+        self.read(receipt.name)
+
+    def folder(self, name: str) -> None:
+        self._in_between()
+        self.read(name)
+
+    def turns_up(self, error: ObjectMissing, *, was_sent: bool) -> bool:
+        return error.values["name"] in self._world.there
+
+    def names(self, *folders: str) -> set[str]:
+        starts = tuple(f"{folder}/" for folder in folders)
+        return {name for name in self.disk | self._world.there if name.startswith(starts)}
+
+    def delete(self, name: str) -> None:
+        self.disk.discard(name)
+        self._world.there.discard(name)
+        self._in_between()
+
+    def delete_folder_if_empty(self, name: str) -> None: ...
+
+    def delete_partial_writes(self, *, is_alone: bool) -> None: ...
+
+
+class MadeUpRun(Run):
+    """A run on one host, whose tasks compute nothing."""
+
+    objects: Any
+
+    def __init__(self, world: World, ledger: Ledger, in_between: Callable[[], None]):
+        address = Address.parse(str(MadeUpObjects.root))
+        super().__init__(address, world.config, world.place, ledger)
+        self._world, self.objects = world, MadeUpObjects(world, in_between)
+
+    def execute(
+        self, claim: Claim, callbacks: Any, should_stop: Callable[[], bool], *_: Any
+    ) -> list[Fact]:
+        """What `workers/execution.py` returns and raises. Objects are names."""
+        task, ledger, plan = claim.task, self.ledger, self.plan
+        if task.kind == "outer" and plan.arm(task.arm).has_quorum:
+            ledger.quorums.take(claim)
+        for name, is_late in Needs(ledger, plan, task).objects():
             try:
-                ledger.redos.redo(claim, cause, "an input", "it is missing")
-            except RecoveryFailed:
-                ledger.queue.give_back(claim)
-        elif how == "hung":  # It lives, and renews its lease.
-            ledger.queue.renew(claim, stalled_seconds=HUNG_SECONDS)
-            ledger.reaper.reap("another")
-            self._stale.append(claim)
-        else:
-            ledger.queue.give_back_of(name)
-        if self._stale and self._dice.random() < 0.3:
-            self._come_back(self._stale.pop(self._dice.randrange(len(self._stale))))
+                if not is_late:
+                    self.objects.read(name)
+            except ObjectMissing as error:
+                if not self._world.may_lack and ledger.queue.is_held(claim):
+                    raise Wrong(f"{task} lacks {name}") from error
+                raise
+        if task.kind == "train":
+            self._train(claim, should_stop)
+        return [self._stored(fact, claim) for fact in facts_of(plan, task)]
 
-    def _save(self, claim: Claim, needed: set) -> None:
-        saved = PartialSnapshot(receipt("partial", *claim.task, claim.attempt), 1, "rows", (), 1.0)
-        try:
-            self._ledger.commit.release_with_snapshot(claim, saved, needed)
-        except ClaimLost as lost:
-            if self._is_alone:
-                raise Wrong(f"the holder of {claim.task} was refused") from lost
-
-    def _come_back(self, claim: Claim) -> None:
-        """A worker that was suspended finishes what others have by now."""
-        try:
-            self._ledger.commit.finish(self._plan, claim, facts_of(self._plan, claim.task))
-        except ClaimLost:
+    def _train(self, claim: Claim, should_stop: Callable[[], bool]) -> None:
+        arm, task = self.plan.arm(claim.task.arm), claim.task
+        if arm.is_synchronous:
             return
-        raise Wrong(f"{claim.task} was finished under a lost claim")
+        if should_stop():
+            raise Preempted(self._partial_snapshot(claim, 1))
+        merges_at = arm.merges_at(task.path, task.phase)
+        if merges_at is not None:
+            needed = modules_needed(self, claim, merges_at)
+            if not self.ledger.facts.modules_at(arm.name, task.phase).issuperset(needed):
+                raise Preempted(self._partial_snapshot(claim, merges_at))
 
-    def _maker_for(self, task: Task) -> Task | None:
-        """A task that made what this one reads."""
+    def _partial_snapshot(self, claim: Claim, step: int) -> PartialSnapshot:
+        name = f"{SNAPSHOTS}/partial/{claim.task_id}/{claim.attempt}"
+        self.objects.add(name)
+        return PartialSnapshot(Receipt(name, "partial", 8), step, "rows", (), 1.0)
+
+    def _stored(self, fact: Fact, claim: Claim) -> Fact:
+        """The fact with receipts of objects that are there now, made by this kind of machine."""
+        task = claim.task
+        kind = claiming.machine() if self._world.kinds > 1 else ""
+        changes: dict[str, Any] = {}
+        for field, folder in FOLDERS.get(type(fact).__name__, {}).items():
+            made = getattr(fact, field)
+            if made is None:
+                continue
+            digest = f"{made.digest}{kind}"
+            name, is_sent = f"{folder}/{digest}", True
+            if field == "snapshot":
+                name += f"/{claim.attempt}"
+                if self.objects.remote is not None:
+                    arm = self.plan.arm(task.arm)
+                    is_sent = sends_snapshot(self, arm, task.path, task.phase)
+                changes["machine"] = claiming.machine()
+            changes[field] = Receipt(name, digest, 8)
+            if field == "parameters" and task.kind == "outer":
+                arm = self.plan.arm(task.arm)
+                if not Needs(self.ledger, self.plan, task).contributions(arm):
+                    before = self.ledger.facts.module(task.arm, task.module, task.phase)
+                    changes = {"parameters": before.parameters, "outer_state": before.outer_state}
+                    break
+            self.objects.add(name, is_sent=is_sent)
+        return dataclasses.replace(fact, **changes)
+
+
+FOLDERS: dict[str, dict[str, str]] = {  # fact -> field -> its folder
+    "PathTrained": {"snapshot": SNAPSHOTS},
+    "Contribution": {"message": CONTRIBUTIONS},
+    "ModuleReady": {"parameters": MODULES, "outer_state": OUTER_STATES},
+}
+
+
+class Needs:
+    """What a task reads."""
+
+    def __init__(self, ledger: Ledger, plan: Plan, task: Task):
+        self._ledger, self._plan, self._task = ledger, plan, task
+        self._arm = plan.arm(task.arm) if task.kind in OF_AN_ARM else None
+
+    def contributions(self, arm: Arm) -> list[str]:
+        """Names of those that an outer step takes."""
+        task, facts = self._task, self._ledger.facts
+        if not arm.has_quorum:
+            rows = facts.contributions(arm.name, task.module, task.phase)
+            return [row.message.name for row in rows]
+        taken = {(one.phase, one.path) for one in self._ledger.quorums.of_step(task)}
+        return [
+            row.message.name
+            for phase in sorted({phase for phase, _ in taken})
+            for row in facts.contributions(arm.name, task.module, phase)
+            if (phase, row.path) in taken
+        ]
+
+    def objects(self) -> Iterator[tuple[str, bool]]:
+        """(name, whether it is read after a part of the work)."""
+        arm, task, facts = self._arm, self._task, self._ledger.facts
+        if arm is None or task.kind in ("evaluate", "sample"):
+            return
         if task.kind == "outer":
-            paths = self._plan.arm(task.arm).paths_through(task.module, task.phase)
-            sent = [
-                each.path
-                for each in self._ledger.facts.contributions(task.arm, task.module, task.phase)
-            ]
-            there = [path for path in paths if path in sent]
-            return Task("train", task.arm, str(there[0]), task.phase) if there else None
-        if task.kind in ("train", "label", "score") and task.arm == MODULAR and task.phase:
-            arm = self._plan.arm(task.arm)
-            if arm.has_outer_steps and not arm.goes_ahead(task.path, task.phase):
-                module = arm.topology.modules_of(task.path)[0]
-                return Task("outer", task.arm, str(module), task.phase - 1)
-        return None
+            for name in self.contributions(arm):
+                yield name, False
+        of_base_start = arm is self._plan.base and task.phase == 0
+        if not of_base_start:
+            modules = self._modules(arm)
+            ahead = task.kind == "train" and arm.goes_ahead(task.path, task.phase)
+            there = facts.modules_at(arm.name, task.phase)
+            for module in modules:
+                if module in there:
+                    stored = facts.module(arm.name, module, task.phase)
+                    yield stored.parameters.name, ahead
+                    if task.kind == "outer" and stored.outer_state is not None:
+                        yield stored.outer_state.name, False
+        if task.kind in ("pretrain", "train"):
+            paths = range(arm.topology.num_paths) if arm.is_synchronous else [task.path]
+            for path in paths:
+                before = arm.trained_before(path, task.phase)
+                if before is not None and path in facts.trained(arm.name, before):
+                    yield facts.snapshot(arm.name, path, before).receipt.name, False
+            partial = facts.partial_snapshot(task.arm, task.path, task.phase)
+            if partial is not None:
+                yield partial.receipt.name, False
 
-    def _go_back(self) -> None:
-        ledger, plan = self._ledger, self._plan
-        modules = plan.arm(MODULAR).topology.modules
-        reached = ledger.progress.phases_reached(MODULAR, len(modules))
-        if reached < 0 or ledger.queue.is_finished():
-            return
-        ledger.queue.give_back_all()
-        self._held.clear()
-        phase = self._dice.randint(0, reached)
-        facts: list[Any] = []
-        for module in modules:
-            stored = ledger.facts.module(MODULAR, module, phase)
-            facts.append(
-                ModuleReady(
-                    arm=MODULAR, module=module, phase=phase, parameters=stored.parameters,
-                    outer_state=stored.outer_state, gradient_norm=None,
-                )
-            )  # fmt: skip
-        try:
-            if phase in plan.arm(MODULAR).alternations:
-                facts.append(ledger.facts.stage("route", phase))
-            ledger.rollbacks.go_back(MODULAR, phase, due(plan, facts, ledger.facts))
-        except (NotAvailable, WorkersActive):
-            return
+    def _modules(self, arm: Arm) -> list[Any]:
+        if self._task.kind == "outer":
+            return [self._task.module]
+        if arm.is_synchronous:
+            return list(arm.topology.modules)
+        return list(arm.topology.modules_of(self._task.path))
 
-    def _check_needs(self, task: Task) -> None:
-        """Raises `Wrong` if a fact is missing that a claimed task reads."""
-        if self._arm_of(task) is None:
-            stage = {"route": "prepare", "reroute": "route", "report": "route"}.get(task.kind)
-            missing = [] if stage is None else [] if self._has(stage, 0) else [stage]
-        else:
-            missing = [what for what, is_there in self._needs(task).items() if not is_there()]
-        if missing:
-            raise Wrong(f"{task} is due without {', '.join(missing)}")
+    def missing(self) -> list[str]:
+        """The facts that it reads and that are not there."""
+        if self._arm is None:
+            stage = {"route": "prepare", "reroute": "route", "report": "route"}.get(self._task.kind)
+            return [] if stage is None or self._has(stage, 0) else [stage]
+        return [what for what, is_there in self._facts(self._arm).items() if not is_there()]
 
     def _has(self, stage: Any, phase: int) -> bool:
         try:
@@ -347,9 +437,9 @@ class Players:
             return False
         return True
 
-    def _needs(self, task: Task) -> dict[str, Callable[[], bool]]:
+    def _facts(self, arm: Arm) -> dict[str, Callable[[], bool]]:
         """What a task of an arm reads -> whether it is there."""
-        facts, arm, phase = self._ledger.facts, self._plan.arm(task.arm), task.phase
+        facts, task, phase = self._ledger.facts, self._task, self._task.phase
         modules, paths = set(arm.topology.modules), set(range(arm.topology.num_paths))
         is_base = arm is self._plan.base
         route = {
@@ -388,20 +478,6 @@ class Players:
         elif task.kind == "check" and phase != arm.routed_at(phase):
             needs["the check before"] = lambda: task.path in facts.checked(arm.name, phase - 1)
         return needs
-
-
-def check_end(ledger: Ledger, plan: Plan) -> None:
-    """Raises `Wrong` if a run that is finished lacks something."""
-    for arm in plan.arms:
-        for phase in range(arm.phases + 1):
-            if ledger.facts.modules_at(arm.name, phase) != set(arm.topology.modules):
-                raise Wrong(f"modules of {arm.name} at phase {phase} are missing")
-    taken = ledger.quorums.taken(MODULAR)
-    contributions = [
-        (one.phase, one.path, of) for (of, _), all_of in taken.items() for one in all_of
-    ]
-    if len(set(contributions)) != len(contributions):
-        raise Wrong("a contribution was taken twice")
 
 
 if __name__ == "__main__":

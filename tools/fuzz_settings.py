@@ -1,37 +1,38 @@
 """Checks that runs of any settings equal Algorithm 1: settings are drawn together, and each run is
 trained through tasks, ledger and store and then once more by `replay.py`.
 
-    python tools/fuzz_settings.py --draws 200 --seed 0
-    python tools/fuzz_settings.py --draws 100000 --minutes 10 --seed 7
+    python tools/fuzz_settings.py --runs 200 --seed 0
+    python tools/fuzz_settings.py --minutes 60 --seed 7 --database postgresql
 
-A draw takes one value of every option in `OPTIONS`, some modules, and perhaps an own rule. Settings
-that do not fit each other must be refused with a sentence, before anything is trained; such a draw
-is counted as refused. The others train the toy text in the smallest model. Some paths, drawn as
-well, are held back until nothing else is left to do: with a quorum they are late, with a delay the
-others go on without them. Every module at every phase must have the bits of Algorithm 1. A run that
-ends because its router left a path without documents is counted as `no text`.
+A draw takes one value of every option in `OPTIONS`, some modules, perhaps an own rule, and hosts of
+one kind or two, with a folder or a bucket. Settings that do not fit each other must be refused with
+a sentence, before anything is trained; such a draw is counted as refused. The others train the toy
+text in the smallest model, by workers that die, hang, are suspended, lose disks and objects, delete
+and go back (`support/played_hosts.py`). Every module at every phase must have the bits of Algorithm
+1. A run that ends because its router left a path without documents is counted as `no text`.
 
-`--draw N` does one draw alone, and prints what goes wrong with its traceback. The last line is one
-JSON object; exit code 1: a draw was not equal, or neither refused nor trained.
+`--run N` does one draw alone. The last line is one JSON object; exit code 1: a draw was not equal,
+or neither refused nor trained.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import importlib
-import json
 import random
+import shutil
 import sys
-import time
-import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from replay import differences
-from support.command_line import parser_of
+from support.fuzzer import Fuzzer
+from support.memory_bucket import Machine
+from support.played_hosts import Fleet, Play, Wrong, played
 from support.scratch import scratch
-from support.smallest_run import CONFIG, SHARINGS, worker_of
+from support.smallest_run import CONFIG, SHARINGS
 
 from dipaco.caches import cache_folder
 from dipaco.config import MODULAR, RunConfig
@@ -43,14 +44,14 @@ from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs, use_compilation_cache
 from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
+from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS, object_of
 from dipaco.topology import Level, Topology
-from dipaco.workers.callbacks import NullCallbacks
-from dipaco.workers.errors import Preempted
-from dipaco.workers.execution import execute
 
+HAPPENED: Counter[str] = Counter()  # in all runs
+LOST = tuple(f"{folder}/" for folder in (CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS))
 EXAMPLES = Path(__file__).parents[1] / "configs" / "examples"
 TIED = (SHARINGS["2x2"][0], Level(name="late", parts=("block_00", "final_norm"), experts=2))
-MODULES = {**SHARINGS, "tied_head": TIED, "one_path": SHARINGS["diloco"][:1]}
+SHAPES = {**SHARINGS, "tied_head": TIED, "one_path": SHARINGS["diloco"][:1]}
 RULES: dict[str, tuple[str, str, str] | None] = {
     "none": None,
     "outer step": ("outer_step", "own_outer_step", "adam"),
@@ -96,7 +97,10 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "base": ("", "base.steps=0"),
     "slices": ("", "data.slices=2"),
     "sent_snapshots": ("", "retention.send_snapshots_every=2"),
+    "kept": ("", "retention.snapshots=1 retention.contributions=1"),
 }
+# The hosts of the smallest form: some paths are late.
+ONE_HOST = Fleet(("a",), has_bucket=False, troubles=frozenset({"late", "saved"}))
 # Share of the draws where an option keeps its default. This one is refused beside most others.
 KEEPS_DEFAULT = {"synchronous": 0.9}
 
@@ -104,7 +108,7 @@ KEEPS_DEFAULT = {"synchronous": 0.9}
 class Draw(NamedTuple):
     """Settings that are tried together."""
 
-    modules: str  # modules of `MODULES`
+    modules: str  # modules of `SHAPES`
     rule: str  # of `RULES`
     settings: Mapping[str, str]  # option -> one of its values, where it is not the default
 
@@ -114,40 +118,36 @@ class Draw(NamedTuple):
 
 
 def main() -> int:
-    options = parse()
+    fuzzer = Fuzzer(__doc__, ("equal", "refused", "no text"), ("equal", "no text"))
+    fuzzer.parser.add_argument("--folder", help="where runs are made, until they are compared")
     sys.path.insert(0, str(EXAMPLES))
     use_compilation_cache(cache_folder() / "compiled")
-    counts = {"equal": 0, "refused": 0, "no text": 0}
-    wrong: list[dict[str, Any]] = []
-    begun = time.monotonic()
-    numbers = range(options.draws) if options.draw is None else [options.draw]
-    for number in numbers:
-        if options.minutes is not None and time.monotonic() - begun > 60 * options.minutes:
-            break
-        dice = random.Random(f"{options.seed} {number}")
-        draw = drawn(dice)
-        with scratch(options.folder, "fuzz-") as folder:
-            outcome, said = try_one(draw, folder / "run", dice.random())
-        if outcome in counts:
-            counts[outcome] += 1
-        else:
-            wrong.append({"draw": number, "settings": str(draw), "outcome": outcome})
-        if outcome != "refused" or options.draw is not None:
-            print(f"{number:5} {outcome:9} {draw}" + (f"\n{said}" if said else ""), flush=True)
-    draws = sum(counts.values()) + len(wrong)
-    answer = {"draws": draws, **counts, "wrong": wrong, "seed": options.seed}
-    print(json.dumps({**answer, "seconds": round(time.monotonic() - begun)}))
-    return 1 if wrong else 0
+    return fuzzer.main(one_run, HAPPENED)
 
 
-def parse() -> argparse.Namespace:
-    parser = parser_of(__doc__)
-    parser.add_argument("--draws", type=int, default=200, help="how many combinations")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, help="begin no draw after so many")
-    parser.add_argument("--draw", type=int, metavar="N", help="this draw alone")
-    parser.add_argument("--folder", help="where runs are made, for as long as they are compared")
-    return parser.parse_args()
+def one_run(
+    dice: random.Random, options: argparse.Namespace, url: str | None
+) -> tuple[str, str, str]:
+    """(outcome, settings and hosts, what is to be said). Outcomes: equal, refused, no text,
+    differs.
+    """
+    draw, fleet = drawn(dice), Fleet.drawn(dice)
+    said = f"{draw}; {fleet}"
+    try:
+        check(draw)
+    except DipacoError as error:
+        return "refused", said, str(error)
+    try:
+        with (
+            scratch(options.folder, "fuzz-") as folder,
+            trained(draw, folder / "run", dice, fleet, url) as run,
+        ):
+            wrong = differences(run)
+    except EmptyShard as error:
+        return "no text", said, str(error)
+    except Exception as error:
+        raise Wrong(said) from error
+    return ("differs", said, "; ".join(wrong)) if wrong else ("equal", said, "")
 
 
 def drawn(dice: random.Random) -> Draw:
@@ -157,23 +157,7 @@ def drawn(dice: random.Random) -> Draw:
         if dice.random() >= KEEPS_DEFAULT.get(option, 0.6):
             settings[option] = dice.choice(others)
     rule = dice.choice(list(RULES)) if dice.random() < 0.4 else "none"
-    return Draw(dice.choice(list(MODULES)), rule, settings)
-
-
-def try_one(draw: Draw, folder: Path, seed: float) -> tuple[str, str]:
-    """(outcome, what is to be said of it). Outcomes: equal, refused, no text, differs, fails."""
-    try:
-        try:
-            check(draw)
-        except DipacoError as error:
-            return "refused", str(error)
-        with trained(draw, folder, random.Random(seed)) as run:
-            wrong = differences(run)
-    except EmptyShard as error:
-        return "no text", str(error)
-    except Exception:
-        return "fails", traceback.format_exc()
-    return ("differs", "; ".join(wrong)) if wrong else ("equal", "")
+    return Draw(dice.choice(list(SHAPES)), rule, settings)
 
 
 def check(draw: Draw) -> None:
@@ -185,7 +169,7 @@ def config_of(draw: Draw) -> RunConfig:
     """The config of a draw; phases of three steps, so that a delay of two leaves one."""
     model = dataclasses.replace(CONFIG.model, tied_head=draw.modules == "tied_head")
     inner = dataclasses.replace(CONFIG.inner, steps=3)
-    topology = Topology(levels=MODULES[draw.modules])
+    topology = Topology(levels=SHAPES[draw.modules])
     config = dataclasses.replace(CONFIG, model=model, inner=inner, topology=topology)
     return override(config, " ".join(draw.settings.values()).split())
 
@@ -199,12 +183,19 @@ def rules_of(draw: Draw) -> Rules:
 
 
 @contextlib.contextmanager
-def trained(draw: Draw, folder: Path, dice: random.Random) -> Generator[Run]:
-    """A run of these settings whose modules have made all their steps, some paths late."""
-    run, _ = create_or_open(folder, config_of(draw), rules=record_of(rules_of(draw)))
+def trained(
+    draw: Draw,
+    folder: Path,
+    dice: random.Random,
+    fleet: Fleet = ONE_HOST,
+    url: str | None = None,
+) -> Generator[Run]:
+    """A run of these settings on such hosts, whose modules have made all their steps."""
+    config, rules = config_of(draw), record_of(rules_of(draw))
+    run, _ = create_or_open(folder, config, rules=rules, database=url)
     try:
         run.programs = programs_of(run)
-        train(run, lambda task: dice.random() < 0.3)
+        train(run, folder.parent, fleet, dice)
         yield run
     finally:
         run.ledger.close()
@@ -220,27 +211,64 @@ def programs_of(run: Run) -> Programs:
     return _PROGRAMS.setdefault(key, run.programs)
 
 
-def train(run: Run, is_slow: Callable[[Task], bool]) -> None:
-    """Does tasks until every module has made all its steps, as several workers would: the paths
-    that are slow are trained when nothing else is left.
-    """
-    queue, worker, held = run.ledger.queue, worker_of(run), []
-    modules = set(run.config.topology.modules)
-    while run.ledger.facts.modules_at(MODULAR, run.config.phases) != modules:
-        run.ledger.quorums.end_grace(run.plan)
-        claim = queue.claim("test")
-        if claim is None:
-            assert held, "modules are left to step, and no task is due"
-            claim = held.pop(0)
-        elif (claim.task.arm, claim.task.kind) == (MODULAR, "train") and is_slow(claim.task):
-            held.append(claim)
-            continue
-        try:
-            facts = execute(run, claim, NullCallbacks(), lambda: False)
-        except Preempted as stopped:
-            worker._release(claim, stopped.partial_snapshot)
+def train(run: Run, folder: Path, fleet: Fleet, dice: random.Random) -> None:
+    """Does tasks until every module has made all its steps."""
+    bucket: dict[str, bytes] = {}
+    disks: list[Path] = []
+    lost: dict[str, bytes] = {}
+    plays: list[Play] = []
+
+    def in_between(delete: Callable[[str], None]) -> Callable[[str], None]:
+        def delete_and_play(name: str) -> None:
+            delete(name)
+            plays[0].in_between()
+
+        return delete_and_play
+
+    def new_run(name: str) -> tuple[Run, Callable[[], None]]:
+        if fleet.has_bucket:
+            disks.append(folder / name)
+            new = Machine(run, folder / name, bucket).run
         else:
-            worker._finish(claim, facts)
+            new = Run(run.address, run.requested_config, run.database_location, run.ledger)
+            new.programs = run.programs
+        new.objects.delete = in_between(new.objects.delete)  # ty: ignore
+        return new, lambda: shutil.rmtree(folder / name)
+
+    def lose_object(task: Task) -> bool:
+        """One that the run has made, and not a stage."""
+        names = sorted(run.objects.names(*LOST) | set(bucket))
+        names = [name for name in names if name.startswith(LOST)]
+        if names:
+            name = object_of(dice.choice(names))
+            for disk in disks:
+                remove(disk / "run" / name)
+            if fleet.has_bucket:
+                gone = [each for each in bucket if object_of(each) == name]
+                lost.update({each: bucket.pop(each) for each in gone})
+            elif (place := run.objects.root / name).exists():
+                (folder / "lost" / name).parent.mkdir(parents=True, exist_ok=True)
+                remove(folder / "lost" / name)
+                place.rename(folder / "lost" / name)
+        return bool(names)
+
+    modules = set(run.config.topology.modules)
+    with played():
+        plays.append(Play(fleet, new_run, dice, lose_object=lose_object, workers=4))
+        plays[0].until(lambda: run.ledger.facts.modules_at(MODULAR, run.config.phases) == modules)
+    HAPPENED.update(plays[0].counts)
+    # A lost module that no task needed again was not made again. It is compared all the same.
+    if fleet.has_bucket:
+        bucket.update({name: content for name, content in lost.items() if name not in bucket})
+        run.objects = Machine(run, folder / "compared", bucket).run.objects
+    for file in (folder / "lost").glob("objects/*/*"):
+        place = run.objects.root / file.relative_to(folder / "lost")
+        if not place.exists():
+            file.rename(place)
+
+
+def remove(place: Path) -> None:
+    shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

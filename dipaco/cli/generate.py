@@ -5,9 +5,9 @@
   cat letter.txt | dipaco generate --run runs/quickstart --prompt - --truncate
 
 Tokens are drawn at temperature 1, as by `dipaco serve`, or greedily at 0. The text goes to standard
-output, the seed and everything else to standard error. It stops where the model ends the text. A
-prompt shorter than the routing prefix is routed by all its tokens. An empty one is the start of a
-text.
+output, the seed and everything else to standard error. A terminal sees control characters as
+U+FFFD. The text stops where the model ends it. A prompt shorter than the routing prefix is routed
+by all its tokens. An empty one is the start of a text.
 """
 
 import argparse
@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting
+    from dipaco.observe.terminal import visible
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.continuation import begin_text, prompt_tokens
@@ -137,13 +138,14 @@ def run(options: argparse.Namespace) -> int:
         pieces = token_bytes(tokenizer, opened.config.model.vocab_size)
         writer = TextWriter(pieces, (), prompt_ids, text_starts(tokenizer, pieces))
         started, num_tokens, has_ended = time.monotonic(), 0, False
-        print(text, end="", flush=True)
+        shown = visible if sys.stdout.isatty() else str
+        print(shown(text), end="", flush=True)
         for token in tokens:
             if has_ended := token == edges.end and not options.ignore_eos:
                 break
             num_tokens += 1
-            print(writer.add(Token(token)).text, end="", flush=True)
-        print(writer.end().text, flush=True)
+            print(shown(writer.add(Token(token)).text), end="", flush=True)
+        print(shown(writer.end().text), flush=True)
         seconds = time.monotonic() - started
         if edges.end is None:
             end = "the model knows no end of a text"

@@ -33,6 +33,13 @@ def tail(text: str, width: int) -> str:
     return line if len(line) <= width else f"…{line[len(line) - width + 1 :]}"
 
 
+def visible(text: str) -> str:
+    """A text with its line ends and tabs, where other characters that would steer a terminal are
+    seen as U+FFFD. A model that is hardly trained may write any.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
 def bullets(sentences: Sequence[str], width: int) -> str:
     """A list of sentences, folded to lines of at most `width` columns."""
     return "\n".join(
@@ -55,5 +62,5 @@ def folded(text: str, width: int) -> str:
 
 
 def say(text: str) -> None:
-    """Prints a text, folded on a terminal. A pipe gets whole lines."""
-    print(folded(text, terminal_width()) if sys.stdout.isatty() else text, flush=True)
+    """Prints a text, on a terminal folded and `visible`. A pipe gets it as it is."""
+    print(folded(visible(text), terminal_width()) if sys.stdout.isatty() else text, flush=True)

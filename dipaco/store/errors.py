@@ -19,6 +19,10 @@ class BadRun(DipacoError):
     """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
 
 
+class LockHeld(MachineFault):
+    """Told to end while another process of this machine had locked {file}. Start the same command again: it goes on from here."""
+
+
 class StoreFault(MachineFault):
     """The store {url} cannot be used now: {problem}."""
 

@@ -138,13 +138,18 @@ def _plainly_named(folder: Path) -> Generator[Path]:
     is reached by a link.
     """
     folder = folder.absolute()
-    if re.fullmatch(r"[\w./ +,=@-]+", str(folder), re.ASCII):
+    if _is_plain(str(folder)):
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="dipaco-") as place:
+    places = filter(_is_plain, (tempfile.gettempdir(), "/tmp", "/var/tmp"))
+    with tempfile.TemporaryDirectory(prefix="dipaco-", dir=next(places)) as place:
         link = Path(place) / "link"
         link.symlink_to(folder.parent, target_is_directory=True)
         yield link / folder.name
+
+
+def _is_plain(name: str) -> bool:
+    return re.fullmatch(r"[\w./ +,=@-]+", name, re.ASCII) is not None
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:

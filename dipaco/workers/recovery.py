@@ -11,7 +11,7 @@ from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectMissing
-from dipaco.store.layout import SNAPSHOTS
+from dipaco.store.layout import CONTRIBUTIONS, SNAPSHOTS
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 
 
@@ -48,6 +48,9 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
         ledger.queue.give_back(claim)
         return
     cause = None if name is None else ledger.redos.maker_of(run.plan, name)
+    if cause is None and str(name).startswith((SNAPSHOTS, CONTRIBUTIONS)):
+        ledger.queue.give_back(claim)  # It was made again meanwhile, under another name.
+        return
     if cause is None:
         cause = _router_of_shard(run, name)
     if cause is None or cause == task:

@@ -63,6 +63,22 @@ def test_the_first_word_made_is_apart_from_the_prompt(tiny, opened, tmp_path, mo
     assert len(made) == 3
 
 
+def test_control_characters_of_a_text_do_not_reach_a_terminal(tiny, monkeypatch, capfd):
+    from dipaco.serving.text import TextWriter
+
+    add_before = TextWriter.add
+    monkeypatch.setattr(
+        TextWriter, "add", lambda *given: add_before(*given)._replace(text="\x1b[2J")
+    )
+    command = ["generate", "--run", str(tiny.folder), "--prompt", "a\x07", "--max-tokens", "2"]
+    command += ["--ignore-eos"]
+    assert main(command) == 0
+    assert capfd.readouterr().out.startswith("a\x07\x1b[2J\x1b[2J")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(command) == 0
+    assert capfd.readouterr().out.startswith("a\ufffd\ufffd[2J\ufffd[2J")
+
+
 def test_the_best_score_chooses_the_path(greedy):
     first, second, _ = greedy.err.split("\n", 2)
     best = second.removeprefix("router's scores, the best first: ").split(", ")

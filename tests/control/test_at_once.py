@@ -275,7 +275,7 @@ def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second):
         with open_ledger(*place) as other:
             second(other)
 
-    def stopping(*arguments):
+    def stopping(*arguments, **values):
         calls.append(threading.get_ident())
         if calls.count(here) == after + 1 and calls[-1] == here and not later:
             later.append(thread.submit(beside))
@@ -283,7 +283,7 @@ def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second):
             while not later[0].done() and not is_waiting(looking):
                 assert time.monotonic() < deadline, "it neither ends nor waits"
                 time.sleep(0.01)
-        return act(*arguments)
+        return act(*arguments, **values)
 
     here = threading.get_ident()
     monkeypatch.setattr(owner, name, stopping)
@@ -372,3 +372,25 @@ def test_a_commit_that_waits_for_its_turn_has_changed_no_task(
         second=makes_it_due_again,
     )  # fmt: skip
     assert not caplog.messages
+
+
+def test_claims_of_several_silent_workers_are_ended_one_by_one(
+    ledger, plan, place, monkeypatch, caplog
+):
+    """One that was ended already waited for one that its worker was just finishing."""
+    ended, slow = do_until(ledger, plan, "train"), ledger.queue.claim("another")
+    for claim in (ended, slow):
+        ledger.queue.renew(claim, 60.0, stalled_seconds=1e9)
+
+    def finish(at):
+        with at._database.transaction():
+            at._database.rows("drop_claims_of_task", task_id=slow.task_id)
+            add_tasks(at._database, [ended.task])
+
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "change", after=3,
+        first=lambda at: at.reaper.reap(),
+        second=finish,
+    )  # fmt: skip
+    assert not caplog.messages
+    assert {each.worker for each in ledger.queue.held()} == set()

@@ -2,14 +2,18 @@
 
 import errno
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import DiskFull, NotWritable
+from dipaco.store import fetch_lock
 from dipaco.store import objects as file
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.store.errors import LockHeld, ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 
 
@@ -257,3 +261,25 @@ def test_a_folder_of_which_a_file_shows_late_is_missing_and_no_damage(tmp_path, 
 def write_snapshot(folder):
     folder.mkdir()
     (folder / "file").write_bytes(b"state")
+
+
+def test_a_lock_is_waited_for_as_long_as_its_holder_lives(tmp_path, monkeypatch, caplog):
+    """It was given up after a minute, and a large object fetched by all workers of a machine."""
+    monkeypatch.setattr(fetch_lock, "SAID_SECONDS", 0.05)
+    file = tmp_path / "turns" / "a"
+    holding = (
+        "import fcntl, sys; stream = open(sys.argv[1], 'a'); fcntl.flock(stream, fcntl.LOCK_EX);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    file.parent.mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", holding, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"held\n"
+    threading.Timer(0.5, holder.kill).start()
+    with fetch_lock.held_lock(file):
+        assert holder.wait() == -9
+        assert "Waiting for another process of this machine" in caplog.text
+        monkeypatch.setattr("dipaco.stopping.is_over", lambda: True)
+        with pytest.raises(LockHeld, match="Told to end"), fetch_lock.held_lock(file):
+            pass

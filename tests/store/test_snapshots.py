@@ -117,6 +117,12 @@ def test_a_run_may_have_any_name(tmp_path, name):
     assert list(tmp_path.iterdir()) == [tmp_path / os.fsdecode(name)]
 
 
+def test_so_may_the_folder_of_temporary_files(tmp_path, monkeypatch):
+    (tmp_path / "t[1]").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t[1]"))
+    test_a_run_may_have_any_name(tmp_path / "t[1]", "exp[1]-lr")
+
+
 def test_a_state_spread_over_devices_is_saved_as_the_same_state(objects, saved):
     if jax.device_count() < 2:
         pytest.skip("needs the eight fake devices of conftest.py")

@@ -9,7 +9,8 @@ import random
 import fuzz_settings
 import pytest
 import replay
-from fuzz_settings import MODULES, OPTIONS, RULES, Draw
+from fuzz_settings import OPTIONS, RULES, SHAPES, Draw
+from support.played_hosts import Fleet
 
 from dipaco.config import MODULAR
 from dipaco.errors import DipacoError
@@ -18,16 +19,16 @@ from dipaco.runs import small_models
 # Modules, own rule, and options with the number of their value: in pairs, every pair that fits.
 ROWS = """
 flat_moe; router; codec=2 delay=2 rescale_by_fan_in=1 weigh_by_documents=1 router=1 alternations=2
-    rule=2 optimizer=1 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1
+    rule=2 optimizer=1 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1 kept=1
 2x2; path loss; path_share=3 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 overlap=1
-    optimizer=1 absent_tokens=1 accumulation=1 base=1
+    optimizer=1 absent_tokens=1 accumulation=1 base=1 kept=1
 2x2; router; rescale_by_fan_in=1 weigh_by_documents=1 synchronous=1 router=1 overlap=1 base=1
     optimizer=1 slices=1 sent_snapshots=1
 2x2; none; codec=3 quorum=1 rescale_by_fan_in=1 rule=2 overlap=1 hold_out=1 absent_tokens=1 base=1
     slices=1 sent_snapshots=1
-one_path; none; synchronous=1 rule=1 accumulation=1 rematerialise=1 loss_chunks=1
+one_path; none; synchronous=1 rule=1 accumulation=1 rematerialise=1 loss_chunks=1 kept=1
 2x2; none; quorum=1 delay=1 vocabulary_rows=1 router=3 alternations=1 overlap=1 hold_out=1
-    accumulation=1 rematerialise=1 loss_chunks=1 base=1
+    accumulation=1 rematerialise=1 loss_chunks=1 base=1 kept=1
 tied_head; none; codec=4 quorum=1 delay=2 vocabulary_rows=1 rescale_by_fan_in=1 alternations=2
     rule=1 overlap=1 optimizer=1 hold_out=1 accumulation=1 rematerialise=1 base=1 slices=1
 grid_with_private_parts; outer step; codec=1 quorum=1 weigh_by_documents=1 alternations=1 overlap=1
@@ -69,7 +70,7 @@ REFUSED = (
     ("synchronous", "*", "hold_out", "*"),
     ("synchronous", "*", "absent_tokens", "*"),
 )
-VALUES = {"modules": tuple(MODULES), "own_rule": tuple(RULES), **OPTIONS}
+VALUES = {"modules": tuple(SHAPES), "own_rule": tuple(RULES), **OPTIONS}
 
 
 def values_of(option, which):
@@ -136,6 +137,15 @@ def test_a_run_of_many_options_is_that_of_algorithm_1(number, tmp_path, monkeypa
     fit = small_models.FIT._replace(rounds=2, steps=15, batch_size=8, d_model=16)
     monkeypatch.setattr(small_models, "FIT", fit)
     draw = DRAWS[number]
-    with fuzz_settings.trained(draw, tmp_path / "run", random.Random(number)) as run:
+    dice = random.Random(number)
+    fleet = Fleet.drawn(random.Random(f"fleet {number}"))
+    with fuzz_settings.trained(draw, tmp_path / "run", dice, fleet) as run:
         assert replay.differences(run) == []
-        assert bool(run.ledger.quorums.late(MODULAR)) == ("quorum" in draw.settings)
+        assert "quorum" in draw.settings or not run.ledger.quorums.late(MODULAR)
+
+
+def test_late_paths_of_a_quorum_are_among_them(tmp_path):
+    draw = drawn_in("2x2; none; quorum=1 base=1")
+    with fuzz_settings.trained(draw, tmp_path / "run", random.Random(0)) as run:
+        assert run.ledger.quorums.late(MODULAR)
+        assert replay.differences(run) == []

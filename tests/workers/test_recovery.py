@@ -167,6 +167,24 @@ def test_a_loss_that_no_task_can_repair_is_counted_against_the_task(begin, monke
     assert run.ledger.queue.task_counts()["train", MODULAR] == {"ready": 3, "delayed": 1}
 
 
+def test_an_object_that_was_made_again_under_another_name_meanwhile_is_no_failure(
+    begin, monkeypatch
+):
+    """Another worker has trained the phase before again since this one read where its snapshot
+    is.
+    """
+    run = begin(CONFIG, until=("train", 1))
+
+    def moved(*_):
+        monkeypatch.undo()
+        raise ObjectMissing(file="moved", name="snapshots/modular/0000/000000-99")
+
+    monkeypatch.setattr("dipaco.workers.phase_start.load_snapshot", moved)
+    assert worker_of(run).run_once()
+    assert run.ledger.failures.list() == []
+    assert run.ledger.queue.task_counts()["train", MODULAR]["ready"] == 4
+
+
 def test_an_object_that_is_damaged_again_and_again_is_left_to_a_person(begin, monkeypatch):
     run = begin(CONFIG, until=1)
     task = work_until_claimed(run, "train", 1)

@@ -117,17 +117,18 @@ class Reaper:
         claims, _, processes, over = self._look(watcher)
         if not over:
             return []
-        with self._database.transaction():
-            workers: set[str] = set()
-            for (task_id, attempt), reason in over.items():
-                renewals, lease_seconds = claims[task_id, attempt]
-                of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
+        workers: set[str] = set()
+        for (task_id, attempt), reason in over.items():
+            renewals, lease_seconds = claims[task_id, attempt]
+            of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
+            # One by one: a worker that is just finishing one of these may wait for another.
+            with self._database.transaction():
                 dropped = self._database.rows("drop_silent_claim", **of)
                 self._note_lost(dropped, reason, lease_seconds)
-                workers |= {worker for _, _, worker, _ in dropped}
                 if dropped and reason == ENDED:
                     self._mark_ended(dropped[0][2], processes[task_id, attempt])
-            reopen(self._database)
+                reopen(self._database)
+            workers |= {worker for _, _, worker, _ in dropped}
         return sorted(workers)
 
     def end_all(self) -> None:

@@ -11,13 +11,11 @@ What the slices made is deleted when the corpus is recorded. A corpus that must 
 made by one task.
 """
 
-import contextlib
-import fcntl
 import functools
 import json
 import shutil
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +41,7 @@ from dipaco.receipt import Receipt
 from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import ENDS_WITH_BASE
 from dipaco.runs.run import Run
+from dipaco.store.fetch_lock import held_lock
 from dipaco.store.layout import remote_name
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing, TextChanged
 from dipaco.workers.row_plans import save_row_plan
@@ -136,7 +135,7 @@ def _tokenise(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     tokenizer = load_tokenizer(run.objects.file(receipt))
     text = read.artifacts["texts"]
     folder = run.layout.slices / digest_of(text.digest, kept.digest, receipt.digest)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with held_lock(folder.with_name(f"{folder.name}.lock")):
         file = run.objects.file(text)
         made = tokenise_slice(data_config(run), file, texts, tokenizer, folder, progress)
         tokens = run.objects.write(KIND, "tokens", made.file.rename)
@@ -151,7 +150,7 @@ def _corpus(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     not held out. Raises `TooFewRouterDocuments`, and what `prepare` does.
     """
     started = time.monotonic()
-    with _locked(run.layout.corpus_lock):
+    with held_lock(run.layout.corpus_lock):
         corpus, files = _stored_corpus(run, progress)
     manifest = corpus.manifest
     check_router_documents(run, manifest.documents)  # another run may have prepared it
@@ -280,7 +279,7 @@ def restore_corpus(run: Run, progress: OnProgress) -> None:
     """
     manifest = run.layout.corpus / "manifest.json"
     if run.address.url is None and _is_prepared(run) and not manifest.exists():
-        with _locked(run.layout.corpus_lock):
+        with held_lock(run.layout.corpus_lock):
             if not manifest.exists():
                 prepare(data_config(run), run.layout.corpus, progress)
         _ = run.corpus  # opening it compares its digest with the recorded one
@@ -308,17 +307,6 @@ def delete_staged_text(run: Run) -> None:
 
 def _is_prepared(run: Run) -> bool:
     return any(stage.stage == "prepare" for stage in run.ledger.facts.stages())
-
-
-@contextlib.contextmanager
-def _locked(lock: Path) -> Generator[None]:
-    """Holds a file lock: two processes must not write one corpus, even if one has lost its claim
-    and does not know yet.
-    """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def _save(run: Run, arrays: dict[str, np.ndarray]) -> Receipt:
