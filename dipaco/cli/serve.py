@@ -19,6 +19,7 @@ in, the next get the newer one. SIGTERM or Ctrl-C finishes running requests. Nee
 
 import argparse
 import asyncio
+import contextlib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.http.app import HttpSettings, make_app
     from dipaco.serving.http.chat_template import ChatTemplate, find_template
     from dipaco.serving.http.metrics import Metrics
-    from dipaco.serving.http.server import listen, serve
+    from dipaco.serving.http.server import answering_that_it_starts, listen, serve
     from dipaco.serving.service import Service, ServiceSettings
     from dipaco.serving.warm_up import WarmUp, keep_what_there_is
 
@@ -188,13 +189,15 @@ def run(options: argparse.Namespace) -> int:
     engine = _engine(options, upstreams)
     use_compilation_cache(cache_folder() / "compiled")
     metrics = Metrics()
-    listening = listen(options.host, options.port)  # from here on clients can connect, and wait
-    with (
-        listening,
-        Service(options.run, settings, on_cold=metrics.cold_path.observe, engine=engine) as service,
-    ):
-        with CompileProgress() as progress:
-            service.start(WarmUp(progress.show))
+    listening = listen(options.host, options.port)
+    with listening, contextlib.ExitStack() as stack:
+        with answering_that_it_starts(listening):
+            service = Service(
+                options.run, settings, on_cold=metrics.cold_path.observe, engine=engine
+            )
+            stack.enter_context(service)
+            with CompileProgress() as progress:
+                service.start(WarmUp(progress.show))
         release = service.releases.current.release
         host, port = listening.getsockname()[:2]
         service.say(

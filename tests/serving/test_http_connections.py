@@ -1,5 +1,6 @@
 """Clients that send or read badly, over a socket, and connections beyond the limit."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -212,3 +213,47 @@ def test_on_loopback_only_names_of_this_machine_are_answered(name, is_known):
     with server.listen("0.0.0.0", 0) as listening:
         anywhere = TestClient(server.app_of_known_hosts(app, listening, "0.0.0.0"))
         assert anywhere.get("/", headers={"Host": name}).text == "a text"
+
+
+def test_requests_that_were_sent_before_sigterm_are_answered():
+    """They wait in the kernel, some in connections that nobody has accepted."""
+    app = Starlette(routes=[Route("/", lambda request: Response("a text"))])
+    with server.listen("127.0.0.1", 0) as listening, contextlib.ExitStack() as stack:
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(40)]
+        for each in clients:
+            stack.enter_context(each)
+            each.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        ends = server._Server(server.http_config(app), 60.0, print, lambda: None)
+        ends.should_exit = True
+        asyncio.run(ends._serve([listening]))
+        for each in clients:
+            answer = b"".join(iter(lambda each=each: each.recv(1000), b""))
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"\r\nconnection: close\r\n" in answer.lower()
+            assert answer.endswith(b"a text")
+
+
+def test_a_server_that_starts_says_so_and_its_port_stays_open():
+    with server.listen("127.0.0.1", 0) as listening:
+        url = "http://{}:{}".format(*listening.getsockname())
+        with server.answering_that_it_starts(listening):
+            for path in ("/healthz", "/v1/models"):
+                answer = httpx.get(f"{url}{path}")
+                assert (answer.status_code, answer.json()["status"]) == (503, "starting")
+                assert answer.json()["error"]["code"] == "starting"
+                assert answer.headers["Retry-After"] == "5"
+        with socket.create_connection(listening.getsockname()) as late:  # waits for what comes
+            late.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                late.recv(1)
+
+
+@pytest.mark.parametrize("num_headers", [1, 100])
+def test_large_headers_that_come_at_once_are_refused(url, num_headers):
+    port = int(url.rpartition(":")[2])
+    for size, status in ((60_000, b"200"), (100_000, b"400")):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            header = b"X-Long: " + b"z" * (size // num_headers - 10) + b"\r\n"
+            head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + header * num_headers
+            client.sendall(head + b"\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 " + status)

@@ -391,3 +391,14 @@ def test_a_store_that_does_not_answer_as_it_should_is_told_of_as_503(kind):
     error = api_error_of(kind(url="s3://here", seconds=30.0, problem="no"))
     assert (error.status, error.detail.code) == (503, "path_not_there")
     assert error.headers["Retry-After"] == "5"
+
+
+def test_token_ids_are_counted_before_they_are_looked_up(client, service, monkeypatch):
+    looked_up, check = [], requests.check_known
+    monkeypatch.setattr(
+        requests, "check_known", lambda *given: looked_up.extend(given[2]) or check(*given)
+    )
+    for prompt in ([1] * 100_000, [[1] * 100_000, [2]]):
+        answer = client.post("/v1/completions", json={"model": "toy", "prompt": prompt})
+        assert "100000 tokens" in error_of(answer, 400, code="context_length_exceeded")
+    assert not looked_up

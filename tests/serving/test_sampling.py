@@ -112,10 +112,10 @@ def test_tokens_of_several_groups_are_drawn_with_their_probability(settings):
     for token, bias in setting.logit_bias:
         expected[token] += bias
     count = np.bincount(made, minlength=vocabulary)
-    expected -= setting.frequency_penalty * count + setting.presence_penalty * (count > 0)
     penalty = setting.repetition_penalty
     penalised = np.where(expected > 0, expected / penalty, expected * penalty)
     expected = np.where(count > 0, penalised, expected)
+    expected -= setting.frequency_penalty * count + setting.presence_penalty * (count > 0)
     weights = np.exp((expected - expected.max()) / setting.temperature)
     order = np.argsort(-weights)
     weights[order[setting.top_k or vocabulary :]] = 0

@@ -167,10 +167,10 @@ def sample(
 ) -> jax.Array:
     """The next token of each row, int32 [B].
 
-    As in `transformers`: bias and penalties first, then temperature, top-k, top-p of what top-k
-    left, min-p. Before all of this a row loses ids that are no token, tokens that its grammar does
-    not allow and, if it is too short to end, its stop tokens. Ties with the last token kept are
-    kept.
+    As in vLLM: bias, the repetition penalty, the other penalties, temperature, top-k, top-p of what
+    top-k left, min-p. Before all of this a row loses ids that are no token, tokens that its grammar
+    does not allow and, if it is too short to end, its stop tokens. Ties with the last token kept
+    are kept.
 
     Args:
       logits_BV: float32.
@@ -178,11 +178,8 @@ def sample(
       history_BS: int32, the tokens of each row so far, prompt included.
       lengths_B: int32, how many of them are tokens.
     """
-    is_adjusted = jnp.any((rows.presence_B != 0) | (rows.frequency_B != 0))
     logits_BV = lax.cond(
-        is_adjusted | jnp.any(rows.bias_BM != 0),
-        lambda: _adjust(logits_BV, rows, history_BS, lengths_B),
-        lambda: logits_BV,
+        jnp.any(rows.bias_BM != 0), lambda: _biased(logits_BV, rows), lambda: logits_BV
     )
     if rows.allowed_BW.size:
         logits_BV = lax.cond(
@@ -199,6 +196,11 @@ def sample(
     logits_BV = lax.cond(
         jnp.any(rows.penalty_B != 1),
         lambda: _penalise(logits_BV, rows.penalty_B, history_BS, lengths_B),
+        lambda: logits_BV,
+    )
+    logits_BV = lax.cond(
+        jnp.any((rows.presence_B != 0) | (rows.frequency_B != 0)),
+        lambda: _penalise_made(logits_BV, rows, history_BS, lengths_B),
         lambda: logits_BV,
     )
     greedy_B = likeliest(logits_BV)
@@ -254,10 +256,15 @@ def _without_stops(logits_BV, stop_ids_BM, is_short_B):
     return logits_BV.at[rows_B1, ids_BM].set(-jnp.inf, mode="drop")
 
 
-def _adjust(logits_BV, rows: RowSettings, history_BS, lengths_B):
-    """OpenAI's `logit_bias`, `frequency_penalty` and `presence_penalty`."""
+def _biased(logits_BV, rows: RowSettings):
+    """OpenAI's `logit_bias`."""
+    rows_B1 = jnp.arange(logits_BV.shape[0])[:, None]
+    return logits_BV.at[rows_B1, rows.bias_ids_BM].add(rows.bias_BM, mode="drop")
+
+
+def _penalise_made(logits_BV, rows: RowSettings, history_BS, lengths_B):
+    """OpenAI's `frequency_penalty` and `presence_penalty`."""
     rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
-    logits_BV = logits_BV.at[rows_B1, rows.bias_ids_BM].add(rows.bias_BM, mode="drop")
     places_1S = jnp.arange(history_BS.shape[1])[None]
     is_made_BS = (places_1S >= rows.prompt_B[:, None]) & (places_1S < lengths_B[:, None])
     made_BS = is_made_BS.astype(jnp.float32)

@@ -28,6 +28,9 @@ KEEP_ALIVE_SECONDS = 620
 HEADER_SECONDS = 20.0  # time for the head of a request to arrive before the connection is closed
 UNREAD_SECONDS = 60  # time that a client may leave data unread before it counts as disconnected
 MAX_HEADER_BYTES = 64 << 10  # bytes of a request line and its headers
+HEADERS_TOO_LARGE = "The headers are too large."
+# After SIGTERM, for requests that had been sent before: until none came for a moment, or at most.
+QUIET_SECONDS, LAST_REQUEST_SECONDS = 0.05, 1.0
 FINAL_RESPONSE_SECONDS = 1.0  # time to send errors to the clients whose requests are cut off
 H2C_UPGRADE = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
 
@@ -65,11 +68,35 @@ def http_config(app: ASGIApp, connections: int | None = None) -> uvicorn.Config:
         backlog=backlog(),
         ws="none",
         log_level="warning",
+        log_config=None,  # warnings go where the process writes its own
         access_log=False,
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
+
+
+@contextlib.contextmanager
+def answering_that_it_starts(listening: socket.socket) -> Generator[None]:
+    """Meanwhile a thread answers every request with 503 `starting`, for whoever looks after it."""
+    error = ApiError(503, "The server is starting.", code="starting", retry_after_seconds=5)
+    content = b'{"status":"starting",' + error.body().removeprefix(b"{")
+
+    async def starting(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {"Retry-After": "5", "Connection": "close"}
+        response = Response(content, 503, headers, media_type="application/json")
+        await response(scope, receive, send)
+
+    server = uvicorn.Server(http_config(starting))
+    thread = threading.Thread(target=server.run, args=([listening.dup()],), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        while not server.started and thread.is_alive():  # else uvicorn would leave it open
+            time.sleep(0.01)
+        server.should_exit = True
+        thread.join()
 
 
 def serve(
@@ -133,9 +160,11 @@ class _Protocol(HttpToolsProtocol):
     """
 
     connection_limit: ConnectionLimit  # limit for all connections of a server
+    is_stopping = False  # of the class: no connection is kept for another request
     _num_heads = 0  # heads of requests that have begun
     _is_in_head, _is_in_body = False, False
-    _head_bytes = 0
+    _head_bytes = 0  # of a head that is not complete
+    _header_bytes = 0  # of the headers so far that are
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -158,18 +187,30 @@ class _Protocol(HttpToolsProtocol):
         if self._is_in_head and is_all_this_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEADER_BYTES:
-                self.send_400_response("The headers are too large.")
+                self.send_400_response(HEADERS_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         self._num_heads += 1
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_in_head, self._head_bytes, self._header_bytes = True, 0, 0
         self._start_head_timer()
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._header_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise ValueError(HEADERS_TOO_LARGE)  # uvicorn answers 400
         self._is_in_head, self._is_in_body = False, True
         self._cancel_head_timer()
         super().on_headers_complete()
+        if self.is_stopping and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._is_in_body = False
@@ -257,6 +298,22 @@ class _Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._deadline.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """First takes the requests that wait in the kernel: uvicorn would reset them."""
+        kind = self.config.http_protocol_class
+        assert issubclass(kind, _Protocol)
+        kind.is_stopping = True
+        until, seen = time.monotonic() + LAST_REQUEST_SECONDS, -1
+        while seen != self._num_come and time.monotonic() < until:
+            seen = self._num_come
+            await asyncio.sleep(QUIET_SECONDS)
+        await super().shutdown(sockets)
+
+    @property
+    def _num_come(self) -> int:
+        state = self.server_state
+        return state.total_requests + len(state.connections)
 
     def _on_signal(self, number: int, frame: Any) -> None:
         nth = next(self._signals)
