@@ -34,7 +34,6 @@ def row(name, perplexity, steps=BASE_STEPS + STEPS):
         variant=name.removeprefix("modular").removeprefix("_") if name not in ARMS else "",
         seed=0,
         perplexity=perplexity,
-        bits_per_byte=1.5,
         steps=steps,
         **COSTS,
     )

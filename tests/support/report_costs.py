@@ -1,6 +1,7 @@
-"""What a `ReportRow` says that cost next to nothing."""
+"""What a `ReportRow` says that cost next to nothing, and its bits."""
 
 COSTS = {
+    "bits_per_byte": 1.5,
     "parameters_per_path": 1,
     "parameters_total": 1,
     "tokens": 1,

@@ -13,6 +13,7 @@ from dipaco.sweeps.pairing import paired_difference, ranked_by_differences
 from dipaco.sweeps.plot import NO_BREAK, draw_sweep, sweep_figure
 from dipaco.sweeps.table import SweepRow, SweepTable
 from tests.support.pictures import boxes_of, cut_off, overlapping
+from tests.support.report_costs import COSTS
 
 SEEDS = (0, 1, 2)
 NAMES = ["dense", "DiLoCo 4", "2x2", "2x2 private", "flat 4", "2x2/dense_equal_tokens"]
@@ -25,15 +26,8 @@ def sweep_row(name, perplexities, seeds, tokens=512_000, num_bytes=0):
         variant=name.partition("0.012_")[2],
         seed=seeds[0],
         perplexity=sum(perplexities) / len(perplexities),
-        parameters_per_path=1,
-        parameters_total=1,
         steps=1,
-        tokens=tokens,
-        flops=1.0,
-        bytes_per_machine=num_bytes,
-        seconds=1.0,
-        machine_seconds=1.0,
-        link_seconds={},
+        **COSTS | {"tokens": tokens, "bytes_per_machine": num_bytes, "link_seconds": {}},
         sweep="toy",
         levels=[],
         seeds=list(seeds),

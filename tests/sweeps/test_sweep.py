@@ -36,7 +36,6 @@ def result(name: str, seed: int) -> ReportRow:
         variant="",
         seed=seed,
         perplexity=50.0 + len(name),
-        bits_per_byte=1.5,
         steps=1,
         **COSTS,
     )
