@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from dipaco.model.attention import Seen
 from dipaco.model.lm import Block
 from dipaco.model.spec import describe, initialise
 
@@ -27,7 +28,7 @@ def test_flax_declares_the_parameters_that_are_described(config):
         x,
         turns,
         positions,
-        np.ones((1, 3, 3), bool),
+        Seen(np.ones((1, 3, 3), bool)),
         None,
     )["params"]
     assert jax.tree.map(lambda spec: spec.shape, specs) == jax.tree.map(lambda a: a.shape, made)

@@ -272,14 +272,13 @@ def test_a_lock_is_waited_for_as_long_as_its_holder_lives(tmp_path, monkeypatch,
         "print('held', flush=True); sys.stdin.read()"
     )
     file.parent.mkdir()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", holding, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdout.readline() == b"held\n"
-    threading.Timer(0.5, holder.kill).start()
-    with fetch_lock.held_lock(file):
-        assert holder.wait() == -9
-        assert "Waiting for another process of this machine" in caplog.text
-        monkeypatch.setattr("dipaco.stopping.is_over", lambda: True)
-        with pytest.raises(LockHeld, match="Told to end"), fetch_lock.held_lock(file):
-            pass
+    command = [sys.executable, "-c", holding, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        threading.Timer(0.5, holder.kill).start()
+        with fetch_lock.held_lock(file):
+            assert holder.wait() == -9
+            assert "Waiting for another process of this machine" in caplog.text
+            monkeypatch.setattr("dipaco.stopping.is_over", lambda: True)
+            with pytest.raises(LockHeld, match="Told to end"), fetch_lock.held_lock(file):
+                pass

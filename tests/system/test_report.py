@@ -14,7 +14,8 @@ from tests.support.tiny_run import TOY
 
 VOCABULARY, WIDTH, HIDDEN, LAYERS, LENGTH = 300, 32, 48, 2, 64
 PATHS, PHASES, TAU, BASE_STEPS, BATCH = 4, 2, 3, 4, 4
-KEYS = """name seed perplexity bits_per_byte tune_perplexity parameters_per_path parameters_total steps
+KEYS = """name seed perplexity bits_per_byte tune_perplexity parameters_per_path parameters_total
+steps
 steps_elsewhere variant
 tokens flops bytes_per_machine bytes_left_out seconds machine_seconds link_seconds
 wrong_path_perplexity tune_perplexity"""
