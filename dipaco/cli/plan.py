@@ -206,15 +206,15 @@ def _byte_lines(found: "Forecast") -> Iterator[str]:
         yield f"  {kind:<34}{num_bytes(each.down):>10}{num_bytes(each.up):>10}"
     down, up = num_bytes(found.bytes_down), num_bytes(found.bytes_up)
     yield f"  {'in all':<34}{down:>10}{up:>10}"
+    step = {f"the largest step, of {found.largest_step}": found.largest_step_bytes}
     for name, count in (
-        (f"the largest step, of {found.largest_step}", found.largest_step_bytes),
+        *(step.items() if found.largest_step else ()),
         ("base model, a machine's share", found.base_bytes),
         (f"of the run, {found.phases:,} phases", found.run_bytes),
         ("of the run in lock-step", found.lock_step_run_bytes),
         ("beside it, text that a path reads", found.token_bytes_once),
     ):
-        if count or not name.startswith("the largest"):
-            yield f"  {name:<34}{num_bytes(count):>10} together"
+        yield f"  {name:<34}{num_bytes(count):>10} together"
     yield ""
     yield "Disk of the modular model in the run's bucket or folder, at most"
     for kind, count in found.kept_bytes.items():

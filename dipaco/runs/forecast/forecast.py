@@ -14,7 +14,6 @@ database queries and the base model's bytes are left out.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.evaluation.tables import seconds_over_link
@@ -28,7 +27,7 @@ from dipaco.runs.forecast.traffic import (
     base_bytes,
     growth_bytes,
     kept_bytes,
-    largest_step,
+    largest_of,
     lock_step_traffic,
     machine_bytes,
     machines_at_work,
@@ -131,7 +130,7 @@ class Forecast:
     kept_bytes: dict[str, int]  # kind -> bytes in the run's bucket or folder
     growth_bytes: int  # of these, a phase
     largest_step: str  # the module
-    largest_step_bytes: int  # down and up, of whoever steps it
+    largest_step_bytes: int  # down and up, over the link behind which it is stepped
     step_flops: int
     run_flops: int  # all paths and the base model
     busiest_link: str  # "machine", "bucket", or the module that is stepped behind it
@@ -177,7 +176,9 @@ def forecast(
     traffic = traffic_of_a_phase(config, given.workers, steps_elsewhere=steps_elsewhere)
     of_phase, time = total(traffic.values()), phase_time(config, given, traffic)
     memory, sizes = worker_memory(config), module_parameters(config)
-    step = largest_step(config, given.workers, steps_elsewhere=steps_elsewhere)
+    step, step_bytes = largest_of(
+        steps_bytes(config, given.workers, steps_elsewhere=steps_elsewhere)
+    )
 
     def bytes_until(phase: int, arm_name: str = MODULAR) -> int:
         of_base = base_bytes(config)
@@ -220,8 +221,8 @@ def forecast(
         lock_step_run_bytes=bytes_until(config.phases, DATA_PARALLEL),
         kept_bytes=kept_bytes(config),
         growth_bytes=growth_bytes(config),
-        largest_step=step.module,
-        largest_step_bytes=round(step.bytes),
+        largest_step=step,
+        largest_step_bytes=round(step_bytes),
         step_flops=step_flops(config),
         run_flops=(plan.base.path_steps + arm.path_steps) * step_flops(config),
         busiest_link=time.busiest_link,
@@ -266,14 +267,15 @@ def phase_time(
     links = {"machine": (of_machine, given.megabits)}
     of_bucket = machines * of_machine
     if "gradients" not in traffic:  # averaged at every step, they take no outer steps
-        how: Any = {"steps_elsewhere": given.steps_elsewhere, "codec_name": codec_name}
-        step = largest_step(config, given.workers, **how)
-        of_steps = sum(steps_bytes(config, given.workers, **how).values()) if step.bytes else 0.0
+        each_step = steps_bytes(
+            config, given.workers, steps_elsewhere=given.steps_elsewhere, codec_name=codec_name
+        )
+        (module, of_largest), of_steps = largest_of(each_step), sum(each_step.values())
         if given.steps_elsewhere:
             of_bucket += of_steps
-            links[step.module] = step.bytes, given.store_megabits or given.megabits
-        elif step.bytes > of_steps / machines:
-            links[step.module] = of_machine - of_steps / machines + step.bytes, given.megabits
+            links[module] = of_largest, given.store_megabits or given.megabits
+        elif of_largest > of_steps / machines:
+            links[module] = of_machine - of_steps / machines + of_largest, given.megabits
     if given.store_megabits is not None:
         links["bucket"] = of_bucket, given.store_megabits
     seconds_over = {name: seconds_over_link(0.0, *link) for name, link in links.items()}

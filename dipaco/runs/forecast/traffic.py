@@ -14,7 +14,8 @@ compares with the counters of network interfaces, and `tools/bench_links.py` on 
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
@@ -256,27 +257,6 @@ def _training(
     }
 
 
-class Step(NamedTuple):
-    """The outer step of one module."""
-
-    module: str
-    bytes: float  # down and up
-
-
-def largest_step(
-    config: RunConfig,
-    workers: int,
-    *,
-    steps_elsewhere: bool = False,
-    codec_name: str | None = None,
-) -> Step:
-    """The step with most bytes over the link of the machine that takes it, or of an executor."""
-    if not config.plan.arm(MODULAR).has_outer_steps or workers == 1:
-        return Step("", 0.0)
-    steps = steps_bytes(config, workers, steps_elsewhere=steps_elsewhere, codec_name=codec_name)
-    return Step(*max(steps.items(), key=lambda each: each[1]))
-
-
 def steps_bytes(
     config: RunConfig,
     workers: int,
@@ -284,7 +264,11 @@ def steps_bytes(
     steps_elsewhere: bool = False,
     codec_name: str | None = None,
 ) -> dict[str, float]:
-    """Bytes, down and up, over the link of whoever steps a module, by module."""
+    """Bytes, down and up, of each module's outer step over the link of the machine that takes it,
+    or of an executor. Empty if nothing goes over links for it.
+    """
+    if not config.plan.arm(MODULAR).has_outer_steps or workers == 1:
+        return {}
     machines = machines_at_work(config, workers)
     codec = BY_NAME[codec_name or config.outer.codec]
     return {
@@ -293,6 +277,11 @@ def steps_bytes(
         )
         for module in config.topology.modules
     }
+
+
+def largest_of(steps: Mapping[str, float]) -> tuple[str, float]:
+    """The module whose step takes most bytes, and these. No name if there is none."""
+    return max(steps.items(), key=operator.itemgetter(1), default=("", 0.0))
 
 
 def _stepping(config: RunConfig, machines: int, codec: Codec) -> dict[str, Traffic]:
