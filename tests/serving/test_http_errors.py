@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from dipaco.serving.decoding.device_health import DeviceHealth
-from dipaco.serving.http import requests
+from dipaco.serving.http import bodies, requests
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.errors import ApiError, api_error_of
@@ -374,7 +374,7 @@ def test_the_server_is_not_healthy_while_its_device_makes_no_tokens(client, monk
 
 
 def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
-    monkeypatch.setattr(requests, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
 
     async def no_message():
         await asyncio.sleep(60)
@@ -382,7 +382,7 @@ def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, no_message)
     with pytest.raises(ApiError, match="incomplete after") as raised:
-        asyncio.run(requests.read_body(slow, 1000, CompletionRequest))
+        asyncio.run(bodies.read_body(slow, 1000, CompletionRequest))
     assert raised.value.status == 408
 
 

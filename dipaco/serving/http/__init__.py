@@ -1,6 +1,7 @@
 """The service over HTTP: OpenAI's completions and chat, a page, health and metrics.
 
     protocol.py       requests and responses as types, the source of the OpenAPI document
+    bodies.py         the bytes of a body -> such a type, or an error
     requests.py       a body -> a parsed request with routed prompts, or an error
     chat_template.py  messages -> a prompt, and the text that the router reads
     structured.py     `response_format` -> the schema that the answer obeys, compiled, or an error

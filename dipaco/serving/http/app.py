@@ -20,6 +20,7 @@ from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.http import openapi, page
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer, Prompt
+from dipaco.serving.http.bodies import read_body
 from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.embeddings import Embedder, EmbeddingRequest
@@ -41,7 +42,6 @@ from dipaco.serving.http.requests import (
     encode,
     parse_chat,
     parse_completion,
-    read_body,
 )
 from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
 from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole, while_connected
