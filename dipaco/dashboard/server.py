@@ -8,15 +8,15 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from dipaco.dashboard.page import page
 from dipaco.dashboard.watcher import Watcher
 from dipaco.errors import DipacoError
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.fairness import ClientPlaces
+from dipaco.serving.http.streaming import STREAM_HEADERS, ClosingStream
 
 JSON = "application/json"
 # The page is one file, with its script and style inside. It connects to this server only.
@@ -121,13 +121,11 @@ class _Dashboard:
         client = request.state.client
         if not self._streams.take(client, 1, MOST_STREAMS):
             return _too_many("open pages")
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        events = self._events(number)
-        return _Stream(
-            events,
+        return ClosingStream(
+            self._events(number),
             lambda: self._streams.give_back(client),
             media_type="text/event-stream",
-            headers=headers,
+            headers=STREAM_HEADERS,
         )
 
     async def _events(self, number: int) -> AsyncIterator[bytes]:
@@ -151,20 +149,6 @@ class _Dashboard:
                         await asyncio.wait_for(woken.wait(), BEAT_SECONDS)
                     except TimeoutError:
                         yield b": nothing new\n\n"
-
-
-class _Stream(StreamingResponse):
-    """Calls `at_end` when it is over, also where its client has gone before it began."""
-
-    def __init__(self, content: AsyncIterator[bytes], at_end: Callable[[], None], **more: Any):
-        super().__init__(content, **more)
-        self._at_end = at_end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._at_end()
 
 
 def _too_many(what: str) -> Response:

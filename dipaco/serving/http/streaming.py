@@ -59,13 +59,13 @@ async def send_stream(
 
 
 class ClosingStream(StreamingResponse):
-    """Calls `close`, however it ends."""
+    """Calls `close`, however it ends, also where its client has gone before it began."""
 
     def __init__(
         self,
         content: AsyncIterator[bytes],
         close: Callable[[], object],
-        on_hang_up: Callable[[], object],
+        on_hang_up: Callable[[], object] = lambda: None,
         **options: Any,
     ):
         super().__init__(content, **options)
