@@ -156,20 +156,11 @@ class Rounds:
           BadMessage: it is not the part to which its sender has committed itself.
         """
         part = self.slice_to_forward(round_number, sender, reducer)
-        plan = self._plan_of(round_number, sender)
+        plan = self.plan_held
         check_part(plan, part, sender, content)
         self._forwarded.add((sender, reducer))
-        within = plan.within_seconds
         try:
-            await push_part(
-                self._wire,
-                self._holder.reducer,
-                plan,
-                part,
-                content,
-                sender=sender,
-                within_seconds=within,
-            )
+            await self._push(plan, part, content, sender)
         except PEER_ERRORS as error:
             reason = f"{reducer} does not take it from here either"
             raise SwarmRefuses(reason=reason) from error
@@ -293,7 +284,7 @@ class Rounds:
                 gathering[part.reducer] = asyncio.ensure_future(self._gather(plan, part))
             contents = await self._all_means(plan, own, gathering)
             if plan.commitments:
-                plan = await self._all_sketches(plan)
+                plan = await self._all_sketches(plan, own)
             await self._look_at(plan, contents)
         except RoundFailed as error:
             return RoundOutcome([], error.failed, error.not_finite)
@@ -324,11 +315,11 @@ class Rounds:
         commitments = tuple(self._commitments[name] for name in names)
         return self.publish(msgspec.structs.replace(plan, commitments=commitments))
 
-    async def _all_sketches(self, plan: RoundPlan) -> RoundPlan:
+    async def _all_sketches(self, plan: RoundPlan, own: list[bytes]) -> RoundPlan:
         """Draws the seed, now that no mean can be changed, and waits for all senders' sketches."""
         seed = secrets.token_bytes(SEED_BYTES)
         plan = self.publish(msgspec.structs.replace(plan, seed=seed, missing=()))
-        if (own := await self._own_parts(plan)) and plan.commitments:
+        if own:
             self.sums.take(plan, self._wire.name, await asyncio.to_thread(sketches_of, plan, own))
         await self._all_bring(plan, self.sums.sketches, "it did not show the sketch of its part")
         return plan
@@ -459,7 +450,7 @@ class Rounds:
         raise RoundFailed(late)
 
     async def _look_at(self, plan: RoundPlan, contents: list[bytes]) -> None:
-        """Raises `RoundFailed` if a mean is wrong or not finite. Whoever has lied is banned."""
+        """Raises `RoundFailed` if a mean is wrong or not finite. A peer that has lied is banned."""
         found = await self.sums.find(plan, contents)
         failed = dict.fromkeys(found.silent, "it does not show what it has added up")
         for reducer in found.silent:
@@ -515,12 +506,11 @@ class Rounds:
         """Sends the leader's parts. If a reducer refuses one, it is missing from the round."""
         for part, content in zip(plan.slices, own, strict=True):
             with contextlib.suppress(*PEER_ERRORS):
-                await push_part(
-                    self._wire,
-                    self._holder.reducer,
-                    plan,
-                    part,
-                    content,
-                    sender=self._wire.name,
-                    within_seconds=plan.within_seconds,
-                )
+                await self._push(plan, part, content, self._wire.name)
+
+    async def _push(self, plan: RoundPlan, part: Slice, content: bytes, sender: str) -> None:
+        """Sends a part to its reducer once. Raises as `push_part`."""
+        reducer, within = self._holder.reducer, plan.within_seconds
+        await push_part(
+            self._wire, reducer, plan, part, content, sender=sender, within_seconds=within
+        )
