@@ -21,8 +21,8 @@ class PathState(NamedTuple):
 
 
 class Handover:
-    """A path's state on its way to whoever goes on with it. Nobody else keeps it then, so that its
-    memory is free once it is placed on devices.
+    """A path's state on its way to the code that trains it on. Nothing else refers to the state
+    then, so that its memory is free once it is placed on devices.
     """
 
     def __init__(self, state: PathState):

@@ -78,7 +78,7 @@ def http_config(app: ASGIApp, connections: int | None = None) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def answering_that_it_starts(listening: socket.socket) -> Generator[None]:
-    """Meanwhile a thread answers every request with 503 `starting`, for whoever looks after it."""
+    """Meanwhile a thread answers every request with 503 `starting`."""
     error = ApiError(503, "The server is starting.", code="starting", retry_after_seconds=5)
     content = b'{"status":"starting",' + error.body().removeprefix(b"{")
 
