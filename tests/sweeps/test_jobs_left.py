@@ -147,7 +147,7 @@ def test_a_damaged_text_is_not_taken_and_the_base_model_reads_it_itself(layout, 
 
 def test_of_several_texts_a_base_model_takes_that_of_the_first_row(layout, tmp_path):
     """Then the one that most runs have, and that of a replaced run at last."""
-    config = override(CONFIG, [f"data.sources=text:{tmp_path}/*.txt"])
+    config = override(CONFIG, [f"data.sources=text:{tmp_path}/*.txt", "data.held_fraction=0.2"])
 
     def read(row, seed, word):
         for number in range(60):
