@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from dipaco.cli import (
     ablate,
-    begin,
     clean,
     config,
     dashboard,
@@ -54,7 +53,6 @@ VERBS = {
     "evaluate": evaluate,
     "export": export,
     "config": config,
-    "begin": begin,
     "launch": launch,
     "scale": scale,
     "worker": roles.WORKER,

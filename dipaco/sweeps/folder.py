@@ -17,13 +17,7 @@ from dipaco.runs.opening import difference, reading
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import (
-    Sources,
-    SweepRun,
-    arms_of,
-    baselines_to_redo,
-    is_of_row,
-)
+from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
 from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
@@ -77,28 +71,6 @@ def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
     return found
 
 
-def going_on(
-    layout: SweepLayout, name: str, rows: Mapping[str, RunConfig], unfinished: Sequence[SweepRun]
-) -> list[SweepRun]:
-    """Those of some unfinished runs that are of a row as it is now, and have not failed."""
-    current = {
-        layout.row(row_folder(trial.row), trial.seed): trial.config
-        for trial in trials_of(name, rows, layout.seeds())
-    }
-    return [
-        run
-        for run in unfinished
-        if run.folder in current
-        and is_of_row(run.config, current[run.folder])
-        and not _has_failed(run.folder)
-    ]
-
-
-def _has_failed(folder: Path) -> bool:
-    with reading(folder) as run:
-        return bool(run.ledger.failures.stuck())
-
-
 def beside(
     layout: SweepLayout,
     name: str,
@@ -142,19 +114,13 @@ def move_changed(
     folders: Mapping[Trial, Path],
     redo: Sequence[str],
     finished: Sequence[SweepRun],
-    unfinished: Sequence[SweepRun],
-) -> dict[Trial, list[str]]:
+) -> None:
     """Moves the runs of `redo` rows that have another config than their row has now, or are
-    finished and lack a baseline that no run will train (`baselines_to_redo`).
+    finished and lack a baseline that no finished run has.
 
     Args:
       trials: the requested trials.
       folders: trial -> folder of its run.
-      finished: all finished runs.
-      unfinished: the runs that go on.
-
-    Returns:
-      Trial -> digests of the baselines that its new run is to train, whatever others do.
 
     Raises:
       RowsChanged: other rows have changed. Nothing is moved.
@@ -163,16 +129,25 @@ def move_changed(
       RunBusy: a process works on a run that is to be moved.
     """
     changed: dict[Trial, str] = {}
-    begun: dict[Trial, SweepRun] = {}
+    begun: set[Trial] = set()
     for trial in trials:
         if Layout(folders[trial]).ledger.exists():
             with reading(folders[trial]) as run:
                 there = run.requested_config
-            if not is_of_row(there, trial.config):
-                changed[trial] = difference(there, trial.config)
+            if is_of_row(there, trial.config):
+                begun.add(trial)
             else:
-                begun[trial] = SweepRun(str(trial), folders[trial], there)
-    lacking = baselines_to_redo(trials, redo, begun, finished, unfinished)
+                changed[trial] = difference(there, trial.config)
+    ended = {run.folder for run in finished}
+    trained = {digest for run in finished for digest in run.arms.values()}
+    lacking = [
+        trial
+        for trial in trials
+        if trial.row in redo
+        and trial in begun
+        and folders[trial] in ended
+        and not trained.issuperset(arms_of(trial.config).values())
+    ]
     for row in redo:
         if row not in {trial.row for trial in (*changed, *lacking)}:
             print(f"`{row}` has not changed: there is nothing to redo.", flush=True)
@@ -184,10 +159,10 @@ def move_changed(
             folder=layout.root,
             difference=f"in `{left[0].row}`, {changed[left[0]]}",
         )
-    moved = (*changed, *(trial for trial in lacking if trial in begun))
-    there = {digest for run in (*finished, *unfinished) for digest in run.arms.values()}
+    moved = (*changed, *lacking)
     for trial in trials:
-        if trial in moved or not (trial in begun or arms_of(trial.config)[MODULAR] in there):
+        is_left = trial in begun or arms_of(trial.config)[MODULAR] in trained
+        if trial in moved or not is_left:
             _check_settings(trial)
     for trial in moved:
         if is_in_use(folders[trial]):
@@ -196,7 +171,6 @@ def move_changed(
         replaced = layout.replaced(row_folder(trial.row), trial.seed)
         replaced.parent.mkdir(parents=True, exist_ok=True)
         folders[trial].rename(replaced)
-    return lacking
 
 
 def _check_settings(trial: Trial) -> None:

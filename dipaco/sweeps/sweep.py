@@ -24,7 +24,6 @@ from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs
 from dipaco.sweeps.folder import (
     beside,
     document_scores_of,
-    going_on,
     is_finished,
     lock_folder,
     move_changed,
@@ -79,13 +78,10 @@ def run_sweep(
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
         own = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
-        finished, unfinished = _runs_there(layout, name)
-        ongoing = going_on(layout, name, rows, unfinished)
-        again = move_changed(layout, trials, own, redo, finished, ongoing)
+        move_changed(layout, trials, own, redo, _runs_there(layout, name)[0])
         finished, unfinished = _runs_there(layout, name)
         begun = [run for run in unfinished if run.folder in own.values()]
-        left = [run for run in ongoing if run.folder not in own.values()]
-        plan = plan_runs(trials, own, [*finished, *begun], again, left)
+        plan = plan_runs(trials, own, [*finished, *begun])
         others = beside(layout, name, rows, trials, finished)
         return _Sweep(name, layout, list(rows), plan, others, reference).run(max_running)
 

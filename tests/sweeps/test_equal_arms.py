@@ -7,7 +7,7 @@ import pytest
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.overrides import override
-from dipaco.sweeps.equal_arms import SweepRun, arms_of, baselines_to_redo, is_of_row, plan_runs
+from dipaco.sweeps.equal_arms import SweepRun, arms_of, is_of_row, plan_runs
 from dipaco.sweeps.trials import trials_of
 from dipaco.topology import grid
 from tests.support.tiny_run import TOY
@@ -17,12 +17,10 @@ QUICK = dataclasses.replace(TOY.outer, momentum=0.5)
 ALL = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS)
 
 
-def planned(rows, seeds=(0,), existing=(), only=(), redone=()):
-    """A plan; the runs of `redone` rows train all that no finished run has, and none is."""
+def planned(rows, seeds=(0,), existing=(), only=()):
     trials = trials_of("s", rows, seeds, only)
     own = {trial: Path(trial.row, str(trial.seed)) for trial in trials}
-    wanted = {t: set(arms_of(t.config).values()) for t in trials if t.row in redone}
-    return plan_runs(trials, own, existing, wanted)
+    return plan_runs(trials, own, existing)
 
 
 def begun(plan):
@@ -146,67 +144,14 @@ def test_a_baseline_whose_run_is_gone_is_named_and_trained_by_the_row_that_is_re
     first, second = planned({"a": TOY, "b": FLAT}).runs
     plan = planned({"b": FLAT}, existing=[second])
     assert begun(plan) == [("b, seed 0", ())]
-    assert plan.untrained == [
-        f"`{arm}` of b, seed 0 is trained by no run: once the row is finished, `--redo b` runs it "
-        "again with it"
-        for arm in (DENSE, DENSE_EQUAL_TOKENS)
+    assert [sentence.partition(" is left")[0] for sentence in plan.untrained] == [
+        f"`{arm}` of b, seed 0" for arm in (DENSE, DENSE_EQUAL_TOKENS)
     ]
     assert not planned({"a": TOY, "b": FLAT}, existing=[first, second]).untrained
-    moved = second._replace(folder=Path("replaced"))  # by `--redo b`; that of `a` is failing still
-    plan = planned({"a": TOY, "b": FLAT}, existing=[moved, first], redone=["b"])
-    assert begun(plan) == [
-        ("a, seed 0", (DENSE, DENSE_EQUAL_TOKENS)),
-        ("b, seed 0", (DENSE, DENSE_EQUAL_TOKENS)),
-    ]
-    assert set(trained_by(plan)["b, seed 0"].values()) == {"b, seed 0"}
+    moved = second._replace(folder=Path("replaced"))  # by `--redo b`
+    plan = planned({"b": FLAT}, existing=[moved])
+    assert begun(plan) == [("b, seed 0", (DENSE, DENSE_EQUAL_TOKENS))]
     assert not plan.untrained
-
-
-def to_redo(rows, redo, runs=(), failing=(), finished=()):
-    """Which arms the rows of `redo` are to train where other rows have been begun by `runs`."""
-    trials = trials_of("s", rows, [0])
-    of_row = {run.title.partition(",")[0]: run for run in runs}
-    begun = {trial: of_row[trial.row] for trial in trials if trial.row in of_row}
-    ended = [of_row[row] for row in finished]
-    good = [of_row[row] for row in of_row if row not in {*failing, *finished}]
-    lacking = baselines_to_redo(trials, redo, begun, ended, good)
-    return {trial.row: len(digests) for trial, digests in lacking.items()}
-
-
-THREE = {"a": TOY, "b": FLAT, "c": dataclasses.replace(FLAT, outer=QUICK)}
-
-
-def test_a_killed_redo_goes_on_and_no_run_of_it_is_thrown_away():
-    """All three are begun; `b` and `c` leave their baselines to `a`."""
-    runs = planned(THREE).runs
-    assert to_redo(THREE, ["a", "b", "c"], runs) == {}
-    assert to_redo(THREE, ["b", "c"], runs, failing=["a"]) == {}, "unfinished runs go on"
-    assert to_redo(THREE, ["b", "c"], runs, finished=["b", "c"]) == {}, "`a` goes on"
-
-
-def test_of_rows_that_lack_the_same_baselines_the_first_trains_them():
-    runs = planned(THREE).runs
-    assert to_redo(THREE, ["b", "c"], runs, failing=["a"], finished=["b", "c"]) == {"b": 2}
-    assert to_redo(THREE, ["c"], runs, failing=["a"], finished=["b", "c"]) == {"c": 2}
-    moved = [run for run in runs if not run.title.startswith("b")]  # and killed before it began
-    assert to_redo(THREE, ["b", "c"], moved, failing=["a"], finished=["c"]) == {"b": 2}
-
-
-def test_a_row_is_not_redone_for_a_baseline_that_a_new_one_trains():
-    runs = planned(THREE).runs[1:]  # the run of `a` is gone: it begins again
-    assert to_redo(THREE, ["b"], runs, finished=["b", "c"]) == {}
-    without = {name: THREE[name] for name in ("b", "c")}
-    assert to_redo(without, ["b"], runs, finished=["b", "c"]) == {"b": 2}
-
-
-def test_a_baseline_of_a_row_that_is_not_asked_for_is_left_to_it_while_it_is_unfinished():
-    first, second = planned({"a": TOY, "b": FLAT}).runs
-    trials = trials_of("s", {"b": FLAT}, [0])
-    plan = plan_runs(trials, {trials[0]: second.folder}, [second], {}, others=[first])
-    assert plan.untrained == [
-        f"`{arm}` of b, seed 0 is left to a, seed 0, which is not finished"
-        for arm in (DENSE, DENSE_EQUAL_TOKENS)
-    ]
 
 
 def test_a_baseline_that_an_earlier_row_lacks_is_taken_from_a_later_one_that_trains_it():
@@ -215,25 +160,6 @@ def test_a_baseline_that_an_earlier_row_lacks_is_taken_from_a_later_one_that_tra
     assert begun(plan) == [("b, seed 0", ()), ("c, seed 0", (DENSE, DENSE_EQUAL_TOKENS))]
     assert trained_by(plan)["b, seed 0"][DENSE] == "c, seed 0"
     assert not plan.untrained
-
-
-def test_no_row_begins_what_a_run_trains_that_goes_on_for_a_later_one():
-    (unfinished,) = planned({"a": TOY}).runs
-    rows = {"c": FLAT, "b": TOY}
-    own = {trial: Path(trial.row) for trial in trials_of("s", rows, [0])}
-    plan = plan_runs(list(own), own, [], {}, others=[unfinished])
-    assert begun(plan) == [("c, seed 0", ()), ("a, seed 0", (DENSE, DENSE_EQUAL_TOKENS))]
-    assert trained_by(plan)["c, seed 0"][DENSE] == "a, seed 0"
-
-
-def test_no_row_begins_what_a_run_trains_that_goes_on_because_the_row_trains_the_rest():
-    (unfinished,) = planned({"a": dataclasses.replace(TOY, baselines=(DENSE,))}).runs
-    rows = {"c": FLAT, "b": TOY}
-    own = {trial: Path(trial.row) for trial in trials_of("s", rows, [0])}
-    plan = plan_runs(list(own), own, [], {}, others=[unfinished])
-    assert begun(plan) == [("c, seed 0", (DENSE_EQUAL_TOKENS,)), ("a, seed 0", (DENSE,))]
-    assert trained_by(plan)["b, seed 0"][DENSE_EQUAL_TOKENS] == "c, seed 0"
-    assert trained_by(plan)["c, seed 0"][DENSE] == "a, seed 0"
 
 
 def test_grids_of_one_shape_are_equal_however_they_are_written():

@@ -140,38 +140,22 @@ def test_a_picture_that_fails_takes_no_table_away(little, monkeypatch):
     assert "The picture could not be drawn: ZeroDivisionError: division by zero" in table
 
 
-def test_a_row_that_is_redone_trains_the_baseline_that_a_failing_run_has_not(little, capsys):
+def test_a_row_that_is_redone_trains_the_baseline_that_another_row_has_not(little, capsys):
     little.command()
     fail(little.run("flat"))
     for row in ("other", "third"):
         finish(little.run(row))
-    little.command("other", "third")
-    after = {"flat/0": (DENSE,), "other/0": (DENSE,), "third/0": (), "replaced/other-0-1": ()}
-    assert little.trained == after
-    little.command("other", "third")
-    assert little.trained == after
-
-
-def test_a_baseline_of_a_run_that_is_given_up_is_not_taken_for_a_finished_one(little):
-    """The run is replaced, as its row has changed."""
-    rows = {name: ROWS[name] for name in ("flat", "other")}
-    little.command(rows=rows)
-    finish(little.run("other"))
-    little.command("flat", "other", rows=rows | {"flat": override(FLAT, ["phases=1"])})
-    assert little.trained["other/0"] == (DENSE,)
-
-
-def test_the_command_names_what_no_run_trains_and_what_is_left_to_another_row(little, capsys):
-    little.command(only=["flat", "other"])
-    finish(little.run("other"))
+    capsys.readouterr()
     little.command(only=["other"])
     said = " ".join(capsys.readouterr().err.split())
-    assert "`dense` of other, seed 0 is left to flat, seed 0, which is not finished" in said
-    assert "by no run" not in said
-    rows = ROWS | {"flat": override(FLAT, ["phases=1"])}
-    little.command(only=["other"], rows=rows)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "`dense` of other, seed 0 is trained by no run: once the row is finished" in said
+    assert "`dense` of other, seed 0 is left to another row" in said
+    assert "`--only other --redo other` does, once the row is finished" in said
+    little.command("other", "third", only=["other", "third"])
+    after = {"flat/0": (DENSE,), "other/0": (DENSE,)}
+    after |= {"replaced/other-0-1": (), "replaced/third-0-1": ()}
+    assert little.trained == after
+    little.command("other", "third", only=["other", "third"])
+    assert little.trained == after
 
 
 def test_rows_that_read_other_text_are_told_apart_in_the_table_of_a_command(little):
@@ -181,28 +165,6 @@ def test_rows_that_read_other_text_are_told_apart_in_the_table_of_a_command(litt
     table = little.command().table
     assert table.apart == ["other", "third"], "their baseline is that of `flat`"
     assert json.loads(little.layout.table("json").read_bytes())["apart"] == table.apart
-
-
-def test_a_row_asked_for_alone_goes_on_with_the_unfinished_run_of_an_equal_one(little, capsys):
-    rows = {"flat": FLAT, "equal": FLAT, "third": FLAT}
-    little.command(rows=rows, only=["equal"])
-    begun = {"equal/0": (DENSE,)}
-    assert little.trained == begun
-    little.command(rows=rows, only=["flat", "third"])
-    assert little.trained == begun
-    said = " ".join(capsys.readouterr().err.split())
-    assert "equal, seed 0 is also that of flat, third: trained once" in said
-    finish(little.run("equal"))
-    table = little.command(rows=rows, only=["flat"]).table
-    assert {row.name for row in table.rows} >= {"flat", "flat/dense", "equal"}
-
-
-def test_the_run_of_an_equal_row_that_has_failed_is_not_waited_for(little):
-    rows = {"flat": FLAT, "equal": FLAT}
-    little.command(rows=rows, only=["equal"])
-    fail(little.run("equal"))
-    little.command(rows=rows, only=["flat"])
-    assert little.trained.keys() == {"flat/0", "equal/0"}
 
 
 WITHOUT_EFFECT = ["data.end_of_text=false", "data.end_token=<s>"]
@@ -232,5 +194,5 @@ def test_a_row_that_began_before_a_setting_was_refused_goes_on(little, monkeypat
         for room in ("runs.opening", "sweeps.folder"):
             before.setattr(f"dipaco.{room}.check_settings", lambda *_: None)
         little.command(rows=rows, only=["other"])
-    little.command(rows=rows | {"equal": rows["other"]})
+    little.command(rows=rows)
     assert "other/0" in little.trained
