@@ -1,4 +1,4 @@
-"""The job script, the manifest and the container file of `configs/examples` say what the command
+"""The job script, the manifests and the container file of `configs/examples` say what the command
 line takes, and their shell does what they say.
 
 The job script under a real Slurm is `system/test_slurm.py`.
@@ -23,24 +23,37 @@ from tests.test_pages import commands_of, strict_parser
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "configs" / "examples"
 JOB = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+JOBS = {  # each file's jobs, by name
+    "kubernetes.yaml": {"workers": JOB},
+    **{
+        name: {
+            job["name"]: {"apiVersion": "batch/v1", "kind": "Job", **job["template"]}
+            for job in yaml.safe_load((EXAMPLES / name).read_text())["spec"]["replicatedJobs"]
+        }
+        for name in ("jobset_tpu.yaml", "jobset_gpu.yaml")
+    },
+}
+SKYPILOT = yaml.safe_load((EXAMPLES / "skypilot.yaml").read_text())
 CELLS = list(yaml.safe_load_all((EXAMPLES / "cells.yaml").read_text()))
 SLURM = (EXAMPLES / "slurm.sh").read_text()
 CONTAINER = (EXAMPLES / "Containerfile").read_text()
 
 
 def test_kubernetes_takes_every_manifest():
-    """By the schema that Kubernetes publishes for its version 1.31."""
+    """By the schema that Kubernetes publishes for its version 1.31, which has no JobSet: only the
+    jobs of one are checked.
+    """
     validate = pytest.importorskip("kubernetes_validate", reason="no extra `lint` here")
-    for manifest in [JOB, *CELLS]:
+    for manifest in [*(job for jobs in JOBS.values() for job in jobs.values()), *CELLS]:
         validate.validate(manifest, "1.31", strict=True)
 
 
-def worker_of_pod():
-    (container,) = JOB["spec"]["template"]["spec"]["containers"]
+def container_of(file, job="workers"):
+    (container,) = JOBS[file][job]["spec"]["template"]["spec"]["containers"]
     return container
 
 
-SCRIPTS = {"slurm.sh": SLURM, "kubernetes.yaml": worker_of_pod()["args"][0]}
+SCRIPTS = {"slurm.sh": SLURM, **{file: container_of(file)["args"][0] for file in JOBS}}
 PROGRAMS = {
     "dipaco": 'echo "$@" > {folder}/asked; trap "exit 0" TERM; kill -{signal} $PPID\n'
     "for _ in {{1..400}}; do sleep 0.05; done",
@@ -48,7 +61,14 @@ PROGRAMS = {
     "squeue": "echo {state}",
     "scontrol": 'echo "$@" > {folder}/requeued',
 }
-VARIABLES = {"RUN": "s3://bucket/run", "SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "6"}
+VARIABLES = {
+    "RUN": "s3://bucket/run",
+    "SLURM_JOB_ID": "7",
+    "SLURM_ARRAY_JOB_ID": "6",
+    "NAME": "dipaco-3-x",
+    "JOB": "dipaco-workers-3",
+    "JOB_COMPLETION_INDEX": "1",
+}
 
 
 def ended(script, folder, *, code=None, state="RUNNING"):
@@ -60,16 +80,16 @@ def ended(script, folder, *, code=None, state="RUNNING"):
         text = text.format(folder=folder, code=code, state=state, signal="TERM")
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / name).chmod(0o755)
-    environment = {**VARIABLES, "POD_NAME": "dipaco-3-x", "PATH": f"{folder}:{os.environ['PATH']}"}
+    environment = {**VARIABLES, "PATH": f"{folder}:{os.environ['PATH']}"}
     return subprocess.run(["bash", "-c", SCRIPTS[script]], env=environment).returncode
 
 
-@pytest.mark.parametrize("name", ["slurm.sh", "kubernetes.yaml", "Containerfile"])
+@pytest.mark.parametrize("name", [*SCRIPTS, "skypilot.yaml", "Containerfile"])
 def test_every_command_in_it_parses(name):
     file = EXAMPLES / name
     lines = re.sub(r"^#\s+", "", file.read_text().replace("\\\n", " "), flags=re.MULTILINE)
     found = [
-        [word for word in words if word != "&"]
+        ["1" if word == "$JOB_COMPLETION_INDEX" else word for word in words if word != "&"]
         for words in commands_of(lines.splitlines(), "dipaco")
     ]
     assert found or name == "Containerfile"
@@ -104,9 +124,10 @@ def test_a_job_on_a_machine_at_fault_or_of_a_drained_run_is_requeued(tmp_path, c
     assert (tmp_path / "requeued").exists()
 
 
-def test_a_pod_that_is_told_to_leave_drains_and_does_not_complete_its_index(tmp_path):
-    code = ended("kubernetes.yaml", tmp_path)
-    rules = JOB["spec"]["podFailurePolicy"]["rules"]
+@pytest.mark.parametrize("file", JOBS)
+def test_a_pod_that_is_told_to_leave_drains_and_does_not_complete_its_index(file, tmp_path):
+    code, spec = ended(file, tmp_path), JOBS[file]["workers"]["spec"]
+    rules = spec["podFailurePolicy"]["rules"]
     ignored, failing = (
         [v for r in rules if r["action"] == action and "onExitCodes" in r
          for v in r["onExitCodes"]["values"]]
@@ -114,7 +135,8 @@ def test_a_pod_that_is_told_to_leave_drains_and_does_not_complete_its_index(tmp_
     )  # fmt: skip
     assert ignored == [code, NOT_NOW]  # a drained one completes no index either
     assert failing == [TaskFailed.exit_code]
-    assert JOB["spec"]["backoffLimitPerIndex"], "what one pod is refused fails its index alone"
+    # What one pod is refused fails its index alone. Hosts of a worker fail together.
+    assert ("backoffLimitPerIndex" in spec) is (file == "kubernetes.yaml")
 
 
 def test_nobody_who_starts_workers_again_gives_one_up_that_an_upgrade_sends_away():
@@ -124,11 +146,12 @@ def test_nobody_who_starts_workers_again_gives_one_up_that_an_upgrade_sends_away
     assert RunOfOtherVersion.exit_code == NOT_NOW
 
 
-def test_a_pod_has_what_its_command_reads_and_time_to_drain():
-    container, spec = worker_of_pod(), JOB["spec"]
+@pytest.mark.parametrize("file", JOBS)
+def test_a_pod_has_what_its_command_reads_and_time_to_drain(file):
+    container, spec = container_of(file), JOBS[file]["workers"]["spec"]
     given = {each["name"] for each in container["env"]}
     read = set(re.findall(r"\$\"?([A-Z][A-Z_]+)", container["args"][0]))
-    assert read == {"RUN", "POD_NAME"} <= given
+    assert {"RUN", "NAME"} <= read <= given | {"JOB_COMPLETION_INDEX"}  # Kubernetes gives that one
     # Credentials are in no file: they come from a secret.
     assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["dipaco"]
     assert not given & {"DIPACO_DATABASE", "AWS_SECRET_ACCESS_KEY"}
@@ -139,6 +162,27 @@ def test_a_pod_has_what_its_command_reads_and_time_to_drain():
     assert mounted == {each["name"] for each in spec["template"]["spec"]["volumes"]}
 
 
+@pytest.mark.parametrize("file", ["jobset_tpu.yaml", "jobset_gpu.yaml"])
+def test_a_set_of_jobs_begins_the_run_before_its_workers_join_it(file):
+    begin, worker = container_of(file, "begin"), container_of(file)
+    options = strict_parser().parse_args(begin["args"])
+    assert (options.verb, options.database) == ("begin", "env:DIPACO_DATABASE")
+    assert begin["env"][0] == worker["env"][0]  # the same RUN
+    workers = yaml.safe_load((EXAMPLES / file).read_text())["spec"]["replicatedJobs"][1]
+    assert workers["dependsOn"] == [{"name": "begin", "status": "Complete"}]
+
+
+def test_a_task_of_skypilot_is_one_worker():
+    for script in (SKYPILOT["setup"], SKYPILOT["run"]):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    (words,) = commands_of([SKYPILOT["run"].removeprefix("exec ")], "dipaco")
+    assert strict_parser().parse_args(words).verb == "worker"
+    again = SKYPILOT["resources"]["job_recovery"]["recover_on_exit_codes"]
+    assert again == [MachineFault.exit_code, NOT_NOW]
+    sky = pytest.importorskip("sky", reason="SkyPilot is not installed")
+    sky.Task.from_yaml_config({**SKYPILOT, "file_mounts": {}})
+
+
 def test_the_container_file_installs_the_wheel_with_extras_that_there_are():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     arguments = dict(re.findall(r"^ARG (\w+)=(.*)$", CONTAINER, re.MULTILINE))
@@ -147,7 +191,7 @@ def test_the_container_file_installs_the_wheel_with_extras_that_there_are():
     assert project["requires-python"] == f">={python}"
     (program,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]$', CONTAINER, re.MULTILINE)
     assert program in project["scripts"]
-    tags = re.findall(r"dipaco:(\d[\d.]*)", CONTAINER + str(JOB) + str(CELLS))
+    tags = re.findall(r"(?<![.])dipaco:(\d[\d.]*)", CONTAINER + str(JOBS) + str(CELLS))
     assert set(tags) == {project["version"]}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Workers of a run as an array of Slurm, preempted and requeued as often as the cluster likes.
 #
-#   dipaco train CONFIG --run s3://bucket/run --database env:DIPACO_DATABASE   # once: begins the run
+#   dipaco begin CONFIG --run s3://bucket/run --database env:DIPACO_DATABASE   # once
 #   RUN=s3://bucket/run sbatch --array=0-63 slurm.sh                           # 64 workers
 #   scancel --batch --signal=TERM JOB_INDEX                                    # one drains, and is requeued
 #   dipaco drain --run s3://bucket/run                                         # all drain, until `resume`

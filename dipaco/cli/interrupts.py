@@ -16,7 +16,7 @@ from types import FrameType
 EXIT_INTERRUPTED = 130
 GO_ON = frozenset(  # commands that continue from the same place if given again
     {
-        *("train", "launch", "ablate", "export", "swarm start"),
+        *("train", "begin", "launch", "ablate", "export", "swarm start"),
         *("worker", "executor", "evaluator", "pretrain"),
     }
 )

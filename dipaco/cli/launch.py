@@ -23,7 +23,13 @@ import functools
 from typing import TYPE_CHECKING
 
 from dipaco.cli.errors import OptionMissing
-from dipaco.cli.options import add_run_start, check_count, check_memory_fraction, option_of
+from dipaco.cli.options import (
+    add_run_start,
+    add_trackers,
+    check_count,
+    check_memory_fraction,
+    option_of,
+)
 from dipaco.cli.run_commands import stopped
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ HELP = "do a run with many workers, here or on a Ray cluster"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_start(parser)
+    add_trackers(parser)
     add = parser.add_argument
     add("--engine", choices=("local", "ray"), default="local", help="default: local")
     add("--address", metavar="A", help="address of the Ray cluster (default: this machine's)")

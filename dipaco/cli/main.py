@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dipaco.cli import (
     ablate,
+    begin,
     clean,
     config,
     dashboard,
@@ -53,6 +54,7 @@ VERBS = {
     "evaluate": evaluate,
     "export": export,
     "config": config,
+    "begin": begin,
     "launch": launch,
     "scale": scale,
     "worker": roles.WORKER,

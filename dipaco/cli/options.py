@@ -53,8 +53,8 @@ def output_path(text: str) -> Path:
 
 
 def add_run_start(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that `train` and `launch` share: CONFIG, `--run`, the model to start from,
-    `--database`, the options of `TRACKERS`, `--set`.
+    """Adds what every verb that begins a run has: CONFIG, `--run`, the model to start from,
+    `--database`, `--set`.
     """
     parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     add_run(parser)
@@ -72,6 +72,12 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
         help="another run to start from: its modules, base model, router and tokenizer; DIR@base: "
         "its text, tokenizer, base model and router, under any topology",
     )
+    add_database(parser)
+    add_set(parser)
+
+
+def add_trackers(parser: argparse.ArgumentParser) -> None:
+    """The options of `TRACKERS`."""
     for tracker, does in TRACKERS.items():
         parser.add_argument(
             f"--{tracker}",
@@ -81,8 +87,6 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
             default=[],
             help=f"also {does} (extra `{tracker}`)",
         )
-    add_database(parser)
-    add_set(parser)
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

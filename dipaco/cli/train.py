@@ -33,12 +33,14 @@ from dipaco.cli.dashboard import add_dashboard, beside, check_dashboard
 from dipaco.cli.options import (
     add_metrics,
     add_run_start,
+    add_trackers,
     check_count,
     check_metrics,
     name_of,
     with_metrics,
 )
 from dipaco.cli.run_commands import stopped
+from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
@@ -49,6 +51,7 @@ HELP = "do a run, or continue one"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_start(parser)
+    add_trackers(parser)
     parser.add_argument(
         "--workers",
         type=int,
@@ -82,6 +85,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.workers.process import begun_run
 
+    if options.workers == 0:
+        hint = " `dipaco begin` begins a run and does none of it."
+        raise BadSetting(name="--workers", value=0, expected="1 or more", hint=hint)
     check_count("--workers", options.workers, 1)
     check_dashboard(options)
     check_metrics(options)

@@ -124,7 +124,7 @@ def test_numbers_out_of_range_are_refused(here, tiny):
     train = f"train {tiny.config} --workers"
     for words, says in {
         f"{train} 9999999999": "`--workers` is 9999999999. Expected 1",
-        f"{train} 0": "`--workers` is 0. Expected 1 to 10000.",
+        f"{train} 0": "`--workers` is 0. Expected 1 or more. `dipaco begin` begins a run",
         "scale --workers 99999999999": "`--workers` is 99999999999. Expected 0 to",
         "monitor --metrics-port 99999": "`--metrics-port` is 99999. Expected 0 to 65535",
         "worker --coordinator here:1": "give `--hosts` as well",

@@ -324,3 +324,17 @@ def test_a_bad_start_is_refused(here, tiny, tmp_path):
         ended = here(*train, tiny.folder, "--from", start)
         says = f"CannotStartFrom: Cannot start from {start}: expected DIR@PHASE"
         assert (ended.code, says in ended.err) == (2, True), ended.err
+
+
+def test_a_run_that_is_only_begun_is_done_by_workers_to_the_same_bits(here, dipaco, tiny, tmp_path):
+    run, words = tmp_path / "run", ("begin", tiny.config, "--run", tmp_path / "run")
+    for more in (("--set", "seed=1"), ()):  # the second corrects the first: nothing was recorded
+        ended = here(*words, *more)
+        assert (ended.code, "4 paths, 4 modules" in ended.out) == (0, True), ended.err
+        assert ended.out.endswith(f"any number of machines: dipaco worker --run {run}\n")
+    assert not any(any(rows) for table, rows in facts(run).items() if table != "tasks")
+    again = here(*words)
+    assert (again.code, "This run has begun before." in again.out) == (0, True), again.err
+    ended = dipaco("worker", "--run", run)
+    assert ended.code == 0, ended.err
+    assert facts(run) == facts(tiny.folder)

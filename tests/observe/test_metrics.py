@@ -1,12 +1,16 @@
 """Metrics for Prometheus: events of this process, and the state of the run from its ledger."""
 
 import functools
+import json
+import re
 import socket
 import subprocess
 import threading
 import urllib.request
+from pathlib import Path
 
 import pytest
+import yaml
 from support.made_up_facts import contribution, facts_of, trained
 
 from dipaco.control.ledger import Ledger
@@ -17,7 +21,7 @@ from tests.control.conftest import plan  # noqa: F401
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dipaco.observe.metrics import CombinedCallbacks, RunMetrics, WorkerMetrics, serve_metrics
@@ -211,3 +215,38 @@ def test_combined_callbacks_call_each_that_has_the_method():
     both.claim_lost(TRAIN)
     both.compare_machines("a", "b")
     assert heard == [TRAIN, ("a", "b")]
+
+
+EXAMPLES = Path(__file__).parents[2] / "configs" / "examples"
+
+
+def asked_by_alerts():
+    groups = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())["groups"]
+    return [rule["expr"] for group in groups for rule in group["rules"]]
+
+
+def asked_by_the_board():
+    board = json.loads((EXAMPLES / "grafana.json").read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("asked", [asked_by_alerts, asked_by_the_board])
+def test_alerts_and_the_board_ask_for_metrics_and_labels_that_there_are(half_done, tmp_path, asked):
+    http = pytest.importorskip("dipaco.serving.http.metrics", reason="no extra `serve` here")
+    registry = CollectorRegistry()
+    registry.register(RunMetrics(lambda: Ledger(tmp_path / "ledger.sqlite"), 0.0))
+    work, server = WorkerMetrics(registry), http.Metrics()
+    work.task_started(TRAIN)
+    work.task_finished(TRAIN, [trained("modular", 2, 0)])
+    server.answers.labels("/v1/completions", 200).inc()
+    server.prompts.labels("quickstart", "0").inc()
+    text = generate_latest(registry).decode() + server.text().decode()
+    labels = {
+        sample.name: set(sample.labels)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    for expression in asked():
+        for name, chosen in re.findall(r"\b(dipaco_\w+)(?:\{(.*?)\})?", expression):
+            named = set(re.findall(r"(\w+)=", chosen)) - {"job"}
+            assert named <= labels[name], expression

@@ -1,8 +1,8 @@
 """The host's inputs to a block of steps: tokens and draws each time, settings when rows change.
 
 A row without a grammar draws one token in each step. With a grammar each token that is drawn must
-be known before the next one's mask is, but most tokens are not drawn: the grammar allows one only
-(`tools/bench_structured.py` counts them). Such tokens pass the steps unchanged, and one is drawn.
+be known before the next one's mask is, but most tokens are not drawn: the grammar allows one only.
+Such tokens pass the steps unchanged, and one is drawn.
 
 Then the row draws ahead, from the same mask, for as many steps as the block has. On the host its
 grammar takes those tokens for which the mask was right, and the next block draws the others again,
