@@ -19,18 +19,20 @@ object.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 from support.command_line import at_least_one, parser_of
 
+from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import ArrivedReply
 from dipaco.swarm.roles.auxiliary import Auxiliary
@@ -39,6 +41,7 @@ from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.sum_sketch import sketch_of
 
 HONEST = ("ana", "bo", "cy")
+HONEST_SUMS = 20  # of one that lies when it is trusted
 STEPS_AFTER = 10  # honest steps after the liar is out
 MOST_STEPS = 400
 
@@ -46,35 +49,58 @@ MOST_STEPS = 400
 # --- liars -----------------------------------------------------------------------------------
 
 
-def sends(change: Callable[[np.ndarray], np.ndarray]) -> type[Volunteer]:
-    """A volunteer whose gradient is another one."""
+def sends(change: Callable[[np.ndarray], np.ndarray], after: int = 0) -> Callable[[], type[Peer]]:
+    """A volunteer whose gradient is another one, from the sum on that follows so many others."""
 
-    class Sends(Volunteer):
-        def gradient_sum(self, plan):
-            vector = super().gradient_sum(plan)
-            return None if vector is None else change(np.array(vector))
+    def kind() -> type[Peer]:
+        class Sends(Volunteer):
+            sums, lied_at = 0, set[int]()  # of the one that there is, and its steps
 
-    return Sends
+            def gradient_sum(self, plan):
+                vector = super().gradient_sum(plan)
+                if vector is None:
+                    return None
+                Sends.sums += 1
+                if Sends.sums <= after or (lie := change(vector := np.array(vector))) is vector:
+                    return vector
+                self.lied_at.add(plan.step)
+                return lie
+
+        return Sends
+
+    return kind
 
 
-def seldom(change: Callable[[np.ndarray], np.ndarray], every: int) -> type[Volunteer]:
-    """The same, in one of `every` sums, and never in its first twenty."""
-    sums = [0]
-
-    def now_and_then(vector: np.ndarray) -> np.ndarray:
-        sums[0] += 1
-        return change(vector) if sums[0] > 20 and sums[0] % every == 0 else vector
-
-    return sends(now_and_then)
+def every_second(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    sums = itertools.count()
+    return lambda vector: change(vector) if next(sums) % 2 else vector
 
 
 def in_some_values(vector: np.ndarray) -> np.ndarray:
     """A few tokens' rows: 0.3 % of the values."""
-    vector[: max(1, 3 * len(vector) // 1000)] *= -20
-    return vector
+    factors = np.ones_like(vector)
+    factors[: max(1, 3 * len(vector) // 1000)] = -20
+    return vector * factors
 
 
-def gives(lie: Callable[[np.ndarray], np.ndarray]) -> type[Peer]:
+def turned(vector: np.ndarray) -> np.ndarray:
+    """A part of the right size in a false direction."""
+    drawn = np.random.default_rng().permutation(vector)
+    return drawn * np.float32(np.linalg.norm(vector) / np.linalg.norm(drawn))
+
+
+def replayed() -> type[Peer]:
+    """Its sum of the step before, again and again."""
+    before: list[np.ndarray] = []
+
+    def old(vector: np.ndarray) -> np.ndarray:
+        before.append(vector)
+        return before[0]
+
+    return sends(old, HONEST_SUMS - 1)()
+
+
+def gives(lie: Callable[[np.ndarray], np.ndarray]) -> Callable[[], type[Peer]]:
     """A reducer whose mean is another one."""
 
     class Gives(Volunteer):
@@ -90,12 +116,113 @@ def gives(lie: Callable[[np.ndarray], np.ndarray]) -> type[Peer]:
 
             holder.reducer._add_up = add_up_and_lie
 
-    return Gives
+    return lambda: Gives
 
 
 def in_one_value(mean: np.ndarray) -> np.ndarray:
     mean[len(mean) // 2] += 0.1 * np.abs(mean).max()
     return mean
+
+
+def colludes(*, is_forged: bool) -> Callable[[], type[Peer]]:
+    """One sends and its friend adds up, honest at first. `is_forged`: the friend adds up another
+    part than the one that was committed to, and the sender shows that one's sketch. Else the friend
+    shows nobody the sender's part.
+    """
+
+    def kind() -> type[Peer]:
+        sender, friend = "eve0/", "eve1/"
+        factor = np.float32(-2.5)
+
+        class Colludes(Volunteer):
+            lied_at: ClassVar[set[int]] = set()
+
+            def __init__(self, wire, backbones, holder, **settings):
+                super().__init__(wire, backbones, holder, **settings)
+                reducer, ask = holder.reducer, wire.ask
+                add_up, part_of = reducer._add_up, reducer.part_of
+
+                def add_up_another(total):
+                    names = [one for one in total.parts if one.startswith(sender)]
+                    kept = dict(total.parts)
+                    if is_forged and names and total.plan.step > HONEST_SUMS:
+                        codec, count = (
+                            codec_of(total.plan.codec),
+                            total.part.stop - total.part.start,
+                        )
+                        lie = factor * codec.decode(kept[names[0]], count)
+                        total.parts[names[0]] = codec.encode(lie)
+                        self.lied_at.add(total.plan.step)
+                    add_up(total)
+                    total.parts.update(kept)
+
+                def part_of_others(round_number, name):
+                    if not is_forged and name.startswith(sender) and friend in wire.name + "/":
+                        raise BadMessage(problem="it is not kept here")
+                    return part_of(round_number, name)
+
+                async def ask_and_forge(address, method, body, reply, **more):
+                    plan = self._sender._plan
+                    if is_forged and method == "sketch" and plan and plan.step > HONEST_SUMS:
+                        found = np.frombuffer(body.sketches, "<f8").reshape(len(plan.slices), -1)
+                        factors = [
+                            [factor if self._is_of_friend(one) else 1] for one in plan.slices
+                        ]
+                        body = msgspec.structs.replace(body, sketches=(found * factors).tobytes())
+                    return await ask(address, method, body, reply, **more)
+
+                if wire.name.startswith(friend):
+                    reducer._add_up, reducer.part_of = add_up_another, part_of_others
+                else:
+                    wire.ask = ask_and_forge
+
+            @staticmethod
+            def _is_of_friend(part):
+                return part.reducer.startswith(friend)
+
+            def gradient_sum(self, plan):
+                vector = super().gradient_sum(plan)
+                if vector is None or is_forged or plan.step <= HONEST_SUMS:
+                    return vector
+                vector = np.array(vector)
+                for part in filter(self._is_of_friend, plan.slices):
+                    if self.wire.name.startswith(sender):
+                        vector[part.start : part.stop] *= factor
+                        self.lied_at.add(plan.step)
+                return vector
+
+        return Colludes
+
+    return kind
+
+
+class RevealsNothing(Volunteer):
+    """It commits itself to its part and sends it to nobody."""
+
+    def __init__(self, wire, backbones, holder, **settings):
+        super().__init__(wire, backbones, holder, **settings)
+
+        async def nothing(*arguments):
+            pass
+
+        sender: Any = self._sender
+        sender._send = sender._forward = nothing
+
+
+class GivesOthersAnotherMean(Volunteer):
+    """The leader gets the right mean, others 1.01 times as much."""
+
+    def __init__(self, wire, backbones, holder, **settings):
+        super().__init__(wire, backbones, holder, **settings)
+        body_type, slice_mean = wire._handlers["slice_mean"][:2]
+
+        async def another(body, request):
+            reply, content = await slice_mean(body, request)
+            if not request.sender.startswith("back/"):
+                content = content[:-4] + (np.frombuffer(content[-4:], "<f4") * 2).tobytes()
+            return reply, content
+
+        wire.register("slice_mean", body_type, another)
 
 
 class NanInItsOwnSlice(Volunteer):
@@ -233,12 +360,35 @@ ATTACKS: dict[str, Attack] = {
     "nan": Attack(lambda: NanInItsOwnSlice, "a NaN in its own part of its own slice"),
     "last-word": Attack(lambda: HasTheLastWord, "its own part follows the others', mean times -10"),
     "nothing": Attack(lambda: WantsNothing, "the same, and the mean is zero"),
-    "large": Attack(lambda: sends(lambda one: -20 * one), "-20 times its gradient"),
-    "negated": Attack(lambda: sends(lambda one: -one), "-1 times its gradient"),
-    "zeros": Attack(lambda: sends(lambda one: 0 * one), "zeros"),
-    "scaled": Attack(lambda: sends(lambda one: np.float32(1.01) * one), "1.01 times its gradient"),
-    "seldom": Attack(lambda: seldom(lambda one: -2.5 * one, 2), "-2.5 times, in every second sum"),
-    "backdoor": Attack(lambda: seldom(in_some_values, 1), "another sign in 0.3 % of the values"),
+    "large": Attack(sends(lambda one: -20 * one), "-20 times its gradient"),
+    "negated": Attack(sends(lambda one: -one), "-1 times its gradient"),
+    "zeros": Attack(sends(lambda one: 0 * one), "zeros"),
+    "scaled": Attack(sends(lambda one: np.float32(1.01) * one), "1.01 times its gradient"),
+    "turncoat": Attack(
+        sends(lambda one: -2.5 * one, HONEST_SUMS), "-2.5 times, once it is trusted"
+    ),
+    "seldom": Attack(
+        lambda: sends(every_second(lambda one: -2.5 * one), HONEST_SUMS)(),
+        "the same, in every second sum",
+    ),
+    "backdoor": Attack(
+        sends(in_some_values, HONEST_SUMS), "the same, -20 times in 0.3 % of values"
+    ),
+    "direction": Attack(sends(turned, HONEST_SUMS), "the same, another direction of the same norm"),
+    "replay": Attack(replayed, "the same, an old part again"),
+    "forgers": Attack(
+        colludes(is_forged=True), "two that were trusted: one adds up what the other hides", peers=2
+    ),
+    "shield": Attack(
+        colludes(is_forged=False),
+        "the same: one does not show what the other has sent",
+        peers=2,
+        is_bounded=True,
+    ),
+    "silence": Attack(lambda: RevealsNothing, "commits itself, and sends nothing", is_bounded=True),
+    "two-means": Attack(
+        lambda: GivesOthersAnotherMean, "another mean for others", adds_up=True, is_bounded=True
+    ),
     "accusers": Attack(
         lambda: SaysThatPartsAreMissing,
         "two that only add up say that a part is missing",
@@ -247,10 +397,8 @@ ATTACKS: dict[str, Attack] = {
         is_bounded=True,
     ),
     "quick": Attack(lambda: ComputesNothing, "reports blocks at once, and sends zeros"),
-    "mean": Attack(
-        lambda: gives(lambda one: 1.01 * one), "1.01 times the mean of its slice", adds_up=True
-    ),
-    "value": Attack(lambda: gives(in_one_value), "one wrong value in a mean", adds_up=True),
+    "mean": Attack(gives(lambda one: 1.01 * one), "1.01 times the mean of its slice", adds_up=True),
+    "value": Attack(gives(in_one_value), "one wrong value in a mean", adds_up=True),
     "sketches": Attack(lambda: ShowsRandomSketches, "wrong sketches of a right gradient"),
 }
 
@@ -275,14 +423,13 @@ async def course_of(attack: Attack, most: int) -> Course:
         for name in HONEST:
             await group.join(name, slow=0.02)
         await group.step()
-        liars = [
-            (
-                await group.join(
-                    f"eve{number}", kind=attack.kind(), slow=0.02, bytes_per_second=1e11
-                )
-            ).wire.name
+        kind = attack.kind()
+        joined = [
+            await group.join(f"eve{number}", kind=kind, slow=0.02, bytes_per_second=1e11)
             for number in range(attack.peers)
         ]
+        liars = [one.wire.name for one in joined]
+        lied_at = getattr(kind, "lied_at", None)  # steps, of one that is honest at times
         members, sums = group.leader.group, 0
         while len(group.outcomes) < MOST_STEPS and sums < most:
             if set(liars) <= set(members.banned):
@@ -290,8 +437,9 @@ async def course_of(attack: Attack, most: int) -> Course:
             outcome = await group.step()
             reducers = {part.reducer for part in outcome.closed.slices}
             had = reducers if attack.adds_up else set(outcome.blocks_by_peer)
-            sums += bool(had & set(liars))
-            if attack.is_bounded and len(group.outcomes) > 3 * most:
+            is_lie = lied_at is None or outcome.closed.step in lied_at
+            sums += is_lie and bool(had & set(liars))
+            if attack.is_bounded and len(group.outcomes) > most:
                 break
             await asyncio.sleep(0.02)  # for checks beside the steps
         is_out = set(liars) <= set(members.banned)

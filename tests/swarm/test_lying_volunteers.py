@@ -1,8 +1,11 @@
 """Volunteers that lie, each with one pass: what they may do to the model, and to others."""
 
 import numpy as np
+import pytest
+import swarm_attacks
 
 from dipaco.swarm.network.messages import BlockResult
+from dipaco.swarm.planning import check_draws
 from tests.support.swarm_rig import assert_replayed, sending
 
 ROUNDS = 40  # within which a liar is out
@@ -38,3 +41,17 @@ async def test_each_blocks_time_is_from_its_lease_to_its_report_by_the_leaders_c
     (ana,) = group.leader.group.members.values()
     assert 0.1 < ana.seconds_per_block < 0.4
     assert "seconds" not in BlockResult.__struct_fields__
+
+
+@pytest.mark.parametrize("name", ["last-word", "forgers", "shield"])
+async def test_of_each_kind_of_liar_few_sums_count_and_nobody_else_is_locked(monkeypatch, name):
+    """The smallest form of `tools/swarm_attacks.py`: a reducer alone, and two friends."""
+    monkeypatch.setattr(swarm_attacks, "HONEST_SUMS", 3)
+    monkeypatch.setattr(swarm_attacks, "STEPS_AFTER", 1)
+    monkeypatch.setattr(check_draws, "MEAN_GAP", 2)
+    attack = swarm_attacks.ATTACKS[name]
+    course = await swarm_attacks.course_of(attack, most=20)
+    assert course.is_out or attack.is_bounded
+    assert course.sums < 12
+    assert not course.honest_locked
+    assert abs(course.loss - 1) < 0.02

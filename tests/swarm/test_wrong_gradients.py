@@ -304,7 +304,7 @@ async def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums
     sums = SimpleNamespace(
         part_of=part_of, check_sketch=lambda *about: None, sizes=lambda plan: {eve.name: 1.0}
     )
-    checks = GradientChecks(compute, group, sums)
+    checks = GradientChecks(compute, group, sums, lambda reducer: None)
     for step in range(num_sums):
         plan, rows = round_plan(step, [eve.name], [part], step), StepRows(step, [1.0])
         checks.begin(plan, rows)

@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,10 +57,18 @@ class GradientChecks:
       compute: the leader's programs.
       group: its members are checked, and liars are banned from it.
       sums: gives the parts of a round.
+      on_withheld: called with each reducer that does not show a part.
     """
 
-    def __init__(self, compute: Compute, group: SwarmGroup, sums: SumChecks):
+    def __init__(
+        self,
+        compute: Compute,
+        group: SwarmGroup,
+        sums: SumChecks,
+        on_withheld: Callable[[str], None],
+    ):
         self._compute, self._group, self._sums = compute, group, sums
+        self._on_withheld = on_withheld
         settings = compute.settings
         self._tolerance = tolerance_of(settings.model.compute_dtype, settings.state_codec)
         self._draws = CheckDraws(random.SystemRandom())
@@ -124,8 +132,8 @@ class GradientChecks:
             judging.add_done_callback(self._judging.discard)
             if check.is_waited_for:
                 await asyncio.wait([judging], timeout=max(deadline - time.monotonic(), 0.01))
-                if judging.done() and (why := judging.result()):
-                    failed[name] = why
+                if judging.done():
+                    failed |= judging.result()
                 elif not judging.done() and name in oversized:
                     times = f"{oversized[name]:.0f} times as large as the group's"
                     failed[name] = f"its gradient is {times}, and was not checked in time"
@@ -175,28 +183,45 @@ class GradientChecks:
         async with self._one_at_a_time:
             return await asyncio.to_thread(compute)
 
-    async def _judge(self, member: GroupMember, check: _Check, plan: RoundPlan) -> str:
-        """The reason why a member's sum does not count; empty if it does."""
-        codec, parts, is_whole = codec_of(plan.codec), [], True
+    async def _judge(self, member: GroupMember, check: _Check, plan: RoundPlan) -> dict[str, str]:
+        """Members without which the round must be held again, and why: this one, if its sum does
+        not count, and reducers that do not show its parts.
+        """
+        codec, parts, withheld = codec_of(plan.codec), [], dict[str, str]()
         for number, part in enumerate(plan.slices):
             try:
                 content = await self._sums.part_of(plan, part, member.name)
                 self._sums.check_sketch(plan, number, member.name, content)
             except Lie as lie:
-                self._group.ban(lie.who, lie.evidence.reason, lie.evidence)
+                self._ban(lie)
                 if lie.who == member.name:
-                    return f"refused: {lie.evidence.reason}"
-                is_whole = False
+                    try:  # The mean fitted its sketch, so the reducer may have lied with it.
+                        await self._sums.search_again(plan, number)
+                    except Lie as other:
+                        self._ban(other)
+                    except PEER_ERRORS:
+                        self._on_withheld(part.reducer)
+                    return {member.name: f"refused: {lie.evidence.reason}"}
+                withheld[part.reducer] = f"refused: {lie.evidence.reason}"
             except PEER_ERRORS:
-                is_whole = False  # a reducer that leaves shows nothing
+                withheld[part.reducer] = "it does not show what it has added up"
+                self._on_withheld(part.reducer)  # also if it has left meanwhile
             else:
                 num_values = part.stop - part.start
                 # This sum also holds the codec's loss from the last one.
                 rounding = 2.0 * codec.rounding(content, num_values)
                 parts.append((part.start, codec.decode(content, num_values), rounding))
+        if withheld:
+            self._draws.doubt(member.certificate.serial)  # its next sum is checked
         if not parts:
-            return ""
-        return await self._verdict(member, check, plan.step, plan.number, parts, passes=is_whole)
+            return withheld
+        found = await self._verdict(
+            member, check, plan.step, plan.number, parts, passes=not withheld
+        )
+        return {member.name: found} if found else withheld
+
+    def _ban(self, lie: Lie) -> None:
+        self._group.ban(lie.who, lie.evidence.reason, lie.evidence)
 
     async def _verdict(
         self,

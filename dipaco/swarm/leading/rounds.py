@@ -97,6 +97,7 @@ class Rounds:
         self._unreliable: dict[str, int] = {}  # reducers -> how often they did not give their mean
         # reducers, or their holders -> last round without a slice
         self._set_aside: dict[str, int] = {}
+        self._withheld: dict[str, int] = {}  # holder of a reducer -> how often it hid a part
         # (sender, reducer) pairs of this round whose parts went through this backbone
         self._forwarded: set[tuple[str, str]] = set()
         self._plan: RoundPlan | None = None  # plan of this round
@@ -454,12 +455,20 @@ class Rounds:
         found = await self.sums.find(plan, contents)
         failed = dict.fromkeys(found.silent, "it does not show what it has added up")
         for reducer in found.silent:
-            self._note_unreliable(reducer)
+            self.note_withheld(reducer)
         for name, lie in found.lies.items():
             self._group.ban(name, lie.reason, lie)
             failed[name] = f"refused: {lie.reason}"
         if failed or found.not_finite:
             raise RoundFailed(failed, found.not_finite)
+
+    def note_withheld(self, reducer: str) -> None:
+        """A reducer does not show a part, and may hide a friend's lie: so its holder's sessions add
+        up nothing for a while, and from the second time on hardly ever.
+        """
+        holder = holder_of(reducer)
+        self._withheld[holder] = times = self._withheld.get(holder, 0) + 1
+        self._set_aside[holder] = self._count + SET_ASIDE_ROUNDS**times
 
     def _slow_down(self, name: str) -> None:
         self._slowdowns[name] = min(2.0 * self._slowdowns.get(name, 1.0), MAX_SLOWDOWN)
