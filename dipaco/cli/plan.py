@@ -4,6 +4,7 @@ of the bucket, operations, hours, and the gain of other codecs or longer phases.
   dipaco plan configs/quickstart.py
   dipaco plan configs/quickstart.py --workers 4 --mbit 20 --set outer.codec=int8
   dipaco plan configs/paper_16x16.py --step-seconds 1.4       the step of your accelerator
+  dipaco plan configs/paper_16x16.py --device v5e:2x4         by the compiler for TPUs
   dipaco plan configs/paper_16x16.py --serve 16               the paths of 16 cells that serve it
 
 A few inner steps are taken on this machine to time one, unless `--step-seconds` gives the time or a
@@ -11,13 +12,21 @@ step is too large to be tried. Bytes are for a run in a bucket, with each path o
 modules stepped on any machine. Hours follow from bytes by the formula that is printed. Lock-step is
 as many machines that average gradients at every step.
 
+With `--device` the programs of a worker are compiled for it from shapes alone: memory, operations,
+bytes moved, and the share of the peak that these allow, on each device, and the largest batch that
+fits. `here` is the device of this machine. GPUs are planned by arithmetic.
+
 With `--serve` only a file for `dipaco serve --upstream` is printed: cells whose paths share their
 modules. Put the addresses of the cells in it.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
+import os
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step-seconds", type=float, metavar="S", help="seconds of an inner step of a path"
     )
     parser.add_argument(
+        "--device", metavar="D", help="devices to compile for: v5e:2x4, v6e:2x2, h100, here, ..."
+    )
+    parser.add_argument(
         "--no-outer-steps",
         action="store_true",
         help="an executor beside the bucket steps the modules, and these machines do not",
@@ -85,9 +97,18 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(_cell_lines(config, options.serve, is_json=options.json)))
         return 0
 
+    from dipaco.cli.plan_device import HERE, estimated_seconds, print_needs
+    from dipaco.runs.forecast import devices
     from dipaco.runs.forecast.forecast import forecast
 
-    step, source = _step_seconds(config, options.step_seconds)
+    device = None
+    if options.device not in (None, HERE):
+        device = devices.named(options.device)
+        os.environ["JAX_PLATFORMS"] = "cpu"  # Nothing runs here.
+    if device is None or options.step_seconds is not None:
+        step, source = _step_seconds(config, options.step_seconds)
+    else:
+        step, source = estimated_seconds(config, device)
     found = forecast(
         config,
         workers=options.workers,
@@ -96,10 +117,14 @@ def run(options: argparse.Namespace) -> int:
         step_seconds=step,
         steps_elsewhere=options.no_outer_steps,
     )
+    said = {**dataclasses.asdict(found), "step_seconds_are": source}
+    if not options.json:
+        print("\n".join(_lines(found, source)), flush=True)
+    if options.device is not None:
+        with contextlib.redirect_stdout(io.StringIO() if options.json else sys.stdout):
+            said |= print_needs(config, options.device, device)
     if options.json:
-        print(json.dumps({**dataclasses.asdict(found), "step_seconds_are": source}))
-    else:
-        print("\n".join(_lines(found, source)))
+        print(json.dumps(said))
     return 0
 
 

@@ -1,7 +1,12 @@
-"""The choice between forms of a computation for the device of this machine."""
+"""The choice between forms of a computation for the devices of this machine, or for others that
+programs are compiled for here.
+"""
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Generator, Sequence
+from contextvars import ContextVar
 
 import jax
 
@@ -11,6 +16,32 @@ from dipaco.processors import is_from_amd
 
 COMMON_HEAD = 128  # values in the largest head that cuDNN's attention takes on all GPUs it runs on
 AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
+
+_compiled_for: ContextVar[Sequence[jax.Device] | None] = ContextVar("compiled_for", default=None)
+
+
+@contextlib.contextmanager
+def compiling_for(devices: Sequence[jax.Device]) -> Generator[None]:
+    """Meshes and forms are for these devices inside, which may be descriptions of some that this
+    machine does not have.
+    """
+    token = _compiled_for.set(devices)
+    try:
+        yield
+    finally:
+        _compiled_for.reset(token)
+
+
+def target_devices() -> Sequence[jax.Device]:
+    """The devices that programs are compiled for."""
+    return _compiled_for.get() or jax.devices()
+
+
+_has_amd = functools.cache(is_from_amd)
+
+
+def _platform() -> str:
+    return target_devices()[0].platform
 
 
 def attention_kernel(config: ModelConfig, length: int) -> AttentionKernel:
@@ -23,7 +54,7 @@ def attention_kernel(config: ModelConfig, length: int) -> AttentionKernel:
     """
     if config.attention_kernel != "auto":
         return config.attention_kernel
-    device, size = jax.devices()[0], config.head_size
+    device, size = target_devices()[0], config.head_size
     if config.compute_dtype != "bfloat16":
         return "plain"
     if device.platform == "tpu":
@@ -34,7 +65,7 @@ def attention_kernel(config: ModelConfig, length: int) -> AttentionKernel:
 
 def check_kernel(config: ModelConfig) -> None:
     """Raises `KernelUnavailable`: the attention kernel that is asked for does not run here."""
-    device, kernel = jax.devices()[0], config.attention_kernel
+    device, kernel = target_devices()[0], config.attention_kernel
     runs = {
         "cudnn": lambda: _runs_cudnn(device, config.head_size),
         "splash": lambda: device.platform == "tpu",
@@ -52,7 +83,7 @@ def when_scoring(config: ModelConfig) -> ModelConfig:
     """
     if config.attention_kernel == "plain":
         return config
-    divides = jax.default_backend() == "tpu" and jax.device_count() > 1
+    divides = _platform() == "tpu" and len(target_devices()) > 1
     return dataclasses.replace(config, attention_kernel="plain" if divides else "auto")
 
 
@@ -71,7 +102,7 @@ def result_dtype(config: ModelConfig) -> str:
     """
     if config.result_dtype != "auto":
         return config.result_dtype
-    return "float32" if jax.default_backend() == "cpu" else config.compute_dtype
+    return "float32" if _platform() == "cpu" else config.compute_dtype
 
 
 def serving_dtype(config: ModelConfig) -> str:
@@ -80,10 +111,9 @@ def serving_dtype(config: ModelConfig) -> str:
     There a row of 896 values times a bfloat16 kernel of [896, 32000] takes 80 to 95 ms of CPU time,
     and 6 to 7 ms in float32.
     """
-    return "float32" if jax.default_backend() == "cpu" else config.compute_dtype
+    return "float32" if _platform() == "cpu" else config.compute_dtype
 
 
-@functools.cache
 def tokens_are_rows() -> bool:
     """True if products for serving have the tokens as rows, [N, in] times [in, out]. False: as
     columns, [out, in] times [in, N].
@@ -94,4 +124,4 @@ def tokens_are_rows() -> bool:
     holds: 64 rows on 64 paths decode in 0.73 of the time. Rows of one path take 0.8 of it for 2
     tokens and 0.9 to 1.0 for more.
     """
-    return jax.default_backend() == "cpu" and is_from_amd()
+    return _platform() == "cpu" and _has_amd()

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dipaco.model.config import MESH_AXES, MeshConfig, ModelConfig, ShardingRules
+from dipaco.model.kernels import target_devices
 from dipaco.model.spec import ParamSpec, Tree, describe
 
 Rules = Mapping[str, tuple[str, ...]]
@@ -23,12 +24,13 @@ RULES: Rules = dataclasses.asdict(ShardingRules())
 
 
 def make_mesh(mesh_config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh with axes data, fsdp and tensor over `devices` (None: all that JAX finds).
+    """A mesh with axes data, fsdp and tensor over `devices` (None: all that programs are compiled
+    for).
 
     Raises:
       BadMesh: the sizes asked for do not fit the devices.
     """
-    devices = jax.devices() if devices is None else devices
+    devices = target_devices() if devices is None else devices
     shape = mesh_config.shape(len(devices))
     return Mesh(np.array(devices[: math.prod(shape)]).reshape(shape), MESH_AXES)
 

@@ -12,7 +12,7 @@ from dipaco.config import RunConfig, check_mesh
 from dipaco.errors import MachineFault, SettingsDisagree
 from dipaco.model.config import MESH_AXES, MeshConfig
 from dipaco.model.errors import BadMesh, DevicesUnfit
-from dipaco.model.kernels import check_kernel
+from dipaco.model.kernels import check_kernel, target_devices
 from dipaco.model.sharding import make_mesh
 
 
@@ -24,7 +24,7 @@ def training_mesh(config: RunConfig) -> Mesh:
       SettingsDisagree: batches cannot be divided among these, or hosts have more.
     """
     mesh = make_mesh(config.mesh)
-    _check_sizes(config, mesh.shape, len(jax.devices()), jax.process_count())
+    _check_sizes(config, mesh.shape, len(target_devices()), jax.process_count())
     return mesh
 
 

@@ -43,7 +43,7 @@ class Programs:
         self.mesh = training_mesh(config)
         rules = dataclasses.asdict(config.mesh.rules)
         self._parts_shardings = parts_shardings(config.model, self.mesh, rules)
-        self._batch_sharding = batch_sharding(self.mesh, rules)
+        self.batch_sharding = batch_sharding(self.mesh, rules)
         self._replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
         self._optimizer = make_optimizer(config.inner)
         self._module_optimizer = make_optimizer(config.inner, is_clipped=True)
@@ -65,7 +65,7 @@ class Programs:
     def place_taken(self, handover: Handover) -> PathState:
         """Same as `place`, leaf by leaf: each is freed on the host when it is on the mesh."""
         leaves, structure = jax.tree.flatten(self.on_host(*handover.take()))
-        shardings = jax.tree.leaves(jax.tree.broadcast(self._state_shardings, self.state_like))
+        shardings = jax.tree.leaves(jax.tree.broadcast(self.state_shardings, self.state_like))
         leaves.reverse()
         return jax.tree.unflatten(
             structure, [put(leaves.pop(), sharding, may_alias=False) for sharding in shardings]
@@ -82,7 +82,7 @@ class Programs:
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""
         shardings = {
-            name: self._replicated if name == PRESENT else self._batch_sharding for name in batch
+            name: self._replicated if name == PRESENT else self.batch_sharding for name in batch
         }
         return put(batch, shardings)
 
@@ -93,14 +93,14 @@ class Programs:
         return multihost_utils.process_allgather(tree, tiled=True)
 
     @functools.cached_property
-    def _state_shardings(self) -> PathState:
+    def state_shardings(self) -> PathState:
         optimizer = _beside(self._parts_shardings, self.state_like.optimizer, self._replicated)
         return PathState(self._parts_shardings, optimizer, self._replicated)
 
     @functools.cached_property
     def step(self) -> Any:
         """One inner step of any arm."""
-        return make_step(self._loss(), self.config.inner, self._state_shardings)
+        return make_step(self._loss(), self.config.inner, self.state_shardings)
 
     @functools.cached_property
     def gradient(self) -> Any:
@@ -127,7 +127,7 @@ class Programs:
         return jax.device_put(parts, shardings), jax.device_put(optimizer_state, of_state)
 
     def _loss(self) -> LossFn:
-        config, rows_sharding = self.config, self._batch_sharding if self.mesh.size > 1 else None
+        config, rows_sharding = self.config, self.batch_sharding if self.mesh.size > 1 else None
         return path_loss(config.model, config.inner, rows_sharding, self._loss_rule())
 
 

@@ -22,18 +22,18 @@ class ScoringPrograms:
 
     def __init__(self, config: RunConfig):
         self._model = when_scoring(config.model)
-        mesh = scoring_mesh(config)
+        self.mesh = scoring_mesh(config)
         rules = dataclasses.asdict(config.mesh.rules)
-        self._parts_shardings = parts_shardings(config.model, mesh, rules)
-        self._everywhere = whole_everywhere(mesh)
+        self.parts_shardings = parts_shardings(config.model, self.mesh, rules)
+        self._everywhere = whole_everywhere(self.mesh)
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
-        program = functools.partial(self._hidden, put(parts, self._parts_shardings))
+        program = functools.partial(self.hidden_program, put(parts, self.parts_shardings))
         return noting_progress(program)
 
     @functools.cached_property
-    def _hidden(self) -> Any:
+    def hidden_program(self) -> Any:
         return jax.jit(
             lambda parts, tokens_BT: hidden_states(self._model, parts, tokens_BT),
             out_shardings=self._everywhere,
@@ -41,10 +41,10 @@ class ScoringPrograms:
 
     def log_likelihoods(self, parts: Any) -> Any:
         """(tokens, segments) [B, T] -> log-likelihood of each token [B, T] under `parts`."""
-        program = functools.partial(self._log_likelihoods, put(parts, self._parts_shardings))
+        program = functools.partial(self.log_likelihood_program, put(parts, self.parts_shardings))
         return noting_progress(program)
 
     @functools.cached_property
-    def _log_likelihoods(self) -> Any:
+    def log_likelihood_program(self) -> Any:
         program = functools.partial(log_likelihoods, self._model)
         return jax.jit(program, out_shardings=self._everywhere)

@@ -1,7 +1,10 @@
 """`dipaco plan`: what a run will need, before anything starts."""
 
+import re
+
 import pytest
 
+from dipaco.runs.forecast import compiled
 from dipaco.serving.upstreams import read_targets
 from tests.cli.conftest import as_json
 
@@ -79,6 +82,40 @@ def test_a_bad_number_is_refused_with_a_sentence(here, config_file):
     }.items():
         done = here("plan", config_file, *words.split())
         assert (done.code, says in done.err) == (2, True), (words, done.err)
+
+
+def test_for_a_gpu_the_batch_that_fits_is_told_and_another_is_refused_with_what_would(here):
+    command = ("plan", "paper_2x4", "--device", "h100", "--json", "--set", "mesh.data=1")
+    pieces = "inner.accumulation_steps"
+    refused = here(*command, f"{pieces}=1", "inner.rematerialise=false")
+    assert refused.code == 2
+    fits = int(re.search(rf"It fits with `--set {pieces}=(\d+)`", refused.err)[1])
+    found = as_json(here(*command, f"{pieces}={fits}", "inner.rematerialise=false"))
+    assert found["memory_of_step"] <= found["memory"] == 80e9
+    assert 512 / fits <= found["largest_batch"]["plain"] < found["largest_batch"]["rematerialised"]
+    assert found["step_seconds_are"] == "40% of the peak of h100"
+    assert found["step_seconds"] == pytest.approx(found["step_flops"] / (0.4 * 989e12))
+
+
+def test_a_device_that_nobody_knows_and_a_compiler_that_is_absent_are_sentences(here, monkeypatch):
+    unknown = here("plan", "paper_2x4", "--device", "v9:2x2")
+    assert (unknown.code, "Known are: v4:2x2x1, v5e:2x2," in unknown.err) == (2, True)
+    monkeypatch.setattr(compiled, "_version", lambda package: "")
+    absent = here("plan", "paper_2x4", "--device", "v5e:2x4", "--step-seconds", 1)
+    assert (absent.code, "pip install 'dipaco[tpu-compile]'" in absent.err) == (2, True)
+    assert "Memory of a worker" in absent.out  # what needs no compiler
+
+
+@pytest.mark.slow
+def test_all_programs_of_a_worker_compile_for_a_slice_of_tpus(here, config_file):
+    """With heads in a kernel, and rows divided among the chips."""
+    pytest.importorskip("libtpu")
+    command = ("plan", config_file, "--device", "v5e:2x2", "--json", "--set")
+    settings = ("model.compute_dtype=bfloat16", "mesh.data=2", "mesh.tensor=2")
+    programs = as_json(here(*command, *settings))["programs"]
+    kinds = {name.split()[0] for name in programs}
+    assert kinds == {"training", "scores", "features", "prefill", "a"}
+    assert all(0 < needs["use"] <= 1 and needs["moved"] for needs in programs.values())
 
 
 def test_a_run_is_planned_on_a_machine_without_its_devices(dipaco, config_file):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
+import jax
 import pytest
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
@@ -12,9 +13,10 @@ from dipaco.model.config import MeshConfig, num_parameters
 from dipaco.outer.compress import BY_NAME
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
-from dipaco.runs.forecast import step_time
+from dipaco.runs.forecast import compiled, step_time
 from dipaco.runs.forecast.forecast import Machines, forecast, phase_time
-from dipaco.runs.forecast.memory import activation_bytes, step_memory, worker_memory
+from dipaco.runs.forecast.hlo import moved_bytes
+from dipaco.runs.forecast.memory import activation_bytes, step_flops, step_memory, worker_memory
 from dipaco.runs.forecast.traffic import (
     Traffic,
     base_bytes,
@@ -336,6 +338,49 @@ def test_memory_is_near_what_was_measured_for_a_path_of_the_papers_size():
         inner = dataclasses.replace(paper.inner, batch_size=4, **settings)
         memory = sum(worker_memory(dataclasses.replace(paper, inner=inner)).values()) / 1e9
         assert memory == pytest.approx(measured, rel=0.25), settings
+
+
+@pytest.mark.contract
+def test_the_compiler_tells_the_memory_of_a_step_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
+    found = dict(compiled.needs_of(TOY, jax.devices(), [compiled.TRAINING]))
+    needs = found[compiled.TRAINING]
+    assert 3 * SIZE < needs.memory < sum(worker_memory(TOY).values())
+    assert needs.model_flops == step_flops(TOY) == pytest.approx(needs.flops, rel=0.25)
+    assert needs.moved is None  # its text is no TPU's
+    monkeypatch.setattr(compiled, "Programs", None)
+    assert dict(compiled.needs_of(TOY, jax.devices(), [compiled.TRAINING])) == found
+
+
+PROGRAM = """
+%body (arg: (s32[], f32[8,128,64])) -> (s32[], f32[8,128,64]) {
+  %arg = (s32[]{:T(128)}, f32[8,128,64]{2,1,0:T(8,128)}) parameter(0)
+  %part = f32[1,128,64]{2,1,0:T(8,128)S(1)} fusion(%all, %turn), kind=kLoop, calls=%sliced
+  %turn = s32[]{:T(128)S(6)} get-tuple-element(%arg), index=0
+  %all = f32[8,128,64]{2,1,0:T(8,128)} get-tuple-element(%arg), index=1
+  ROOT %next = (s32[], f32[8,128,64]{2,1,0:T(8,128)}) tuple(%turn, %all)
+}
+%sliced (param_0: f32[8,128,64], param_1: s32[]) -> f32[1,128,64] {
+  %param_0 = f32[8,128,64]{2,1,0:T(8,128)} parameter(0)
+  %param_1 = s32[]{:T(128)S(6)} parameter(1)
+  ROOT %slice = f32[1,128,64]{2,1,0:T(8,128)} dynamic-slice(%param_0, %param_1), metadata={}
+}
+%condition (arg: (s32[], f32[8,128,64])) -> pred[] {
+  %turns = s32[]{:T(128)} constant(8)
+}
+ENTRY %main (x: f32[8,128,64]) -> f32[8,128,64] {
+  %x = f32[8,128,64]{2,1,0:T(8,128)} parameter(0)
+  %copy-start = (bf16[16]{0:T(16)S(1)}, bf16[16]{0:T(16)}, u32[]{:S(2)}) copy-start(%x)
+  %noted = f32[8,128,64]{2,1,0:T(8,128)} custom-call(%x), custom_call_target="ConcatBitcast"
+  %loop = (s32[], f32[8,128,64]) while(%x), condition=%condition, body=%body
+  ROOT %sum = f32[8]{0:T(8)} reduce(%x), dimensions={1,2}
+}
+"""
+
+
+def test_a_loop_moves_what_it_slices_at_every_turn_and_nothing_on_the_chip():
+    whole, copied, result = 4 * 8 * 128 * 128, 2 * 16, 4 * 8  # 64 columns fill a tile of 128
+    assert moved_bytes(PROGRAM) == copied + 8 * whole // 8 + whole + result
 
 
 def configs():

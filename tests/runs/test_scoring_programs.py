@@ -66,6 +66,6 @@ def test_scoring_with_a_large_vocabulary_takes_less_memory_than_a_training_step(
     batch = dict.fromkeys(("tokens", "segments", "positions"), rows)
     training = programs.step.lower(programs.state_like, batch, np.float32(0)).compile()
     like = programs.state_like.parts
-    scoring = ScoringPrograms(config)._log_likelihoods.lower(like, rows, rows).compile()
+    scoring = ScoringPrograms(config).log_likelihood_program.lower(like, rows, rows).compile()
     scratch = [each.memory_analysis().temp_size_in_bytes for each in (scoring, training)]
     assert scratch[0] <= scratch[1] < 4 * lm.PIECE_BYTES

@@ -5,7 +5,9 @@ pass reads again, counted block by block. They are within a quarter of what `too
 measured for a path of the paper's size. Programs, compiler and libraries (about 1 GB) are left out.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 from dipaco.config import RunConfig
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
@@ -35,6 +37,34 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
     return memory
 
 
+def largest_batch(
+    config: RunConfig,
+    memory: float,
+    memory_of: Callable[[RunConfig], float],
+    *,
+    rematerialise: bool,
+) -> int:
+    """The rows of a device that fit its memory in one piece: a line through the memory of two
+    sizes.
+
+    Args:
+      config: its mesh has no -1.
+      memory_of: config -> bytes of its training step on one device.
+    """
+    share, tried, needed = batch_devices(config), (8, 16), []
+    for rows in tried:
+        changes = {"batch_size": rows * share, "accumulation_steps": 1}
+        inner = dataclasses.replace(config.inner, rematerialise=rematerialise, **changes)
+        needed.append(memory_of(dataclasses.replace(config, inner=inner)))
+    of_row = (needed[1] - needed[0]) / (tried[1] - tried[0])
+    return max(0, int(tried[1] + (memory - needed[1]) // of_row))
+
+
+def batch_devices(config: RunConfig) -> int:
+    """The devices that share the rows of a batch. An axis of -1 counts as one."""
+    return math.prod(max(1, getattr(config.mesh, axis)) for axis in config.mesh.rules.batch)
+
+
 def step_memory(config: RunConfig) -> int:
     """Bytes while the largest module steps, whatever the number of its paths."""
     return OUTER_SIZES * VALUE_BYTES * max(module_parameters(config).values())
@@ -48,9 +78,8 @@ def step_flops(config: RunConfig) -> int:
 
 def activation_bytes(config: RunConfig) -> int:
     """Bytes of activations on one device, for the rows that it works through at once."""
-    inner, model, mesh = config.inner, config.model, config.mesh
-    rows = inner.batch_size // inner.accumulation_steps
-    rows = math.ceil(rows / (max(mesh.data, 1) * max(mesh.fsdp, 1)))
+    inner, model = config.inner, config.model
+    rows = math.ceil(inner.batch_size / (inner.accumulation_steps * batch_devices(config)))
     tokens = rows * config.data.length
     of_block = tokens * _block_values(model, config.data.length)
     layer_input = tokens * model.d_model
