@@ -134,7 +134,7 @@ class Bench:
         )
         at_once = max(numbers)
         try:
-            ours = self._start(stack, self._ours(at_once, num_paths), 0)
+            ours = self._start(stack, peers.ours(self._run, self._name, at_once), 0)
         except ServerFailed as error:
             raise SystemExit(f"dipaco serve: {error}") from error
         self._warm(ours, num_paths)
@@ -165,10 +165,6 @@ class Bench:
         for name, why in contest.left_out.items():
             self._leave_out(name, why)
         return result
-
-    def _ours(self, at_once: int, num_paths: int) -> Peer:
-        devices = self._options.devices if num_paths > 1 else 1
-        return peers.ours(self._run, self._name, at_once, devices)
 
     def _choose_threads(
         self,
@@ -293,9 +289,6 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=64, help="of each request (64)")
     parser.add_argument(
         "--threads", type=int, nargs="+", help="of rivals that are tried (1 and all cores)"
-    )
-    parser.add_argument(
-        "--devices", type=int, default=1, help="that ours spreads many paths over (1)"
     )
     parser.add_argument("--start-seconds", type=float, default=600, help="for a server (600)")
     parser.add_argument("--load-seconds", type=float, default=300, help="for a load (300)")

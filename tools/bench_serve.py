@@ -9,7 +9,7 @@ Everything runs in this process, with random parameters of the quickstart's size
 
 The first table decodes 64 rows, spread evenly over the paths of grids from one path to 16x16
 (`--at-random`: each row is on any path). Rows of several paths share their steps, or every path
-takes separate steps, on one device and on as many as `--devices` says.
+takes separate steps.
 
 Then 256 paths with an embedding each serve 64 clients that ask one request after another, with
 memory for all paths and for 64 of them. Paths are asked equally often, or in proportion to
@@ -72,15 +72,9 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=at_least_one, default=7, help="of each load on many paths (7)"
     )
-    parser.add_argument(
-        "--devices", type=at_least_one, default=2, help="over which `paths` spreads them, too (2)"
-    )
     options = parser.parse_args()
     if options.memory_tokens > (most := model_of_many_paths().max_length - PROMPT):
         parser.error(f"--memory-tokens {options.memory_tokens}: the context has room for {most}")
-    from dipaco.launch.devices import make_cpu_devices
-
-    make_cpu_devices(options.devices)
     with tempfile.TemporaryDirectory() as name:
         print(json.dumps(bench_paths(Path(name), options)))
 
@@ -94,8 +88,6 @@ def model_of_many_paths() -> "ModelConfig":
 
 def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Measures many paths, and returns entries of the last line."""
-    import jax
-
     model, rounds = model_of_many_paths(), options.rounds
 
     def with_memory_for_some(rounds: int) -> dict[str, float]:
@@ -103,10 +95,9 @@ def bench_paths(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
 
     if options.only == "memory":
         return {"paths_256_memory_for_64": with_memory_for_some(rounds)}
-    devices = min(options.devices, jax.local_device_count())
     sides = SIDES if options.sides is None else (1, *(side for side in options.sides if side > 1))
     draw = at_random if options.at_random else lambda number, paths, seed: evenly(number, paths)
-    rows = rows_on_paths(model, scratch, rounds, sides, devices, draw)
+    rows = {"rows_64_on_paths": rows_on_paths(model, scratch, rounds, sides, draw)}
     if options.at_random:
         rows = {f"{name}_at_random": rates for name, rates in rows.items()}
     if options.sides is not None:
@@ -118,7 +109,6 @@ class Served(NamedTuple):
     """A way of serving the paths of a grid."""
 
     side: int
-    num_devices: int
     is_together: bool
 
 
@@ -127,40 +117,32 @@ def rows_on_paths(
     scratch: Path,
     rounds: int,
     sides: tuple[int, ...],
-    num_devices: int,
     draw: Callable[[int, int, int], list[int]],
-) -> dict[str, dict[str, int]]:
+) -> dict[str, int]:
     """Tokens a second of 64 rows, by the number of paths that `draw` (rows, paths, seed) spreads
-    them over: on one device, and on several if there are. A server takes the sooner of the two
-    ways, which it has timed.
+    them over. A server takes the way that it estimates to be the sooner.
     """
-    numbers = sorted({1, num_devices})
-    one_path = Served(1, 1, False)
-    print("paths   devices   tok/s, together   in turn   together / in turn [95 %]   sooner / one")
-    told: dict[int, dict[str, int]] = {number: {} for number in numbers}
+    one_path = Served(1, False)
+    print("paths   tok/s, together   in turn   together / in turn [95 %]   sooner / one")
+    told: dict[str, int] = {}
     for side in sides:
-        ways = [one_path]
-        if side > 1:
-            ways += [Served(side, number, way) for number in numbers for way in (True, False)]
-        rates = _rates_of(ways, model, scratch, rounds, draw)
+        both = Served(side, True), Served(side, False)
+        rates = _rates_of([one_path, *both][: 3 if side > 1 else 1], model, scratch, rounds, draw)
         median = lambda way: statistics.median(rates[way])  # noqa: B023, E731
         if side == 1:
-            told[1]["1"] = round(median(one_path))
-            print(f"    1         1{median(one_path):33.0f}", flush=True)
+            told["1"] = round(median(one_path))
+            print(f"    1{median(one_path):33.0f}", flush=True)
             continue
-        for number in numbers:
-            both = Served(side, number, True), Served(side, number, False)
-            ratio = ratio_of(*(rates[way] for way in both))
-            sooner = max(both, key=median)
-            to_one = ratio_of(rates[sooner], rates[one_path]).median
-            told[number][str(side**2)] = round(median(sooner))
-            print(
-                f"{side**2:5}  {number:8}  {median(both[0]):16.0f}  {median(both[1]):8.0f}"
-                f"  {ratio!s:>26}  {to_one:14.2f}",
-                flush=True,
-            )
-    name = lambda number: "rows_64_on_paths" + (f"_{number}_devices" if number > 1 else "")  # noqa: E731
-    return {name(number): rates for number, rates in told.items()}
+        ratio = ratio_of(*(rates[way] for way in both))
+        sooner = max(both, key=median)
+        to_one = ratio_of(rates[sooner], rates[one_path]).median
+        told[str(side**2)] = round(median(sooner))
+        print(
+            f"{side**2:5}  {median(both[0]):16.0f}  {median(both[1]):8.0f}"
+            f"  {ratio!s:>26}  {to_one:14.2f}",
+            flush=True,
+        )
+    return told
 
 
 def _rates_of(
@@ -179,7 +161,6 @@ def _rates_of(
             square(model, way.side),
             scratch / str(way.side),
             shares_steps=way.is_together,
-            num_devices=way.num_devices,
             always_together=way.is_together,
         )
         for way in ways

@@ -38,10 +38,7 @@ from dipaco.cli.options import (
 from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dipaco.runs.run import Run
-    from dipaco.serving.engine import EngineSpec, ServingEngine
     from dipaco.serving.upstreams import Upstreams
 
 HELP = "serve a run over HTTP"
@@ -72,14 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--path-bytes",
         metavar="SIZE",
         help="memory for all paths, as 500M or 8G (what the rows leave free)",
-    )
-    how.add_argument(
-        "--devices",
-        type=int,
-        metavar="N",
-        help="devices of this machine that share the paths; each has `--rows`, "
-        "`--rows-per-client` and `--path-bytes` of its own; without accelerators, parts of the "
-        "CPU (1)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
     how.add_argument("--rows-per-path", type=int, metavar="N", help="rows of one path (all)")
@@ -128,13 +117,13 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.serving.http.connection_limit import max_connections, raise_file_limit
 
-    counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections", "devices")
+    counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections")
     _at_least_one(options, *counts, "reroute_every")
     if options.upstream is not None:
-        local = ("paths", "devices", "path_bytes", "rows_per_path", "rows_per_client")
+        local = ("paths", "path_bytes", "rows_per_path", "rows_per_client")
         _without(options, "upstream", *local, "reroute_every")
     if options.paths is not None:
-        _without(options, "paths", "devices", "rule", "reroute_every")
+        _without(options, "paths", "rule", "reroute_every")
     check_between("--port", options.port, 0, LAST_PORT)
     check_dashboard(options)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
@@ -143,10 +132,6 @@ def run(options: argparse.Namespace) -> int:
     keys = read_keys(options.api_key_file)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
-    if options.devices is not None:
-        from dipaco.launch.devices import make_cpu_devices
-
-        make_cpu_devices(options.devices)
     with reading(options.run) as opened:  # a bad option fails before anything slow
         find_release(opened, options)
         paths, upstreams = _paths(opened, options), _upstreams(opened, options)
@@ -186,14 +171,13 @@ def run(options: argparse.Namespace) -> int:
     )
     if upstreams is not None:
         asyncio.run(upstreams.check(options.upstream))
-    engine = _engine(options, upstreams)
     use_compilation_cache(cache_folder() / "compiled")
     metrics = Metrics()
     listening = listen(options.host, options.port)
     with listening, contextlib.ExitStack() as stack:
         with answering_that_it_starts(listening):
             service = Service(
-                options.run, settings, on_cold=metrics.cold_path.observe, engine=engine
+                options.run, settings, on_cold=metrics.cold_path.observe, upstreams=upstreams
             )
             stack.enter_context(service)
             with CompileProgress() as progress:
@@ -258,19 +242,6 @@ def _upstreams(opened: "Run", options: argparse.Namespace) -> "Upstreams | None"
     num_paths = opened.plan.arm(options.arm).topology.num_paths
     targets = read_targets(options.upstream, opened.config.name, num_paths)
     return Upstreams(targets, options.waiting, print_notice)
-
-
-def _engine(
-    options: argparse.Namespace, upstreams: "Upstreams | None"
-) -> "Callable[[EngineSpec], ServingEngine]":
-    from dipaco.serving.engine import InProcessEngine
-    from dipaco.serving.several_devices import SeveralDevices
-
-    if upstreams is not None:
-        return lambda spec: upstreams
-    if options.devices is None:
-        return InProcessEngine
-    return functools.partial(SeveralDevices, num_devices=options.devices)
 
 
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:

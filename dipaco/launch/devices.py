@@ -168,16 +168,6 @@ def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[s
     return made
 
 
-def make_cpu_devices(count: int) -> None:
-    """Divides the CPU of this process into `count` devices, at most one for each core. Does nothing
-    if the environment sets a number. Must be called before JAX is used. Affects no other devices.
-    """
-    import jax
-
-    if FAKE_DEVICES not in os.environ.get("XLA_FLAGS", "") and not os.environ.get(JAX_DEVICES):
-        jax.config.update("jax_num_cpu_devices", min(count, os.cpu_count() or 1))
-
-
 def use_cpu_only() -> None:
     """Keeps JAX off the accelerators in a process that only starts others. JAX would take the
     memory of every device that it sees.

@@ -19,7 +19,6 @@ for each request and never the whole model. Re-routing chooses the path again ev
     warm_up.py         compiling at the start, program by program
     memory.py          one budget for rows, paths and their copies
     engine.py          a path cache and a loop of this process
-    several_devices.py an engine over several devices
     upstreams.py       other servers that answer for the paths, as a file lists them
     service.py         one run with its tokenizer, router, releases and engine
     continuation.py    a text continued without a server

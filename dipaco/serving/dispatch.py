@@ -39,7 +39,7 @@ from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.memory import free_bytes
 from dipaco.serving.micro_batcher import MicroBatcher
-from dipaco.serving.path_cache import Modules, PathCache, PathStore
+from dipaco.serving.path_cache import PathCache
 from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -113,7 +113,7 @@ class Dispatcher:
         run: Run,
         release: Release,
         rule: str | None = None,
-        cache: PathStore | None = None,
+        cache: PathCache | None = None,
     ):
         self._run, self._routing = run, routing_by(run, rule)
         self._routers: dict[str, Router] = {}  # keys are digests: an alternation fits a new one
@@ -121,7 +121,7 @@ class Dispatcher:
         self._releases: dict[int, Release] = {}
         self.add_release(run, release)
         self._scorer: PrefixScorer | None = None
-        self.cache: PathStore | None = None
+        self.cache: PathCache | None = None
         if self._routing.rule == LIKELIHOOD:
             self.cache = cache or _own_cache(run)
             tokens = run.config.data.prefix_tokens
@@ -149,10 +149,9 @@ class Dispatcher:
             )
             for number in BATCH_SIZES
         ]
-        return programs + [
-            WarmUpProgram("likelihood of a prefix", functools.partial(self._score_nothing, paths))
-            for paths in self._paths_of_memories()
-        ]
+        if self._scorer is not None:
+            programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing))
+        return programs
 
     def stats(self) -> RoutingStats:
         """The cost of routing so far."""
@@ -238,26 +237,16 @@ class Dispatcher:
         self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
         return begun
 
-    def _paths_of_memories(self) -> list[list[Modules]]:
-        """The paths of the first release that read prefixes, grouped by device."""
-        if self.cache is None:
-            return []
-        (release, *_) = self._releases.values()
-        together: dict[int, list[Modules]] = {}
-        for path in range(len(release.paths)):
-            modules = release.modules_of(path)
-            together.setdefault(self.cache.memory_of(modules), []).append(modules)
-        return list(together.values())
-
-    def _score_nothing(self, paths: Sequence[Modules]) -> None:
+    def _score_nothing(self) -> None:
         """Scores two tokens under the first path that is whole. Where there is none, or none can be
         read now, requests say so.
         """
         assert self._scorer is not None
+        (release, *_) = self._releases.values()
         with contextlib.suppress(DipacoError):
-            for modules in paths:
+            for path in range(len(release.paths)):
                 with contextlib.suppress(ObjectMissing, ObjectDamaged):
-                    self._scorer.score(np.zeros(2, np.int32), modules)
+                    self._scorer.score(np.zeros(2, np.int32), release.modules_of(path))
                     return
 
     def _count(self, **more: float) -> None:

@@ -60,4 +60,4 @@ class PathElsewhere(DipacoError):
 
 
 class TooManyMaps(DipacoError):
-    """The compiled programs take {used:,} of the {most:,} memory maps that this machine allows a process. Serve with fewer `--devices` or `--rows`, or allow more: `sysctl vm.max_map_count=262144`."""
+    """The compiled programs take {used:,} of the {most:,} memory maps that this machine allows a process. Serve with fewer `--rows`, or allow more: `sysctl vm.max_map_count=262144`."""

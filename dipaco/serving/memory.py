@@ -85,14 +85,12 @@ def zero_path(model: ModelConfig) -> Parts:
     return prepare(model, zeros)
 
 
-def free_bytes(device: jax.Device | None = None, num_devices: int = 1) -> int:
-    """Free bytes of a device, None = the first. On CPU each of `num_devices` has an equal share of
-    the machine's free bytes, or of the container's if it has fewer.
-    """
-    stats = (device or jax.devices()[0]).memory_stats() or {}
+def free_bytes() -> int:
+    """Free bytes of the first device: on CPU of the machine, or of its container."""
+    stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    return min(_free_of_machine(), _free_of_container(CGROUP)) // num_devices
+    return min(_free_of_machine(), _free_of_container(CGROUP))
 
 
 def _free_of_machine() -> int:

@@ -3,7 +3,7 @@
 Modules are read here, in separate threads, so a path that is not in memory delays only the requests
 for it: when the loop pins the path, it is there. Clients get room through a `FairQueue`, before
 anything of theirs is read: the client with the fewest paths in use is next, and its turn ends when
-it gives a path back. Each memory (one a device) counts separately. Paths are read several at once.
+it gives a path back. Paths are read several at once.
 
 Paths in memory are admitted at once. They wait only for a request before them in the order that has
 found no room for long, never for a client that has more paths in use.
@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.fairness import FairQueue
-from dipaco.serving.path_cache import Modules, PathDigests, PathPin, PathStore, digests_of
+from dipaco.serving.path_cache import Modules, PathCache, PathDigests, PathPin, digests_of
 from dipaco.serving.path_reads import PathReads
 
 # Time that a path may wait for memory while requests for cached paths come in.
@@ -32,34 +32,33 @@ class _RoomRequest:
 
     client: str
     modules: Modules
-    memory: int  # The number of the memory that the path goes to.
     pin: asyncio.Future[PathPin]
     without_room_since: float | None = None  # When it was first refused.
 
 
 class _PathsInUse:
-    """The paths that each client has in use, for each memory (one a device)."""
+    """The paths that each client has in use."""
 
     def __init__(self):
-        # (client, memory) -> how often it has each path in use. None is empty.
-        self._in_use: dict[tuple[str, int], collections.Counter[PathDigests]] = {}
+        # client -> how often it has each path in use. None is empty.
+        self._in_use: dict[str, collections.Counter[PathDigests]] = {}
 
-    def take(self, client: str, memory: int, path: PathDigests) -> None:
+    def take(self, client: str, path: PathDigests) -> None:
         """A client has a path in use, once more."""
-        self._in_use.setdefault((client, memory), collections.Counter())[path] += 1
+        self._in_use.setdefault(client, collections.Counter())[path] += 1
 
-    def give_back(self, client: str, memory: int, path: PathDigests) -> None:
+    def give_back(self, client: str, path: PathDigests) -> None:
         """A client has a path in use once less."""
-        paths = self._in_use[client, memory]
+        paths = self._in_use[client]
         paths[path] -= 1
         if not paths[path]:
             del paths[path]
         if not paths:
-            del self._in_use[client, memory]
+            del self._in_use[client]
 
-    def held(self, key: tuple[str, int], requests: Iterable[_RoomRequest]) -> Iterator[int]:
+    def held(self, client: str, requests: Iterable[_RoomRequest]) -> Iterator[int]:
         """The number of paths that a client has before each of its requests gets room."""
-        paths = set(self._in_use.get(key, ()))
+        paths = set(self._in_use.get(client, ()))
         for request in requests:
             yield len(paths)
             paths.add(digests_of(request.modules))
@@ -68,9 +67,9 @@ class _PathsInUse:
 class PathAdmission:
     """One for all requests to a cache, used in one event loop only."""
 
-    def __init__(self, cache: PathStore):
+    def __init__(self, cache: PathCache):
         self._cache = cache
-        self._waiting: FairQueue[tuple[str, int], _RoomRequest] = FairQueue()
+        self._waiting: FairQueue[str, _RoomRequest] = FairQueue()
         self._in_use = _PathsInUse()
         self._retry: asyncio.TimerHandle | None = None
         self._reads = PathReads(cache, self._give_room)
@@ -113,21 +112,20 @@ class PathAdmission:
 
     def _reserve(self, modules: Modules, client: str) -> PathPin:
         """Reserves room in the cache, and counts the path for the client until it is closed."""
-        memory, path = self._cache.memory_of(modules), digests_of(modules)
-        pin = self._cache.reserve(modules)
-        self._in_use.take(client, memory, path)
+        path, pin = digests_of(modules), self._cache.reserve(modules)
+        self._in_use.take(client, path)
 
         def close() -> None:
             pin.close()
-            self._in_use.give_back(client, memory, path)
-            self._waiting.end_turn((client, memory))
+            self._in_use.give_back(client, path)
+            self._waiting.end_turn(client)
 
         return PathPin(pin.read, close)
 
     async def _room(self, modules: Modules, client: str) -> PathPin:
         pin = asyncio.get_running_loop().create_future()
-        request = _RoomRequest(client, modules, self._cache.memory_of(modules), pin)
-        self._waiting.put((client, request.memory), request)
+        request = _RoomRequest(client, modules, pin)
+        self._waiting.put(client, request)
         self._give_room()
         try:
             return await pin
@@ -136,21 +134,17 @@ class PathAdmission:
                 pin.result().close()
             raise
         finally:
-            self._waiting.remove((client, request.memory), request)
+            self._waiting.remove(client, request)
             self._set_timer()
 
     def _give_room(self) -> None:
         """Pins paths for waiting requests, while there is room."""
         now = time.monotonic()
-        # Memories in which one that is before the next has no room, or has had none for long.
-        without_room: set[int] = set()
-        starved: set[int] = set()
+        is_full = False  # one that is before the next has no room
         for request in self._waiting.in_order(self._in_use.held):
-            memory = request.memory
-            if request.pin.done() or memory in starved:
+            if request.pin.done():
                 continue
-            # Those whose path needs no room go on, or else after it: they would starve it.
-            if memory not in without_room or self._cache.has_room(request.modules):
+            if not is_full or self._cache.has_room(request.modules):
                 try:
                     request.pin.set_result(self._reserve(request.modules, request.client))
                 except NoRoomForPath:
@@ -158,11 +152,11 @@ class PathAdmission:
                 except Exception as error:
                     request.pin.set_exception(error)
             if request.pin.done():
-                self._waiting.remove((request.client, memory), request)
-            else:
-                without_room.add(memory)
-                if _is_starved(request, now):
-                    starved.add(memory)
+                self._waiting.remove(request.client, request)
+                continue
+            is_full = True
+            if _is_starved(request, now):
+                break  # those whose path needs no room would starve it
         self._set_timer()
 
     def _set_timer(self) -> None:

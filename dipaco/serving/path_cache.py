@@ -13,8 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dipaco.receipt import Receipt
 from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
@@ -42,36 +41,6 @@ class PathPin(NamedTuple):
 
     read: Callable[[], Parts]  # its parts, read if they are not in memory. It blocks, and may raise
     close: Callable[[], None]
-
-
-class PathStore(Protocol):
-    """Keeps paths in memory, as `PathCache` does."""
-
-    @property
-    def max_bytes(self) -> int: ...
-
-    @property
-    def holds_parts(self) -> bool: ...
-
-    def pin(self, modules: Modules) -> AbstractContextManager[Any]: ...
-
-    def contains(self, modules: Modules) -> bool: ...
-
-    def has_room(self, modules: Modules) -> bool: ...
-
-    def count_lookup(self, modules: Modules) -> None:
-        """A path is asked for, which counts as a hit or a miss. A request may ask several times:
-        for each choice, and to route it.
-        """
-        ...
-
-    def memory_of(self, modules: Modules) -> int:
-        """The number of the memory that a path goes to: one that is full says nothing of others."""
-        ...
-
-    def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin: ...
-
-    def stats(self) -> CacheStats: ...
 
 
 class _LeftUnread(Exception):
@@ -115,11 +84,6 @@ class PathCache:
         self._pinned = ModulesInUse(self._sizes)  # modules of pinned paths
         self._bytes_being_read = 0
         self._hits = self._misses = self._evictions = 0
-
-    @property
-    def holds_parts(self) -> bool:
-        """True: `pin` gives parameters in this process."""
-        return True
 
     @contextlib.contextmanager
     def pin(self, modules: Modules) -> Generator[Parts]:
@@ -172,10 +136,6 @@ class PathCache:
         with self._lock:
             is_hit = self._modules.keys() >= set(digests_of(modules))
             self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)
-
-    def memory_of(self, modules: Modules) -> int:
-        """The only one."""
-        return 0
 
     def stats(self) -> CacheStats:
         with self._lock:

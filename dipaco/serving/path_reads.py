@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from dipaco.serving.fair_threads import FairThreads
-from dipaco.serving.path_cache import Modules, PathDigests, PathPin, PathStore, digests_of
+from dipaco.serving.path_cache import Modules, PathCache, PathDigests, PathPin, digests_of
 
 # Paths that are read at once. Each holds a thread while it waits for the disk or the bucket. The
 # cache may have memory for fewer.
@@ -27,7 +27,7 @@ class PathReads:
       on_end: called when a path has been read, or could not be.
     """
 
-    def __init__(self, cache: PathStore, on_end: Callable[[], object]):
+    def __init__(self, cache: PathCache, on_end: Callable[[], object]):
         self._cache, self._on_end = cache, on_end
         self._threads = FairThreads(READERS, "path-reader")
         self._reading: dict[PathDigests, _Read] = {}  # keys are the digests of the modules

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,10 +32,10 @@ from dipaco.serving.dispatch import (
     is_routed,
     without_start,
 )
-from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
+from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.errors import NoRoomForPath, PathElsewhere, TooManyMaps
 from dipaco.serving.models import ServedModels
-from dipaco.serving.path_cache import Modules, PathStore
+from dipaco.serving.path_cache import Modules, PathCache
 from dipaco.serving.prefix_scores import PathComparison
 from dipaco.serving.releases import (
     ReleaseFollower,
@@ -48,6 +49,9 @@ from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.topology.cells import listed
+
+if TYPE_CHECKING:
+    from dipaco.serving.upstreams import Upstreams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,7 @@ class Service:
         settings: ServiceSettings | None = None,
         say: Callable[[str], None] = print_notice,
         on_cold: Callable[[float], object] = lambda seconds: None,
-        engine: Callable[[EngineSpec], ServingEngine] = InProcessEngine,
+        upstreams: "Upstreams | None" = None,
     ):
         """Opens the run. Nothing is compiled and no thread is started yet.
 
@@ -88,6 +92,7 @@ class Service:
           folder: of the run, or its URL.
           say: called with a sentence for the operator.
           on_cold: called with the seconds it took to load a path that was not in memory.
+          upstreams: servers that take the place of the engine. None = this process decodes.
 
         Raises:
           NotAvailable: the run has no release yet.
@@ -98,7 +103,7 @@ class Service:
         self.say = say
         self.run: Run = open_run(folder)
         try:
-            self._open(folder, on_cold, engine)
+            self._open(folder, on_cold, upstreams)
         except BaseException:
             self.run.ledger.close()
             raise
@@ -107,7 +112,7 @@ class Service:
         self,
         folder: Where,
         on_cold: Callable[[float], object],
-        engine: Callable[[EngineSpec], ServingEngine],
+        upstreams: "Upstreams | None",
     ) -> None:
         run, settings = self.run, self.settings
         release = run.ledger.facts.release(settings.arm, settings.phase)
@@ -140,7 +145,7 @@ class Service:
             self.models.main.is_routed = False
         # Fields of the arm that is served under the run's name.
         self.releases, self.topology = self.models.main.releases, self.models.main.topology
-        self.engine = engine(
+        self.engine = upstreams or InProcessEngine(
             EngineSpec(
                 address=run.address,
                 objects=run.objects,
@@ -156,9 +161,10 @@ class Service:
             )
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
+        self._holds_parts = upstreams is None
         self._dispatcher: Dispatcher | None = None
         if (routed := self.models.routed) is not None:
-            cache = self.cache if self.cache.holds_parts else None
+            cache = self.cache if self._holds_parts else None
             first = routed.releases.current.release
             try:
                 self._dispatcher = Dispatcher(run, first, settings.rule, cache)
@@ -180,7 +186,7 @@ class Service:
             self.say,
             on_poll=self._on_poll,
             others=self.models.current,
-            paths=settings.paths if self.cache.holds_parts else (),
+            paths=settings.paths if self._holds_parts else (),
         )
 
     def __enter__(self) -> "Service":
@@ -264,7 +270,7 @@ class Service:
         return choice_of(served.release, LIKELIHOOD, *comparison.result())
 
     @property
-    def routing_cache(self) -> PathStore | None:
+    def routing_cache(self) -> PathCache | None:
         """Keeps the paths that read prompts. None = prompts are routed by features."""
         return None if self._dispatcher is None else self._dispatcher.cache
 
@@ -295,7 +301,7 @@ class Service:
         """
         modules = served.modules_of(path)
         problem = self.health.problem_of(modules)
-        if problem and self.cache.holds_parts and self.cache.contains(modules):
+        if problem and self._holds_parts and self.cache.contains(modules):
             return None
         return problem
 
@@ -312,7 +318,7 @@ class Service:
         }
 
     def _report_module(self, digest: str, problem: str | None) -> None:
-        knows = self.cache.holds_parts
+        knows = self._holds_parts
         for model in self.models:
             served = model.releases.current
             if sentence := served.health_message(digest, problem, knows_memory=knows):

@@ -182,8 +182,6 @@ def read_targets(file: Path, name: str, num_paths: int) -> dict[int, list[Target
 class _NoPaths(PathCache):
     """A store that is never asked for a path."""
 
-    holds_parts = False
-
     def __init__(self):
         super().__init__(lambda receipt: {}, 0)
 

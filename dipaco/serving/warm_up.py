@@ -1,7 +1,6 @@
 """Compiling at the start, program by program, so that no request waits for a compiler."""
 
 import gc
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -34,12 +33,10 @@ class WarmUpProgram(NamedTuple):
 
     name: str  # in words, for example `prefill of 8 x 64 tokens`
     run: Callable[[], object]  # runs it once, which compiles it
-    verb: str = "compiling"  # the work that `run` does, in words
 
 
 class WarmUp:
-    """Runs programs one after another, and reports progress. Any threads may call it: each runs its
-    programs in order.
+    """Runs programs one after another, and reports progress.
 
     Args:
       on_program: called before each with what is done (`compiling prefill of 8 x 64 tokens`), how
@@ -47,17 +44,12 @@ class WarmUp:
     """
 
     def __init__(self, on_program: Callable[[str, int, int], object] = lambda *_: None):
-        self._on_program, self._lock = on_program, threading.Lock()
+        self._on_program = on_program
         self._done = self._expected = 0
-        self._is_stopped = False
 
     def expect(self, number: int) -> None:
         """So many programs more will be run: with all of them announced, the total is right."""
         self._expected += number
-
-    def stop(self) -> None:
-        """No other program begins, in any thread."""
-        self._is_stopped = True
 
     def run(self, programs: Sequence[WarmUpProgram]) -> None:
         """Runs them, in order.
@@ -66,15 +58,11 @@ class WarmUp:
           TooManyMaps: before a program for which there may be no room.
         """
         for program in programs:
-            if self._is_stopped:
-                return
             check_maps()
-            with self._lock:
-                self._expected = max(self._expected, self._done + 1)
-                self._on_program(f"{program.verb} {program.name}", self._done, self._expected)
+            self._expected = max(self._expected, self._done + 1)
+            self._on_program(f"compiling {program.name}", self._done, self._expected)
             program.run()
-            with self._lock:
-                self._done += 1
+            self._done += 1
 
 
 def keep_what_there_is() -> None:

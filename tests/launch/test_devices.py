@@ -122,25 +122,6 @@ def test_a_count_of_devices_in_jaxs_own_variable_does_not_overrule_that_of_the_l
     assert of(0) == {JAX_DEVICES: "4", "XLA_FLAGS": f"--a=1 {FAKE_DEVICES}=4"}
 
 
-def test_the_cpu_of_a_process_is_divided_into_devices(monkeypatch):
-    program = (
-        "import jax; from dipaco.launch.devices import make_cpu_devices; "
-        "make_cpu_devices(2); print(jax.device_count('cpu'))"
-    )
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
-    said = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert int(said.stdout) == min(2, os.cpu_count())
-    told = {}
-    monkeypatch.setattr(jax.config, "update", told.__setitem__)
-    for flags, expected in (("", os.cpu_count()), (f"{FAKE_DEVICES}=3", None)):
-        told.clear()
-        monkeypatch.setenv("XLA_FLAGS", flags)
-        devices.make_cpu_devices(10_000)
-        assert told.get("jax_num_cpu_devices") == expected, flags
-
-
 def test_without_a_number_of_devices_nothing_is_hidden_and_gpu_memory_is_shared():
     assert devices_of(EIGHT_GPUS, None, 4, None, {})(2) == {MEMORY_FRACTIONS[0]: "0.225"}
     assert devices_of(EIGHT_GPUS, None, 1, None, {})(0) == {}

@@ -14,7 +14,6 @@ import pytest
 from dipaco.cli.main import main
 from dipaco.runs import programs
 from tests.support.server_process import LONG, Server, until
-from tests.support.tiny_run import TOY
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
@@ -135,23 +134,6 @@ def test_what_prevents_serving_is_a_sentence(tiny, tmp_path, capsys, monkeypatch
     many = "`--connections` is 1000000000. Expected at most"
     assert many in error_of(*run, "--connections", 10**9)
     assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")
-
-
-@pytest.mark.slow
-def test_without_accelerators_paths_are_spread_over_parts_of_the_cpu(tiny, command_cache):
-    server = Server(tiny.folder, command_cache, "--rows", "2", "--devices", "2")
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=300) as client:
-            for path in range(TOY.topology.num_paths):
-                answer = client.post("/v1/completions", json=REQUEST | {"path": path})
-                assert answer.status_code == 200, answer.text
-        assert server.metric("replicas") == 2
-        server.process.send_signal(signal.SIGTERM)
-        assert server.end() == 0
-    finally:
-        server.process.kill()
-    done, total = re.findall(r": (\d+) of (\d+) programs", server.stderr, re.M)[-1]
-    assert done == total, server.stderr
 
 
 @pytest.fixture

@@ -114,9 +114,7 @@ def rig(tiny, limits, serving, tmp_path_factory):
         upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
         asyncio.run(upstreams.check(given))
         settings = ServiceSettings(limits=limits, has_others=False)
-        with Service(
-            tiny.folder, settings, say=lambda _: None, engine=lambda spec: upstreams
-        ) as service:
+        with Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams) as service:
             service.start()
             with serving(service, HttpSettings(upstreams=upstreams)) as url:
                 yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams)
@@ -458,7 +456,7 @@ def cells(tiny, limits, serving, tmp_path_factory):
         given.write_text(f"0-1: {{url: {urls[0]}}}\n2-3: {{url: {urls[1]}}}\n")
         upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
         asyncio.run(upstreams.check(given))
-        before = service(has_others=False, engine=lambda spec: upstreams)
+        before = service(has_others=False, upstreams=upstreams)
         before.start()
         url = stack.enter_context(serving(before, HttpSettings(upstreams=upstreams)))
         yield SimpleNamespace(url=url, cells=halves, urls=urls)

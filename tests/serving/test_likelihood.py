@@ -1,7 +1,6 @@
 """A service that routes by likelihood: with the paths that it serves, and at a stated cost."""
 
 import asyncio
-import functools
 import threading
 
 import numpy as np
@@ -18,7 +17,6 @@ from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.serving.several_devices import SeveralDevices
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
 from tests.support.serving_rig import path_bytes, route
@@ -56,15 +54,14 @@ def test_prompts_go_where_evaluation_sends_them_by_paths_that_stay_in_memory(
     assert service.routing_stats() == before
 
 
-def test_a_prompt_compiles_nothing_on_any_device_after_the_warm_up(tiny, limits):
-    """Nor where the first path of a device cannot be read."""
+def test_a_prompt_compiles_nothing_after_the_warm_up(tiny, limits):
+    """Nor where the first path cannot be read."""
     settings = ServiceSettings(limits=limits, rule="likelihood")
     compiled = prefix_scores._log_likelihoods
-    engine = functools.partial(SeveralDevices, num_devices=2)
-    with Service(tiny.folder, settings, say=lambda _: None, engine=engine) as service:
+    with Service(tiny.folder, settings, say=lambda _: None) as service:
         served, dispatcher = service.releases.current, service._dispatcher
         scorer = dispatcher._scorer
-        pin, lost = scorer._pin, served.modules_of(2)
+        pin, lost = scorer._pin, served.modules_of(0)
 
         def missing(modules):
             if modules == lost:
@@ -74,11 +71,11 @@ def test_a_prompt_compiles_nothing_on_any_device_after_the_warm_up(tiny, limits)
         scorer._pin = missing
         compiled.clear_cache()
         WarmUp().run(dispatcher.programs())
-        assert compiled._cache_size() == 2
+        assert compiled._cache_size() == 1
         scorer._pin = pin
         route(service, served, np.arange(100, 120, dtype=np.int32))
         assert service.routing_stats().prefills == 4, "each path has read it"
-        assert compiled._cache_size() == 2
+        assert compiled._cache_size() == 1
 
 
 def test_the_cost_of_routing_is_in_the_metrics(service, prompts):

@@ -23,7 +23,7 @@ from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import CommonStep, DecodeStep, Mixer, StepKind
 from dipaco.serving.decoding.module_stacks import ModuleStacks
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.step_times import BlockShape, MeasuredTimes
+from dipaco.serving.decoding.step_times import BlockShape, StepTimes
 from dipaco.serving.decoding.tiles import (
     LARGEST_STACK_BYTES,
     LevelShape,
@@ -410,12 +410,19 @@ def divided(mixer, batches):
 IN_TURN = [([path], None) for path in range(4)]
 
 
+class Given:
+    """Times as they are said to be."""
+
+    def __init__(self, times):
+        self.of = times.__getitem__
+
+
 @pytest.mark.parametrize(
     ("alone", "steps"), [(0.011, [([0, 1, 2, 3], 64)]), (0.009, IN_TURN)], ids=["together", "apart"]
 )
-def test_what_was_measured_decides_which_paths_share_a_step(four_paths, alone, steps):
+def test_the_times_of_steps_decide_which_paths_share_one(four_paths, alone, steps):
     mixer, four = four_paths
-    mixer.times = MeasuredTimes(
+    mixer.times = Given(
         {BlockShape(16, 64): alone, BlockShape(StepShape(64, Spread.EVEN), 64): 0.04}
     )
     assert divided(mixer, four) == steps
@@ -424,7 +431,7 @@ def test_what_was_measured_decides_which_paths_share_a_step(four_paths, alone, s
 def test_a_long_text_does_not_make_the_steps_of_short_ones_long(four_paths):
     """A step attends to as many slots in every row as its longest row needs."""
     mixer, four = four_paths
-    mixer.times = MeasuredTimes(
+    mixer.times = Given(
         {
             BlockShape(16, 64): 1,
             BlockShape(16, 1024): 9,
@@ -440,9 +447,12 @@ def test_a_long_text_does_not_make_the_steps_of_short_ones_long(four_paths):
     assert divided(mixer, four) == [([0, 1, 2, 3], 1024)], "34 against four times 9"
 
 
-def test_between_the_slots_that_were_measured_times_are_along_a_line():
-    times = MeasuredTimes({BlockShape(8, 64): 1.0, BlockShape(8, 1024): 4.0})
-    assert [times.of(BlockShape(8, slots)) for slots in (64, 544, 1024)] == [1.0, 2.5, 4.0]
+def test_an_estimate_counts_the_slots_that_rows_attend_to(four_paths):
+    mixer, four = four_paths
+    assert isinstance(mixer.times, StepTimes)
+    assert mixer.times.of(BlockShape(8, 64)) < mixer.times.of(BlockShape(8, 1024))
+    four["a", 2].rows[0].tokens += [1] * 800
+    assert all(slots in (None, 64) for _, slots in divided(mixer, four))
 
 
 def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():

@@ -9,7 +9,6 @@ from dipaco.serving import path_admission, path_reads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.path_reads import READERS
-from dipaco.serving.several_devices import PathsOfDevices
 from dipaco.topology import ModuleId
 from tests.support.serving_rig import until
 
@@ -102,29 +101,6 @@ def test_a_client_that_waits_for_long_holds_back_only_those_that_have_more_than_
             each.cancel()
 
     within_30_seconds(run)
-
-
-class ByName:
-    """Paths whose name begins with "other" go to the second device."""
-
-    def device_of(self, modules):
-        (receipt,) = modules.values()
-        return int(receipt.digest.startswith("other"))
-
-
-def test_what_a_client_gives_back_on_one_device_costs_it_no_turn_on_another():
-    async def run():
-        requests = Requests(PathsOfDevices([memory_for(1), memory_for(1)], ByName()))
-        keeps = requests.begin("first", path("other first"), 60)
-        await until(lambda: requests.order)
-        waiting = [requests.begin(client, path(f"other {client}")) for client in ("one", "two")]
-        await asyncio.sleep(0)
-        await requests.use("one", path("here"))
-        keeps.cancel()
-        await asyncio.gather(*waiting)
-        return requests.order
-
-    assert within_30_seconds(run) == ["first", "one", "one", "two"]
 
 
 def test_many_requests_of_a_client_for_one_path_are_those_for_one_path(monkeypatch):

@@ -12,7 +12,6 @@ from dipaco.serving import warm_up
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
-from dipaco.serving.path_cache import PathCache
 from dipaco.serving.releases import ReleaseHealth, ServedReleases
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
@@ -337,7 +336,7 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
     service, notices, monkeypatch, holds_parts
 ):
     """A front end with replicas does not know which paths are in memory."""
-    monkeypatch.setattr(PathCache, "holds_parts", holds_parts)
+    monkeypatch.setattr(service, "_holds_parts", holds_parts)
     served = service.releases.current
     finish(service, begin(service, path=3))
     digest = served.release.paths[3]["late/0001"]

@@ -5,11 +5,9 @@ import functools
 import pytest
 
 from dipaco.serving import warm_up
-from dipaco.serving.decoding import step_times
-from dipaco.serving.decoding.step_times import BlockShape, distinct_copies, measure
 from dipaco.serving.errors import TooManyMaps
 from dipaco.serving.warm_up import WarmUp, WarmUpProgram
-from tests.support.serving_rig import compilations, make_loop, prepared
+from tests.support.serving_rig import make_loop, prepared
 
 
 def test_each_program_is_announced_before_it_runs():
@@ -54,42 +52,6 @@ def test_a_program_for_which_there_may_be_no_room_is_a_sentence(tmp_path, monkey
     maps.write_text("7f00-7f01 r-xp\n" * 900)
     WarmUp().run(programs)
     maps.write_text("7f00-7f01 r-xp\n" * 901)
-    with pytest.raises(TooManyMaps, match=r"901 of the 1,000 memory maps.*fewer `--devices`"):
+    with pytest.raises(TooManyMaps, match=r"901 of the 1,000 memory maps.*fewer `--rows`"):
         WarmUp().run(programs)
     assert ran == ["a", "b", "a", "b"]
-
-
-def test_the_steps_that_paths_may_share_are_timed_without_a_compiler():
-    loop, said = make_loop(), []
-    loop.warm_up(prepared(0))
-    distinct_copies(prepared(0))  # which compiles how they are made
-    before = len(compilations)
-    loop.time_steps(prepared(0), WarmUp(lambda *told: said.append(told[0])))
-    assert said == ["timing steps of several paths"]
-    assert len(compilations) == before
-    blocks = loop.mixer.times.seconds
-    assert {block.rows for block in blocks} == {*loop.limits.row_sizes, *loop.mixer.shapes}
-    assert {block.slots for block in blocks} == {32, 64}, "the fewest and the most"
-    assert min(blocks.values()) > 0
-
-
-def test_the_least_of_a_few_rounds_counts(monkeypatch):
-    now, started = 0.0, []
-    monkeypatch.setattr(step_times.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(step_times, "MOST_SECONDS", 100.0)
-
-    def block(name, *seconds):
-        pending = list(seconds)
-
-        def start():
-            nonlocal now
-            started.append(name)
-            now += pending.pop(0)
-
-        return start
-
-    few, many = BlockShape(1, 64), BlockShape(8, 64)
-    kinds = {few: [block("few", 99, 9, 4, 9, 1, 9, 2)], many: [block("many", 99, 9, 5, 9, 7, 9, 6)]}
-    seconds = measure(kinds, lambda: None).seconds
-    assert seconds == {few: 1, many: 5}, "what compiles or gathers is not counted"
-    assert started == ["few", "many"] + 3 * (2 * ["few"] + 2 * ["many"])

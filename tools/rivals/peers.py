@@ -51,13 +51,13 @@ class Peer:
         return Request(prompt, self.fields(path))
 
 
-def ours(run: Path, model: str, at_once: int, devices: int) -> Peer:
+def ours(run: Path, model: str, at_once: int) -> Peer:
     return Peer(
         OURS,
         model,
         lambda port, _: [
             *(sys.executable, "-m", "dipaco.cli.main", "serve", "--run", str(run)),
-            *("--port", str(port), "--rows", str(at_once), "--devices", str(devices)),
+            *("--port", str(port), "--rows", str(at_once)),
         ],
         ready="/readyz",
         fields=lambda path: {"ignore_eos": True, "path": path},

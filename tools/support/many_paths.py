@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,14 +12,13 @@ import numpy as np
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.step_times import BlockShape
+from dipaco.serving.decoding.step_times import BlockShape, StepTimes
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
 from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.memory import zero_path
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ReleaseHealth
-from dipaco.serving.several_devices import SeveralDevices
 from dipaco.store.address import Address
 from dipaco.store.tensors import save_tree
 from dipaco.topology import PER_PATH, Level, Topology, grid
@@ -64,7 +62,7 @@ class Load(NamedTuple):
     first_token_seconds: list[float]  # one for each request, in the order of arrival
 
 
-class Together:
+class Together(StepTimes):
     """Times by which a step for several paths is always the sooner."""
 
     def of(self, block: BlockShape) -> float:
@@ -80,7 +78,6 @@ class ManyPaths:
       folder: for the modules.
       shares_steps: whether rows of several paths may share a step.
       cached_paths: number of whole paths that fit beside each other. None = all.
-      num_devices: devices over which the paths are spread.
       always_together: rows of several paths share every possible step, not only where that is
         estimated to be sooner.
     """
@@ -92,7 +89,6 @@ class ManyPaths:
         folder: Path,
         shares_steps: bool = True,
         cached_paths: int | None = None,
-        num_devices: int = 1,
         always_together: bool = False,
     ):
         self._vocab_size, self.num_paths = config.vocab_size, topology.num_paths
@@ -127,17 +123,10 @@ class ManyPaths:
             modules_of=lambda _, path: self._modules[path],
             health=ReleaseHealth(),
         )
-        if num_devices == 1:
-            engine = InProcessEngine(spec)
-            engines = [engine]
-        else:
-            engine = SeveralDevices(spec, num_devices)
-            engines = engine.engines
+        engine = InProcessEngine(spec)
         self.loop, self.cache = engine.loop, engine.cache
-        self._engines, self._loops = engines, [each.loop for each in engines]
         if always_together:
-            for loop in self._loops:
-                loop.mixer.times = Together()
+            self.loop.mixer.times = Together(config, ())
         self._rng = np.random.default_rng(1)
 
     def request(self, path: int, new_tokens: int, prompt: Sequence[int] | int = PROMPT):
@@ -147,31 +136,28 @@ class ManyPaths:
         return GenerationRequest(prompt_ids=tuple(prompt), path=path, max_new_tokens=new_tokens)
 
     def decode_seconds(self, paths: Sequence[int], new_tokens: int) -> float:
-        """Seconds of decoding, without the prompts, for one request of each of these paths: those
-        of the device that took longest. The loops have no threads yet.
+        """Seconds of decoding, without the prompts, for a request of each of these paths. The loop
+        has no thread yet.
         """
         for path in paths:
             self.loop.submit(self.request(path, new_tokens))
-        before = [loop.stats() for loop in self._loops]
-        with ThreadPoolExecutor(len(self._loops)) as threads:
-            list(threads.map(_run_until_idle, self._loops))
-        pairs = list(zip((loop.stats() for loop in self._loops), before, strict=True))
-        made = sum(now.num_tokens - then.num_tokens for now, then in pairs)
-        assert made == len(paths) * new_tokens
-        return max(now.decode_seconds - then.decode_seconds for now, then in pairs)
+        before = self.loop.stats()
+        while self.loop.run_once():
+            pass
+        now = self.loop.stats()
+        assert now.num_tokens - before.num_tokens == len(paths) * new_tokens
+        return now.decode_seconds - before.decode_seconds
 
     def compile(self) -> None:
         """Every program, as a server does at its start."""
-        for engine in self._engines:
-            engine.compile(None, None)
+        self.loop.warm_up(zero_path(self.loop.config))
 
     def load(self, asked: Sequence[Asked], clients: int = ROWS) -> Load:
         """Lets clients share out these requests, the last one first. Each asks for one after the
         other.
         """
-        for loop in self._loops:
-            if not loop.is_alive:
-                loop.run()
+        if not self.loop.is_alive:
+            self.loop.run()
         return asyncio.run(self._load(list(asked), clients))
 
     def stop(self) -> None:
@@ -202,11 +188,6 @@ class ManyPaths:
         num_tokens, started = sum(each.new_tokens for each in asked), time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
         return Load(num_tokens / (time.perf_counter() - started), first_tokens)
-
-
-def _run_until_idle(loop: Loop) -> None:
-    while loop.run_once():
-        pass
 
 
 def evenly(number: int, num_paths: int) -> list[int]:

@@ -13,7 +13,7 @@
     mixing.py            which paths share a step
     tiles.py             the tiles of such a step
     module_stacks.py     modules of a level side by side on the device
-    step_times.py        how long a block of each shape takes, measured at the start
+    step_times.py        an estimate of how long a block of each shape takes
     cache_pool.py        the cache of all requests, and the programs in fixed shapes
     decode.py            the compiled programs: prefill, decode a block, score a prompt
     grammar.py           which tokens may come next, where a schema says so

@@ -5,8 +5,7 @@ content: of a prompt that begins as a text in the cache does, only the rest is r
 continuations of one prompt, a retry, the next message of a chat).
 """
 
-import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +33,6 @@ from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import DecodeStep, Mixer, StepKind
 from dipaco.serving.decoding.module_stacks import ModuleStacks
-from dipaco.serving.decoding.step_times import BlockShape, Rows, distinct_copies, measure
 from dipaco.serving.decoding.stream import PathKey, Token
 from dipaco.serving.decoding.tiles import LevelShape, StepShape
 from dipaco.serving.warm_up import WarmUpProgram
@@ -285,30 +283,6 @@ class CachePool:
                 for slots in self.mixer.slot_sizes
             ),
         ]
-
-    def timing(self, prepared: Parts) -> WarmUpProgram:
-        """The program that times steps. It runs after all others, while no other device works."""
-        run = functools.partial(self._time_steps, prepared)
-        return WarmUpProgram("steps of several paths", run, verb="timing")
-
-    def _time_steps(self, prepared: Parts) -> None:
-        """Measures how long the steps take that the mixer chooses from, on the spare row."""
-        paths, sizes = distinct_copies(prepared), self.mixer.slot_sizes
-        rows: dict[Rows, Sequence[Parts | MixedParts]] = dict.fromkeys(self._row_sizes, paths)
-        rows |= {shape: [self.mixer.any_parts(paths, shape)] for shape in self.mixer.shapes}
-
-        def blocks(block: BlockShape) -> list[Callable[[], object]]:
-            memory = StepMemory()
-            number = block.rows if isinstance(block.rows, int) else block.rows.num_rows
-            return [
-                functools.partial(self._run_block, parts, [], memory, number, block.slots)
-                for parts in rows[block.rows]
-            ]
-
-        kinds = [BlockShape(each, slots) for each in rows for slots in {sizes[0], sizes[-1]}]
-        self.mixer.times = measure({block: blocks(block) for block in kinds}, self.wait)
-        for gathered in self._gathered:
-            gathered.drop()
 
     def wait(self) -> None:
         """Waits until the device has finished."""

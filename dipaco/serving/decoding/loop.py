@@ -158,10 +158,6 @@ class Loop:
         """Decides which paths share a step."""
         return self._pool.mixer
 
-    def time_steps(self, prepared: Parts, warm_up: WarmUp | None = None) -> None:
-        """Measures how long steps take, to decide by that. It runs one program more."""
-        (warm_up or WarmUp()).run([self._pool.timing(prepared)])
-
     def run_once(self) -> bool:
         """One iteration: admit, prefill, decode a block for every row. False = nothing to do."""
         self._end_cancelled()

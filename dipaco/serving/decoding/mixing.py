@@ -4,7 +4,7 @@ A step per path reads the modules of every path. A step for all reads every modu
 few columns. The faster one depends on the rows and on the machine: sixty-four rows of two paths are
 faster one path after the other if the paths share nothing. A step attends to as many slots of the
 cache as its longest row needs, in every row: one long text among short ones is faster apart. So the
-times of both are compared block by block (`step_times`).
+estimated times of both are compared block by block (`step_times`).
 """
 
 import functools
@@ -18,7 +18,7 @@ from dipaco.serving.decoding.batch import Batch
 from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.module_stacks import ModuleStacks
-from dipaco.serving.decoding.step_times import BlockShape, EstimatedTimes, StepTimes
+from dipaco.serving.decoding.step_times import BlockShape, StepTimes
 from dipaco.serving.decoding.stream import PathKey
 from dipaco.serving.decoding.tiles import (
     LevelShape,
@@ -74,7 +74,7 @@ class Mixer:
     ):
         self.levels, self._limits = tuple(levels or ()), limits
         self.slot_sizes = buckets(limits.smallest_slots, config.max_length)
-        self.times: StepTimes = EstimatedTimes(config, self.levels)
+        self.times = StepTimes(config, self.levels)
 
     @functools.cached_property
     def shapes(self) -> tuple[StepShape, ...]:
