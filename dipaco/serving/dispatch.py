@@ -193,12 +193,6 @@ class Dispatcher:
         phase = release.phase if self._scorer is not None else None
         return self._begin_cached(prefix.tobytes(), release.companions["router"], phase)
 
-    def features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
-        """Features, float32 [N, D], of any number of prefixes, int32 [tokens] each."""
-        most = BATCH_SIZES[-1]
-        batches = (prefixes[first : first + most] for first in range(0, len(prefixes), most))
-        return np.concatenate([self._features(batch)[: len(batch)] for batch in batches])
-
     @property
     def rule(self) -> str:
         """The rule by which prompts are routed."""

@@ -284,13 +284,6 @@ class Service:
         """
         return without_start(prompt, self.edges.start)
 
-    def features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
-        """float32 [N, D]: what the router reads of texts, int32 [tokens] each, in their first
-        `prefix_tokens`. Only where prompts are routed.
-        """
-        assert self._dispatcher is not None, "the caller asks for a routed model"
-        return self._dispatcher.features(prefixes)
-
     def rerouter_of(self, served: ServedRelease) -> Rerouter | None:
         """The router that was trained to re-route. None = the document router does it."""
         return self._rerouters.get(served.digest)

@@ -42,9 +42,6 @@ def test_what_clients_send_is_answered_in_the_shape_that_they_read(any_client, r
         assert "`response_format`" in message
         return
     assert answer.status_code == 200, answer.text
-    if where == "/v1/embeddings":
-        assert len(answer.json()["data"]) == len(body["input"])
-        return
     if not body.get("stream"):
         found = answer.json()
         given = body.get("prompt", "")

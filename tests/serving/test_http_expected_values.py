@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.serving.http.bodies import decode
-from dipaco.serving.http.embeddings import EmbeddingRequest
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatRequest
 
@@ -18,9 +17,9 @@ CHAT = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}]}
     ("kind", "body", "said"),
     [
         (
-            EmbeddingRequest,
-            {"model": "toy", "input": "a", "encoding_format": "x"},
-            "`encoding_format`: Invalid enum value 'x'; expected is 'base64' or 'float'.",
+            ChatRequest,
+            CHAT | {"service_tier": "x"},
+            "`service_tier`: Invalid enum value 'x'; expected is 'auto' or 'default'.",
         ),
         (
             ChatRequest,

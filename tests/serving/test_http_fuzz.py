@@ -16,7 +16,6 @@ from schemathesis import GenerationMode  # noqa: E402
 POSTS = (
     "/v1/completions",
     "/v1/chat/completions",
-    "/v1/embeddings",
     "/v1/route",
     "/tokenize",
     "/detokenize",

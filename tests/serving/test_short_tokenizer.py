@@ -76,7 +76,6 @@ def test_an_id_that_is_no_token_is_written_as_no_text(service):
         ("/v1/completions", GOOD | {"prompt": [5, ...], "echo": True, "logprobs": 1}, "prompt"),
         ("/v1/completions", GOOD | {"logit_bias": {...: 100}}, "logit_bias"),
         ("/v1/completions", GOOD | {"stop_token_ids": [...]}, "stop_token_ids"),
-        ("/v1/embeddings", {"model": "toy", "input": [5, ...]}, "input"),
         ("/v1/route", {"prompt": [5, ...]}, "prompt"),
         ("/detokenize", {"tokens": [5, ...]}, "tokens"),
     ],

@@ -1,4 +1,4 @@
-"""`langchain-openai`: chats, completions, streams, structured output and embeddings."""
+"""`langchain-openai`: chats, completions, streams and structured output."""
 
 import asyncio
 from typing import Any
@@ -98,19 +98,9 @@ def completion_stream(server: Server) -> None:
     need(text == client.invoke(PROMPT), text)
 
 
-def embeddings(server: Server) -> None:
-    """Without the check of lengths, which sends another tokenizer's ids."""
-    client = langchain.OpenAIEmbeddings(**_settings(server), check_embedding_ctx_length=False)
-    found = client.embed_documents([PROMPT, OTHER])
-    need(len(found) == 2 and len(found[0]) == len(found[1]) > 0, found)
-    alone = client.embed_query(PROMPT)
-    need(max(abs(a - b) for a, b in zip(alone, found[0], strict=True)) < 1e-4, "another vector")
-
-
 CHECKS = (
     Check("completions: two prompts, two choices each", completion),
     Check("a stream is the whole completion", completion_stream),
-    Check("embeddings, with check_embedding_ctx_length=False", embeddings),
     Check("a chat", chat, is_chat=True),
     Check("a stream is the whole chat", chat_stream, is_chat=True),
     Check("an asynchronous stream", chat_asynchronous, is_chat=True),

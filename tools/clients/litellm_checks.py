@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 
-from clients.checks import OTHER, PROMPT, SCHEMA, Check, Server, imported, need, refused, run_checks
+from clients.checks import PROMPT, SCHEMA, Check, Server, imported, need, refused, run_checks
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing it asks the network
 litellm = imported("litellm")
@@ -88,11 +88,6 @@ def completion_stream(server: Server) -> None:
     need(text == whole, (text, whole))
 
 
-def embeddings(server: Server) -> None:
-    answer = litellm.embedding(**_settings(server), input=[PROMPT, OTHER])
-    need(len(answer.data) == 2 and len(answer.data[0]["embedding"]) > 0, answer)
-
-
 def errors(server: Server) -> None:
     unknown = _text(server) | {"model": "text-completion-openai/no-such"}
     refused(lambda: litellm.text_completion(**unknown), litellm.NotFoundError, "no-such")
@@ -103,7 +98,6 @@ def errors(server: Server) -> None:
 CHECKS = (
     Check("text-completion-openai/NAME, with its prompt and log-probabilities", completion),
     Check("text-completion-openai/NAME: a stream is the whole completion", completion_stream),
-    Check("embeddings", embeddings),
     Check("errors are the package's own", errors),
     Check("openai/NAME, a chat of two choices with all settings", chat, is_chat=True),
     Check("openai/NAME: a stream is the whole chat", chat_stream, is_chat=True),

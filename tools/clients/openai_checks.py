@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from typing import Any
 
 from clients.checks import OTHER, PROMPT, SCHEMA, Check, Server, imported, need, refused, run_checks
@@ -114,17 +113,6 @@ def structured_completion(server: Server) -> None:
     need(set(found) == {"sure", "digits"}, found)
 
 
-def embeddings(server: Server) -> None:
-    ask = _client(server).embeddings.create
-    packed = ask(model=server.model, input=[PROMPT, OTHER]).data  # The package chooses base64.
-    plain = ask(model=server.model, input=[PROMPT, OTHER], encoding_format="float").data
-    for one, other in zip(packed, plain, strict=True):
-        difference = max(abs(a - b) for a, b in zip(one.embedding, other.embedding, strict=True))
-        need(difference < 1e-6, difference)
-        length = math.hypot(*one.embedding)
-        need(abs(length - 1) < 1e-4, length)
-
-
 def asynchronous(server: Server) -> None:
     """Eight streams at once."""
 
@@ -173,7 +161,6 @@ CHECKS = (
     Check("a stream is the whole completion", completion_stream),
     Check("log-probabilities of a completion, with its prompt", completion_logprobs),
     Check("a completion by a schema", structured_completion),
-    Check("embeddings, as floats and in base64", embeddings),
     Check("eight streams at once, asynchronously", asynchronous),
     Check("errors are the package's own", errors),
     Check("a chat", chat, is_chat=True),

@@ -18,7 +18,6 @@
     decode.py            the compiled programs: prefill, decode a block, score a prompt
     grammar.py           which tokens may come next, where a schema says so
     grammar_trial.py     a schema is tried in a child process, which may be ended
-    multiples.py         how large the `multipleOf` of a schema may be
     token_ids.py         which ids of a model are tokens
     sampling.py          the next token from its logits
     generate.py          one prompt on one path, without a server

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dipaco.serving.decoding.multiples import problem_of_multiples
 from dipaco.serving.decoding.token_ids import WORD_BITS, add_missing, ids_of, mask_of
 from dipaco.serving.errors import GrammarFailed, NoGrammar
 
@@ -108,8 +107,8 @@ class Grammar:
         self._renewing = threading.Lock()
         started_seconds = time.thread_time()
         try:
-            self.problem = problem or problem_of_multiples(schema)
-            if self.problem is None:
+            self.problem = problem
+            if problem is None:
                 self.latest = self.compiled()
                 self.problem = self._problem_of_beginning()
         except (ValueError, RecursionError) as error:

@@ -5,7 +5,6 @@
     requests.py       a body -> a parsed request with routed prompts, or an error
     chat_template.py  messages -> a prompt, and the text that the router reads
     structured.py     `response_format` -> the schema that the answer obeys, compiled, or an error
-    embeddings.py     texts -> the features that the router reads
     tokenizing.py     texts and token ids
     cards.py          what the server has: models, levels, paths
     admission.py      how many choices may be open, and waiting until a path is in memory

@@ -23,7 +23,6 @@ from dipaco.serving.http.answer import Answer, Prompt
 from dipaco.serving.http.bodies import read_body
 from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
-from dipaco.serving.http.embeddings import Embedder, EmbeddingRequest
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import (
@@ -92,7 +91,6 @@ class _Application:
         self._admission = RequestAdmission(service)
         self._threads = FairThreads(REQUEST_THREADS, "requests")
         self._router = PromptRouter(service, self._admission.paths, self._threads)
-        self._embedder = Embedder(service)
         self._schemas = SchemaCompiler(service.grammars)
         self._forwarder = self._make_forwarder(settings.upstreams)
         metrics.watch(service)
@@ -104,7 +102,6 @@ class _Application:
             ("/v1/completions", "POST", self._completions, True),
             ("/v1/chat/completions", "POST", self._chat_completions, True),
             ("/v1/route", "POST", self._route, True),
-            ("/v1/embeddings", "POST", self._embeddings, True),
             ("/tokenize", "POST", self._tokenize, True),
             ("/detokenize", "POST", self._detokenize, True),
             ("/v1/models", "GET", self._models, True),
@@ -303,11 +300,6 @@ class _Application:
             seconds=time.monotonic() - started,
         )
         return _json(response)
-
-    async def _embeddings(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.max_body_bytes, EmbeddingRequest)
-        embedded = self._embedder.embed(body, _client_of(request))
-        return Response(await while_connected(request, embedded), media_type=JSON)
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)

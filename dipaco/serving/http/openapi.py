@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 import dipaco
-from dipaco.serving.http import embeddings, protocol, tokenizing
+from dipaco.serving.http import protocol, tokenizing
 
 ERRORS = {
     "400": "The request is invalid; the message says why.",
@@ -33,11 +33,6 @@ POSTS: dict[str, tuple[str, type, type]] = {
         "The path of a prompt, and the router's scores.",
         protocol.RouteRequest,
         protocol.RouteResponse,
-    ),
-    "/v1/embeddings": (
-        "What the router reads of texts, as vectors.",
-        embeddings.EmbeddingRequest,
-        embeddings.EmbeddingList,
     ),
     "/tokenize": (
         "A text, or a conversation, as token ids.",
