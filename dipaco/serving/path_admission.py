@@ -75,29 +75,23 @@ class PathAdmission:
         self._reads = PathReads(cache, self._give_room)
 
     @contextlib.asynccontextmanager
-    async def pinned(
-        self, modules: Modules, client: str, *, waits: bool = True
-    ) -> AsyncGenerator[None]:
+    async def pinned(self, modules: Modules, client: str) -> AsyncGenerator[None]:
         """Keeps a path in memory. Waits until it fits.
-
-        Args:
-          waits: False: does not wait for room.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be served.
-          NoRoomForPath: it does not fit now, and is not waited for.
         """
         self._cache.count_lookup(modules)
-        pin = await self._pin(modules, client, waits)
+        pin = await self._pin(modules, client)
         try:
             yield
         finally:
             pin.close()
             self._give_room()
 
-    async def _pin(self, modules: Modules, client: str, waits: bool) -> PathPin:
+    async def _pin(self, modules: Modules, client: str) -> PathPin:
         while True:
-            pin = await self._room(modules, client) if waits else self._reserve(modules, client)
+            pin = await self._room(modules, client)
             try:
                 if not self._cache.contains(modules):
                     await self._reads.read(modules, client)
@@ -106,7 +100,7 @@ class PathAdmission:
             except BaseException as error:
                 pin.close()
                 self._give_room()
-                if not waits or not isinstance(error, NoRoomForPath):
+                if not isinstance(error, NoRoomForPath):
                     raise
             await asyncio.sleep(RETRY_SECONDS)  # a path takes more in memory than on disk
 

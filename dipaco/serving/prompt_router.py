@@ -11,7 +11,7 @@ import numpy as np
 
 from dipaco.runs.errors import NotAllPaths
 from dipaco.serving.dispatch import PathChoice
-from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
+from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prefix_scores import PathComparison
@@ -49,8 +49,6 @@ class PromptRouter:
         prompt: np.ndarray,
         path: int | None,
         client: str,
-        *,
-        waits: bool = True,
     ) -> PathChoice:
         """The path of a prompt. `path` overrides it.
 
@@ -58,12 +56,10 @@ class PromptRouter:
           prompt: int32 [tokens].
           path: None = the router chooses.
           client: it takes this client's turn.
-          waits: True: waits until the paths to compare fit into memory.
 
         Raises:
           NoSuchPath: there is none of that number.
           NotAllPaths: a path that is to be compared cannot be read.
-          NoRoomForPath: one does not fit now, and is not waited for.
         """
         service = self._service
         begun = await self._threads.run(client, service.begin_routing, served, prompt, path)
@@ -72,7 +68,7 @@ class PromptRouter:
         while missing := begun.missing:
             modules = begun.modules_of(missing[0])
             with begun.reading(missing[0]):
-                async with self._paths.pinned(modules, client, waits=waits):
+                async with self._paths.pinned(modules, client):
                     await self._threads.run(client, begun.score, missing[0])
         return service.end_routing(served, begun)
 
@@ -80,7 +76,7 @@ class PromptRouter:
         self, served: ServedRelease, text: np.ndarray, client: str
     ) -> NextPath | None:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens. None: paths
-        that are to be compared cannot be read now, and the text keeps its path, which is in memory.
+        that are to be compared cannot be read now, and the text keeps its path.
         """
         text = self._service.text_of(text)
         if rerouter := self._service.rerouter_of(served):
@@ -89,8 +85,7 @@ class PromptRouter:
         latest = text[-self._service.prefix_tokens :]
         try:
             async with asyncio.timeout(REROUTE_SECONDS):
-                # A text keeps its own path in memory, and may wait for no room: others wait for it.
-                choice = await self.route(served, latest, None, client, waits=False)
-        except (NotAllPaths, NoRoomForPath, PathCacheTooSmall, StoreFault, TimeoutError):
+                choice = await self.route(served, latest, None, client)
+        except (NotAllPaths, PathCacheTooSmall, StoreFault, TimeoutError):
             return None
         return NextPath(choice.path, len(latest))

@@ -19,7 +19,7 @@ from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
-from tests.support.serving_rig import path_bytes, route
+from tests.support.serving_rig import path_bytes, route, until
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,8 @@ def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, p
         assert asyncio.run(run()) == expected
 
 
-def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
-    tiny, limits, monkeypatch
-):
+def test_a_text_that_holds_no_path_waits_for_room_to_compare_paths(tiny, limits):
+    """Paths are read one after the other, within the room for one, under the turns of clients."""
     text = np.arange(100, 140, dtype=np.int32)
     room = path_bytes(tiny.folder) + 1000  # for one path
     settings = ServiceSettings(limits=limits, rule="likelihood", path_bytes=room)
@@ -144,13 +143,12 @@ def test_a_text_that_waits_for_room_that_it_holds_itself_stays_where_it_is(
             paths = PathAdmission(service.cache)
             router = PromptRouter(service, paths, FairThreads(1, "test"))
             async with paths.pinned(served.modules_of(0), "client"):
-                stays = await router.reroute(served, text, "one")
-                assert not paths._waiting, "others would wait for it"
-            return stays, await router.reroute(served, text, "one")
+                goes = asyncio.create_task(router.reroute(served, text, "one"))
+                await until(lambda: len(paths._waiting) == 1)
+                assert service.cache.stats().paths == 1, "nothing is read outside of admission"
+            return await goes
 
-        stays, goes = asyncio.run(run())
-    assert stays is None
-    assert goes.tokens_read == 32
+        assert asyncio.run(run()).tokens_read == 32
 
 
 @pytest.mark.parametrize(

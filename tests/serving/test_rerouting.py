@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import sqlite3
-import threading
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from dipaco.data.windows import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.runs.opening import reading
 from dipaco.serving import rerouting
-from dipaco.serving.decoding.stream import Finish
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fair_threads import FairThreads
 from dipaco.serving.http.answer import Answer
@@ -248,45 +246,6 @@ def test_choosing_a_path_again_holds_back_no_other_choice(service, client, monke
     assert [choice["text"] for choice in choices] == [choice["text"] for choice in expected]
 
 
-class FailsLate:
-    """A choice of the path that fails when the loop has ended the text: two of its tokens are held
-    then, the others have not been looked at.
-    """
-
-    def __init__(self, on_items):
-        self._on_items, self._num_items, self._choice = on_items, 0, None
-        self._may_go_on, self._is_ended = threading.Event(), threading.Event()
-
-    def on_items(self, answer, choice, num_moves, items):
-        """As the answer's, in the loop's thread, with each item by itself."""
-        for item in items:
-            self._choice, self._num_items = choice, self._num_items + 1
-            if self._num_items > EVERY + 2:
-                assert self._may_go_on.wait(30)
-            self._on_items(answer, choice, num_moves, [item])
-            if isinstance(item, Finish):
-                self._is_ended.set()
-
-    async def reroute(self, served, text, client):
-        while len(self._choice.held) < 2:
-            await asyncio.sleep(0.01)
-        self._may_go_on.set()
-        assert self._is_ended.wait(30)
-        raise RuntimeError("the device is out of memory")
-
-
-def test_no_token_is_left_out_where_choosing_a_path_fails(service, client, monkeypatch):
-    body = {"model": "toy", "prompt": [7, 9, 11], "temperature": 0, "ignore_eos": True}
-    body |= {"max_tokens": EVERY + 6}
-    fails = FailsLate(Answer._on_items)
-    (expected,) = client.post("/v1/completions", json=body | {"path": 0}).json()["choices"]
-    monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
-    monkeypatch.setattr(PromptRouter, "reroute", staticmethod(fails.reroute))
-    monkeypatch.setattr(Answer, "_on_items", lambda *each: fails.on_items(*each))
-    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
-    assert (choice["text"], choice["finish_reason"]) == (expected["text"], "length")
-
-
 def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch):
     begun, ended = [], []
 
@@ -324,10 +283,10 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
     service, client, monkeypatch, error
 ):
     @contextlib.asynccontextmanager
-    async def pinned(admission, modules, client, *, waits=True, pinned=PathAdmission.pinned):
+    async def pinned(admission, modules, client, pinned=PathAdmission.pinned):
         if modules == other:
             raise error
-        async with pinned(admission, modules, client, waits=waits):
+        async with pinned(admission, modules, client):
             yield
 
     async def no_path(*_, **__):

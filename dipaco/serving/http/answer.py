@@ -4,9 +4,9 @@ A prompt becomes `n` choices. Each waits separately until its path is in memory 
 prompts may need more paths than fit at once). All streams report to one event bridge, in order.
 `close` frees what the choices hold.
 
-If the service re-routes every W tokens, a choice may move to another path: the tokens made so far
-are then part of the prompt there and are prefilled again. `metrics` counts those tokens, and the
-tokens that the router reads.
+If the service re-routes every W tokens, the loop makes W tokens of a choice at a time, and the path
+of the next ones is chosen in between. On another path the tokens so far are prefilled again.
+`metrics` counts those tokens, and the tokens that the router reads.
 """
 
 import asyncio
@@ -71,10 +71,6 @@ class AnswerEvent(NamedTuple):
     finish_reason: Literal["stop", "length"] | None
 
 
-class _PathChosen:
-    """The path of a choice was chosen again: what was held since can be written."""
-
-
 class _Choice:
     """One continuation in progress."""
 
@@ -84,8 +80,6 @@ class _Choice:
         self.new_ids: list[int] = []
         self.stream: Stream | None = None
         self.left_path: int | None = None  # path that it has just left, and may return to
-        self.num_moves = 0  # items of streams before the latest move are dropped
-        self.held: list[_Items] | None = None  # items since a path is being chosen. None: none is
         self.leaves_path = asyncio.Event()
         self.is_over = False
         self.is_echoed = False
@@ -96,8 +90,7 @@ class _Choice:
         return self.prompt.ids + tuple(self.new_ids)
 
 
-# A choice, how often it had moved when they were made, and what came of it together.
-_Items = tuple[_Choice, int, Sequence[Token | Finish] | _PathChosen]
+_Items = tuple[_Choice, Sequence[Token | Finish]]  # a choice, and what came of it together
 
 
 class Answer:
@@ -177,30 +170,18 @@ class Answer:
             events = []
             ended: dict[_Choice, str] = {}
             num_tokens: collections.Counter[_Choice] = collections.Counter()
-            came = collections.deque(await self._bridge.take())
+            came = await self._bridge.take()
             now_seconds = time.monotonic()
             try:
-                while came:
-                    choice, num_moves, items = came.popleft()
-                    if isinstance(items, _PathChosen):
-                        came.extendleft(reversed(choice.held or ()))
-                        choice.held = None
-                        continue
-                    if choice.held is not None:
-                        choice.held.append((choice, num_moves, items))
-                        continue
-                    if choice.is_over or num_moves != choice.num_moves:
+                for choice, items in came:
+                    if choice.is_over:
                         continue  # made before the loop saw that the stream was cancelled
-                    event, num_read = self._event_of(choice, items, num_tokens)
+                    event = self._event_of(choice, items, num_tokens)
                     if event.finish_reason:
                         ended[choice] = event.finish_reason
                         choice.is_over = True
                         choice.leaves_path.set()
                         num_open -= 1
-                    elif self._is_reroute_due(choice):
-                        rest = items[num_read:]
-                        choice.held = [(choice, num_moves, rest)] if rest else []
-                        self._tasks.add(asyncio.create_task(self._choose_path(choice)))
                     events.append(event)
             finally:
                 self._time(num_tokens, now_seconds)
@@ -228,16 +209,19 @@ class Answer:
     async def _run(self, choice: _Choice) -> None:
         """Holds what a choice needs until it is over, path after path."""
         try:
-            while not choice.is_over:
+            while True:
                 async with self._pinned_path(choice):
                     stream = choice.stream = self._submit(choice)
                     try:
                         await choice.leaves_path.wait()
                     finally:
                         stream.cancel()
+                if choice.is_over:
+                    return
                 choice.leaves_path.clear()
+                await self._reroute(choice)
         except Exception as error:
-            self._bridge.put((choice, choice.num_moves, [Finish("error", error)]))
+            self._bridge.put((choice, [Finish("error", error)]))
 
     @contextlib.asynccontextmanager
     async def _pinned_path(self, choice: _Choice) -> AsyncGenerator[None]:
@@ -259,15 +243,18 @@ class Answer:
         return self._admission.pinned(self.served, path, self._client)
 
     def _submit(self, choice: _Choice) -> Stream:
-        params = self._params
+        params, made = self._params, len(choice.new_ids)
+        num_new = max(params.max_new_tokens, 1) - made
+        if (every := self._reroute_every) is not None:
+            num_new = min(num_new, every - made % every)
         return self._service.loop.submit(
             GenerationRequest(
                 prompt_ids=choice.ids,
                 num_given=len(choice.prompt.ids),
                 path=choice.path,
                 release=self.served.digest,
-                max_new_tokens=max(params.max_new_tokens, 1) - len(choice.new_ids),
-                min_new_tokens=max(0, params.min_new_tokens - len(choice.new_ids)),
+                max_new_tokens=num_new,
+                min_new_tokens=max(0, params.min_new_tokens - made),
                 sampling=params.sampling,
                 client=self._client,
                 seed=choice.seed,
@@ -277,36 +264,27 @@ class Answer:
                 prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,
             ),
             # The stream refers to this answer, and so keeps the release while a row needs it.
-            functools.partial(self._on_items, choice, choice.num_moves),
+            functools.partial(self._on_items, choice),
         )
 
-    def _on_items(self, choice: _Choice, num_moves: int, items: Sequence[Token | Finish]) -> None:
+    def _on_items(self, choice: _Choice, items: Sequence[Token | Finish]) -> None:
         """Called in the loop's thread."""
-        self._bridge.put((choice, num_moves, items))
+        self._bridge.put((choice, items))
 
-    def _is_reroute_due(self, choice: _Choice) -> bool:
-        """True if the path is to be chosen again: after every W tokens, if more are to come."""
-        every = self._service.settings.reroute_every
+    @property
+    def _reroute_every(self) -> int | None:
+        """New tokens after which a path is chosen again. None = never."""
         is_fixed = self._params.is_path_given or self.served.num_paths == 1
-        if every is None or is_fixed or not choice.new_ids:
-            return False
-        is_last = (
-            len(choice.new_ids) >= self._params.max_new_tokens
-            or len(choice.ids) >= self._service.model.max_length
-            or choice.new_ids[-1] in self._params.stop_ids
-        )
-        return len(choice.new_ids) % every == 0 and not is_last
+        return None if is_fixed else self._service.settings.reroute_every
 
-    async def _choose_path(self, choice: _Choice) -> None:
-        """Re-routes a choice while the others go on. Its new tokens are held until then."""
-        failed: list[Finish] = []
-        try:
-            await self._reroute(choice)
-        except Exception as error:
-            failed.append(Finish("error", error))
-        self._bridge.put((choice, choice.num_moves, _PathChosen()))
-        if failed:  # after the tokens that were held
-            self._bridge.put((choice, choice.num_moves, failed))
+    def _goes_on(self, choice: _Choice, end: Finish) -> bool:
+        """True if only the tokens until its path is chosen again have ended."""
+        return (
+            end.reason == "length"
+            and self._reroute_every is not None
+            and len(choice.new_ids) < self._params.max_new_tokens
+            and len(choice.ids) < self._service.model.max_length
+        )
 
     async def _reroute(self, choice: _Choice) -> None:
         """Moves a choice to the path that should continue it."""
@@ -319,8 +297,6 @@ class Answer:
         is_whole = self._service.problem_of(self.served, rerouted.path) is None
         if is_whole and rerouted.path != choice.path:
             choice.left_path, choice.path = choice.path, rerouted.path
-            choice.num_moves += 1
-            choice.leaves_path.set()
             self._metrics.reroutes.inc()
             self._metrics.reroute_tokens.inc(len(choice.ids))
 
@@ -329,24 +305,25 @@ class Answer:
         choice: _Choice,
         items: Sequence[Token | Finish],
         num_tokens: collections.Counter[_Choice],
-    ) -> tuple[AnswerEvent, int]:
-        """The text of what came together, and how many items it took: up to the end, or to where
-        the path is to be chosen again.
-        """
-        (text, tokens), reason, num_read = self._echo(choice), None, 0
+    ) -> AnswerEvent:
+        """The text of what came together, up to the end."""
+        (text, tokens), reason = self._echo(choice), None
         for item in items:
             num_tokens[choice] += isinstance(item, Token)
+            if isinstance(item, Finish) and self._goes_on(choice, item):
+                choice.leaves_path.set()
+                break
             piece = self._piece_of(choice, item)
-            text, num_read = text + piece.text, num_read + 1
+            text += piece.text
             tokens += piece.tokens
             if choice.writer.is_stopped:
                 reason = "stop"
             elif isinstance(item, Finish):
                 has_ended = item.reason == "stop" and self._params.max_new_tokens
                 reason = "stop" if has_ended else "length"
-            if reason or self._is_reroute_due(choice):
+            if reason:
                 break
-        return AnswerEvent(choice.index, choice.path, text, tokens, reason), num_read
+        return AnswerEvent(choice.index, choice.path, text, tokens, reason)
 
     def _piece_of(self, choice: _Choice, item: Token | Finish) -> TextPiece:
         if isinstance(item, Token):
