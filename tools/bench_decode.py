@@ -35,7 +35,7 @@ from dipaco.model.inference import prepare
 from dipaco.model.spec import initialise
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.stream import Finish, GenerationRequest
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 
 PROMPT = 16
 TIE = 1e-4

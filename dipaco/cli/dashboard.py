@@ -67,8 +67,7 @@ def run(options: argparse.Namespace) -> int:
         pass
 
     from dipaco.dashboard.watcher import Watcher
-    from dipaco.serving.http.connection_limit import raise_file_limit
-    from dipaco.serving.http.server import listen
+    from dipaco.serving.http.server import listen, raise_file_limit
 
     watcher = Watcher(options.run)
     raise_file_limit()

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.continuation import begin_text, prompt_tokens
-    from dipaco.serving.decoding.stream import Token
+    from dipaco.serving.decoding.request_queue import Token
     from dipaco.serving.errors import ContextTooLong
     from dipaco.serving.text import TextWriter, text_starts, token_bytes
 

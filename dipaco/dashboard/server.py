@@ -14,9 +14,8 @@ from starlette.routing import Route
 from dipaco.dashboard.page import page
 from dipaco.dashboard.watcher import Watcher
 from dipaco.errors import DipacoError
-from dipaco.serving.fair_threads import FairThreads
-from dipaco.serving.fairness import ClientPlaces
-from dipaco.serving.http.streaming import STREAM_HEADERS, ClosingStream
+from dipaco.serving.fairness import ClientPlaces, FairThreads
+from dipaco.serving.http.responses import STREAM_HEADERS, ClosingStream
 
 JSON = "application/json"
 # The page is one file, with its script and style inside. It connects to this server only.

@@ -7,15 +7,11 @@ for each request and never the whole model. Re-routing chooses the path again ev
     dispatch.py        which path takes a prompt, and why
     prefix_scores.py   how likely a path finds the first tokens of a prompt
     prompt_router.py   both in an event loop: no thread waits for a path
-    fairness.py        what clients share: one fair queue, and places
-    fair_threads.py    a few threads for work on requests, shared fairly by clients
+    fairness.py        what clients share: one fair queue, places, and threads
     rerouting.py       which path continues after every W tokens, by the router trained for it
-    micro_batcher.py   calls of several threads, computed in one batch
-    models.py          the arms of the run as models of one server
-    releases.py        the release that is served, and the switch to a newer one
+    models.py          the arms of the run as models of one server, and their releases
     path_cache.py      paths on the device, least recently used out first
-    path_reads.py      paths read in threads of their own, each once
-    path_admission.py  waiting, in an event loop, until a path is in memory
+    path_admission.py  waiting, in an event loop, until a path is read into memory
     warm_up.py         compiling at the start, program by program
     memory.py          one budget for rows, paths and their copies
     engine.py          a path cache and a loop of this process

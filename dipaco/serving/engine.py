@@ -16,12 +16,10 @@ from dipaco.receipt import Receipt
 from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.mixing import Mixer
-from dipaco.serving.decoding.module_stacks import RELEASES
-from dipaco.serving.decoding.tiles import LevelShape
+from dipaco.serving.decoding.mixing import RELEASES, LevelShape, Mixer
 from dipaco.serving.memory import free_bytes, memory_budget, zero_path
+from dipaco.serving.models import ReleaseHealth, ServedRelease
 from dipaco.serving.path_cache import Modules, Parts, PathCache
-from dipaco.serving.releases import ReleaseHealth, ServedRelease
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing

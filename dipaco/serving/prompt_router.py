@@ -12,10 +12,10 @@ import numpy as np
 from dipaco.runs.errors import NotAllPaths
 from dipaco.serving.dispatch import PathChoice
 from dipaco.serving.errors import PathCacheTooSmall
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
+from dipaco.serving.models import ServedRelease
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prefix_scores import PathComparison
-from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.store.errors import StoreFault
 

@@ -34,15 +34,15 @@ from dipaco.serving.dispatch import (
 )
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.errors import NoRoomForPath, PathElsewhere, TooManyMaps
-from dipaco.serving.models import ServedModels
-from dipaco.serving.path_cache import Modules, PathCache
-from dipaco.serving.prefix_scores import PathComparison
-from dipaco.serving.releases import (
+from dipaco.serving.models import (
     ReleaseFollower,
     ReleaseHealth,
+    ServedModels,
     ServedRelease,
     check_consistent,
 )
+from dipaco.serving.path_cache import Modules, PathCache
+from dipaco.serving.prefix_scores import PathComparison
 from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import text_starts, token_bytes
 from dipaco.serving.warm_up import WarmUp

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dipaco.data.tokenizer import Tokenizer
-from dipaco.serving.decoding.stream import Token
+from dipaco.serving.decoding.request_queue import Token
 
 REPLACEMENT = "\ufffd"  # in the place of bytes that are no character
 

@@ -22,10 +22,10 @@ import msgspec
 from dipaco.errors import needs_extra
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.meter import LoopStats
-from dipaco.serving.decoding.stream import GenerationRequest, OnItems, Stream
+from dipaco.serving.decoding.request_queue import GenerationRequest, OnItems, Stream
 from dipaco.serving.errors import BadUpstreams
+from dipaco.serving.models import ServedRelease
 from dipaco.serving.path_cache import PathCache
-from dipaco.serving.releases import ServedRelease
 from dipaco.serving.warm_up import WarmUp
 from dipaco.topology.cells import listed, paths_in
 

@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.serving.decoding.batch_row import BatchRow
-from dipaco.serving.decoding.block_inputs import RowInputs
+from dipaco.serving.decoding.batch import BatchRow, RowInputs
 from dipaco.serving.decoding.grammar import all_allowed
+from dipaco.serving.decoding.request_queue import Stream
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Stream
 from tests.support.serving_rig import request
 
 VOCAB = 40

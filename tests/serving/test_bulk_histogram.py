@@ -6,7 +6,7 @@ pytest.importorskip("prometheus_client", reason="HTTP needs the `serve` extra")
 
 import prometheus_client
 
-from dipaco.serving.http.vllm_metrics import BulkHistogram
+from dipaco.serving.http.metrics import BulkHistogram
 
 BUCKETS = (0.1, 0.5, 1.0, 2.5)
 SEEN = {("a", "0"): [(0.3, 5), (0.5, 2), (0.50001, 1), (7.0, 3)], ("b", "0"): [(0.0, 4)]}

@@ -13,7 +13,7 @@ from dipaco.model.lm import forward
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import describe
 from dipaco.serving.decoding import decode
-from dipaco.serving.decoding.block_inputs import plan_block
+from dipaco.serving.decoding.batch import plan_block
 from dipaco.serving.decoding.decode import (
     DRAWN,
     buckets,
@@ -23,8 +23,8 @@ from dipaco.serving.decoding.decode import (
     score_prompt,
     smallest_fitting,
 )
+from dipaco.serving.decoding.mixing import LevelShape, Spread, StepShape, tiles_of
 from dipaco.serving.decoding.sampling import NUM_UNIFORMS, SamplingSettings, stack_settings
-from dipaco.serving.decoding.tiles import LevelShape, Spread, StepShape, tiles_of
 from tests.support.serving_rig import CONFIG, ForcedTokens, random_parts
 
 full = jax.jit(forward, static_argnums=0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dipaco.serving.decoding.request_queue import Finish
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Finish
 from tests.support.serving_rig import ids, make_loop, read, request, run_until_idle
 
 WARM = SamplingSettings(temperature=1.0)

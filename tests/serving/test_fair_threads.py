@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
 
 
 def test_clients_take_turns_whatever_one_of_them_has_asked_for():

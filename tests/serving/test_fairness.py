@@ -5,8 +5,7 @@ import collections
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.serving.decoding.request_queue import line_of, rows_held
-from dipaco.serving.decoding.stream import GenerationRequest, Stream
+from dipaco.serving.decoding.request_queue import GenerationRequest, Stream, line_of, rows_held
 from dipaco.serving.fairness import FairQueue, has_room
 
 

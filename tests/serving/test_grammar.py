@@ -17,7 +17,7 @@ from llguidance.numpy import fill_next_token_bitmask
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dipaco.serving.decoding import grammar, grammar_trial, row_shares
-from dipaco.serving.decoding.block_inputs import plan_block
+from dipaco.serving.decoding.batch import plan_block
 from dipaco.serving.decoding.decode import DRAWN, RESTS
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
 from dipaco.serving.decoding.limits import LoopLimits

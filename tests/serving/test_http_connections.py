@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dipaco.serving.http import connection_limit, server
+from dipaco.serving.http import server
 from tests.support.serving_rig import error_of
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
@@ -129,7 +129,7 @@ def test_of_too_many_connections_those_whose_clients_are_silent_go_first(crowded
 
 
 def test_a_refused_connection_is_told_why(crowded_port, monkeypatch):
-    monkeypatch.setattr(connection_limit.ConnectionLimit, "waits", lambda *_: None)
+    monkeypatch.setattr(server.ConnectionLimit, "waits", lambda *_: None)
     with contextlib.ExitStack() as opened:
         for _ in range(20):
             opened.enter_context(socket.create_connection(("127.0.0.1", crowded_port)))
@@ -150,7 +150,7 @@ def test_when_every_connection_is_being_answered_the_next_one_is_refused():
         def refuse(self):
             self.end = "refused"
 
-    limit, clients = connection_limit.ConnectionLimit(2), [Client() for _ in range(6)]
+    limit, clients = server.ConnectionLimit(2), [Client() for _ in range(6)]
     for client in clients[:2]:
         limit.opened(client)
         limit.is_served(client)

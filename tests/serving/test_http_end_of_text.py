@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.data.config import END_OF_TEXT
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import PromptRouter
 from tests.support.serving_rig import error_of, route

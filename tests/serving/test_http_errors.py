@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from dipaco.serving.decoding.device_health import DeviceHealth
-from dipaco.serving.http import bodies, requests
-from dipaco.serving.http.admission import RequestAdmission
+from dipaco.serving.http import requests
+from dipaco.serving.http.answer import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.protocol import CompletionRequest
@@ -327,7 +327,7 @@ def test_paths_that_are_not_whole_answer_503_until_they_are_and_the_others_serve
         service.start()
         with TestClient(make_app(service)) as client:
             assert set(client.get("/readyz").json()["detail"]["paths_not_whole"]) == set("13")
-            monkeypatch.setattr("dipaco.serving.releases.RETRY_SECONDS", 0.0)
+            monkeypatch.setattr("dipaco.serving.models.RETRY_SECONDS", 0.0)
             broken.unlink()  # so it is now: each request looks again
             for path, is_streamed in itertools.product((1, 3), (False, True)):
                 body = GOOD | {"path": path, "stream": is_streamed}
@@ -374,7 +374,7 @@ def test_the_server_is_not_healthy_while_its_device_makes_no_tokens(client, monk
 
 
 def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.05)
 
     async def no_message():
         await asyncio.sleep(60)
@@ -382,7 +382,7 @@ def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, no_message)
     with pytest.raises(ApiError, match="incomplete after") as raised:
-        asyncio.run(bodies.read_body(slow, 1000, CompletionRequest))
+        asyncio.run(requests.read_body(slow, 1000, CompletionRequest))
     assert raised.value.status == 408
 
 

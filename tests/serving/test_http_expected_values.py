@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.serving.http.bodies import decode
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatRequest
+from dipaco.serving.http.requests import decode
 
 CHAT = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}]}
 

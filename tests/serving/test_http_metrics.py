@@ -50,7 +50,7 @@ def samples(client):
 def test_programs_of_routing_and_of_the_loop_are_counted_together_at_the_start(service):
     assert {total for _, _, total in service.told} == {len(service.told)}
     assert service.told[0][0] == "compiling routing of 1 prompt"
-    assert service.told[-1][0].startswith("timing ")
+    assert service.told[-1][0].startswith("compiling decoding ")
 
 
 def test_hits_and_misses_are_times_that_a_path_was_asked_for(service, prompts):

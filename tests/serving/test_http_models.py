@@ -80,8 +80,7 @@ def test_a_prompt_shorter_than_what_the_router_reads_is_routed_by_a_guess(client
 
 
 def test_a_newer_release_of_another_arm_is_followed_and_a_damaged_one_is_not(service, monkeypatch):
-    from dipaco.serving.models import ServedModels
-    from dipaco.serving.releases import ReleaseHealth
+    from dipaco.serving.models import ReleaseHealth, ServedModels
 
     said = []
     run = service.run

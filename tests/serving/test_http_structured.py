@@ -20,8 +20,8 @@ pytest.importorskip("llguidance", reason="it is in the `serve` extra")
 
 from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocabulary
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
 from dipaco.serving.http.app import REQUEST_THREADS

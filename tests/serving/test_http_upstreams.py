@@ -443,10 +443,9 @@ def cells(tiny, limits, serving, tmp_path_factory):
     with contextlib.ExitStack() as stack:
 
         def service(**settings):
-            engine = settings.pop("engine", None)
-            more = {"engine": engine} if engine else {}
-            given = ServiceSettings(limits=limits, **settings)
-            return stack.enter_context(Service(tiny.folder, given, say=lambda _: None, **more))
+            given = {"upstreams": settings.pop("upstreams", None), "say": lambda _: None}
+            settings = ServiceSettings(limits=limits, **settings)
+            return stack.enter_context(Service(tiny.folder, settings, **given))
 
         halves = [service(paths=(0, 1)), service(paths=(2, 3))]
         for cell in halves:

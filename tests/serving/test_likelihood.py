@@ -13,7 +13,7 @@ from dipaco.runs.opening import reading
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.serving import prefix_scores
 from dipaco.serving.errors import PathCacheTooSmall
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service, ServiceSettings

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dipaco.serving.decoding import cache_pool, decode
-from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.batch import BatchRow
 from dipaco.serving.decoding.generate import generate
+from dipaco.serving.decoding.request_queue import Finish
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Finish
 from dipaco.serving.errors import (
     ContextTooLong,
     EmptyPrompt,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dipaco.serving.micro_batcher import MicroBatcher
+from dipaco.serving.dispatch import MicroBatcher
 
 
 class Slow:

@@ -15,23 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.model.config import part_names, part_parameters
-from dipaco.serving.decoding import module_stacks
-from dipaco.serving.decoding.batch import Batch, GatheredRows
-from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding import mixing
+from dipaco.serving.decoding.batch import Batch, BatchRow, GatheredRows
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.mixing import CommonStep, DecodeStep, Mixer, StepKind
-from dipaco.serving.decoding.module_stacks import ModuleStacks
-from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.step_times import BlockShape, StepTimes
-from dipaco.serving.decoding.tiles import (
+from dipaco.serving.decoding.mixing import (
     LARGEST_STACK_BYTES,
+    BlockShape,
+    CommonStep,
+    DecodeStep,
     LevelShape,
+    Mixer,
+    ModuleStacks,
     Spread,
+    StepKind,
     StepShape,
+    StepTimes,
     is_stacked,
     tile_shape,
 )
+from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.topology import PER_PATH, Level, Topology, blocks
 from tests.support.serving_rig import (
     CONFIG,
@@ -163,7 +166,7 @@ def test_the_tiles_for_rows_spread_in_any_way_hold_any_rows_of_a_level(num_rows,
 @pytest.fixture
 def as_columns(monkeypatch):
     """A machine that has tokens as columns."""
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: False)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def as_columns(monkeypatch):
 def test_where_tokens_are_rows_tiles_have_four_columns_if_uneven_rows_fit(
     num_modules, even, any_rows, monkeypatch
 ):
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: True)
     level = LevelShape((), num_modules)
     assert tile_shape(level, StepShape(64, Spread.EVEN)) == even
     assert tile_shape(level, StepShape(64, Spread.ANY)) == any_rows
@@ -189,9 +192,9 @@ def test_where_tokens_are_rows_tiles_have_four_columns_if_uneven_rows_fit(
 @pytest.fixture
 def stacked_grid(monkeypatch):
     """The grid on a machine that stacks the modules of a level, also for few rows."""
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.LEAST_STACKED_ROWS", 12)
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.LEAST_STACKED_COLUMNS", 4)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: True)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.LEAST_STACKED_ROWS", 12)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.LEAST_STACKED_COLUMNS", 4)
     return tuple(level._replace(module_bytes=1000) for level in GRID)
 
 
@@ -209,7 +212,7 @@ def stacked_grid(monkeypatch):
 def test_stacked_modules_have_a_tile_each_with_room_for_rows_at_random(
     num_rows, num_modules, even, at_random, monkeypatch
 ):
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: True)
     level = LevelShape((), num_modules, 1 << 20)
     assert tile_shape(level, StepShape(num_rows, Spread.EVEN, has_stacks=True)) == even
     at_random_shape = StepShape(num_rows, Spread.RANDOM, has_stacks=True)
@@ -289,7 +292,7 @@ def test_rows_whose_modules_are_stacked_get_the_tokens_they_get_alone(
     assert [ids(stream) for stream in streams] == alone
 
     held.clear()
-    puts, put = iter(range(1000)), module_stacks._put
+    puts, put = iter(range(1000)), mixing._put
 
     def failing(*of_a_stack):
         consumed = put(*of_a_stack)
@@ -299,7 +302,7 @@ def test_rows_whose_modules_are_stacked_get_the_tokens_they_get_alone(
 
     failed, go_on_alone = [], loop._go_on_alone
     monkeypatch.setattr(loop, "_go_on_alone", lambda: (failed.append(1), go_on_alone()))
-    monkeypatch.setattr(module_stacks, "_put", failing)
+    monkeypatch.setattr(mixing, "_put", failing)
     streams = [loop.submit(each) for each in requests]
     run_until_idle(loop)
     assert [ids(stream) for stream in streams] == alone

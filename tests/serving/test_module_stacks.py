@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dipaco.model.config import part_names
-from dipaco.serving.decoding import module_stacks
+from dipaco.serving.decoding import mixing
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.module_stacks import LevelStack, ModuleStacks
+from dipaco.serving.decoding.mixing import LevelStack, ModuleStacks
 from dipaco.serving.engine import EngineSpec, InProcessEngine
-from dipaco.serving.releases import ReleaseHealth
+from dipaco.serving.models import ReleaseHealth
 from dipaco.store.address import Address
 from dipaco.topology import grid
 from tests.support.serving_rig import CONFIG, prepared
@@ -23,9 +23,9 @@ def module(seed, part="block_00"):
 
 
 def test_a_module_is_copied_into_a_stack_once_and_takes_the_place_of_one_that_is_gone(monkeypatch):
-    copied, put = [], module_stacks._put
+    copied, put = [], mixing._put
     copying = lambda stack, own, place: (copied.append(place), put(stack, own, place))[1]  # noqa: E731
-    monkeypatch.setattr(module_stacks, "_put", copying)
+    monkeypatch.setattr(mixing, "_put", copying)
     fresh = lambda seed: jax.tree.map(jnp.array, module(seed))  # noqa: E731
     stack, own = LevelStack(3), {seed: fresh(seed) for seed in range(4)}
 
@@ -80,9 +80,9 @@ def test_an_engine_leaves_memory_for_the_stacks_of_two_releases(tmp_path, monkey
         modules_of=lambda release, path: {},
         health=ReleaseHealth(),
     )
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: False)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: False)
     without = InProcessEngine(spec).cache.max_bytes
-    monkeypatch.setattr("dipaco.serving.decoding.tiles.tokens_are_rows", lambda: True)
+    monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: True)
     engine = InProcessEngine(spec)
     levels = [level for level in engine.loop.mixer.levels if level.num_modules == 3]
     module_bytes = sum(level.module_bytes for level in levels)

@@ -5,10 +5,9 @@ import contextlib
 import threading
 
 from dipaco.receipt import Receipt
-from dipaco.serving import path_admission, path_reads
-from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving import path_admission
+from dipaco.serving.path_admission import READERS, PathAdmission
 from dipaco.serving.path_cache import PathCache
-from dipaco.serving.path_reads import READERS
 from dipaco.topology import ModuleId
 from tests.support.serving_rig import until
 
@@ -161,7 +160,7 @@ def test_a_path_is_not_read_after_all_those_of_a_client_that_asks_for_many():
 
 
 def test_a_client_that_waits_for_a_path_that_another_has_begun_keeps_its_turn(monkeypatch):
-    monkeypatch.setattr(path_reads, "READERS", 1)
+    monkeypatch.setattr(path_admission, "READERS", 1)
     disk = SlowDisk()
 
     async def run():

@@ -10,9 +10,9 @@ from dipaco.control.errors import NotAvailable
 from dipaco.serving import service as service_module
 from dipaco.serving import warm_up
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.stream import Finish, GenerationRequest
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
-from dipaco.serving.releases import ReleaseHealth, ServedReleases
+from dipaco.serving.models import ReleaseHealth, ServedReleases
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
@@ -237,7 +237,7 @@ def test_a_store_out_of_reach_at_the_start_is_asked_again(
         notices.append(problem)
         is_told.set()
 
-    monkeypatch.setattr("dipaco.serving.releases.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dipaco.serving.models.RETRY_SECONDS", 0.01)
     monkeypatch.setattr(Objects, "file", file)
     monkeypatch.setattr(service.health, "_on_change", say)
     release = service.releases.current.release

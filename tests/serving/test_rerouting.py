@@ -22,7 +22,7 @@ from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.runs.opening import reading
 from dipaco.serving import rerouting
 from dipaco.serving.errors import PathCacheTooSmall
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.app import make_app
 from dipaco.serving.path_admission import PathAdmission

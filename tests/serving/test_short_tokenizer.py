@@ -14,8 +14,8 @@ from dipaco.data.corpus import Corpus
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.runs.opening import open_run
 from dipaco.serving.continuation import begin_text
+from dipaco.serving.decoding.request_queue import Token
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Token
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.text import TextWriter

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dipaco.data.config import END_OF_TEXT
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
-from dipaco.serving.decoding.stream import Token
+from dipaco.serving.decoding.request_queue import Token
 from dipaco.serving.text import (
     REPLACEMENT,
     Characters,

@@ -14,8 +14,8 @@ from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
-from dipaco.serving.decoding.tiles import LevelShape
+from dipaco.serving.decoding.mixing import LevelShape
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice, dispatch
 
 CONFIG = ModelConfig(

@@ -23,7 +23,7 @@ from dipaco.runs.reading.sizes import bytes_left_out
 from dipaco.runs.routing import features, prefixes_of, router_of
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseInconsistent
-from dipaco.serving.releases import check_consistent
+from dipaco.serving.models import check_consistent
 from dipaco.store.tensors import load_tree
 from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, digests_of, work_until

@@ -12,13 +12,13 @@ import numpy as np
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.step_times import BlockShape, StepTimes
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
+from dipaco.serving.decoding.mixing import BlockShape, StepTimes
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Token
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.memory import zero_path
+from dipaco.serving.models import ReleaseHealth
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import Modules
-from dipaco.serving.releases import ReleaseHealth
 from dipaco.store.address import Address
 from dipaco.store.tensors import save_tree
 from dipaco.topology import PER_PATH, Level, Topology, grid

@@ -14,9 +14,14 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import GatheredRows, StepMemory, tokens_of
-from dipaco.serving.decoding.batch_row import BatchRow
-from dipaco.serving.decoding.block_inputs import block_inputs, plan_block
+from dipaco.serving.decoding.batch import (
+    BatchRow,
+    GatheredRows,
+    StepMemory,
+    block_inputs,
+    plan_block,
+    tokens_of,
+)
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
     buckets,
@@ -31,10 +36,15 @@ from dipaco.serving.decoding.decode import (
 )
 from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.mixing import DecodeStep, Mixer, StepKind
-from dipaco.serving.decoding.module_stacks import ModuleStacks
-from dipaco.serving.decoding.stream import PathKey, Token
-from dipaco.serving.decoding.tiles import LevelShape, StepShape
+from dipaco.serving.decoding.mixing import (
+    DecodeStep,
+    LevelShape,
+    Mixer,
+    ModuleStacks,
+    StepKind,
+    StepShape,
+)
+from dipaco.serving.decoding.request_queue import PathKey, Token
 from dipaco.serving.warm_up import WarmUpProgram
 
 

@@ -7,12 +7,11 @@ then every request fails at once, and a loop that only runs on would take them a
 import time
 
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, fetched
-from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.batch import Batch, BatchRow, fetched
 from dipaco.serving.decoding.cache_pool import CachePool
 from dipaco.serving.decoding.mixing import DecodeStep
+from dipaco.serving.decoding.request_queue import GenerationRequest, Stream, key_of
 from dipaco.serving.decoding.sampling import uniforms
-from dipaco.serving.decoding.stream import GenerationRequest, Stream, key_of
 
 FAILURES = 3  # trials in a row, without a token between them, that are a problem
 RETRY_SECONDS = 5.0  # between trials while there is a problem and nothing else to do

@@ -11,8 +11,8 @@ from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Stream
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream
 
 
 def generate(

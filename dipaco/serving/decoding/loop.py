@@ -17,28 +17,26 @@ from contextlib import AbstractContextManager
 
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, fetched, grammar_of, tokens_of
-from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.batch import Batch, BatchRow, fetched, grammar_of, tokens_of
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
-from dipaco.serving.decoding.mixing import DecodeStep, Mixer
-from dipaco.serving.decoding.request_queue import RequestQueue
-from dipaco.serving.decoding.row_shares import GrammarTurn, RowShares
-from dipaco.serving.decoding.sampling import uniforms
-from dipaco.serving.decoding.stream import (
+from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer
+from dipaco.serving.decoding.request_queue import (
     Finish,
     GenerationRequest,
     OnItems,
     PathKey,
+    RequestQueue,
     Stream,
     Token,
     key_of,
 )
-from dipaco.serving.decoding.tiles import LevelShape
+from dipaco.serving.decoding.row_shares import GrammarTurn, RowShares
+from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.warm_up import WarmUp
 

@@ -4,7 +4,7 @@ import collections
 import time
 from typing import NamedTuple
 
-from dipaco.serving.decoding.stream import PathKey
+from dipaco.serving.decoding.request_queue import PathKey
 
 RECENT = 100  # requests and blocks that rates are taken over
 RATE_SECONDS = 60.0  # older blocks are in no speed

@@ -4,15 +4,147 @@ The client with the fewest active rows is served next, and of its requests one f
 fewest: a flood by one client, or for one path, does not starve the others.
 """
 
+import asyncio
+import collections
+import contextlib
+import dataclasses
 import math
+import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from dipaco.serving.decoding.stream import PathKey, Stream, key_of
+from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import LoopStopping
 from dipaco.serving.fairness import FairQueue
+
+PathKey = tuple[str, int]  # (release, path)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """One continuation of one prompt."""
+
+    prompt_ids: tuple[int, ...]
+    path: int  # chosen by dispatch
+    # Number of the prompt's ids that were given. It made the rest itself. None = all.
+    num_given: int | None = None
+    release: str = ""  # digest of the release it was routed in. It finishes on those modules
+    max_new_tokens: int
+    sampling: SamplingSettings = SamplingSettings()
+    client: str = ""  # clients share rows equally
+    seed: int = 0  # seed of its draws, 0 or more
+    # Tokens that end it. The one that does is the last of the stream.
+    stop_ids: frozenset[int] = frozenset()
+    min_new_tokens: int = 0  # tokens before a stop id may end it
+    num_logprobs: int | None = None  # None = none. k = the chosen token's and the k likeliest
+    schema: str | None = None  # JSON schema that the text obeys (`grammar`). None = any text
+    prompt_logprobs: bool = False  # also of the prompt's own tokens (`echo`)
+
+
+class Token(NamedTuple):
+    """One token with its log-probabilities, in nats, before temperature, cuts and penalty.
+
+    The first token of a prompt has none.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest (id, logprob), best first
+
+
+class Finish(NamedTuple):
+    """The end of a stream."""
+
+    reason: Literal["stop", "length", "cancelled", "error"]
+    error: Exception | None = None
+
+
+OnItems = Callable[[Sequence[Token | Finish]], None]  # tokens that came together, or the end
+
+
+class Stream:
+    """The tokens of one request, then a `Finish`. Any thread may read and cancel."""
+
+    def __init__(self, request: GenerationRequest, on_items: OnItems | None = None):
+        self.request = request
+        self.prompt_logprobs: list[Token] | None = None  # set before the first token comes
+        # Tokens from before it was last paused. Only the loop uses them.
+        self.made_ids: list[int] = []
+        self.submitted_seconds = time.monotonic()
+        self.row_seconds: float | None = None  # when it first got a row, set before its tokens come
+        self.is_cancelled = False
+        self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
+        self._on_items = on_items or self._keep
+
+    @property
+    def is_to_be_scored(self) -> bool:
+        """True if log-probabilities of its prompt are asked for, and not there yet."""
+        return self.request.prompt_logprobs and self.prompt_logprobs is None
+
+    def get(self, timeout_seconds: float | None = None) -> Token | Finish:
+        """The next token, or the end. Only for a stream without `on_items`.
+
+        Raises:
+          queue.Empty: none came in time.
+        """
+        return self._items.get(timeout=timeout_seconds)
+
+    def cancel(self) -> None:
+        """Frees its row before the next block. The stream then ends with `cancelled`."""
+        self.is_cancelled = True
+
+    def put(self, items: Sequence[Token | Finish]) -> None:
+        """Called by the loop. A callback that raises cancels its own stream and no other."""
+        try:
+            self._on_items(items)
+        except Exception:
+            self.is_cancelled = True
+
+    def _keep(self, items: Sequence[Token | Finish]) -> None:
+        for item in items:
+            self._items.put(item)
+
+
+def key_of(stream: Stream) -> PathKey:
+    """The path that a stream is for."""
+    return stream.request.release, stream.request.path
+
+
+Item = TypeVar("Item")
+
+
+class EventBridge(Generic[Item]):
+    """Items from other threads into an event loop, with one wake-up for all that have gathered.
+
+    It is created and read in the event loop, and written by any thread. One `call_soon_threadsafe`
+    for each token of 200 streams would keep both threads busy with wake-ups.
+    """
+
+    def __init__(self) -> None:
+        self._event_loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._items: collections.deque[Item] = collections.deque()
+        self._is_wake_up_scheduled = False
+
+    def put(self, item: Item) -> None:
+        """Any thread."""
+        self._items.append(item)
+        if not self._is_wake_up_scheduled:
+            self._is_wake_up_scheduled = True
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: no reader is left
+                self._event_loop.call_soon_threadsafe(self._ready.set)
+
+    async def take(self) -> list[Item]:
+        """All items so far, in order. Waits until there is one."""
+        await self._ready.wait()
+        # This order matters: an item put from here on is either taken below or schedules a new
+        # wake-up.
+        self._ready.clear()
+        self._is_wake_up_scheduled = False
+        return [self._items.popleft() for _ in range(len(self._items))]
+
 
 RECHECK_SECONDS = 0.05  # a request that waits for a path hears of no pin that is released
 

@@ -13,11 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 
-from dipaco.serving.decoding.batch import Batch
-from dipaco.serving.decoding.batch_row import BatchRow
+from dipaco.serving.decoding.batch import Batch, BatchRow
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import DecodeStep
-from dipaco.serving.decoding.stream import PathKey, Stream, Token, key_of
+from dipaco.serving.decoding.request_queue import PathKey, Stream, Token, key_of
 
 ActiveRow = tuple[Batch, BatchRow]
 RowWithTokens = tuple[BatchRow, Batch, DecodeStep, list[Token]]

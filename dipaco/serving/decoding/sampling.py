@@ -17,8 +17,7 @@ import numpy as np
 from jax import lax
 
 from dipaco.errors import BadSetting
-from dipaco.serving.decoding.grammar import ALL, all_allowed
-from dipaco.serving.decoding.token_ids import WORD_BITS
+from dipaco.serving.decoding.grammar import ALL, WORD_BITS, all_allowed
 
 MAX_STOP_IDS = 40  # stop ids in one row
 MAX_BIASES = 300  # biases in one row, as at OpenAI

@@ -15,25 +15,78 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dipaco.serving.decoding.grammar import Grammar
+from dipaco.serving.decoding.request_queue import (
+    EventBridge,
+    Finish,
+    GenerationRequest,
+    Stream,
+    Token,
+)
 from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
-from dipaco.serving.decoding.stream import EventBridge, Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice
-from dipaco.serving.errors import LoopStopping, PathCacheTooSmall
-from dipaco.serving.http.admission import RequestAdmission
+from dipaco.serving.errors import LoopStopping, PathCacheTooSmall, QueueFull
+from dipaco.serving.fairness import ClientPlaces
 from dipaco.serving.http.errors import ApiError
-from dipaco.serving.http.metrics import Metrics
-from dipaco.serving.http.vllm_metrics import RequestTimes
+from dipaco.serving.http.metrics import Metrics, RequestTimes
+from dipaco.serving.models import ServedRelease
+from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.prompt_router import PromptRouter
-from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
+
+
+class RequestAdmission:
+    """One for all requests of a service. It is used in the event loop only.
+
+    Attributes:
+      paths: admits to the service's cache.
+    """
+
+    def __init__(self, service: Service):
+        self._service = service
+        self.paths = PathAdmission(service.cache)
+        self._places = ClientPlaces()  # places of choices
+
+    @contextlib.contextmanager
+    def admitted(self, num_choices: int, client: str) -> Generator[None]:
+        """Gives the choices of a client's request places while the context is open: the loop takes
+        each of them then, whatever other clients ask for meanwhile.
+
+        Raises:
+          QueueFull: there are too many now, and the client has its share of them.
+          ApiError: there are more than fit at any time.
+        """
+        if num_choices > (capacity := self._service.loop.capacity):
+            problem = f"{num_choices} choices are more than the {capacity} that this server takes"
+            raise ApiError(
+                400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
+            )
+        if not self._places.take(client, num_choices, capacity):
+            raise QueueFull(waiting=self._places.num_held, retry_after_seconds=1)
+        try:
+            yield
+        finally:
+            self._places.give_back(client, num_choices)
+
+    @contextlib.asynccontextmanager
+    async def pinned(self, served: ServedRelease, path: int, client: str) -> AsyncGenerator[None]:
+        """Keeps a path in memory for a client. Waits until it fits.
+
+        Raises:
+          ApiError: it cannot be served, for a reason that is known already.
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be read.
+        """
+        if problem := self._service.problem_of(served, path):
+            raise ApiError(503, problem, param="path", code="path_not_whole")
+        async with self.paths.pinned(served.modules_of(path), client):
+            yield
 
 
 class Prompt(NamedTuple):

@@ -16,11 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dipaco.serving.errors import LoopStopping
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http import openapi, page
-from dipaco.serving.http.admission import RequestAdmission
-from dipaco.serving.http.answer import Answer, Prompt
-from dipaco.serving.http.bodies import read_body
+from dipaco.serving.http.answer import Answer, Prompt, RequestAdmission
 from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.errors import ApiError, api_error_of
@@ -41,9 +39,17 @@ from dipaco.serving.http.requests import (
     encode,
     parse_chat,
     parse_completion,
+    read_body,
 )
-from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
-from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole, while_connected
+from dipaco.serving.http.responses import (
+    AnswerFormat,
+    ChatFormat,
+    ClientHungUp,
+    CompletionFormat,
+    send_stream,
+    send_whole,
+    while_connected,
+)
 from dipaco.serving.http.structured import SchemaCompiler
 from dipaco.serving.http.tokenizing import (
     DetokenizeRequest,

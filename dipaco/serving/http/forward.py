@@ -16,14 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dipaco.serving.errors import NoUpstream
-from dipaco.serving.fair_threads import FairThreads
-from dipaco.serving.http.admission import RequestAdmission
-from dipaco.serving.http.bodies import decode, read_body
+from dipaco.serving.fairness import FairThreads
+from dipaco.serving.http.answer import RequestAdmission
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import Index, TokenId
-from dipaco.serving.http.requests import encode, prompt_list
-from dipaco.serving.http.streaming import ClosingStream, while_connected
+from dipaco.serving.http.requests import decode, encode, prompt_list, read_body
+from dipaco.serving.http.responses import ClosingStream, while_connected
 from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service
 from dipaco.serving.upstreams import Target, Upstreams

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from dipaco.serving.decoding.grammar import ANY_OBJECT, Grammar, Grammars
-from dipaco.serving.fair_threads import FairThreads
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ObjectFormat, ResponseFormat, SchemaFormat
 
