@@ -59,6 +59,19 @@ def _no_waiting_for_disks():
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_thread_stays_on_a_host():
+    """TensorStore keeps its first threads. Once they are on a host of `support/hosts.py`, no later
+    test reaches a store: a test that opens one there does so in a process of its own.
+    """
+    yield
+    networks = set()
+    for thread in Path("/proc/self/task").glob("*/ns/net"):
+        with contextlib.suppress(OSError):  # it ends
+            networks.add(thread.stat().st_ino)
+    assert len(networks) <= 1
+
+
 @functools.cache
 def _with_slow_tests(session):
     """The files of which slow tests are run."""

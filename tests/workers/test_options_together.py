@@ -10,10 +10,12 @@ import fuzz_settings
 import pytest
 import replay
 from fuzz_settings import OPTIONS, RULES, SHAPES, Draw
+from support import played_hosts
 from support.played_hosts import Fleet
 
 from dipaco.config import MODULAR
 from dipaco.errors import DipacoError
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs import small_models
 
 # Modules, own rule, and options with the number of their value: in pairs, every pair that fits.
@@ -149,3 +151,15 @@ def test_late_paths_of_a_quorum_are_among_them(tmp_path):
     with fuzz_settings.trained(draw, tmp_path / "run", random.Random(0)) as run:
         assert run.ledger.quorums.late(MODULAR)
         assert replay.differences(run) == []
+
+
+def test_a_failure_that_no_retry_can_mend_ends_a_made_up_run(tmp_path, monkeypatch):
+    """The text is too little. It is no fault of the run, which would be "no end"."""
+    monkeypatch.setattr(played_hosts, "MOST_MOVES", 1000)
+    few = "data.sources=toy:?documents=12&words=30 base.steps=0"
+    draw = Draw("diloco", "none", {"router": "routing.kind=random", "few": few})
+    with (
+        pytest.raises(TooFewRouterDocuments),
+        fuzz_settings.trained(draw, tmp_path / "run", random.Random(0)),
+    ):
+        pass
