@@ -9,9 +9,8 @@ how many of the router's documents each path gets without and with calibration, 
 agrees with the scores of the paths, and how many documents it sends to the same path as the router
 before. For every module and phase: the norm of its mean outer gradient, the norm for each path
 through it, and the mean cosine between two paths: 1 if they agree, 0 if they are unrelated, below 0
-if they undo each other's work. `--lag` adds the cosine between the means of this phase and the one
-before: below or near 0, outer momentum has nothing to go on with. If the run samples texts
-(`samples.prompts`): every prompt, and its continuation by each release.
+if they undo each other's work. If the run samples texts (`samples.prompts`): every
+prompt, and its continuation by each release.
 """
 
 import argparse
@@ -28,20 +27,12 @@ MOST_SHOWN_PHASES = 8
 MEANING = """\
 norm: how far a phase moved the module (the length of its mean outer gradient)
 cosine: between the outer gradients of two of its paths: 1 agree, 0 unrelated, -1 opposed"""
-MEANING_OF_LAG = (
-    "lag: cosine to its mean outer gradient of the phase before: 1 goes on, 0 unrelated, -1 back"
-)
 PICTURES = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.add_argument(
-        "--lag",
-        action="store_true",
-        help="also each module's lag: reads its parameters of all phases that are kept",
-    )
     parser.add_argument(
         "--picture",
         type=output_path,
@@ -59,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
         raise UnknownImageFormat(file=options.picture, known=", ".join(PICTURES))
     with reading(options.run) as opened:
-        inspection = inspection_of(opened, with_lag=options.lag)
+        inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)
     problem = ""
     if file is not None:
@@ -67,12 +58,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(inspection))
     else:
-        _print(inspection, with_lag=options.lag)
+        _print(inspection)
         print(f"\n{problem or f'Drawn: {file}'}")
     return 0
 
 
-def _print(inspection: dict[str, Any], *, with_lag: bool) -> None:
+def _print(inspection: dict[str, Any]) -> None:
     say(f"{inspection['name']}, seed {inspection['seed']}")
     for at in inspection["paths"]:
         total = max(sum(at["domains"].values()), 1)
@@ -96,18 +87,14 @@ def _print(inspection: dict[str, Any], *, with_lag: bool) -> None:
                 shown = _sizes(value) if isinstance(value, list) else f"{value:.1%}"
             say(f"  {name.replace('_', ' ')}: {shown}")
     say(f"\n{MEANING}")
-    if with_lag:
-        say(MEANING_OF_LAG)
     for module, at in inspection["modules"].items():
         steps = at["steps"][-MOST_SHOWN_PHASES:]
         if any(step["norm"] is not None for step in steps):
             norms = " ".join(_number(step["norm"]) for step in steps)
             cosines = " ".join(_number(step["cosine"]) for step in steps)
-            lags = " ".join(_number(step["lag_cosine"]) for step in steps)
-            lags = f"\n  lag     {lags}" if with_lag else ""
             say(
                 f"module {module}  fan-in {len(at['paths'])}, phases {steps[0]['phase']} to "
-                f"{steps[-1]['phase']}\n  norm    {norms}\n  cosine  {cosines}{lags}"
+                f"{steps[-1]['phase']}\n  norm    {norms}\n  cosine  {cosines}"
             )
         else:
             say(f"module {module}  fan-in {len(at['paths'])}: no outer step so far")

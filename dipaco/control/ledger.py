@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dipaco.control.claims.assigned_workers import AssignedWorkers
 from dipaco.control.claims.failures import Failures
 from dipaco.control.claims.history import History
 from dipaco.control.claims.queue import Queue, add_tasks
@@ -33,12 +32,7 @@ R = TypeVar("R")
 
 
 class Ledger:
-    """The facts and tasks of one run.
-
-    Args:
-      location: a file, or the URL of a database server.
-      schema: the run's own, on a server.
-    """
+    """The facts and tasks of one run."""
 
     def __init__(self, location: Path | str, schema: str = ""):
         self._use(open_database(location, schema))
@@ -59,7 +53,6 @@ class Ledger:
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
         self.history = History(self._database)
-        self.assigned_workers = AssignedWorkers(self._database)
         self.swarms = Swarms(self._database)
 
     def for_thread(self) -> "Ledger":

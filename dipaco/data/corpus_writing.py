@@ -48,13 +48,7 @@ def write_corpus(
     """Writes a corpus into `folder`. Goes on where it was interrupted.
 
     Args:
-      config: the settings of the corpus.
-      folder: for this corpus alone.
       staging: a folder below it, for these settings alone. All of them are deleted at the end.
-      documents: everything that was read.
-      tokenizer: the one that made the tokens.
-      slices: tokens of the kept documents of each slice.
-      progress: called with the bytes of text that are written.
       check: called with the number of documents of each split, before the corpus is finished. It
         may raise.
 

@@ -81,10 +81,6 @@ def tokenise_slice(
     """Makes texts tokens, in `folder`. Goes on with what an interrupted call has saved there.
 
     Args:
-      config: how many processes tokenise. The result does not depend on it.
-      file: of the texts.
-      texts: their places in it.
-      tokenizer: the run's.
       folder: for these texts and this tokenizer alone.
       progress: called with the bytes of text that are tokens now.
     """
@@ -151,10 +147,6 @@ def encode_chunks(
     """Yields the tokens of each text of each chunk. A few chunks are in memory.
 
     Args:
-      file: of the texts.
-      chunks: the places of some texts, each.
-      tokenizer: the run's.
-      processes: how many encode at once.
       folder: for results that wait.
     """
     # Starting a process takes as long as encoding two chunks.

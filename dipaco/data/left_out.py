@@ -20,8 +20,6 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
     """A sentence for each reason, none if everything is in the corpus.
 
     Args:
-      config: the settings of the corpus.
-      documents: all text that was read.
       num_short: number of documents too short for their split, `tune`, `test` or `router`.
     """
     notes = [note_of_bad_rows(*each) for each in documents.facts.bad_rows.items() if each[1].count]
@@ -71,9 +69,7 @@ def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray
     """A sentence on unknown tokens, and one on documents without any token, if there are such.
 
     Args:
-      tokenizer: the corpus's.
       num_unknown: number of tokens that stand for text that the tokenizer cannot spell.
-      lengths: number of tokens of each document.
     """
     num_tokens, num_empty = int(lengths.sum(dtype=np.int64)), int((lengths == 0).sum())
     notes = []

@@ -42,8 +42,6 @@ def pieces_of(
     """Finds the spans of held documents in training documents.
 
     Args:
-      slices: tokens of the kept documents of each slice.
-      token_type: of these tokens.
       splits: [N] uint8, of the kept documents.
       shortest: tokens of the shortest held document that counts, and of the shortest piece that is
         left of a training document.

@@ -68,8 +68,6 @@ def plan_rows(
     Args:
       lengths: [documents of the corpus] tokens in each.
       document_numbers: [N] the documents to use, each once, in any order.
-      row_length: tokens in a row.
-      seed: of the order of the documents.
       edges: documents that have edge tokens. None = none.
 
     Returns:

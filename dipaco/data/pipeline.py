@@ -60,10 +60,6 @@ class Batches:
     """Endless batches of one row plan, or one machine's share if several take them in turn.
 
     Args:
-      corpus: of the plan.
-      plan: which tokens are in which row.
-      batch_size: rows.
-      seed: of the order of the rows.
       turn: (k, n): batches k, k + n, k + 2 n, ... of them all.
     """
 

@@ -51,9 +51,7 @@ def prepare(
     """Reads, splits and tokenises the sources into `folder`. Goes on where it was interrupted.
 
     Args:
-      config: what to read and how.
       folder: for this corpus alone. A finished corpus of the same settings is opened as it is.
-      progress: called with the progress of each stage.
 
     Raises:
       CorpusOfOtherSettings: the folder holds another corpus.
@@ -139,10 +137,7 @@ def tokenizer_for(
     """The run's tokenizer, in `file`: trained, or copied, unless it is there.
 
     Args:
-      config: which one, or how large.
       sample_of: gives about so many bytes of text to train it on.
-      file: a tokenizer.json.
-      progress: called before it is trained.
 
     Raises:
       BadTokenizer: it does not fit the model, or has no token for an edge of texts.

@@ -58,7 +58,6 @@ class ShardTokens:
 
     Args:
       folder: written by `write_shard_tokens`. Its files are open, and may be deleted.
-      documents: as given to `write_shard_tokens`.
     """
 
     def __init__(self, folder: Path, documents: np.ndarray):

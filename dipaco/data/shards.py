@@ -57,9 +57,6 @@ def hold_out(
     pieces is the same in all shards.
 
     Args:
-      corpus: the corpus of the documents.
-      document_numbers: the shard.
-      share: of the texts.
       shortest: number of tokens. Shorter documents of a text that is held out whole are in neither
         part, as they could not be scored.
     """

@@ -36,7 +36,6 @@ def open_source(
     """Opens a source.
 
     Args:
-      url: as at the top of this file.
       max_bytes_per_domain: the caller uses no more, so a source may stop there. None = the
         source's own bound, which only `packages:` has.
       say: called with a sentence before what takes time, such as a download.

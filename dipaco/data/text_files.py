@@ -23,10 +23,8 @@ def text_documents(
     """Each file as one document, in blocks.
 
     Args:
-      files: in the order of reading.
       domain: None = the name of the file's folder.
       group: "piece" = each piece is its own. None = the file is one.
-      bad_rows: what becomes of files that are no text.
 
     Raises:
       BinaryText, BinaryTexts: files are no text, and `bad_rows` refuses those.

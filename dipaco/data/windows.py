@@ -68,8 +68,6 @@ def cut_windows(
     """The windows of documents, each longer than its prefix.
 
     Args:
-      length: tokens of a window, more than `prefix_tokens`.
-      prefix_tokens: number of tokens of a window that are not predicted.
       most: number of windows of a document, the first ones. None = all.
     """
     assert 0 < prefix_tokens < length

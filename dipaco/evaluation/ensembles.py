@@ -60,7 +60,6 @@ class RenewedMixture:
 
     Args:
       score_NP: [N, P] each path's score by the tokens that are not predicted, in nats.
-      temperature: of the posterior.
     """
 
     def __init__(self, score_NP: np.ndarray, temperature: float = 1.0):
@@ -92,9 +91,7 @@ def mixed(
     """Summed log-likelihood of each document under each mixture: float64 [N] each.
 
     Args:
-      mixtures: to which all paths are added.
       paths: [N, T] log-likelihoods under each path in turn, 0 for tokens not predicted.
-      is_scored_NT: the tokens that are predicted.
     """
     mixtures = list(mixtures)
     for value_NT in paths:

@@ -35,7 +35,6 @@ def by_text(value_N: np.ndarray, text_N: np.ndarray) -> np.ndarray:
     """float64 [T]: sums over the documents of each text, texts in ascending order.
 
     Args:
-      value_N: of each document.
       text_N: a number for the text that each is a piece of.
     """
     return np.bincount(np.unique(text_N, return_inverse=True)[1], weights=value_N)
@@ -56,10 +55,7 @@ def share_of_gap(
     Args:
       before_N, after_N, best_N: summed log-likelihood of each document in nats: under the path of
         the router, of the other way, and under its best path.
-      count_N: tokens summed.
       text_N: a number for the text that each document is a piece of.
-      draws: of as many texts, with replacement.
-      seed: of the draws.
     """
 
     count_T, *sums_T = (by_text(each, text_N) for each in (count_N, before_N, after_N, best_N))

@@ -46,7 +46,6 @@ def score_documents(
       lengths_N: [N] tokens each document has in its row, at most T.
       prefix_tokens: leading tokens that are not predicted, at least 1, since nothing comes before
         the first token.
-      batch_size: documents at once.
 
     Returns:
       (float64 [N] sums, int64 [N] tokens summed). Both are 0 for a document that ends within the

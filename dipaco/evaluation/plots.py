@@ -47,10 +47,6 @@ MOVES = {  # field of a step: its title and what its values mean
         "Cosine",
         "between the outer gradients of two of its paths: 1 agree, 0 unrelated, -1 opposed",
     ),
-    "lag_cosine": (
-        "Lag",
-        "cosine to the mean outer gradient of the phase before: 1 goes on, -1 back",
-    ),
 }
 GREYS = ("#BBBBBB", "#777777", "#444444")  # Routings have these in turn.
 BOUNDS = {"capacity": "--", "mean": "-", "floor": "-."}
@@ -179,13 +175,13 @@ def inspection_figure(inspection: dict[str, Any]) -> "Figure":
     modules = inspection["modules"]
     looks = dict(_looks(modules))
     with styled(
-        WIDTH, max(6.5, ROW_INCHES * min(len(modules), MOST_NAMED_MODULES) + 4.0)
+        WIDTH, max(9.0, ROW_INCHES * min(len(modules), MOST_NAMED_MODULES) + 6.0)
     ) as figure:
-        panels = figure.subplots(2, 2).flat
+        panels = figure.subplots(3, 1)
         _draw_sizes(panels[0], inspection)
         for axes, what in zip(panels[1:], MOVES, strict=True):
             _draw_moves(axes, modules, looks, what)
-        name_beside(panels[1])  # It names the modules of all three.
+        name_beside(panels[1])  # It names the modules of both.
     return figure
 
 
@@ -277,9 +273,7 @@ def _draw_bands(
 def _nothing(modules: Mapping[str, Any], what: str) -> str:
     if not any(module["steps"] for module in modules.values()):
         return "no outer step so far"
-    if what == "cosine":
-        return "no module has two paths"
-    return "shown by `dipaco inspect --lag`" if what == "lag_cosine" else "nothing was recorded"
+    return "no module has two paths" if what == "cosine" else "nothing was recorded"
 
 
 def _looks(modules: Mapping[str, Any]) -> Iterator[tuple[str, Look]]:

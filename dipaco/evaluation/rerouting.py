@@ -37,7 +37,6 @@ def path_of_tokens(
       path_N: [N], the document router's choice for the prefix and the first chunk.
       choice_NT: int32 [N, T], the path that the router would choose after each token.
       every: W, the tokens of a chunk.
-      prefix_tokens: where the first chunk begins.
     """
     index_T = np.arange(choice_NT.shape[1])
     chunk_T = np.maximum(index_T - prefix_tokens, 0) // every
@@ -56,9 +55,6 @@ def rerouted(
     Args:
       values: for each path in order, float32 [N, T] log-likelihoods, 0 for tokens that are not
         predicted (`perplexity.score_tokens`).
-      path_NT: from `path_of_tokens`.
-      lengths_N: [N] tokens of each document.
-      prefix_tokens: leading tokens that are not predicted.
 
     Raises:
       NothingToScore: no document is longer than the prefix.

@@ -36,13 +36,10 @@ def continue_prompts(
     """The tokens that a path draws after each prompt. Tokens after an end token are to be left out.
 
     Args:
-      config: sizes.
       parts: the parameters of one path, as trained. They must fit on one device.
-      prompt_NT: int32, whole prompts of one length.
       numbers: of the prompts, N. Draws of a prompt depend on its number alone.
       steps: tokens to make. Prompt and new tokens together are at most `config.max_length`.
       temperature: divides logits before a draw. 0 takes the likeliest token.
-      seed: of the draws.
 
     Returns:
       int32 [N, S].

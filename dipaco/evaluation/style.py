@@ -61,7 +61,6 @@ def look_of(arm: str, variant: str = "") -> Look:
 
     Args:
       arm: of a report or of a sweep's row: `modular`, `2x2/dense`.
-      variant: `ReportRow.variant`.
     """
     look = LOOKS.get(arm.rpartition("/")[2], LOOKS[MODULAR])
     return look._replace(mark=_MARKS_OF_VARIANTS.get(variant, "d")) if variant else look

@@ -148,7 +148,6 @@ def columns_within(
 
     Args:
       columns: heading -> a cell for each row. The first column names the rows.
-      width: in characters.
       first_to_go: headings of columns that may be left out, the least important first.
       elsewhere: the file that has all columns.
     """

@@ -105,12 +105,9 @@ def devices_of(
     """A function from the number of a process to its environment variables.
 
     Args:
-      visible: the devices to divide.
       each: devices of each process. None = every process sees all.
-      processes: number of processes that run at once.
       memory_fraction: share of a GPU's memory for each process. None = nine tenths, divided among
         the processes that share a GPU, unless the environment, which they inherit, sets a share.
-      environment: the variables of this process.
 
     Raises:
       TooFewDevices: the processes need more devices.

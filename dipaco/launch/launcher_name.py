@@ -19,8 +19,6 @@ def launcher_name(given: str | None, ledger: Ledger, roles: str = "") -> str:
     alive on this machine. Else a new name. The ledger records it as this process's.
 
     Args:
-      given: the user's choice.
-      ledger: the run's ledger.
       roles: pattern of the text between a launcher's name and the numbers of its workers.
 
     Raises:

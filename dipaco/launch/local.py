@@ -11,13 +11,7 @@ from dipaco.launch.engine import Engine, ProcessCommand
 
 
 class LocalProcess:
-    """A child process.
-
-    Args:
-      command: the command line.
-      log: the file to which its output is appended.
-      environment: all variables of the process.
-    """
+    """A child process."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]):
         self._log = log
@@ -54,7 +48,6 @@ class LocalEngine(Engine):
     """Holds child processes.
 
     Args:
-      log: process name -> its log.
       devices_of: slot -> environment variables that give a process its devices. Each process that
         computes takes the lowest free slot.
     """

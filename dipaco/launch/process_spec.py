@@ -57,9 +57,7 @@ def variables_for(
     """Names of the variables that another machine needs to open a run.
 
     Args:
-      run: folder or URL.
       database: the run's database as the user gave it: a URL, or `env:VARIABLE`.
-      environment: the variables of this process.
     """
     names: Collection[str] = STORE_VARIABLES.get(run.partition("://")[0], ())
     if database is not None and database.startswith("env:"):

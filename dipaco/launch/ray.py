@@ -78,9 +78,6 @@ class ProcessActor:
 
     Args:
       words: the command line. `COORDINATOR` stands for the address at which the hosts connect.
-      environment: variables added to the machine's.
-      run: folder or URL. The log goes beside the run's files on this machine.
-      log: the name of the log.
       coordinator: the address at which the hosts connect. None on the first or only host.
     """
 
@@ -141,7 +138,6 @@ class RayProcess:
     """One process of a worker, held by an actor.
 
     Args:
-      actor: a `ProcessActor`, running or waiting for resources.
       placement_group: removed when one of its processes is killed.
     """
 
@@ -194,7 +190,6 @@ class RayEngine(Engine):
       address: HOST:PORT of the cluster's head. `local` starts a cluster on this machine. None =
         the cluster that this machine belongs to.
       resources: resources of each host of a worker.
-      run: folder or URL. Logs go beside its files.
       on_one_machine: the run's name if only one machine can work on it, else None.
 
     Raises:

@@ -60,10 +60,8 @@ class Supervisor:
     """Starts workers, restarts them, and ends workers that are no longer wanted.
 
     Args:
-      engine: holds the workers.
       groups: the wanted workers. `dipaco scale` changes the size of the first group.
       ledger: the tasks of a dead worker go back to its queue before their leases expire.
-      on_event: called with every event.
       launcher: name of this launcher, for `dipaco scale --launcher`.
     """
 

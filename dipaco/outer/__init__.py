@@ -4,6 +4,6 @@ DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. `gradient` me
 path moved a module, weighs contributions (`path_weights`) and averages them. `codecs` encode
 contributions in fewer bits, and `compress` sends later what they lose. `vocabulary` averages a
 token's rows over the paths that have the token. `step` moves a module by Nesterov momentum, or by
-the rule that a user passes (`own_step`). `correlation` compares a step with the one before. The
-room imports `trees`, `errors` and the names of `model.config`. It knows nothing of stores or tasks.
+the rule that a user passes (`own_step`). The room imports `trees`, `errors` and the names of
+`model.config`. It knows nothing of stores or tasks.
 """

@@ -60,7 +60,6 @@ def path_weights(documents: Sequence[int], *, by_documents: bool = True) -> np.n
     """alpha_i of the paths through one module: float64 [paths], summing to one.
 
     Args:
-      documents: documents in each path's shard.
       by_documents: in proportion to documents (DiPaCo eq. 3, loss re-weighing). False = all equal.
     """
     share = np.asarray(documents, np.float64) if by_documents else np.ones(len(documents))
@@ -82,7 +81,6 @@ def weight_in_step(
 
     Args:
       weight: alpha_i from `path_weights`, over the paths of its phase.
-      fan_in: number of the paths in its phase.
       fan_in_of_step: the fan-in that rescales the mean of the step.
     """
     return weight * math.sqrt(fan_in / fan_in_of_step) if rescale_by_fan_in else weight

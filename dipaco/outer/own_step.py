@@ -36,7 +36,6 @@ def step_by(
     """`before + updates` with the types of `before`, and the new state.
 
     Args:
-      before: the module at the start of the phase.
       gradient: float32, the rescaled mean of its outer gradients.
       state: from `fresh_by`, or from the step before.
 

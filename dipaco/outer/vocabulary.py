@@ -47,7 +47,6 @@ def counts_of(
 
     Args:
       counts: int64 [paths, V], over all paths of the topology.
-      through: the paths through the module.
       taking_part: the paths of `through` that take part in the phase. None: all.
     """
     counts_of_through = counts[list(through)]

@@ -43,11 +43,7 @@ def balanced_em(
     """Fits P models to N documents.
 
     Args:
-      models: the models before the first round.
-      learn: trains each model on its documents.
-      score: scores every document under every model.
       first_N: the path of each document in the first round.
-      rounds: rounds of learning and sharing out.
       floor, capacity: bounds on a path's documents as a share of the mean, as in `RoutingConfig`.
 
     Raises:

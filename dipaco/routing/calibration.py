@@ -26,7 +26,6 @@ def target_share(
     """The target share of each path: float64 [P], summing to one.
 
     Args:
-      label_N: [N] the best path of each document.
       given: the shares (`routing.target_share`). None: the labels' shares, bounded by `floor` and
         `capacity` times the mean share, with no path left empty.
       floor, capacity: as in `RoutingConfig`.

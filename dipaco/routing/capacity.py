@@ -37,7 +37,6 @@ def bounds(documents: int, num_paths: int, floor: float, capacity: float | None)
     """The least and the most documents of a path.
 
     Args:
-      documents: documents of all paths together.
       floor, capacity: shares of the mean, as in `RoutingConfig`.
     """
     mean_documents = documents / num_paths

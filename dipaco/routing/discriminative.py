@@ -37,7 +37,6 @@ def fit_classifier(
     """Fits a classifier to the best path of each of its documents. `calibrated` balances it.
 
     Args:
-      features_ND: [N, D] raw features of the router's documents.
       label_N: int [N] the best path of each, from `labels.best_paths`.
 
     Raises:

@@ -13,10 +13,6 @@ from dipaco.data.splits import splitmix
 def deal(documents_N: np.ndarray, num_paths: int, num_choices: int, seed: int) -> np.ndarray:
     """Shuffles documents by a seed and deals them out, like cards.
 
-    Args:
-      documents_N: numbers of documents, each once, in any order.
-      num_choices: number of paths that each document is given.
-
     Returns:
       int32 [N, num_choices]. Every path is given each choice equally often, but for one document.
     """

@@ -41,7 +41,6 @@ def fit_normaliser(
     """Fits the normalisation of `RoutingConfig.normalise` to the documents a router is fitted on.
 
     Args:
-      features_ND: [N, D] raw features.
       normalise: "standardise" (each dimension to mean 0, deviation 1), "l2" (each row to length
         one), "standardise_l2" (one, then the other) or "none".
       interleaved_parts: 1 leaves the axes unchanged. n > 1 rotates to principal axes, ordered so

@@ -28,7 +28,6 @@ def path_costs(x_ND: np.ndarray, centres: Centres) -> np.ndarray:
     """Squared distance of each document to each path: the sum over parts, paths in row-major order.
 
     Args:
-      x_ND: [N, D] normalised features.
       centres: one [K_l, D_l] for each contiguous part of the D dimensions.
 
     Returns:
@@ -77,7 +76,6 @@ def fit_centres(
     """The best of several restarts: centres of each part, and the price of each path.
 
     Args:
-      x_ND: [N, D] normalised features.
       choices: centres in each part. The vector is cut in as many parts, of nearly equal size.
       floor, capacity: as in `RoutingConfig`.
       restarts: fits from other centres. The lowest objective is kept.

@@ -133,7 +133,6 @@ def fit_router(
     """Fits a router to its documents.
 
     Args:
-      features_ND: [N, D] raw features of the router's documents.
       choices: the number of experts of each choice level. Paths are their product, in row-major
         order. Empty: one path.
       rule: fits in the place of the kinds here, and may use `config` otherwise.

@@ -20,7 +20,6 @@ def outside_bounds(config: RoutingConfig, documents: Sequence[int], phase: int =
     `routing.capacity` say. None if these bound nothing.
 
     Args:
-      documents: number of documents in each path's shard.
       phase: documents were routed before this phase.
     """
     has_target = bool(phase) and config.target_share is not None
@@ -76,7 +75,6 @@ def wider_router_fraction(fraction: float, num_train: int, num_paths: int) -> fl
     one, or more if that gives a path fewer than `ROUTER_DOCUMENTS`. None if it is wide enough.
 
     Args:
-      fraction: the present fraction.
       num_train: training documents, nearly all documents.
     """
     needed = ROUTER_DOCUMENTS * num_paths / max(num_train, 1)

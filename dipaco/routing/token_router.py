@@ -41,7 +41,6 @@ def continuation_sums(
 
     Args:
       log_likelihood_NT: log-likelihood of token t given the tokens before it.
-      lengths_N: tokens of each document.
       window: number of next tokens that count. None: all to the end.
     """
     num_tokens = log_likelihood_NT.shape[1]
@@ -78,7 +77,6 @@ def split(
 
     Args:
       text_N: a number for the text of each document.
-      hold_out: share of the documents.
       random: draws the order in which texts are taken, up to the share.
     """
     texts, index_N, pieces = np.unique(text_N, return_inverse=True, return_counts=True)

@@ -20,14 +20,7 @@ def cached_features(
     lengths_N: np.ndarray,
     compute: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """Features float32 [N, D] of documents under the run's base model on this kind of machine.
-
-    Args:
-      run: whose base model and cache folder are used.
-      tokens_NT: int32 [N, T], the first tokens of each document.
-      lengths_N: int32 [N], how many of them each has.
-      compute: computes the features if they are not cached.
-    """
+    """Features float32 [N, D] of documents under the run's base model on this kind of machine."""
     folder = run.layout.features
     if not folder.is_dir():
         return compute()

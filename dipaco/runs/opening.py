@@ -48,11 +48,9 @@ def create_or_open(
     """Begins a run, or opens the one that is there. True: it was begun.
 
     Args:
-      where: the run's folder or URL.
       config: equal to that of a run that is there, but for settings of its report, which
         `with_report_settings` takes over.
       given: JSON values to start from. They are only read when a run begins.
-      database: place of its facts, for `location_of`. None: the folder.
       rules: its own rules. None: the rules of the run that is there, if any.
       is_alone: the folder's lock is held exclusively, so no other process works on a run that is
         there: one that has recorded nothing begins again with another config.
@@ -229,10 +227,6 @@ def database_option(where: Where) -> str | None:
 
 def open_run(where: Where, database: str | None = None) -> Run:
     """Opens the run in a folder or at a URL.
-
-    Args:
-      where: its folder or URL.
-      database: the one it was begun with, or None.
 
     Raises:
       NoSuchRun: there is no run.

@@ -28,7 +28,6 @@ class Programs:
     """Programs compiled for one config on the devices of this process.
 
     Args:
-      config: of the run.
       loss_rule: gives the run's own path loss, or None. Called when training is compiled.
 
     Raises:

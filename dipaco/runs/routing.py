@@ -117,9 +117,6 @@ def paths_of_prefixes(
     """The path of each document of a release by its first tokens: int32 [N].
 
     Args:
-      run, release, routing: whose paths, and by which rule.
-      tokens_NT: int32 [N, prefix_tokens], padded with 0.
-      lengths_N: tokens that each document has of them.
       recent: paths of the release that the caller goes on with. None: read for this call.
 
     Raises:

@@ -88,10 +88,6 @@ def _recorded(kind: str, rule: Any) -> RecordedRule:
 def imported(kind: str, recorded: RecordedRule) -> Callable[..., Any]:
     """The rule, by its name.
 
-    Args:
-      kind: a field of `Rules`.
-      recorded: what the run keeps of it.
-
     Raises:
       RuleNotImportable: there is no such module or function here.
       RuleDiffers, RuleStale: its module has another source here.

@@ -76,10 +76,6 @@ def small_config(model: ModelConfig, length: int) -> ModelConfig:
 def flops_of_fit(config: "RunConfig", documents: int) -> int:
     """Floating-point operations of the fit: what the models learn from, and what they score after
     each round.
-
-    Args:
-      config: of the run.
-      documents: for training.
     """
     tokens = config.data.prefix_tokens
     small = small_config(config.model, tokens)
@@ -93,7 +89,6 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
     out for early stopping trains none of them, and gets a path all the same.
 
     Args:
-      run: whose corpus and settings are used.
       first_N: the path of each training document in the first round.
 
     Raises:
@@ -159,14 +154,7 @@ def small_scores(
     lengths_N: np.ndarray,
     batch_size: int = BATCH_DOCUMENTS,
 ) -> np.ndarray:
-    """float32 [N, P]: nats of the first tokens of documents but the very first, under each model.
-
-    Args:
-      model, models: sizes and parameters.
-      tokens_NT: int32 [N, T], padded with 0.
-      lengths_N: tokens that each document has.
-      batch_size: documents at once.
-    """
+    """float32 [N, P]: nats of documents' first tokens but the very first, under each model."""
     scores = [
         score_tokens(
             noting_progress(functools.partial(_log_likelihoods, model, models[name])),

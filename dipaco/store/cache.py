@@ -34,12 +34,7 @@ class _Found(NamedTuple):
 
 
 class FileCache:
-    """The fetched files under a folder of run folders.
-
-    Args:
-      max_bytes: bound for all fetched files together.
-      clock: the wall clock in seconds.
-    """
+    """The fetched files under a folder of run folders."""
 
     def __init__(self, runs: Path, max_bytes: int, clock: Callable[[], float] = time.time):
         self._runs, self._max_bytes, self._clock = runs, max_bytes, clock

@@ -32,7 +32,6 @@ def stored_there(remote: Remote, known: Mapping[str, int]) -> dict[str, int]:
     """The same of a run in a bucket.
 
     Args:
-      remote: the bucket.
       known: name there -> bytes. Others count as nothing.
     """
     names = {_object_of(name) for folder in IN_BUCKETS for name in remote.names(folder)}

@@ -256,11 +256,7 @@ class Objects:
             return stream.read()
 
     def publish(self, file: Path, content: bytes) -> None:
-        """Writes a file that people read (a report) to the bucket, in place of an older one.
-
-        Args:
-          file: its place in the run's folder.
-        """
+        """Writes a file that people read (a report) to the bucket, in place of an older one."""
         if self.remote is not None:
             self.remote.write(file.relative_to(self.root).as_posix(), content)
 

@@ -54,7 +54,6 @@ def interval_over_texts(
 
     Args:
       before, after: seed -> run.
-      seeds: the seeds of that difference.
 
     Returns:
       The ends of the interval. None if a seed has not both runs, if they were not scored on the

@@ -107,7 +107,6 @@ def plan_runs(
 
     Args:
       trials: the requested trials, in the order in which to run them.
-      own: trial -> its folder.
       existing: runs to take results from: finished runs, and the trials' runs.
     """
     by_folder = {run.folder: run for run in existing}

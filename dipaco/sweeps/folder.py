@@ -118,10 +118,6 @@ def move_changed(
     """Moves the runs of `redo` rows that have another config than their row has now, or are
     finished and lack a baseline that no finished run has.
 
-    Args:
-      trials: the requested trials.
-      folders: trial -> folder of its run.
-
     Raises:
       RowsChanged: other rows have changed. Nothing is moved.
       RowRefused: a row that is to begin, again or for the first time, has settings that no run

@@ -44,13 +44,8 @@ class JobPool:
     """Does jobs.
 
     Args:
-      jobs: the jobs, in the order in which to start them.
-      max_running: processes at once.
       is_worked_on: true of a folder if another process works on the run in it.
-      on_event: is called with every event.
-      log_of: job -> the log of its process.
       make_engine: makes the engine, given the log of a process by its name.
-      poll_seconds: time between two polls of the engine.
       grace_seconds: time between asking a process to end and killing it.
     """
 

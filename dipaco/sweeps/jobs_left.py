@@ -45,7 +45,6 @@ def jobs_left(
     Args:
       is_left: true of a run that is not finished.
       first_row: the sweep's first row, whose text the others take.
-      tell: is called with an event for each text that is damaged.
     """
 
     @cache  # a text is read whole once, for all base models

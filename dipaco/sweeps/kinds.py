@@ -19,12 +19,7 @@ ROW_SETTINGS = (
 
 
 def kind_of(name: str, config: RunConfig) -> str:
-    """`dense`, `data_parallel`, ...: the kind of the trained model, whatever a row is called.
-
-    Args:
-      name: the row's name in the table.
-      config: the row's config.
-    """
+    """`dense`, `data_parallel`, ...: the kind of the trained model, whatever a row is called."""
     if "/" in name:  # a dense baseline of the row's run
         return name.rpartition("/")[2]
     if config.num_paths == 1:

@@ -87,9 +87,7 @@ def folder_with_text(
     is left out: every file of the text is read.
 
     Args:
-      config: the config whose text is wanted.
       first_row: the sweep's first row.
-      damage_of: finds the damage of the text in a folder.
     """
     text = corpus_settings(config.corpus)
     digests: dict[Path, str] = {}
@@ -119,8 +117,6 @@ def begin_shared(folder: Path, config: RunConfig, find_text: Callable[[], Path |
     """Begins the run that trains a base model, or has one go on that was begun.
 
     Args:
-      folder: the run's folder.
-      config: the config of a row that begins with this model.
       find_text: finds a folder of a run with the same text, whose tokens are linked. None = read
         the text. Called only if this run lacks it.
     """

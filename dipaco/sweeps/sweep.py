@@ -63,12 +63,8 @@ def run_sweep(
     """Runs the rows of a sweep under every seed, and writes its table, text and picture.
 
     Args:
-      name: the sweep's name.
-      rows: row -> config.
-      seeds: every row is run under each.
       only: names of the rows to run (`named`), none = all. The table has all finished rows.
       redo: names of changed rows that are run again. Their former runs are moved to `replaced`.
-      max_running: runs at once.
       reference: name in the table of the row that others are compared with. Empty = the first row.
 
     Raises:

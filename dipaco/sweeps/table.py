@@ -131,8 +131,6 @@ def make_table(
     """The table of a sweep.
 
     Args:
-      sweep: its name.
-      trials: the runs in the table, finished or not.
       results: trial -> the rows of its report. Unfinished trials are absent.
       drawn: trial -> arm -> its perplexities on drawings of texts, for the intervals over
         texts. Absent trials have none.

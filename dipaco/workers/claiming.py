@@ -24,7 +24,6 @@ class Claimer:
     """Claims tasks for one worker.
 
     Args:
-      failures: counts its tasks that fail.
       lease_seconds: after as long without a renewal, others may claim its tasks.
     """
 

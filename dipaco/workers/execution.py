@@ -43,7 +43,6 @@ def execute(
     """Executes a claimed task, and returns the facts to record.
 
     Args:
-      callbacks: `step_taken` and `prepare_progressed` are called.
       should_stop: called before each step.
       runner: takes the steps of paths. All of its hosts take part in tasks that use devices. The
         first broadcasts the claim. None is this process alone.

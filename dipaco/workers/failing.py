@@ -24,11 +24,7 @@ IS_SICK = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOMEM, errno.EMFILE, err
 
 
 class FailureCounter:
-    """The failures of one worker's tasks.
-
-    Args:
-      callbacks: told of each failure.
-    """
+    """The failures of one worker's tasks."""
 
     def __init__(self, run: Run, name: str, callbacks: Callbacks):
         self._run, self._name, self._callbacks = run, name, callbacks

@@ -39,7 +39,6 @@ class LeaseRenewer:
     """Renews the leases of one worker, as a context manager.
 
     Args:
-      open_ledger: opens a connection for the thread.
       lease_seconds: from one renewal to the end of a lease.
     """
 

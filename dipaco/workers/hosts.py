@@ -69,9 +69,6 @@ class HostGroup:
     Every host must call `broadcast` and `run_on_all` in the same order.
 
     Args:
-      client: a client of JAX's coordination service.
-      index: this host's number, from 0.
-      count: the number of hosts.
       secret: known to the hosts alone. JAX's service lets in any program that reaches its port, so
         what the hosts tell each other is signed with it: a stranger cannot give them tasks.
     """
@@ -121,7 +118,6 @@ class HostGroup:
         """Runs `act` on every host and returns this host's result. If one host fails, all do.
 
         Args:
-          act: called on every host.
           summary: a text of the result, which must be the same on every host.
 
         Raises:

@@ -36,7 +36,6 @@ def delete(run: Run, find: Callable[[], Iterable[str]], remove: Callable[[str], 
 
     Args:
       find: asks the ledger which names are not needed. Names deleted already may be among them.
-      remove: removes one object.
     """
     removed: set[str] = set()
     retention = run.ledger.retention

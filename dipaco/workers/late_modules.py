@@ -60,7 +60,6 @@ def merged(run: Run, start: PhaseStart, ahead: PhaseResult) -> PhaseStart:
     """The path after the merge, with the rest of its phase before it.
 
     Args:
-      start: the phase as it began.
       ahead: the path at the step of the merge. Its arrays are given up.
     """
     assert start.merges_at is not None

@@ -52,8 +52,6 @@ class Worker:
     """Does tasks of a run.
 
     Args:
-      run: opened for this worker alone.
-      callbacks: called for the events of the loop.
       renewer: renews its leases. The caller starts it.
       lease_seconds: after as long without a renewal, others may claim its tasks.
       runner: takes the steps of paths, and has this worker's hosts, of which this process is the

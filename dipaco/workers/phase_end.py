@@ -48,9 +48,6 @@ def end_phase(
 
     Args:
       start: its modules are given up, so that a snapshot has their memory.
-      handover: the path as trained.
-      losses: one for each step of the phase.
-      seconds: the time of all steps.
       is_sent: the snapshot goes to the bucket, whatever the phase.
     """
     arm, modules = start.arm, start.modules

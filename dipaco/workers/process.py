@@ -70,8 +70,6 @@ def begun_run(
     that failed are tried again: the command means that their cause was put right.
 
     Args:
-      address: the run's folder or URL.
-      config: the config of a new run.
       database: keeps the facts of a new run. None keeps them in the folder.
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.

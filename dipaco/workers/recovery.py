@@ -19,9 +19,6 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
     """Has the task that made the missing or damaged input of a claimed task done again. The claimed
     task is only given back if the store, asked again, has what was missing.
 
-    Args:
-      claim: the claim on the task that found the damage. It is given up here.
-
     Raises:
       The error itself: no task makes that object.
       ClaimLost: another worker has the task, and will find the damage itself.

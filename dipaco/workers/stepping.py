@@ -43,7 +43,6 @@ def stepped_module(
     """Computes an outer step.
 
     Args:
-      stored: the module before it, and its outer state.
       contributions: the step's, in the order of their sum.
 
     Raises:

@@ -47,7 +47,7 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
     assert paths("ben") == [0, 1, 2, 3]
     for path in (0, 1):
         settle(ledger, "modular", path, "ana")
-    assert ledger.assigned_workers.worker_of("modular", 1) == "ana"
+    assert ledger.meta.get("assigned modular/1") == "ana"
     assert paths("ben") == [2, 3]
     assert paths("ben", left=[]) == [0, 1, 2, 3]
     assert paths("ben", left=[("modular", 1)]) == [0, 2, 3], "another kind of machine trained it"
@@ -158,18 +158,16 @@ def test_a_path_has_its_home_from_the_commit_of_its_phase(ledger, plan):
     late = ledger.queue.claim("ben", ["train"])
     with pytest.raises(ClaimLost):
         ledger.commit.finish(plan, claim, facts, assigns=True)
-    assert ledger.assigned_workers.worker_of("modular", 0) is None
+    assert ledger.meta.get("assigned modular/0") is None
     ledger.commit.finish(plan, late, facts, assigns=True)
-    assert ledger.assigned_workers.worker_of("modular", 0) == "ben"
+    assert ledger.meta.get("assigned modular/0") == "ben"
     ledger.redos.redo(ledger.queue.claim("ana", ["train"]), late.task, "a snapshot", "it is lost")
     again = ledger.queue.claim("ana", ["train"])
     assert again.task == late.task
     ledger.commit.finish(plan, again, facts, assigns=True)
-    assert ledger.assigned_workers.worker_of("modular", 0) == "ana", (
-        "it has what a lost one is made of again"
-    )
+    assert ledger.meta.get("assigned modular/0") == "ana", "it has what a lost one is made of again"
     other = ledger.queue.claim("ana", ["train"])
     ledger.commit.finish(plan, other, facts_of(plan, other.task))
-    assert ledger.assigned_workers.worker_of(other.task.arm, other.task.path) is None, (
+    assert ledger.meta.get(f"assigned {other.task.arm}/{other.task.path}") is None, (
         "machines share a disk"
     )

@@ -110,7 +110,7 @@ def workers(machines, monkeypatch):
         )
         of_name[name] = worker_of(run, name)
     work_until(on, of_name["ana"], 2)
-    assert [on.run.ledger.assigned_workers.worker_of(MODULAR, path) for path in range(4)] == [
+    assert [on.run.ledger.meta.get(f"assigned {MODULAR}/{path}") for path in range(4)] == [
         "ana"
     ] * 4
     monkeypatch.setattr(claiming.Claimer, "_late_factor", 0.0)

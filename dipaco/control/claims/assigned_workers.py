@@ -11,21 +11,8 @@ good. A worker claims the paths that are assigned to it first. A lost row costs 
 
 from collections.abc import Iterable
 
-from dipaco.control.database.contract import Database
 from dipaco.control.planning.tasks import Fact, PathTrained
 from dipaco.schedule.plan import Plan
-
-
-class AssignedWorkers:
-    """The assigned workers of one run. There are none unless commits assign paths."""
-
-    def __init__(self, database: Database):
-        self._database = database
-
-    def worker_of(self, arm: str, path: int) -> str | None:
-        """The worker that trained the newest phase of a path. None = the path is not assigned."""
-        row = self._database.one("get_meta", key=_key(arm, path))
-        return None if row is None else row[0]
 
 
 def trained_alone(plan: Plan, facts: Iterable[Fact]) -> list[tuple[str, int]]:
@@ -43,8 +30,4 @@ def assignments_of(plan: Plan, facts: Iterable[Fact], worker: str) -> dict[str, 
     """Key -> worker, as the ledger keeps them. They are recorded with the facts: if the worker is
     killed after that, no path is left to the worker before it.
     """
-    return {_key(arm, path): worker for arm, path in trained_alone(plan, facts)}
-
-
-def _key(arm: str, path: int) -> str:
-    return f"assigned {arm}/{path}"
+    return {f"assigned {arm}/{path}": worker for arm, path in trained_alone(plan, facts)}

@@ -74,8 +74,6 @@ class Failures:
         """Ends a claim whose task raised an error.
 
         Args:
-          claim: dropped.
-          reason: the error, for `status`.
           is_lasting: trying again would meet it again. The task fails at once.
           is_crash: it may have been caused by a process that died, and counts as one.
 
@@ -128,11 +126,7 @@ class Failures:
 
     @retried
     def retry(self, task: Task | None = None) -> list[Task]:
-        """Failed and delayed tasks are ready again, as if they had never been tried.
-
-        Args:
-          task: only this one. None = all.
-        """
+        """Makes failed and delayed tasks ready, as if never tried: one, or all."""
         again = []
         with self._database.transaction():
             for failure in self.list():

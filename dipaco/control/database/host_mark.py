@@ -45,7 +45,6 @@ class HostMark:
 
     Args:
       boot: names the boot of this host's kernel.
-      sleep: waits for so many seconds.
     """
 
     def __init__(self, ledger: Path, boot: str, sleep: Callable[[float], None] = time.sleep):

@@ -27,7 +27,6 @@ class WriteLock:
     called, though `take` has not returned or `give_back` has been called.
 
     Args:
-      file: beside the ledger.
       wait_seconds: limit of a wait for the lock.
     """
 

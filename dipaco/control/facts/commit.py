@@ -90,7 +90,6 @@ class Commit:
         """Gives a training task back inside its phase. The next worker continues from there.
 
         Args:
-          claim: dropped.
           partial_snapshot: where the next worker continues.
           needed: the modules at the start of this phase that the next step needs. While one is
             missing, the task waits. Recording the last of them makes it due.

@@ -89,9 +89,6 @@ class RunProgress:
     def newest_machines(self, most: int) -> dict[tuple[str, int], list[tuple[int, str]]]:
         """(arm, path) -> its newest phases, the newest first, each with the kind of machine that
         trained it.
-
-        Args:
-          most: phases of each path.
         """
         newest: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for arm, path, phase, machine in self._database.rows("newest_machines", most=most):

@@ -53,26 +53,18 @@ def record(database: Database, fact: Fact) -> None:
         case PathTrained():
             change("add_trained", **row_of_trained(fact))
             change(DROP_PARTIAL_SNAPSHOT, arm=fact.arm, path=fact.path, phase=fact.phase)
-        case StageDone():
+        case StageDone() | SliceDone():
+            is_slice = isinstance(fact, SliceDone)
             change(
                 "add_stage",
-                stage=fact.stage,
-                phase=fact.phase,
+                stage=name_of_slice(fact) if is_slice else fact.stage,
+                phase=0 if is_slice else fact.phase,
                 artifacts=json.dumps(fact.artifacts),
                 summary=json.dumps(fact.summary),
                 seconds=fact.seconds,
             )
             if fact.stage == "reroute":
                 change(DROP_PARTIAL_SNAPSHOT, arm="", path=0, phase=0)
-        case SliceDone():
-            change(
-                "add_stage",
-                stage=name_of_slice(fact),
-                phase=0,
-                artifacts=json.dumps(fact.artifacts),
-                summary=json.dumps(fact.summary),
-                seconds=fact.seconds,
-            )
         case PathChecked():
             change("add_check", **dataclasses.asdict(fact))
         case PathScored() | PathLabelled():
@@ -85,18 +77,8 @@ def record(database: Database, fact: Fact) -> None:
                 seconds=fact.seconds,
             )
         case Evaluated():
-            change(
-                "add_evaluation",
-                arm=fact.arm,
-                phase=fact.phase,
-                perplexity=fact.perplexity,
-                best_path_perplexity=fact.best_path_perplexity,
-                other_rows=json.dumps(fact.other_rows),
-                tune_rows=json.dumps(fact.tune_rows),
-                documents=fact.documents,
-                tokens=fact.tokens,
-                seconds=fact.seconds,
-            )
+            rows = {name: json.dumps(getattr(fact, name)) for name in ("other_rows", "tune_rows")}
+            change("add_evaluation", **dataclasses.asdict(fact) | rows)
         case Sampled():
             for number, sample in enumerate(fact.samples):
                 values = sample._asdict()

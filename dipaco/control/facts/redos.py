@@ -45,8 +45,6 @@ class Redos:
         """An input of `claim` is lost: opens the task that made it, and lets this one wait.
 
         Args:
-          claim: dropped.
-          cause: the task that made the input.
           what: name of the object that is damaged, or was refused.
           reason: the defect. `status` shows it.
           refused: a contribution to delete.

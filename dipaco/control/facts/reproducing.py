@@ -47,16 +47,12 @@ def stands(database: Database, task: Task, fact: Fact) -> bool:
             return _contribution_stands(database, task, fact)
         case PathTrained():
             return _trained_stands(database, task, fact)
-        case StageDone():
-            row = database.one("get_stage", stage=fact.stage, phase=fact.phase)
+        case StageDone() | SliceDone():
+            is_slice = isinstance(fact, SliceDone)
+            stage = name_of_slice(fact) if is_slice else fact.stage
+            row = database.one("get_stage", stage=stage, phase=0 if is_slice else fact.phase)
             known = None if row is None else _digests(json.loads(row[0]))
-            new = _digests(fact.artifacts)
-            if fact.stage == "report":
-                new = known
-        case SliceDone():
-            row = database.one("get_stage", stage=name_of_slice(fact), phase=0)
-            known = None if row is None else _digests(json.loads(row[0]))
-            new = _digests(fact.artifacts)
+            new = known if stage == "report" else _digests(fact.artifacts)
         case PathScored() | PathLabelled():
             what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
             row = database.one(f"get_likelihoods {table_of(fact)}", **what)

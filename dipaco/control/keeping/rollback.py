@@ -78,7 +78,6 @@ class Rollbacks:
 
         Args:
           phase: one that all modules of the arm have reached.
-          due: the tasks to continue with.
 
         Raises:
           WorkersActive: a worker holds a lease, or is deleting objects. Nothing was changed.

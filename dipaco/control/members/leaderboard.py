@@ -21,11 +21,7 @@ class VolunteerRecord(NamedTuple):
 
 
 def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
-    """The volunteers whose samples went into a step, the most samples first.
-
-    Args:
-      batch_size: number of samples in a step.
-    """
+    """The volunteers whose samples went into a step, the most samples first."""
     known = {one.name for one in swarms.credentials() if one.role == "volunteer"}
     samples: Counter[str] = Counter()
     steps: Counter[str] = Counter()

@@ -72,7 +72,6 @@ class Members:
 
         Args:
           process_id: unique among all processes of all machines.
-          kinds: kinds of task that it does.
           after: the member of this name whose place it takes, if there is one.
 
         Returns:

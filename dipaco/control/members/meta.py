@@ -94,9 +94,6 @@ class Meta:
     def work_summary(self, kinds: Collection[Kind]) -> WorkSummary:
         """One short question without a lock. Thousands of idle workers ask it every second or two,
         so that a new task never waits long. What it names is asked in full only if it is there.
-
-        Args:
-          kinds: the kinds of task that the worker claims.
         """
         row = self._database.one("work_summary", kinds=json.dumps(list(kinds)))
         assert row is not None
@@ -158,7 +155,6 @@ class Meta:
         """Pins the run to `version` of the program. Ends the drain that it may have had for that.
 
         Args:
-          version: a `described_version`.
           clear: done in the same transaction.
         """
         with self._database.transaction():

@@ -55,7 +55,6 @@ def make_release(
     Args:
       modules: for every path where (at least) its modules lie: in that phase or, where
         paths stop early, at the path's best.
-      companions: what belongs to it, by name: digests.
     """
     of_paths = [
         {module: modules[path][module] for module in topology.modules_of(path)}

@@ -47,8 +47,6 @@ def fetch_all(
     """Fetches packages into the cache, several at once.
 
     Args:
-      cache: a folder, created if missing.
-      say: called with a sentence for every download.
       download: puts a package's file into a folder, or raises `NotFetched`. None = pip does.
 
     Returns:

@@ -36,7 +36,6 @@ def unseal(name: str, message: Tree, like: Tree, sizes: Mapping[str, int]) -> di
     """The streams and the largest values of a message whose checksum is right.
 
     Args:
-      name: the codec's name.
       like: a tree with the names and shapes of the leaves.
       sizes: stream -> bytes.
 

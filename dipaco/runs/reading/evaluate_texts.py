@@ -34,8 +34,6 @@ def evaluate_texts(
     `data.length`.
 
     Args:
-      run: of the release.
-      release: to evaluate.
       texts: read in chunks, so a large file is never all in memory.
       path: scores all documents. None: each is routed.
       rule: routes them. None: `routing.rule`.

@@ -11,25 +11,16 @@ from dipaco.control.facts.quorums import TakenContribution
 from dipaco.control.planning.summaries import Routed
 from dipaco.control.planning.tasks import StageDone
 from dipaco.data.pack import load_plan
-from dipaco.outer.correlation import ModuleAt, lag_cosine
-from dipaco.outer.step import fresh
 from dipaco.receipt import Receipt
 from dipaco.routing.config import RANDOM
 from dipaco.runs.reading.releases import samples_as_json
 from dipaco.runs.run import Run
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.tensors import load_state, load_tree, map_tree
-from dipaco.topology import ModuleId
+from dipaco.store.tensors import load_tree
 
 
-def inspection_of(run: Run, *, with_lag: bool = False) -> dict[str, Any]:
-    """Everything that `dipaco inspect` shows, as JSON values.
-
-    Args:
-      with_lag: reads every module of every phase that is kept.
-
-    Raises:
-      NotAvailable: nothing has been routed.
+def inspection_of(run: Run) -> dict[str, Any]:
+    """Everything that `dipaco inspect` shows, as JSON values. Raises `NotAvailable`: nothing has
+    been routed.
     """
     run.stage("route")
     arm = run.plan.arm(MODULAR)
@@ -79,7 +70,6 @@ def inspection_of(run: Run, *, with_lag: bool = False) -> dict[str, Any]:
                         "cosine": None
                         if step.gradient_stats is None
                         else step.gradient_stats.cosine,
-                        "lag_cosine": _lag_cosine(run, module, step.phase) if with_lag else None,
                         **_taken(taken.get((module, step.phase - 1))),
                     }
                     for step in steps
@@ -89,28 +79,6 @@ def inspection_of(run: Run, *, with_lag: bool = False) -> dict[str, Any]:
         },
         "samples": samples_as_json(run.ledger.facts.samples()),
     }
-
-
-def _lag_cosine(run: Run, module: ModuleId, phase: int) -> float | None:
-    """The cosine between the mean that moved a module to `phase` and the one before. None if one of
-    the two phases did not move it, or if a module of these phases is no longer kept.
-    """
-    # The state that an own step leaves does not say what the mean was.
-    if phase < 2 or "outer_step" in run.rules:
-        return None
-    stored = [run.ledger.facts.module(MODULAR, module, phase - back) for back in (2, 1, 0)]
-    if len({each.parameters for each in stored}) < len(stored):
-        return None
-    settings, modules = run.config.outer, []
-    try:
-        for each in stored:
-            parameters = map_tree(run.objects, each.parameters)
-            state = each.outer_state
-            momentum = state and load_state(run.objects, state, fresh(settings, parameters))
-            modules.append(ModuleAt(parameters, momentum or {}))
-    except (ObjectMissing, ObjectDamaged):
-        return None
-    return lag_cosine(settings, modules[0].parameters, *modules[1:])
 
 
 def _bounds(run: Run, mean: float) -> dict[str, float | None]:

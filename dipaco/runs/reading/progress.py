@@ -61,9 +61,6 @@ def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bo
     """Costs for a run that starts from the modules of `other` at a phase.
 
     Args:
-      other: where they come from.
-      phase: that they are taken from.
-      source: how that is called, DIR@PHASE.
       is_measured_alike: with the same text, the new run would evaluate them as `other` did.
     """
     before, machines = start_costs(other), other.plan.arm(MODULAR).num_at_once
@@ -116,7 +113,6 @@ def progress_of(run: Run, *, with_partial_snapshots: bool = False) -> tuple[int,
     re-routing: most of a run's time goes into them.
 
     Args:
-      run: whose steps are counted.
       with_partial_snapshots: count the saved steps of unfinished phases too.
     """
     done = total = 0

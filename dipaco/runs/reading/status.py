@@ -36,7 +36,6 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
     """Everything that `dipaco status` shows, as JSON values.
 
     Args:
-      run: whose status it is.
       with_sizes: look how much every file takes. Else `stored` is None.
 
     `modules` and `paths` belong to the modular arm, and `arms` has every arm's.

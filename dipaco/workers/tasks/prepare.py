@@ -251,10 +251,6 @@ def _documents(run: Run, config: CorpusConfig) -> Documents:
 def check_router_documents(run: Run, documents: dict[str, int]) -> None:
     """Raises `TooFewRouterDocuments` for a router that cannot be fitted to so many, before a base
     model is trained. A run of which others take the base model fits none.
-
-    Args:
-      run: which paths it has, and what it starts from.
-      documents: their number in each split.
     """
     fits_a_router = run.given("router") is None and not run.given(ENDS_WITH_BASE)
     if fits_a_router and documents["router"] < run.config.num_paths:

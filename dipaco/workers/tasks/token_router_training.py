@@ -89,10 +89,7 @@ def trained(
     the seconds of the steps that an earlier worker took.
 
     Args:
-      run: a run with a scored last release.
       scores: name -> that release's saved scores, path by path.
-      on_step: called after each step with its loss and the tokens of its batch.
-      should_stop: asked before each step.
 
     Raises:
       Preempted: `should_stop` returned True.

@@ -31,8 +31,6 @@ def train(
     """Trains one path through one phase and saves what it made.
 
     Args:
-      on_step: called with (loss, tokens) for each step.
-      should_stop: called before each step.
       should_leave: called while the path waits for late modules (`outer.delay`). True ends the
         waiting.
 
