@@ -42,7 +42,7 @@ class DipacoError(Exception):
     """An error that a person can correct."""
 
     exit_code = 2  # exit code of a command that ends with this error
-    is_lasting = False  # raised by a task: trying it again, anywhere, would meet it again
+    is_lasting = False
 
     def __init__(self, **values: object):
         self.values = values
@@ -65,32 +65,32 @@ class MachineFault(DipacoError):
     exit_code = 4  # a launcher starts another worker, after a wait
 
 
+class LastingError(DipacoError):
+    """A task that raises it would meet it again, anywhere. Not raised itself."""
+
+    is_lasting = True
+
+
 class CheckpointExists(DipacoError):
     """`{folder}` is there already. An export never overwrites. Give another, or remove this one."""
 
 
-class BadSource(DipacoError):
+class BadSource(LastingError):
     """The data source `{source}` cannot be read: {problem} {advice}"""
-
-    is_lasting = True
 
 
 class CorpusMissing(DipacoError):
     """{folder} holds no finished corpus. Prepare it first: dipaco train CONFIG --run DIR."""
 
 
-class NoTexts(DipacoError):
+class NoTexts(LastingError):
     """There is no text to evaluate: none was given, or all of it is empty. Check the names."""
 
-    is_lasting = True
 
-
-class NothingToScore(DipacoError):
+class NothingToScore(LastingError):
     """Documents: {documents}, and none is longer than the router's prefix: there is nothing to
     predict. Give longer documents.
     """
-
-    is_lasting = True
 
 
 class ExtraMissing(MachineFault):
@@ -120,19 +120,15 @@ def missing_package(error: BaseException) -> PackageMissing | None:
     return PackageMissing(package=package) if package in OF_TRAINING else None
 
 
-class BadSetting(DipacoError):
+class BadSetting(LastingError):
     """`{name}` is {value!r}. Expected {expected}.{hint}"""
-
-    is_lasting = True
 
     def __init__(self, *, name: str, value: object, expected: str, hint: str = ""):
         super().__init__(name=name, value=value, expected=expected, hint=hint)
 
 
-class SettingsDisagree(DipacoError):
+class SettingsDisagree(LastingError):
     """Two settings do not fit together: {problem}."""
-
-    is_lasting = True
 
 
 class UnknownSetting(DipacoError):

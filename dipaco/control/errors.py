@@ -1,6 +1,6 @@
 """Errors of this room: ledgers and databases that refuse, and claims that were lost. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import DipacoError, LastingError, MachineFault
 
 
 class LedgerVersion(DipacoError):
@@ -47,10 +47,8 @@ class NotReproduced(DipacoError):
     """`{task}` was done again because its result was lost, and its new result ({new}) differs from the first ({known}): this machine or its libraries compute differently. Do it on a machine like the first, or start again from an earlier phase with --from."""
 
 
-class RecoveryFailed(DipacoError):
+class RecoveryFailed(LastingError):
     """`{task}` has been done again {times} times, and {what} is still wrong: {reason} Check the disk and the machines; what was recorded before is in the ledger."""
-
-    is_lasting = True
 
 
 class CannotClean(DipacoError):

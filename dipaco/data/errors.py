@@ -1,60 +1,42 @@
 """Errors of this room: sources, corpora and shards that cannot be read. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import LastingError, MachineFault
 
 
-class BinaryText(DipacoError):
+class BinaryText(LastingError):
     """{file} is not UTF-8 text: {problem} at byte {offset}. Convert or remove the file, or leave such files out: `data.bad_rows=skip`."""
 
-    is_lasting = True
 
-
-class BinaryTexts(DipacoError):
+class BinaryTexts(LastingError):
     """{count} files are not UTF-8 text: {files}. Convert or remove them, or leave such files out: `data.bad_rows=skip`."""
 
-    is_lasting = True
 
-
-class BadRecord(DipacoError):
+class BadRecord(LastingError):
     """{file}, {place}: {problem}. Repair or remove that record, or leave such records out: `data.bad_rows=skip`."""
 
-    is_lasting = True
 
-
-class HalfCharacter(DipacoError):
+class HalfCharacter(LastingError):
     """A text holds {half}: it is no whole text, and no tokenizer can read it. Remove that half, or give the text as it was before it was cut there."""
 
-    is_lasting = True
 
-
-class MissingColumn(DipacoError):
+class MissingColumn(LastingError):
     """{file}, {place}: {problem}. Repair it, or choose one with `?{option}=NAME`."""
 
-    is_lasting = True
 
-
-class NoGoodRow(DipacoError):
+class NoGoodRow(LastingError):
     """None of the {count} rows of `{source}` can be read. The first: {first}. Check the file and the options."""
 
-    is_lasting = True
 
-
-class BadTokenizer(DipacoError):
+class BadTokenizer(LastingError):
     """The tokenizer {file} cannot be used: {problem}. {advice}"""
 
-    is_lasting = True
 
-
-class EmptyCorpus(DipacoError):
+class EmptyCorpus(LastingError):
     """The sources {sources} gave no text. Check that their files exist and are not empty."""
 
-    is_lasting = True
 
-
-class EmptySplit(DipacoError):
+class EmptySplit(LastingError):
     """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} are too short). {advice}"""
-
-    is_lasting = True
 
 
 class CorpusOfOtherSettings(MachineFault):
@@ -65,16 +47,12 @@ class CorpusDamaged(MachineFault):
     """{file} is damaged: {problem}. Delete the folder {folder}; the command that began the run (`dipaco train`, for a row of a sweep `dipaco ablate`) prepares it again."""
 
 
-class EmptyShard(DipacoError):
+class EmptyShard(LastingError):
     """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, a lower `routing.capacity`, or a smaller `inner.hold_out`."""
 
-    is_lasting = True
 
-
-class ShardDamaged(DipacoError):
+class ShardDamaged(LastingError):
     """The shard {file} is damaged: {problem}. Restore it from a copy of the run folder."""
-
-    is_lasting = True
 
 
 def half_in_words(error: UnicodeEncodeError) -> str:

@@ -1,6 +1,6 @@
 """Errors of this room: runs that cannot be begun, opened or continued. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import DipacoError, LastingError, MachineFault
 
 
 class DatabaseNeeded(DipacoError):
@@ -83,11 +83,9 @@ class RunOfOtherDatabase(DipacoError):
     """The facts of the run in {folder} are in {there}, not in {given}. Leave --database out, or give that one."""
 
 
-class CorpusChanged(DipacoError):
+class CorpusChanged(LastingError):
     """{folder} holds another corpus than the one this run has trained on: its sources have changed since.
     Restore that folder from a copy, or start a new run folder."""
-
-    is_lasting = True
 
 
 class UnknownDevice(DipacoError):

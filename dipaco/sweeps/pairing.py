@@ -41,40 +41,28 @@ def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
 
 
 def ranked_by_differences(values: Mapping[str, Mapping[Any, float]]) -> list[str]:
-    """Rows, the best first: ordered by the number of compared rows that each one beats. Then each
-    row moves above its upper neighbours for as long as it is better.
-
-    Two rows are compared by their mean difference under the seeds that both have, so a seed that is
-    hard, or under which a third row diverged, never reverses two neighbours. With different seeds
-    the comparisons may be circular, and rows further apart may then be out of order. If all rows
-    have the same seeds this is the order of their means.
+    """Rows, the best first, by the number of compared rows that each one beats. Two rows are
+    compared by their mean difference under the seeds that both have, so a seed that is hard for all
+    puts none back. If all rows have the same seeds this is the order of their means.
 
     Args:
       values: row -> key -> value, lower is better, one or more for each row. Values are compared if
         their keys are equal, which are seeds or have a seed in them.
     """
-
-    def difference(row: str, other: str) -> float | None:
-        shared = values[row].keys() & values[other].keys()
-        if not shared:
-            return None
-        return statistics.fmean(values[row][seed] - values[other][seed] for seed in shared)
+    mean_of = {name: statistics.fmean(of_row.values()) for name, of_row in values.items()}
 
     def place(row: str) -> tuple[float, float]:
         others = [other for other in values if other != row]
-        above = [it for other in others if (it := difference(row, other)) is not None]
-        if not above:  # it has no seed in common with any
-            mean_of = {name: statistics.fmean(of_row.values()) for name, of_row in values.items()}
-            above = [mean_of[row] - mean_of[other] for other in others] or [0.0]
-        return sum(it > 0 for it in above) / len(above), statistics.median(above)
+        to_others = [
+            each.mean
+            for other in others
+            if (each := paired_difference(values[other], values[row])) is not None
+        ]
+        if not to_others:  # it has no seed in common with any
+            to_others = [mean_of[row] - mean_of[other] for other in others] or [0.0]
+        return sum(it > 0 for it in to_others) / len(to_others), statistics.median(to_others)
 
-    order: list[str] = []
-    for row in sorted(values, key=place):
-        at = len(order)
-        while at and (difference(row, order[at - 1]) or 0.0) < 0:
-            at -= 1
-        order.insert(at, row)
-    return order
+    return sorted(values, key=place)
 
 
 def in_words(seeds: Sequence[int]) -> str:

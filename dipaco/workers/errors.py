@@ -3,7 +3,7 @@ message.
 """
 
 from dipaco.control.facts.facts import PartialSnapshot
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import DipacoError, LastingError, MachineFault
 
 
 class Preempted(Exception):
@@ -13,10 +13,8 @@ class Preempted(Exception):
         self.partial_snapshot = partial_snapshot
 
 
-class EmptyHoldOut(DipacoError):
+class EmptyHoldOut(LastingError):
     """Path {path} has {documents} documents and none is long enough to be held out for early stopping. Use fewer paths, longer documents, or `inner.hold_out=0`."""
-
-    is_lasting = True
 
 
 class NameTaken(DipacoError):
@@ -56,12 +54,10 @@ class ModuleDiffers(DipacoError):
     """The outer step of {module} to phase {phase}, computed here from its contributions, gave other bits than are recorded. This process fetches modules whole from now on."""
 
 
-class SnapshotOfOtherData(DipacoError):
+class SnapshotOfOtherData(LastingError):
     """The snapshot of path {path} of `{arm}` belongs to other data than this run has now.
     Its corpus or shards were changed after it began: restore them, or start a new run folder.
     """
-
-    is_lasting = True
 
 
 class TextChanged(DipacoError):
@@ -76,10 +72,8 @@ class SourcesMissing(MachineFault):
     """Another machine has read a slice of the text, and this one cannot: {problem} Give it the same files under the same names, and start the worker again."""
 
 
-class SlicesDiffer(DipacoError):
+class SlicesDiffer(LastingError):
     """Slice {slice} of the text was read from other files under `data.sources` than the first: the machines that read them do not see the same names and sizes. Give all workers the same files, and begin the run in another folder."""
-
-    is_lasting = True
 
 
 class CannotStartFrom(DipacoError):
