@@ -6,7 +6,6 @@ an archive is opened from the cache, the folder `packages` in the user's cache f
 """
 
 import concurrent.futures
-import dataclasses
 import hashlib
 import re
 import subprocess
@@ -16,13 +15,13 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 PIP_DEADLINE_SECONDS = 180
 FETCHED_AT_ONCE = 6  # a fetch mostly waits for the network or for pip to start
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Package:
+class Package(NamedTuple):
     """A pinned file of a package index."""
 
     project: str
