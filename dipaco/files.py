@@ -24,7 +24,13 @@ from dipaco.errors import DiskFull, NotWritable
 if TYPE_CHECKING:
     import numpy as np
 
+try:
+    import resource
+except ImportError:  # Windows: no such limit
+    resource = None
+
 BLOCK_BYTES = 1 << 18
+NO_LIMIT = 1 << 20  # open files, where the system names no number
 PRIVATE = 0o600  # mode of files that only their owner may read
 
 
@@ -239,3 +245,20 @@ def digest_of(*values: "np.ndarray | str | int") -> str:
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()
+
+
+def raise_file_limit() -> None:
+    """Raises this process's limit of open files to the most that it may give itself."""
+    if resource is None:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit that it does not name
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def file_limit() -> int:
+    """The most files that this process may have open."""
+    if resource is None:
+        return NO_LIMIT
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return NO_LIMIT if limit == resource.RLIM_INFINITY else min(limit, NO_LIMIT)

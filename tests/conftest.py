@@ -52,6 +52,14 @@ hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_keys(tmp_path_factory):
+    """The keys that sign credentials are not put among those of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks():
     """Nothing here survives a power cut, and a killed process loses nothing that it has written."""
     with pytest.MonkeyPatch.context() as patch:

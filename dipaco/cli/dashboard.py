@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
         pass
 
     from dipaco.dashboard.watcher import Watcher
-    from dipaco.serving.http.server import listen, raise_file_limit
+    from dipaco.files import raise_file_limit
+    from dipaco.serving.http.server import listen
 
     watcher = Watcher(options.run)
     raise_file_limit()

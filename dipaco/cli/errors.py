@@ -35,10 +35,6 @@ class NoRunToLead(DipacoError):
     """{folder} holds no run. {meant}Begin one, and lead the swarm of one of its paths: dipaco swarm start CONFIG --run {folder}"""
 
 
-class TransportMismatch(DipacoError):
-    """The swarm of this path is reached at {theirs}, and this backbone would listen on {ours}: peers could not reach both kinds of address. Give `--listen` an address of the first kind. If {worker} is dead, `--name {worker}` takes its place."""
-
-
 class PathNeeded(DipacoError):
     """This run has {paths} paths, and a swarm trains one path. Choose it with --path 0 to {last}."""
 

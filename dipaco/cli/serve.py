@@ -115,7 +115,8 @@ def run(options: argparse.Namespace) -> int:
         package = error.name or "starlette"
         raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
-    from dipaco.serving.http.server import max_connections, raise_file_limit
+    from dipaco.files import raise_file_limit
+    from dipaco.serving.http.server import max_connections
 
     counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections")
     _at_least_one(options, *counts, "reroute_every")

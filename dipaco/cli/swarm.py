@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dipaco.cli import swarm_join, swarm_watch
-from dipaco.cli.errors import NoRunToLead, NoSuchCredential, PathNeeded, TransportMismatch
+from dipaco.cli.errors import NoRunToLead, NoSuchCredential, PathNeeded
 from dipaco.cli.options import (
     DAY_SECONDS,
     add_database,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 say = functools.partial(print, flush=True)
 
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch"
-LISTEN = "tls://0.0.0.0:0"
+LISTEN = "0.0.0.0:0"
 BACKBONE_DAYS = 3650.0
 OWN_PREFIX = "backbone-"  # and the path: the names on the credentials of backbones
 
@@ -65,14 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--listen",
         default=LISTEN,
-        metavar="ADDRESS",
-        help="where peers reach this machine: tls://HOST:PORT (default: any free port); "
-        "or tcp://HOST:PORT, not encrypted, for machines of one network",
+        metavar="HOST:PORT",
+        help="where peers reach this machine (default: any free port)",
     )
     start.add_argument(
         "--announce",
         metavar="HOST",
-        help="name or address that peers are told, with tls:// (default: this machine's own)",
+        help="name or address that peers are told (default: this machine's own)",
+    )
+    start.add_argument(
+        "--token",
+        type=Path,
+        metavar="FILE",
+        help="made by `token --backbone`, on a machine without the run's signing key",
     )
     start.add_argument("--name", help="name of this worker (default: one is made up)")
     start.add_argument(
@@ -109,7 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     token = verb("token", "make a credential for one name: a file to send to a volunteer")
     add_run(token)
-    token.add_argument("--name", required=True, help="name of the volunteer")
+    token.add_argument("--name", required=True, help="name of the volunteer, or of the worker")
+    token.add_argument(
+        "--backbone",
+        action="store_true",
+        help="for `start --token` on a machine without the run's key",
+    )
     token.add_argument("--days", type=float, default=7.0, help="days until it expires (default: 7)")
     token.add_argument("--out", type=output_path, metavar="FILE", help="default: NAME.pass")
 
@@ -187,13 +197,11 @@ def _start(options: argparse.Namespace) -> int:
     use_compilation_cache(cache_folder() / "compiled")
     with begun_run(options.run, config, options.database) as (opened, is_new):
         wait_until_name_is_free(opened.ledger.members, name, say)
-        others = opened.ledger.swarms.backbones(MODULAR, path)
-        _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
         backbone = Backbone(
             opened.open_ledger,
             BackbonePlace(MODULAR, path, name),
             _settings(opened, options),
-            _backbone_credential(opened, path, name),
+            _backbone_credential(opened, options, path),
             listen=options.listen,
             announce=options.announce,
             say=say,
@@ -222,12 +230,24 @@ def _start(options: argparse.Namespace) -> int:
     return 0
 
 
-def _backbone_credential(opened: "Run", path: int, worker: str) -> "Credential":
-    """A credential with the key that this worker had before, since the key is in its address."""
-    credential = _authority(opened).issue(
-        f"{OWN_PREFIX}{path}", "backbone", time.time(), BACKBONE_DAYS, holder=worker
-    )
-    _allow(opened, credential)
+def _backbone_credential(opened: "Run", options: argparse.Namespace, path: int) -> "Credential":
+    """The credential that was given, or a new one where the run's signing key is.
+
+    Raises:
+      BadCredential, NoSigningKey.
+    """
+    from dipaco.swarm.errors import BadCredential
+    from dipaco.swarm.network.credentials import BACKBONE, load_credential
+
+    if options.token is None:
+        name = f"{OWN_PREFIX}{path}"
+        credential = _authority(opened).issue(name, BACKBONE, time.time(), BACKBONE_DAYS)
+        _allow(opened, credential)
+        return credential
+    credential = load_credential(options.token)
+    if credential.certificate.role != BACKBONE:
+        remedy = "Have one made by `dipaco swarm token --backbone`."
+        raise BadCredential(problem=f"{options.token} is a volunteer's", remedy=remedy)
     return credential
 
 
@@ -239,15 +259,6 @@ def _path_of(given: int | None, num_paths: int) -> int:
     if not 0 <= given < num_paths:
         raise NoSuchPath(path=given, last=num_paths - 1)
     return given
-
-
-def _check_transport(others: dict[str, str], listen: str) -> None:
-    """Raises `TransportMismatch`: other backbones (worker -> address) use another one."""
-    from dipaco.swarm.network.addresses import kind_of
-
-    for worker, address in others.items():
-        if kind_of(address) != kind_of(listen):
-            raise TransportMismatch(theirs=address, ours=listen, worker=worker)
 
 
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
@@ -269,14 +280,17 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 
 def _token(options: argparse.Namespace) -> int:
-    from dipaco.swarm.network.credentials import save_credential
+    from dipaco.swarm.network.credentials import BACKBONE, VOLUNTEER, save_credential
 
     if options.name.startswith(OWN_PREFIX):
         expected = f"a volunteer's name; names with `{OWN_PREFIX}` are the run's own"
         raise BadSetting(name="--name", value=options.name, expected=expected)
     file = options.out or Path(f"{options.name}.pass")
     with _begun(options) as opened:
-        credential = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
+        prefix, role = (OWN_PREFIX, BACKBONE) if options.backbone else ("", VOLUNTEER)
+        credential = _authority(opened).issue(
+            f"{prefix}{options.name}", role, time.time(), options.days
+        )
         save_credential(credential, file)
         try:
             _allow(opened, credential)
@@ -286,7 +300,7 @@ def _token(options: argparse.Namespace) -> int:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(credential.certificate.not_after))
         print(f"{file}: {options.name} may take part until {until}. Keep it secret, as a key.")
         addresses = opened.ledger.swarms.addresses()
-    for address in addresses:
+    for address in () if options.backbone else addresses:
         print(f"dipaco swarm join {address} --token {file}")
     return 0
 
@@ -315,11 +329,21 @@ def _begun(options: argparse.Namespace) -> "Generator[Run]":
 
 
 def _authority(opened: "Run") -> "Authority":
-    """Issues credentials for this run. Its key is among the run's facts, for all its backbones."""
-    from dipaco.swarm.network.credentials import Authority
+    """Issues credentials for this run. Its key is a file of whoever began the run. The ledger has
+    the key's fingerprint alone.
 
-    key = opened.ledger.meta.remember("swarm_authority", Authority.new_key().hex())
-    return Authority(bytes.fromhex(key), opened.identity)
+    Raises:
+      NoSigningKey: the key is elsewhere.
+    """
+    from dipaco.swarm.errors import NoSigningKey
+    from dipaco.swarm.network.credentials import authority_in, keys_folder
+
+    file, meta = keys_folder() / f"{opened.identity}.key", opened.ledger.meta
+    if file.exists() or meta.get("swarm_authority") is None:
+        authority = authority_in(file)
+        if meta.remember("swarm_authority", authority.fingerprint) == authority.fingerprint:
+            return authority
+    raise NoSigningKey(folder=opened.layout.root, file=file)
 
 
 def _allow(opened: "Run", credential: "Credential") -> None:

@@ -20,7 +20,11 @@ class BadMessage(DipacoError):
 
 
 class BadAddress(DipacoError):
-    """`{given}` is not an address of a swarm. To join, give the line that `dipaco swarm start` printed: tls://HOST:PORT/FINGERPRINT or tcp://HOST:PORT. To listen: tls://HOST:PORT or tcp://HOST:PORT, ports to 65535."""
+    """`{given}` is not an address of a swarm. Expected HOST:PORT, as `dipaco swarm start` prints it, with a port to 65535."""
+
+
+class NoSigningKey(DipacoError):
+    """{folder} was begun with another signing key than {file}, and only that one makes credentials. It is with whoever began the run: have them make one (`dipaco swarm token --run {folder} --name NAME`, with `--backbone` for `dipaco swarm start --token FILE`), or copy the file from there."""
 
 
 class TlsRefused(DipacoError, ConnectionError):

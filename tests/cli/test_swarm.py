@@ -1,6 +1,5 @@
 """Wrong values of `dipaco swarm`: a sentence and exit code 2, before anything is begun."""
 
-import socket
 import time
 
 import own_path_loss
@@ -9,16 +8,15 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.cli.main import main
-from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.rules import Rules, record_of
 from dipaco.swarm.errors import TlsRefused
-from dipaco.swarm.network.credentials import save_credential
+from dipaco.swarm.network.credentials import keys_folder, load_credential, save_credential
 from dipaco.swarm.roles import session
 from tests.support.swarm_rig import AUTHORITY
 from tests.support.tiny_run import TOY, TOY_FILE, toy_run  # noqa: F401
 
-JOIN = ("join", "tcp://127.0.0.1:1", "--token", "X")
+JOIN = ("join", "127.0.0.1:1", "--token", "X")
 START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
 
 
@@ -30,13 +28,9 @@ WRONG = [
     ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
     ((*START, "--block-rows", "0"), "`--block-rows` is 0. Expected 1 to "),
     ((*START, "--block-rows", "65000"), "`--block-rows` is 65000. Expected 1 to "),
-    ((*START, "--listen", "tls://host"), "`tls://host` is not an address of a swarm"),
-    ((*START, "--listen", "tls://1.2.3.4:99999"), "`tls://1.2.3.4:99999` is not an"),
+    ((*START, "--listen", "host"), "`host` is not an address of a swarm"),
+    ((*START, "--listen", "1.2.3.4:99999"), "`1.2.3.4:99999` is not an"),
     ((*START, "--announce", "a.b:4710"), "`--announce` is 'a.b:4710'. Expected the name"),
-    (
-        (*START, "--listen", "tcp://127.0.0.1:0", "--announce", "a.b"),
-        "`--announce` is 'a.b'. Expected that it is left out, or `--listen tls://HOST:PORT`",
-    ),
     (("token", "--run", "RUN", "--name", "ANA"), "dipaco swarm start CONFIG --run"),
     (("revoke", "ANA", "--run", "RUN"), "dipaco swarm start CONFIG --run"),
     ((*JOIN, "--megabits", "0"), "`--megabits` is 0.0."),
@@ -64,7 +58,7 @@ def token(tmp_path):
 
 @pytest.mark.parametrize("verb", ["join", "watch"])
 def test_a_wrong_address_is_refused_before_anything_is_waited_for(verb, token, capsys):
-    for address in ("foo", "tcp://host", "tls://127.0.0.1:1", "tcp://h:0", "/ip4/127.0.0.1/tcp/1"):
+    for address in ("foo", ":1", "tcp://127.0.0.1:1", "h:0", "/ip4/127.0.0.1/tcp/1"):
         assert main(["swarm", verb, address, "--token", token]) == 2
         assert "is not an address of a swarm" in capsys.readouterr().err, address
 
@@ -72,7 +66,7 @@ def test_a_wrong_address_is_refused_before_anything_is_waited_for(verb, token, c
 def test_to_watch_by_a_credential_of_another_run_gives_the_sentence_that_join_gives(
     token, monkeypatch, capsys
 ):
-    address = "tls://127.0.0.1:1/" + "0" * 32
+    address = "127.0.0.1:1"
     refused = TlsRefused(address=address, problem="it is not of the run")
 
     async def ask(wire, address):
@@ -86,7 +80,7 @@ def test_to_watch_by_a_credential_of_another_run_gives_the_sentence_that_join_gi
 def test_an_expired_credential_is_refused_before_anything_is_dialled(tmp_path, capsys):
     token = tmp_path / "a.pass"
     save_credential(AUTHORITY.issue("ana", "volunteer", time.time() - 200_000, 1.0), token)
-    assert main(["swarm", "join", "tcp://127.0.0.1:1", "--token", str(token)]) == 2
+    assert main(["swarm", "join", "127.0.0.1:1", "--token", str(token)]) == 2
     assert "it has expired, on 20" in capsys.readouterr().err
 
 
@@ -132,6 +126,30 @@ def test_credentials_are_made_and_revoked(run, swarm, tmp_path):
         assert [one.is_revoked for one in credentials()] == [True]
 
 
+def test_a_key_elsewhere_makes_no_credential_and_a_backbones_can_be_brought(
+    run, swarm, tmp_path, monkeypatch
+):
+    """Who reads the ledger has no key: neither the run's, nor one that could be one."""
+    two, ana = tmp_path / "two.pass", tmp_path / "ana.pass"
+    assert swarm("token", "--name", "two", "--backbone", "--out", two)[0] == 0
+    (credential,) = run.ledger.swarms.credentials()
+    assert (credential.name, credential.role) == ("backbone-two", "backbone")
+    assert load_credential(two).certificate.serial == credential.serial
+    (key,) = keys_folder().glob(f"{run.identity}.key")
+    for file in (tmp_path / "run").rglob("*"):
+        content = file.read_bytes() if file.is_file() else b""
+        assert key.read_bytes() not in content, file
+        assert bytes.fromhex(key.read_text()) not in content, file
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another person"))
+    for words in (("token", "--name", "EVE", "--out", tmp_path / "eve.pass"), ("start", TOY_FILE)):
+        code, said = swarm(*words, *(("--path", 0) if words[0] == "start" else ()))
+        assert (code, "and only that one makes credentials" in said) == (2, True), said
+    assert not (tmp_path / "another person").exists()
+    save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), ana)
+    code, said = swarm("start", TOY_FILE, "--path", 0, "--token", ana)
+    assert (code, "is a volunteer's" in said) == (2, True), said
+
+
 def test_the_name_of_a_backbone_is_neither_given_to_a_volunteer_nor_revoked(run, swarm, tmp_path):
     run.ledger.swarms.issue("serial", "backbone-0", "backbone", 2e9)
     code, said = swarm("revoke", "backbone-0")
@@ -140,23 +158,6 @@ def test_the_name_of_a_backbone_is_neither_given_to_a_volunteer_nor_revoked(run,
     out = tmp_path / "false.pass"
     code, said = swarm("token", "--name", "backbone-0", "--out", out)
     assert (code, out.exists(), "a volunteer's name" in said) == (2, False, True)
-
-
-@pytest.mark.parametrize(
-    ("there", "listen"),
-    [
-        ("tcp://127.0.0.1:1", "tls://127.0.0.1:0"),
-        ("tls://127.0.0.1:1/0123456789abcdef0123456789abcdef", "tcp://127.0.0.1:0"),
-    ],
-)
-def test_a_second_backbone_on_another_transport_is_refused(run, swarm, there, listen):
-    member = {"host": "there", "pid": 1, "process_id": "one", "machine": "one", "version": "0"}
-    run.ledger.members.join("first", **member)
-    run.ledger.swarms.put_backbone("first", MODULAR, 0, there)
-    code, said = swarm("start", TOY_FILE, "--path", 0, "--listen", listen)
-    assert code == 2
-    assert f"is reached at {there}" in said
-    assert "`--name first` takes its place" in said
 
 
 @pytest.mark.parametrize(
@@ -204,23 +205,3 @@ def test_a_credential_replaces_no_file_and_only_its_owner_can_read_it(
     assert "--out FILE" in said
     assert kept.read_bytes() == before
     assert run.ledger.swarms.credentials() == issued
-
-
-@pytest.mark.parametrize("listen", ["tls://127.0.0.1:{}", "tcp://127.0.0.1:{}"])
-def test_a_port_in_use_and_a_wrong_one_are_errors(listen):
-    import asyncio
-
-    from dipaco.errors import CannotListen
-    from dipaco.swarm.errors import BadAddress
-    from dipaco.swarm.network.credentials import Authority
-    from dipaco.swarm.network.transport import start_transport
-
-    async def serve(reader, writer): ...
-
-    credential = Authority(Authority.new_key(), "run").issue("ana", "volunteer", time.time(), 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as used:
-        where = listen.format(used.getsockname()[1])
-        with pytest.raises(CannotListen, match="another `--listen`"):
-            asyncio.run(start_transport(where, serve, credential=credential))
-    with pytest.raises(BadAddress, match="99999"):
-        asyncio.run(start_transport(listen.format(99999), serve, credential=credential))

@@ -186,7 +186,7 @@ def test_every_query_has_a_name_a_purpose_and_one_statement(dialect):
 
 
 def test_only_its_owner_can_read_a_ledger_in_a_file(tmp_path):
-    """It holds the key that signs the passes of volunteers. Files of before are changed too."""
+    """It may hold passwords of stores in its config. Files of before are changed too."""
     file = tmp_path / "ledger.sqlite"
     before = os.umask(0)
     try:

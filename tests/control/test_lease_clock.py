@@ -124,7 +124,7 @@ def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, plan, time,
     here = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
     for number, name in enumerate(("dead", "live")):
         ledger.members.join(name, process_id=name, **here)
-        ledger.swarms.put_backbone(name, "modular", 0, f"tcp://here:{number}")
+        ledger.swarms.put_backbone(name, "modular", 0, f"here:{number}")
     assert ledger.reaper.reap() == []
     time.jump(hours)
     for _ in range(4):
@@ -132,7 +132,7 @@ def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, plan, time,
         time.now += LOOK_SECONDS
         ledger.members.heartbeat("live", "live")
         ledger.reaper.reap()
-    assert ledger.swarms.backbones("modular", 0) == {"live": "tcp://here:1"}
+    assert ledger.swarms.backbones("modular", 0) == {"live": "here:1"}
     ledger.members.heartbeat("dead", "dead")  # it was only stopped
     assert len(ledger.swarms.backbones("modular", 0)) == 2
 

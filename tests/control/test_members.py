@@ -51,10 +51,10 @@ def test_backbones_that_left_do_not_count(ledger):
     swarms = ledger.swarms
     for number, name in enumerate(("one", "other")):
         ledger.members.join(name, process_id=str(number), **HERE)
-        swarms.put_backbone(name, "modular", 0, f"tcp://here:{number}")
-    assert swarms.backbones("modular", 0) == {"one": "tcp://here:0", "other": "tcp://here:1"}
+        swarms.put_backbone(name, "modular", 0, f"here:{number}")
+    assert swarms.backbones("modular", 0) == {"one": "here:0", "other": "here:1"}
     ledger.members.leave("one", "0")
-    assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
+    assert swarms.backbones("modular", 0) == {"other": "here:1"}
 
 
 def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger):
@@ -72,13 +72,13 @@ def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger)
             ledger.queue.give_back(found)
         return None if found is None else found.task.path
 
-    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_staffed=False)
+    swarms.put_backbone("back", "modular", 0, "here:1", is_staffed=False)
     assert (claims("back"), claims("plain")) == (None, 0)
     assert not swarms.wants("modular", 0, "plain")
-    assert swarms.backbones("modular", 0) == {"back": "tcp://here:1"}
+    assert swarms.backbones("modular", 0) == {"back": "here:1"}
     assert swarms.backbones("modular", 0, is_staffed=True) == {}
-    assert swarms.addresses() == ["tcp://here:1"], "to join there"
-    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_staffed=True)
+    assert swarms.addresses() == ["here:1"], "to join there"
+    swarms.put_backbone("back", "modular", 0, "here:1", is_staffed=True)
     assert (claims("back"), claims("plain")) == (0, 1)
     assert swarms.wants("modular", 0, "plain")
     assert not swarms.wants("modular", 1, "plain")

@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from dipaco.cli.main import main
+from dipaco.files import raise_file_limit
 from dipaco.runs import programs
 from tests.support.server_process import LONG, Server, until
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.serving.http.server import raise_file_limit
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -107,7 +107,7 @@ def test_a_second_signal_ends_open_requests_with_an_error(server):
 
 def test_what_prevents_serving_is_a_sentence(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(programs, "use_compilation_cache", lambda folder: None)
-    monkeypatch.setattr("dipaco.serving.http.server.raise_file_limit", lambda: None)
+    monkeypatch.setattr("dipaco.files.raise_file_limit", lambda: None)
 
     def error_of(*options):
         assert main(["serve", *map(str, options), "--port", "0"]) == 2

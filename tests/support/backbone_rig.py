@@ -30,7 +30,7 @@ def issued(run, roles):
     return made
 
 
-def backbone_of(run, path, name, credential, *, settings=None, listen="tcp://127.0.0.1:0", **more):
+def backbone_of(run, path, name, credential, *, settings=None, listen="127.0.0.1:0", **more):
     """The backbone of a path, started."""
     run.ledger.members.join(name, host="here", pid=1, process_id=name, machine="m", version="0")
     backbone = Backbone(

@@ -6,15 +6,13 @@ import contextlib
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
 from dipaco.swarm.network.run_overview import PathNeed, RunOverview, RunRequest
-from dipaco.swarm.network.transport import Tcp
 from tests.support.swarm_rig import SETTINGS, issue, wire_of
 
 
 @contextlib.asynccontextmanager
 async def stub_backbone(asked, paths, port=0):
     """One that says that these paths are led, and leads path 0 itself; it lets no one join."""
-    wire = await wire_of(issue("back", "backbone"), listens=False)
-    wire.transport = await Tcp.start(wire.serve, "127.0.0.1", port)
+    wire = await wire_of(issue("back", "backbone"), listen=f"127.0.0.1:{port}")
     address = wire.transport.address
 
     async def run(body, request):

@@ -69,7 +69,7 @@ class SwarmAtHome:
       listen: where the backbone listens, on its host's address.
     """
 
-    def __init__(self, folder: Path, hosts: Hosts, cache: Path, listen: str = "tls://{}:{}"):
+    def __init__(self, folder: Path, hosts: Hosts, cache: Path, listen: str = "{}:{}"):
         self.folder, self.hosts, self.cache = folder, hosts, cache
         self.run_folder = folder / "run"
         self.listen = listen.format(hosts["back"].address, PORT)

@@ -18,7 +18,7 @@ from dipaco.inner.step import gradient_function, make_prediction, make_step, mak
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
-from dipaco.swarm.network.credentials import Authority, Signer, Verifier
+from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import (
     JoinRequest,
@@ -27,7 +27,7 @@ from dipaco.swarm.network.messages import (
     Slice,
     StatePosition,
 )
-from dipaco.swarm.network.transport import CONNECT_SECONDS, STREAM_BYTES, TCP, Tcp
+from dipaco.swarm.network.streams import STREAM_BYTES, Streams
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
@@ -40,7 +40,8 @@ LENGTH, BATCH, STEPS = 24, 16, 6
 MODEL = ModelConfig(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=24)
 INNER = InnerSettings(batch_size=BATCH, learning_rate=3e-3, warmup_steps=1, steps=STEPS)
 SETTINGS = GroupSettings(model=MODEL, inner=INNER, length=LENGTH, block_rows=2)
-AUTHORITY = Authority(bytes(range(32)), "run")
+AUTHORITY = Authority(bytes(range(32)))
+HERE = "127.0.0.1:0"
 RATES = learning_rates(INNER, 1000, 0, 1000)
 
 
@@ -111,41 +112,41 @@ def issue(name, role="volunteer", authority=AUTHORITY, days=1.0, now=None):
     return authority.issue(name, role, time.time() if now is None else now, days)
 
 
-class OnHost(Tcp):
-    """TCP of one of the hosts of `tools/support/hosts.py`, in this process."""
+class OnHost(Streams):
+    """Streams of one of the hosts of `tools/support/hosts.py`, in this process."""
 
     @classmethod
-    async def start(cls, handler, host):
+    async def start_at(cls, host, credential, handler):
         with host.entered():
-            self = await super().start(handler, host.address)
+            self = await cls.start(credential, handler, listen=f"{host.address}:0")
         self._host = host
         return self
 
-    async def open(self, address):
-        where, _, port = address.removeprefix(TCP).rpartition(":")
+    async def _connected(self, where):
         with self._host.entered():
             connection = socket.socket()
         connection.setblocking(False)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await asyncio.get_running_loop().sock_connect(connection, (where, int(port)))
+            await asyncio.get_running_loop().sock_connect(connection, where)
         except BaseException:
             connection.close()
             raise
         return await asyncio.open_connection(sock=connection, limit=STREAM_BYTES)
 
 
-async def wire_of(credential, *, listens=True, meter=None, clock=time.time, host=None):
+async def wire_of(credential, *, listens=True, meter=None, host=None, listen=HERE, name=None):
     """A wire with a transport, on this machine or a host."""
-    signer = Signer(credential, clock)
-    verifier = Verifier(credential.authority, credential.certificate.group, signer.name, clock)
-    wire = Wire(signer, verifier, 64 << 20, meter)
+    wire = Wire(credential, 64 << 20, meter)
+    wire.name = name or wire.name
     handler = wire.serve if listens else None
-    wire.transport = await (Tcp.start(handler) if host is None else OnHost.start(handler, host))
+    if host is None:
+        wire.transport = await Streams.start(credential, handler, listen=listen)
+    else:
+        wire.transport = await OnHost.start_at(host, credential, handler)
     return wire
 
 
-def asks_to_join(address="tcp://127.0.0.1:1", computes=True, **more):
+def asks_to_join(address="127.0.0.1:1", computes=True, **more):
     return JoinRequest(version="", address=address, computes=computes, holds_state=computes, **more)
 
 

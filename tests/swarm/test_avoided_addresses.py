@@ -9,18 +9,21 @@ from dipaco.swarm.errors import (
     BadMessage,
     MessageRefused,
     SwarmRefuses,
-    SwarmUnreachable,
-    TlsRefused,
 )
 from dipaco.swarm.network import leader_connection
 from dipaco.swarm.network.run_overview import PathNeed
 from dipaco.swarm.roles import session
-from dipaco.swarm.roles.avoided_addresses import AVOIDED_SECONDS, AvoidedAddresses
-from dipaco.swarm.roles.session import SessionConfig, run_session, wire_to
+from dipaco.swarm.roles.session import (
+    AVOIDED_SECONDS,
+    AvoidedAddresses,
+    SessionConfig,
+    run_session,
+    wire_to,
+)
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import issue
 
-NOWHERE = "tcp://127.0.0.1:1"
+NOWHERE = "127.0.0.1:1"
 
 
 def needy(*addresses):
@@ -49,11 +52,11 @@ async def refused_at_first(address, said, match="enough was seen"):
 
 async def test_a_volunteer_stays_where_the_path_that_needs_it_more_is_not_reached():
     asked, said = [], []
-    far = needy(NOWHERE, "tcp://127.0.0.1:2")
+    far = needy(NOWHERE, "127.0.0.1:2")
     async with stub_backbone(asked, (far,)) as address:
         await refused_at_first(address, said)
     assert asked == ["run", "settings", "join"]
-    assert said[0].startswith("path 1 needs volunteers more, but is not reached from here (tcp://")
+    assert said[0].startswith("path 1 needs volunteers more, but is not reached from here (")
 
 
 async def test_of_a_paths_addresses_one_that_answers_is_moved_to():
@@ -93,7 +96,7 @@ async def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_
             assert not lending.done(), lending.result()
         lending.cancel()
         await asyncio.gather(lending, return_exceptions=True)
-    assert any("closed meanwhile. Check" in one and "goes back to tcp" in one for one in said), said
+    assert any("closed meanwhile. Check" in one and "goes back to 127" in one for one in said), said
 
 
 @pytest.fixture
@@ -132,31 +135,14 @@ async def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_g
     assert "join" not in asked
 
 
-REFUSED = SwarmRefuses(reason="try again when others have ended")
-
-
 def test_an_address_that_refused_is_moved_to_again_after_a_while_and_then_after_twice_as_long():
     now = [0.0]
     avoided = AvoidedAddresses(lambda: now[0])
     assert NOWHERE not in avoided
     for times in (1, 2, 4, 8):
-        avoided.note_error(REFUSED, NOWHERE, "tcp://first:1", has_joined=False)
+        avoided.note_error(NOWHERE)
         now[0] += times * AVOIDED_SECONDS - 1.0
         assert NOWHERE in avoided
-        assert "tcp://first:1" not in avoided
+        assert "first:1" not in avoided
         now[0] += 1.0
         assert NOWHERE not in avoided
-
-
-def test_what_does_not_pass_keeps_an_address_unfit_and_one_that_is_away_is_asked_anyway():
-    gone = SwarmUnreachable(addresses=NOWHERE, problem="closed")
-    for error, has_joined, is_unfit in (
-        (TlsRefused(address=NOWHERE, problem="its key is another"), False, True),
-        (gone, False, False),
-        (gone, True, False),
-    ):
-        now = [0.0]
-        avoided = AvoidedAddresses(lambda now=now: now[0])
-        avoided.note_error(error, NOWHERE, "tcp://first:1", has_joined=has_joined)
-        now[0] += 1e9
-        assert (NOWHERE in avoided) == is_unfit, error

@@ -11,7 +11,7 @@ from dipaco.swarm.roles.codec_residual import CodecResidual
 from dipaco.swarm.training.slices import rounding
 
 SUM = np.array([1.0, 1.0001, 3.00001], np.float32)
-SLICES = (Slice(start=0, stop=3, reducer="bo/1", address="tcp://bo"),)
+SLICES = (Slice(start=0, stop=3, reducer="bo/1", address="bo"),)
 LOST = rounding("float16", SLICES, SUM)
 
 

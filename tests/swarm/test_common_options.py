@@ -40,7 +40,7 @@ def test_options_change_when_all_have_left_and_not_after_a_crash(run):
     swarms = run.ledger.swarms
     other = dataclasses.replace(SETTINGS, codec="int8")
     common_options.agree(swarms, MODULAR, 0, SETTINGS)
-    swarms.put_backbone("dead", MODULAR, 0, "tcp://127.0.0.1:1", is_staffed=False)
+    swarms.put_backbone("dead", MODULAR, 0, "127.0.0.1:1", is_staffed=False)
     with pytest.raises(OptionsDiffer, match="dead"):
         common_options.agree(swarms, MODULAR, 0, other)
     common_options.check(swarms, MODULAR, 0, SETTINGS)

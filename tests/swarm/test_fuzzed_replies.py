@@ -13,7 +13,6 @@ import pytest
 from dipaco.swarm.leading.rounds import RoundFailed
 from dipaco.swarm.network import messages, wire
 from dipaco.swarm.network.addresses import parse
-from dipaco.swarm.network.dial_back import reached_address
 from dipaco.swarm.roles.held_state import fetch_held_state
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
@@ -22,7 +21,7 @@ from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, wire_of
 
 TIMES = 200  # each
-EVE_AT = "tcp://127.0.0.1:9"
+EVE_AT = "127.0.0.1:9"
 
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -37,7 +36,7 @@ class Answers:
       damaged: the method.
     """
 
-    address = "tcp://127.0.0.1:1"
+    address = "127.0.0.1:1"
 
     def __init__(self, eve, handlers, damaged, rng):
         self.eve, self.handlers, self.damaged, self.rng = eve, handlers, damaged, rng
@@ -46,21 +45,17 @@ class Answers:
     async def open(self, address):
         parse(address)
         reader = asyncio.StreamReader()
-        return reader, Asked(lambda request: reader.feed_data(self.replied(request)) or reader)
-
-    def seen_from(self, writer):
-        return ""
-
-    def now_seen_at(self, host):
-        pass
+        certificate = self.eve.credential.der
+        replied = lambda request: reader.feed_data(self.replied(request)) or reader  # noqa: E731
+        return reader, Asked(replied, certificate)
 
     def replied(self, content):
         """The reply to the bytes of a request; with a hang-up where it is damaged beyond that."""
-        header = msgspec.msgpack.decode(content[4:], type=wire.Header)
-        envelope = msgspec.msgpack.decode(header.envelope, type=wire.Envelope)
-        whole, payload = self.handlers[envelope.method](envelope.body)
+        size = 4 + int.from_bytes(content[:4], "big")
+        header = msgspec.msgpack.decode(content[4:size], type=wire.Request)
+        whole, payload = self.handlers[header.method](header.body)
         body, damage = msgspec.msgpack.encode(whole), None
-        if envelope.method == self.damaged:
+        if header.method == self.damaged:
             damage, self.number = self.number % 3, self.number + 1
             if damage == 0:
                 body = encoded(damaged_fields(whole, self.rng))
@@ -68,13 +63,9 @@ class Answers:
                 body = damaged_bytes(body, self.rng)
             if self.rng.random() < 0.5:
                 payload = self.rng.choice([b"", payload[:-1], self.rng.randbytes(len(payload))])
-        method = "refusal" if damage is not None and self.rng.random() < 0.05 else "reply"
-        sealed = msgspec.msgpack.encode(
-            wire.Envelope(method, body, len(payload), messages.digest(payload), header.seal.nonce)
-        )
-        answer = msgspec.msgpack.encode(
-            wire.Header(self.eve._signer.seal(sealed, header.seal.sender), sealed)
-        )
+        is_refused = damage is not None and self.rng.random() < 0.05
+        reply = wire.Reply(body, "\x1b[2J" if is_refused else "", len(payload))
+        answer = msgspec.msgpack.encode(reply)
         if damage == 2:
             answer = damaged_bytes(answer, self.rng)
         return len(answer).to_bytes(4, "big") + answer + payload
@@ -83,8 +74,8 @@ class Answers:
 class Asked:
     """Takes a request, and has it replied when it is whole."""
 
-    def __init__(self, reply):
-        self._reply, self._content = reply, b""
+    def __init__(self, reply, certificate):
+        self._reply, self._content, self._certificate = reply, b"", certificate
 
     def write(self, content):
         self._content += content
@@ -96,6 +87,12 @@ class Asked:
 
     def close(self):
         pass
+
+    def get_extra_info(self, name):
+        return self if name == "ssl_object" else None
+
+    def getpeercert(self, *, binary_form):
+        return self._certificate
 
 
 @pytest.fixture
@@ -110,7 +107,7 @@ def settled(group, eve):
     group.leader._rounds._set_aside.clear()
     if eve.name not in members.members:
         body = messages.JoinRequest(version="", address=EVE_AT, computes=True, holds_state=True)
-        members.add_member(eve.name, eve._signer._credential.certificate, body)
+        members.add_member(eve.name, eve.credential.certificate, body)
 
 
 class WithEve:
@@ -122,7 +119,7 @@ class WithEve:
     async def __aenter__(self):
         self.group = await Group().__aenter__()
         self.eve = await wire_of(issue("eve", self._role), listens=False)
-        self.handlers = {"hello": lambda body: (wire._Greeting("127.0.0.1"), b"")}
+        self.handlers = {}
         self.usual = self.group.wire.transport
         self.group.wire.transport = Answers(self.eve, self.handlers, self._damaged, self._rng)
         return self
@@ -202,7 +199,7 @@ async def test_damaged_states_of_another_backbone_are_not_taken(rng):
             donors=(EVE_AT,),
             losses=(),
         )
-        elsewhere = msgspec.structs.replace(manifest, donors=("root", "tcp://a..b:1"))
+        elsewhere = msgspec.structs.replace(manifest, donors=("root", "a..b:1"))
         it.handlers |= {
             "held": lambda body: (rng.choice([manifest, elsewhere]), b""),
             "chunk": lambda body: (messages.Ack(), rng.choice([b"", b"x"])),
@@ -217,17 +214,7 @@ async def test_damaged_states_of_another_backbone_are_not_taken(rng):
 async def test_a_newcomer_that_answers_damaged_is_taken_for_one_that_is_not_reached(rng):
     async with WithEve("dial_back", rng) as it:
         it.handlers["dial_back"] = lambda body: (messages.Ack(), b"")
-        request = wire.PeerRequest(it.eve.name, None, b"", source="127.0.0.1")
-        found = [await reached_address(it.group.wire, EVE_AT, request) for _ in range(TIMES)]
+        certificate = it.eve.credential.certificate
+        request = wire.PeerRequest(it.eve.name, certificate, b"", source="127.0.0.1")
+        found = [await it.group.wire.reached_at(EVE_AT, request) for _ in range(TIMES)]
         assert set(found) == {None, EVE_AT}
-
-
-@pytest.mark.parametrize(
-    "odd",
-    ["tcp://a..b:1", f"tcp://{'x' * 100}:1", "tcp://\0:1", "/ip4/::/tcp/99999"],
-)
-async def test_an_address_that_no_machine_can_have_is_not_reached(odd):
-    dials = await wire_of(issue("back", "backbone"))
-    request = wire.PeerRequest("eve/00000000", None, b"")
-    assert await reached_address(dials, odd, request) is None
-    await dials.transport.close()

@@ -5,13 +5,11 @@ import socket
 
 import pytest
 
-from dipaco.swarm.errors import SwarmUnreachable
+from dipaco.swarm.errors import MessageRefused, SwarmUnreachable, TlsRefused
 from dipaco.swarm.network import leader_connection
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
 from tests.support.swarm_clock import run
-
-TLS_ADDRESS = f"tls://nowhere.invalid:4710/{'0' * 32}"
 
 
 class StubWire:
@@ -46,16 +44,9 @@ def found(replies, known, until=lambda said: False):
     return said
 
 
-@pytest.mark.parametrize(
-    ("address", "error", "problem"),
-    [
-        (TLS_ADDRESS, socket.gaierror(-2, "?"), "finds no address for nowhere.invalid"),
-        ("tcp://a:1", ConnectionResetError("the peer hung up"), "the peer hung up"),
-    ],
-)
-def test_an_address_that_is_likely_wrong_is_said_at_once_and_not_tried_for_long(
-    address, error, problem, monkeypatch
-):
+def test_a_name_that_no_machine_has_is_said_at_once_and_not_tried_for_long(monkeypatch):
+    address, error = "nowhere.invalid:4710", socket.gaierror(-2, "?")
+    problem = "finds no address for nowhere.invalid"
     monkeypatch.setattr(leader_connection, "HOPELESS_SECONDS", 0.5)
     with pytest.raises(SwarmUnreachable, match=problem):
         found({address: error}, (address,))
@@ -65,9 +56,21 @@ def test_an_address_that_is_likely_wrong_is_said_at_once_and_not_tried_for_long(
     assert sentence.endswith(("trying for 40 s", "trying for 39 s"))
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        TlsRefused(address="a:1", problem="it is not of the run"),
+        MessageRefused(sender="eve", reason="it is no backbone"),
+    ],
+)
+def test_an_address_that_is_no_backbones_of_the_run_is_not_tried_again(error):
+    with pytest.raises(type(error)):
+        found({"a:1": error}, ("a:1",))
+
+
 def test_of_two_backbones_only_the_one_that_answers_is_said_to(monkeypatch):
     monkeypatch.setattr(leader_connection, "QUIET_SECONDS", 1.0)
-    waits = GroupInfo(leader="", backbones=("tcp://dead:1", "tcp://live:1"))
-    replies = {"tcp://dead:1": ConnectionRefusedError("refused"), "tcp://live:1": waits}
+    waits = GroupInfo(leader="", backbones=("dead:1", "live:1"))
+    replies = {"dead:1": ConnectionRefusedError("refused"), "live:1": waits}
     (sentence,) = found(replies, tuple(replies), until=lambda said: said)
-    assert sentence == "tcp://live:1 answers; waiting until the path is given to volunteers"
+    assert sentence == "live:1 answers; waiting until the path is given to volunteers"

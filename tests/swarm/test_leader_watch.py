@@ -7,11 +7,10 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
-from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace
 from dipaco.swarm.roles.leader_watch import REFUSALS, LeaderWatch
 from dipaco.swarm.roles.session import _needs
-from tests.support.swarm_rig import SETTINGS
+from tests.support.swarm_rig import SETTINGS, issue, wire_of
 from tests.support.tiny_run import TOY
 
 
@@ -47,30 +46,26 @@ async def looks(transport, ledger, *lost):
     return said
 
 
-def test_a_leader_whose_port_refuses_twice_has_ended_and_its_claims_are_given_back():
-    async def scenario():
-        server = await Tcp.start(lambda reader, writer: asyncio.sleep(9))
-        own, at = Tcp(), server.address
-        ledger = Ledger(at)
-        assert not await looks(own, ledger, *[at] * (REFUSALS + 1)), "it listens"
-        await server.close()
-        assert not await looks(own, ledger, *[at] * (REFUSALS - 1))
-        assert not await looks(own, ledger, at, None, at, None, at), "a reply came between"
-        assert not await looks(own, ledger, *["tcp://127.0.0.1:1"] * 5), (
-            "who is there holds nothing"
-        )
-        (said,) = await looks(own, ledger, *[at] * REFUSALS)
-        assert "the process of back has ended" in said
-        assert ledger.ended == [("back", "its process")]
-
-    asyncio.run(scenario())
+async def test_a_leader_whose_port_refuses_twice_has_ended_and_its_claims_are_given_back():
+    leader, own = await wire_of(issue("back", "backbone")), await wire_of(issue("second"))
+    at, own = leader.address, own.transport
+    ledger = Ledger(at)
+    assert not await looks(own, ledger, *[at] * (REFUSALS + 1)), "it listens"
+    await leader.transport.close()
+    assert not await looks(own, ledger, *[at] * (REFUSALS - 1))
+    assert not await looks(own, ledger, at, None, at, None, at), "a reply came between"
+    assert not await looks(own, ledger, *["127.0.0.1:1"] * 5), "who is there holds nothing"
+    (said,) = await looks(own, ledger, *[at] * REFUSALS)
+    assert "the process of back has ended" in said
+    assert ledger.ended == [("back", "its process")]
+    await own.close()
 
 
 @pytest.mark.parametrize(
     ("address", "error"),
     [
-        ("tcp://198.51.100.1:1", TimeoutError()),
-        ("tls://198.51.100.1:1/00", OSError("no route to host")),
+        ("198.51.100.1:1", TimeoutError()),
+        ("198.51.100.1:2", OSError("no route to host")),
     ],
 )
 def test_a_leader_that_is_cut_off_may_lead_on_and_has_its_lease(address, error):
@@ -87,21 +82,21 @@ def run(tmp_path):
         opened.ledger.members.join(
             name, host="h", pid=1, process_id=process_id, machine="m", version="0"
         )
-        opened.ledger.swarms.put_backbone(name, MODULAR, 0, f"tcp://{name}")
+        opened.ledger.swarms.put_backbone(name, MODULAR, 0, f"{name}")
     yield opened
     opened.ledger.close()
 
 
 @pytest.fixture
 def ledger(run):
-    return BackboneLedger(run.ledger, BackbonePlace(MODULAR, 0, "second"), SETTINGS, "tcp://second")
+    return BackboneLedger(run.ledger, BackbonePlace(MODULAR, 0, "second"), SETTINGS, "second")
 
 
 def test_only_the_process_that_holds_the_claim_loses_it(run, ledger):
-    assert ledger.holder_at("tcp://back") is None, "it holds none"
+    assert ledger.holder_at("back") is None, "it holds none"
     claim = run.ledger.queue.claim("back")
-    assert ledger.holder_at("tcp://third") is None
-    holder = ledger.holder_at("tcp://back")
+    assert ledger.holder_at("third") is None
+    holder = ledger.holder_at("back")
     assert holder == ("back", "process of back")
     assert ledger.end_claims_of(("back", "another process of that name")) == 0
     assert run.ledger.queue.is_held(claim)
@@ -109,9 +104,9 @@ def test_only_the_process_that_holds_the_claim_loses_it(run, ledger):
     assert not run.ledger.queue.is_held(claim)
     own = run.ledger.queue.claim("second")
     assert own is not None
-    assert ledger.holder_at("tcp://second") is None, "this one"
+    assert ledger.holder_at("second") is None, "this one"
     run.ledger.swarms.drop_backbone("back")
-    assert ledger.holder_at("tcp://back") is None, "it has left"
+    assert ledger.holder_at("back") is None, "it has left"
 
 
 def test_what_the_run_expects_of_a_path_has_those_that_have_just_come(run, ledger):

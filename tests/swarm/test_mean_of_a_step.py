@@ -11,7 +11,7 @@ from dipaco.swarm.training.reducer import Reducer
 from tests.support.swarm_clock import run
 
 MEAN = b"m" * 4000
-PART = Slice(start=0, stop=1000, reducer="bo/1", address="tcp://bo")
+PART = Slice(start=0, stop=1000, reducer="bo/1", address="bo")
 CLOSED = ClosedStep(
     step=3,
     before="before",
@@ -45,7 +45,7 @@ def mean_over(wire, reducer_seconds, tries=1):
     """The mean that a peer gets whose reducer needs so long; the leader's replies are quick."""
 
     async def fetch():
-        peer = Peer(wire, ("tcp://back",), SimpleNamespace(reducer=Reducer("ana/1")))
+        peer = Peer(wire, ("back",), SimpleNamespace(reducer=Reducer("ana/1")))
         for _ in range(60):
             peer._reply_seconds.add(0.01)
 
@@ -89,5 +89,5 @@ def test_what_is_left_behind_may_take_as_long_as_a_slow_link_needs_to_send_it():
 
     wire.ask = ask
     holder = SimpleNamespace(reducer=Reducer("ana/1"), step=3, lineage="before")
-    asyncio.run(Peer(wire, ("tcp://back",), holder).send_leave((0,), bytes(40_000)))
+    asyncio.run(Peer(wire, ("back",), holder).send_leave((0,), bytes(40_000)))
     assert allowed[0] > 2 * 40

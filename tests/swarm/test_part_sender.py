@@ -11,7 +11,7 @@ from dipaco.swarm.roles.part_sender import PartSender
 from dipaco.swarm.training.reducer import Reducer
 from tests.support.swarm_rig import round_plan
 
-LEADER, LEADER_AT, BO, BO_AT = "back/1", "tcp://back", "bo/1", "tcp://bo"
+LEADER, LEADER_AT, BO, BO_AT = "back/1", "back", "bo/1", "bo"
 OWN = "ana/1"
 
 

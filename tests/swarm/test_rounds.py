@@ -34,9 +34,9 @@ class Round:
         self.group.begin_step(3, [46.0] * 8)
         for name in PEERS:
             self.group.add_member(
-                name, issue(name.split("/")[0]).certificate, asks_to_join(f"tcp://{name}")
+                name, issue(name.split("/")[0]).certificate, asks_to_join(f"{name}")
             )
-        wire = SimpleNamespace(name=BACK, address="tcp://back", ask=self._ask)
+        wire = SimpleNamespace(name=BACK, address="back", ask=self._ask)
         holder = SimpleNamespace(reducer=Reducer(BACK), compute=object())
         self.rounds = Rounds(wire, holder, self.group, self.published.append)
         self.rounds.begin_term()
@@ -58,7 +58,7 @@ class Round:
         plan = round_plan(
             module.round_number_of(self.rounds._term, self.rounds._count),
             senders,
-            [(2 * i, 2 * i + 2, one, f"tcp://{one}") for i, one in enumerate((BACK, *PEERS))],
+            [(2 * i, 2 * i + 2, one, f"{one}") for i, one in enumerate((BACK, *PEERS))],
             within_seconds=within_seconds,
         )
         self.rounds.publish(plan)

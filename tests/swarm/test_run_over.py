@@ -15,9 +15,7 @@ STEPS = 2
 @pytest.fixture
 def backbone_and_credential(run, quick_backbones):
     credential = issued(run, {"back": "backbone", "ana": "volunteer"})
-    return backbone_of(run, 0, "back", credential["back"], listen="tls://127.0.0.1:0"), credential[
-        "ana"
-    ]
+    return backbone_of(run, 0, "back", credential["back"], listen="127.0.0.1:0"), credential["ana"]
 
 
 def test_who_waits_at_a_backbone_that_does_not_lead_hears_it(run, backbone_and_credential):

@@ -27,7 +27,7 @@ class Donor:
             lineage=f"root {step}",
             chunk_bytes=10,
             digests=tuple(map(digest, self.chunks)),
-            donors=("tcp://back",),
+            donors=("back",),
             losses=(),
         )
 

@@ -43,7 +43,7 @@ def test_volunteers_behind_routers_are_clients_by_evidence_and_who_is_reached_ad
     """ana and bo are in one house, cy in another that has the same addresses, dan in none; eve's
     firewall lets out to the backbone alone, so that her parts for dan are passed on.
     """
-    swarm = at_home("tls://{}:{}", "dan", "eve@office")
+    swarm = at_home("{}:{}", "dan", "eve@office")
     eves = swarm.hosts["eve"].link
     eves.only_to(PORT)
     assert swarm.hosts["ana"].address == swarm.hosts["cy"].address

@@ -47,7 +47,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     finish(plain, worker_of(plain, "plain"))
     run, _ = create_or_open(tmp_path / "swarm", CONFIG)
     run.programs = plain.programs  # compiled once
-    authority = Authority(Authority.new_key(), run.identity)
+    authority = Authority(Authority.new_key())
     credentials = [authority.issue(name, "volunteer", time.time(), 1.0) for name in ("ana", "bo")]
     own = authority.issue("back", "backbone", time.time(), 1.0)
     for credential in (*credentials, own):
@@ -64,7 +64,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         BackbonePlace(MODULAR, PATH, "back"),
         settings,
         own,
-        listen="tls://127.0.0.1:0",
+        listen="127.0.0.1:0",
         save_seconds=0.0,
     )
     backbone.start()

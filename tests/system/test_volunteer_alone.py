@@ -47,9 +47,7 @@ def test_the_installation_has_neither_pytorch_nor_what_trains_and_draws():
 @pytest.mark.slow
 def test_a_step_is_taken_over_tls_without_any_other_package(run, bare, tmp_path, command_cache):
     credentials = issued(run, {"backbone-0": "backbone", "ana": "volunteer"})
-    backbone = backbone_of(
-        run, 0, "backbone-0", credentials["backbone-0"], listen="tls://127.0.0.1:0"
-    )
+    backbone = backbone_of(run, 0, "backbone-0", credentials["backbone-0"], listen="127.0.0.1:0")
     save_credential(credentials["ana"], tmp_path / "ana.pass")
     asked = [backbone.address, "--token", str(tmp_path / "ana.pass")]
     environment = os.environ | {

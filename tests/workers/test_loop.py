@@ -291,7 +291,7 @@ def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(be
     run.ledger.members.join("test", process_id=str(ProcessId.here()), **here)
 
     def volunteers_come():
-        run.ledger.swarms.put_backbone("back", MODULAR, path, "tcp://here:1")
+        run.ledger.swarms.put_backbone("back", MODULAR, path, "here:1")
         worker._renewer.renew(run.ledger)
 
     told = Told(volunteers_come)

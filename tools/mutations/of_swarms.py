@@ -4,8 +4,8 @@ from mutations.mutant import Mutant
 
 ASSIGNMENT = "tests/swarm/test_assignment.py"
 DELAYED = "tests/swarm/test_delayed_updates.py"
-DIAL_BACK = "tests/swarm/test_dial_back.py"
 LEASES = "tests/swarm/test_leases.py"
+WIRE = "tests/swarm/test_wire.py"
 
 MUTANTS = (
     Mutant(
@@ -34,11 +34,11 @@ MUTANTS = (
     ),
     Mutant(
         name="any-peer-answers-for-a-newcomer",
-        file="dipaco/swarm/network/dial_back.py",
-        old="                recipient=newcomer,\n",
-        new="",
+        file="dipaco/swarm/network/wire.py",
+        old="within_seconds=within, recipient=to)",
+        new="within_seconds=within)",
         breaks="where another machine answers, a newcomer is not reached",
-        tests=(DIAL_BACK,),
+        tests=(WIRE,),
     ),
     Mutant(
         name="part-without-connection-not-passed-on",

@@ -25,14 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dipaco.errors import BadSetting, CannotListen
+from dipaco.files import file_limit
 from dipaco.serving.http.errors import ApiError
 
-try:
-    import resource
-except ImportError:  # Windows: no such limit
-    resource = None
-
-NO_LIMIT = 1 << 20  # open files, where the system names no number
 OTHER_FILES = 64  # files that may be opened beside connections: modules, the ledger
 MOST_WAITING = 1024  # connections that the kernel holds for us
 
@@ -91,18 +86,9 @@ class ConnectionLimit:
         self._waiting.pop(connection, None)
 
 
-def raise_file_limit() -> None:
-    """Raises this process's limit of open files to the most that it may give itself."""
-    if resource is None:
-        return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit that it does not name
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def backlog() -> int:
     """Connections that the kernel may hold for us. All of them may be accepted at one time."""
-    return max(8, min(MOST_WAITING, _file_limit() // 8))
+    return max(8, min(MOST_WAITING, file_limit() // 8))
 
 
 def max_connections(wanted: int | None) -> int:
@@ -111,20 +97,13 @@ def max_connections(wanted: int | None) -> int:
     Raises:
       BadSetting: more are wanted than fit.
     """
-    most = max(1, _file_limit() - _num_open_files() - OTHER_FILES - backlog())
+    most = max(1, file_limit() - _num_open_files() - OTHER_FILES - backlog())
     if wanted is not None and wanted > most:
         hint = " Each takes an open file: raise the limit, `ulimit -Hn`."
         raise BadSetting(
             name="--connections", value=wanted, expected=f"at most {most:,}", hint=hint
         )
     return wanted or most
-
-
-def _file_limit() -> int:
-    if resource is None:
-        return NO_LIMIT
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return NO_LIMIT if limit == resource.RLIM_INFINITY else min(limit, NO_LIMIT)
 
 
 def _num_open_files() -> int:

@@ -17,7 +17,6 @@ from dipaco.swarm.leading.published_state import PublishedState
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.dial_back import reached_address
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
     POLL_SECONDS,
@@ -115,7 +114,7 @@ class LeaderService:
             raise SwarmRefuses(reason=reason)
         address = body.address
         if address is not None:
-            address = await reached_address(self._wire, address, request)
+            address = await self._wire.reached_at(address, request)
         is_reached = body.address is None or address is not None
         body = msgspec.structs.replace(body, address=address)
         self._group.add_member(request.sender, request.certificate, body)

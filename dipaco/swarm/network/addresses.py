@@ -1,8 +1,4 @@
-"""Addresses of TCP and of TLS over it: `tcp://HOST:PORT`, `tls://HOST:PORT/FINGERPRINT`.
-
-A fingerprint identifies the key of the peer that listens there. It is left out of an address to
-listen on. A host of version 6 stands in brackets, as in a URL.
-"""
+"""Addresses: `HOST:PORT`. A host of version 6 stands in brackets, as in a URL."""
 
 import contextlib
 import ipaddress
@@ -13,104 +9,84 @@ from typing import NamedTuple
 from dipaco.errors import BadSetting, CannotListen
 from dipaco.swarm.errors import BadAddress
 
-TCP = "tcp://"
-TLS = "tls://"
 LAST_PORT = 65535
-ANYWHERE = ("0.0.0.0", "::")  # listens on all of a machine's addresses
+ANYWHERE = ("", "0.0.0.0", "::")  # listens on all of a machine's addresses
 
-_ADDRESS = re.compile(r"(tcp|tls)://(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})(?:/([0-9a-f]{32}))?")
+_ADDRESS = re.compile(r"(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})")
 
 
 class SocketAddress(NamedTuple):
     """The address on which a peer listens."""
 
-    kind: str  # `TCP` or `TLS`
     host: str  # without brackets
     port: int
-    # Fingerprint of the peer's key, with TLS. Empty in an address to listen on.
-    fingerprint: str = ""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.kind}{host}:{self.port}{'/' if self.fingerprint else ''}{self.fingerprint}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse(address: str) -> SocketAddress:
     """Raises `BadAddress`."""
     found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[3]) > LAST_PORT or (found[1] == "tcp" and found[4]):
+    if found is None or int(found[2]) > LAST_PORT or not _may_be_host(found[1]):
         raise BadAddress(given=address)
-    if not may_be_host(found[2]):
-        raise BadAddress(given=address)
-    return SocketAddress(f"{found[1]}://", found[2].strip("[]"), int(found[3]), found[4] or "")
+    return SocketAddress(found[1].strip("[]"), int(found[2]))
 
 
 def check_to_listen(address: str, announce: str | None) -> None:
     """Checks, before anything is begun, a backbone's address and the host that it announces.
 
     Raises:
-      BadAddress: the address is of no kind.
-      BadSetting: the announced name is no host, or there is no TLS.
+      BadAddress, BadSetting.
     """
     parse(address)
-    if announce is None:
-        return
-    expected = ""
-    if kind_of(address) != TLS:
-        expected = "that it is left out, or `--listen tls://HOST:PORT`: others tell their address"
-    elif not _is_host(announce):
+    if announce is not None and not _is_host(announce):
         expected = "the name or the address of this machine alone, as in swarm.example.org"
-    if expected:
         raise BadSetting(name="--announce", value=announce, expected=expected)
-
-
-def _is_host(text: str) -> bool:
-    if ":" in text:
-        with contextlib.suppress(ValueError):
-            return ipaddress.ip_address(text).version == 6
-        return False
-    return re.fullmatch(r"[\w.-]+", text) is not None
 
 
 def check_to_join(address: str) -> None:
     """Raises `BadAddress` if no backbone can have this address, before anything waits for it."""
     where = parse(address)
-    if not where.host or not where.port or (where.kind == TLS) != bool(where.fingerprint):
+    if not where.host or not where.port:
         raise BadAddress(given=address)
 
 
-def may_be_host(name: str) -> bool:
+def _is_host(text: str) -> bool:
+    if ":" in text:
+        return _ip(text) is not None
+    return re.fullmatch(r"[\w.-]+", text) is not None
+
+
+def _may_be_host(name: str) -> bool:
     """True if a machine can have that name or address. Sockets raise no OSError for others."""
     try:
         name.encode("idna")
     except UnicodeError:
         return False
-    return "\0" not in name
+    return name.isprintable()
 
 
-def kind_of(address: str) -> str:
-    """`TCP`, `TLS`, or empty for unknown kinds."""
-    return next((kind for kind in (TCP, TLS) if address.startswith(kind)), "")
-
-
-def hang_up_hint(address: str) -> str:
-    """A likely reason why a peer hangs up without a reply."""
-    hints = {TCP: ": does it speak TLS (tls://)?", TLS: ": is this credential valid by its clock?"}
-    return hints.get(kind_of(address), "")
-
-
-def own_host(towards: str = "192.0.2.1") -> str:
-    """The address of the interface from which this machine would reach a host. Nothing is sent.
-
-    Args:
-      towards: an address of version 4 or 6. The default belongs to no machine.
-    """
-    family = socket.AF_INET6 if ":" in towards else socket.AF_INET
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as tried:
-        tried.connect((towards, 9))
+def own_host() -> str:
+    """The address of the interface from which this machine would reach others. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+        tried.connect(("192.0.2.1", 9))  # TEST-NET-1, which no machine has
         return tried.getsockname()[0]
     return "127.0.0.1"
 
 
-def cannot_listen(where: object, problem: str | None) -> CannotListen:
+def seen_address(seen_host: str, announced: str) -> str | None:
+    """The port that a peer listens on, at the host from which it dials. None if it has none."""
+    host = _ip(seen_host)
+    return None if host is None else str(SocketAddress(str(host), parse(announced).port))
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        found = ipaddress.ip_address(host.partition("%")[0])
+        return getattr(found, "ipv4_mapped", None) or found
+    return None
+
+
+def cannot_listen(where: SocketAddress, problem: str | None) -> CannotListen:
     return CannotListen(where=where, problem=problem, option="--listen")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from dipaco.swarm.errors import BadMessage, SwarmUnreachable, TlsRefused
-from dipaco.swarm.network.addresses import TCP, kind_of, parse
+from dipaco.swarm.network.addresses import parse
 from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
 from dipaco.swarm.network.wire import Wire
@@ -43,11 +43,10 @@ class LeaderConnection:
 
         Raises:
           SwarmRefuses: the refusal is final.
-          TlsRefused: the only known backbone is not the one that its address names, and was never
-            reached.
+          TlsRefused, MessageRefused: the only known address is no backbone's of this run.
           SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`. The limit is
             `HOPELESS_SECONDS` if the only known one was never reached, and has a name that no
-            machine has, or hangs up on plain TCP.
+            machine has.
         """
         started = replied = time.monotonic()
         problem, said, answering, give_up_seconds = "", set(), "", GIVE_UP_SECONDS
@@ -75,7 +74,7 @@ class LeaderConnection:
                         raise  # another attempt would meet the same machine
                     problem = _problem_of(error, address)
                     give_up_seconds = GIVE_UP_SECONDS
-                    if is_only and _is_hopeless(error, address):
+                    if is_only and isinstance(error, socket.gaierror):
                         give_up_seconds = HOPELESS_SECONDS
                     continue
                 replied, answering = time.monotonic(), address
@@ -91,12 +90,6 @@ class LeaderConnection:
         for address in addresses:
             if address not in self._backbones:
                 self._backbones.append(address)
-
-
-def _is_hopeless(error: Exception, address: str) -> bool:
-    """True if the address is probably wrong, rather than a backbone away."""
-    is_unknown = isinstance(error, socket.gaierror)
-    return is_unknown or (isinstance(error, ConnectionResetError) and kind_of(address) == TCP)
 
 
 def _problem_of(error: Exception, address: str) -> str:

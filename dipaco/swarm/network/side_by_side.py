@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 
 @contextlib.asynccontextmanager
 async def side_by_side(
-    *turns: Coroutine[Any, Any, Any],
+    *turns: Awaitable[Any],
 ) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
     """Runs coroutines as tasks, and cancels the unfinished ones at the end of the block."""
     tasks = tuple(asyncio.ensure_future(turn) for turn in turns)

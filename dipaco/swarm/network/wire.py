@@ -1,92 +1,116 @@
-"""Requests and replies between peers: one stream each, signed by both sides.
+"""Requests and replies between peers, one stream each.
 
-    request   length, header, payload (arrays as plain bytes)
-    reply     the same; its method is `reply` or `refusal`, and it names its request
-    hello     a request whose reply tells the peer's name; every other request names its recipient
-    header    msgpack: a seal, and what is sealed: method, body, length and digest of the payload
+    request   length, header (method, body, names, size of the payload), payload (plain bytes)
+    reply     the same, without a method: the body of a reply, or the reason of a refusal
 
-A stranger's payload is never read: it is refused by its header, which is small and must arrive
-soon. If many connections have not sent theirs yet, the oldest is closed. Members' payloads are read
-only if their method has one and admits the request (`Wire.register`), and only as much at a time as
-`open_requests` allows. A body is a msgspec struct: an unknown, missing or wrongly typed field is
-refused before any handler sees it. Nothing is unpickled.
+Who is at the other end is known by its certificate, before anything is read: name and role. A
+session adds eight digits to the name. A header is small and must arrive soon. If many connections
+have not sent theirs yet, the oldest is closed. Payloads are read only if their method has one and
+admits the request (`Wire.register`), and only as much at a time as `limits` allows. A body is a
+msgspec struct: an unknown, missing or wrongly typed field is refused before any handler sees it.
+Nothing is unpickled.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+import secrets
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from dipaco.errors import DipacoError
-from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
-from dipaco.swarm.network.addresses import hang_up_hint
+from dipaco.swarm.errors import BadAddress, BadMessage, MessageRefused, SwarmRefuses
+from dipaco.swarm.network.addresses import seen_address
 from dipaco.swarm.network.credentials import (
-    OTHER_RECIPIENT,
+    BACKBONE,
     Certificate,
-    Signer,
+    Credential,
     Verifier,
     printable,
 )
-from dipaco.swarm.network.envelope import Body, Envelope, Header, decoded, read_header
-from dipaco.swarm.network.framing import receive_payload, send
+from dipaco.swarm.network.limits import OpenRequests, Unproven
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import digest
-from dipaco.swarm.network.open_requests import OpenRequests
-from dipaco.swarm.network.requests import (
-    Admits,
-    PeerReply,
-    PeerRequest,
-    RequestHandler,
-)
+from dipaco.swarm.network.messages import Ack, DialBackRequest
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
-from dipaco.swarm.network.streams import Transport
-from dipaco.swarm.network.unproven import Unproven
+from dipaco.swarm.network.streams import Streams, certificate_at, host_of, reason_of
 
-REQUEST_BYTES = 512 << 10  # limit of a request's header (a seal, a method and a body)
+REQUEST_BYTES = 128 << 10  # limit of a request's header
 REPLY_BYTES = 4 << 20  # limit of a reply's header
 HEADER_SECONDS = 30.0  # limit for the header of a request to arrive
 MAX_UNKNOWN = 256  # connections whose header has not arrived
+CHUNK_SECONDS = 60.0  # limit for each chunk of a payload, in both directions
+CHUNK_BYTES = 128 << 10  # payload between two checks of the limits
 LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
+DIAL_BACK_SECONDS = 3.0  # time for a newcomer to answer
 # Methods whose replies have a payload.
 WITH_CONTENT = {"chunk", "part", "past_mean", "slice_mean", "work"}
-HELLO = "hello"  # the one method that needs no recipient
+OTHER_RECIPIENT = "the message was for another recipient"
 # Errors that `Wire.ask` raises if a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
+Body = TypeVar("Body", bound=msgspec.Struct)
+_Size = Annotated[int, msgspec.Meta(ge=0)]
 
-_Reply = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
+
+class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The header of a request."""
+
+    method: str
+    body: bytes
+    sender: str  # name/session
+    recipient: str  # a session; empty = any that answers
+    payload_bytes: _Size = 0
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The header of a reply."""
+
+    body: bytes
+    refusal: str = ""
+    payload_bytes: _Size = 0
+
+
+class PeerRequest(NamedTuple):
+    """A request without its body. The sender is authenticated."""
+
+    sender: str  # name/session
+    certificate: Certificate
+    payload: bytes
+    source: str = ""  # the host from which it dials; empty = unknown
+
+
+PeerReply = tuple[msgspec.Struct, bytes | memoryview]
+RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
+Admits = Callable[[Any, PeerRequest], Awaitable[None]]  # raises the reason if it refuses
 
 
 class Wire:
     """Sends requests to peers, and handles theirs.
 
     Args:
-      signer, verifier: keys and rules of this session.
+      credential: of this machine.
       max_payload_bytes: a larger payload is refused unread. It may be changed at any time.
       meter: measures this peer's link.
     """
 
     def __init__(
-        self,
-        signer: Signer,
-        verifier: Verifier,
-        max_payload_bytes: int,
-        meter: LinkMeter | None = None,
+        self, credential: Credential, max_payload_bytes: int, meter: LinkMeter | None = None
     ):
-        self.name = signer.name
-        self._signer, self.verifier = signer, verifier
+        self.credential = credential
+        self.name = f"{credential.certificate.name}/{secrets.token_hex(4)}"
         self.max_payload_bytes = max_payload_bytes
         self.meter = meter or LinkMeter()
+        self.verifier = Verifier()
         self._handlers: dict[str, tuple[type[msgspec.Struct], RequestHandler]] = {}
         self._admits: dict[str, Admits] = {}  # keyed by methods whose requests bring a payload
         self._open_requests = OpenRequests()
-        self.transport: Transport | None = None
+        self.transport: Streams | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self._unknown = Unproven(MAX_UNKNOWN)
-        self._names: dict[str, str] = {}  # address -> the session that answered there last
-        self.register(HELLO, _Hello, _greet)
+        self.register("dial_back", DialBackRequest, _acknowledge)
 
     def register(
         self,
@@ -110,6 +134,8 @@ class Wire:
     def address(self) -> str | None:
         return None if self.transport is None else self.transport.address
 
+    # --- asking --------------------------------------------------------------------------------
+
     async def ask(
         self,
         address: str,
@@ -122,213 +148,231 @@ class Wire:
         from_backbone: bool = False,
         recipient: str = "",
     ) -> tuple[Body, bytes]:
-        """Sends a request, and waits for the reply. No other peer can take the request.
+        """Sends a request, and waits for the reply.
 
         Args:
           reply: the type of the reply.
           within_seconds: limit until the reply begins. Its payload then has as long again, and the
             time that it needs at `LEAST_SPEED`.
-          from_backbone: refuse a reply from any other peer.
+          from_backbone: ask no other peer.
           recipient: the intended session; empty = the one that answers at the address.
 
         Raises:
           OSError: there is no reply. A TimeoutError is one: the reply is late.
           SwarmRefuses: the peer refuses, and says why.
-          MessageRefused, BadMessage: the reply is not authentic, or cannot be understood.
+          MessageRefused, BadMessage: it is another peer, or the reply cannot be understood.
         """
+        encoded = msgspec.msgpack.encode(body)
+        request = Request(method, encoded, self.name, recipient, len(payload))
+        header = msgspec.msgpack.encode(request)
         async with asyncio.timeout(within_seconds) as limit:
-            try:
-                to = recipient or self._names.get(address) or await self._greeted(address)
-                late = (limit, within_seconds) if method in WITH_CONTENT else None
-                sent = method, body, payload, from_backbone, late
-                try:
-                    _, envelope, content = await self._exchange(address, to, *sent)
-                except SwarmRefuses as error:
-                    if recipient or error.values["reason"] != OTHER_RECIPIENT:
-                        raise
-                    # Another session answers there now, so nothing was done.
-                    to = await self._greeted(address)
-                    _, envelope, content = await self._exchange(address, to, *sent)
-            except asyncio.IncompleteReadError as error:
-                hint = "" if error.partial else hang_up_hint(address)
-                raise ConnectionResetError(f"the peer hung up{hint}") from error
-        return decoded(envelope.body, reply), content
-
-    async def _greeted(self, address: str) -> str:
-        """The session that answers at an address."""
-        asked = HELLO, _Hello(), b"", False, None
-        certificate, envelope, _ = await self._exchange(address, "", *asked)
-        seen = decoded(envelope.body, _Greeting).seen_from
-        if seen and certificate.role == "backbone" and self.transport is not None:
-            self.transport.now_seen_at(seen)
-        return self._names[address]
+            late = (limit, within_seconds) if method in WITH_CONTENT else None
+            about = header, payload, recipient, from_backbone, late
+            answer, content = await self._exchange(address, *about)
+        return decoded(answer.body, reply), content
 
     async def _exchange(
         self,
         address: str,
-        recipient: str,
-        method: str,
-        body: msgspec.Struct,
+        header: bytes,
         payload: bytes | memoryview,
+        recipient: str,
         from_backbone: bool,
         late: tuple[asyncio.Timeout, float] | None,
-    ) -> tuple[Certificate, Envelope, bytes]:
+    ) -> tuple[Reply, bytes]:
         assert self.transport is not None
         reader, writer = await self.transport.open(address)
         with contextlib.closing(writer):
-            nonce = await self._send(writer, method, body, payload, recipient)
-            certificate, envelope = await self._receive_reply(
-                reader, nonce, address, from_backbone=from_backbone
-            )
-            if late is not None:
-                limit, seconds = late
-                seconds += envelope.payload_bytes / LEAST_SPEED
-                limit.reschedule(asyncio.get_running_loop().time() + seconds)
-            elif envelope.payload_bytes:
-                raise BadMessage(problem=f"it would bring {envelope.payload_bytes} bytes")
-            return certificate, envelope, await self._receive_payload(reader, envelope)
+            certificate = certificate_at(writer)
+            if from_backbone and certificate.role != BACKBONE:
+                raise MessageRefused(sender=certificate.name, reason="it is no backbone")
+            if recipient and recipient.rpartition("/")[0] != certificate.name:
+                raise SwarmRefuses(reason=OTHER_RECIPIENT)
+            try:
+                await self._send(writer, header, payload)
+                answer = decoded(await _frame(reader, REPLY_BYTES), Reply)
+                self.meter.charge("down", len(answer.body))
+                if answer.refusal:
+                    raise SwarmRefuses(reason=printable(answer.refusal))
+                if late is not None:
+                    seconds = late[1] + answer.payload_bytes / LEAST_SPEED
+                    late[0].reschedule(asyncio.get_running_loop().time() + seconds)
+                elif answer.payload_bytes:
+                    raise BadMessage(problem=f"it would bring {answer.payload_bytes} bytes")
+                return answer, await self._receive(reader, answer.payload_bytes)
+            except ssl.SSLError as error:
+                raise ConnectionRefusedError(reason_of(error)) from error
+            except asyncio.IncompleteReadError as error:
+                hint = "" if error.partial else ": is this credential valid by its clock?"
+                raise ConnectionResetError(f"the peer hung up{hint}") from error
 
-    async def _receive_reply(
-        self, reader: asyncio.StreamReader, nonce: bytes, address: str, *, from_backbone: bool
-    ) -> tuple[Certificate, Envelope]:
-        """The reply to a request, and its sender's certificate. The payload is still to be read."""
-        header = await read_header(reader, REPLY_BYTES)
-        certificate, envelope = self._open(header)
-        if envelope.in_reply_to != nonce:
-            raise _refused(header, "it replies to another request")
-        if from_backbone and certificate.role != "backbone":
-            raise _refused(header, "it is no backbone")
-        self._names[address] = header.seal.sender
-        if envelope.method == "refusal":
-            raise SwarmRefuses(reason=printable(decoded(envelope.body, _Refusal).reason))
-        return certificate, envelope
+    async def reached_at(self, announced: str, request: PeerRequest) -> str | None:
+        """The address at which a newcomer answers when it is dialled back, or None.
+
+        A volunteer's is the port that it listens on, at the host from which it is seen to dial: no
+        other host is dialled for it. A backbone is believed.
+
+        Args:
+          announced: the address that the newcomer believes to have.
+          request: the newcomer's request to join.
+        """
+        address: str | None = announced
+        try:
+            if request.certificate.role != BACKBONE:
+                address = seen_address(request.source, announced)
+            if address is not None:
+                within, to = DIAL_BACK_SECONDS, request.sender
+                asked = "dial_back", DialBackRequest(), Ack
+                await self.ask(address, *asked, within_seconds=within, recipient=to)
+        except (*PEER_ERRORS, BadAddress):
+            return None
+        return address
+
+    # --- answering -----------------------------------------------------------------------------
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handles one request of a peer. When the peer hangs up, its handler is cancelled."""
+        certificate, source = certificate_at(writer), host_of(writer)
+        sender = certificate.name
         async with contextlib.AsyncExitStack() as held:
             try:
-                header = await self._first_header(reader)
                 try:
-                    certificate, envelope = self._open(header)
-                    serial, num_bytes = certificate.serial, len(header.envelope)
-                    held.enter_context(self._open_requests.one(serial, num_bytes))
-                    body, handler = self._asked(header, envelope)
-                    source = "" if self.transport is None else self.transport.seen_from(writer)
-                    request = PeerRequest(header.seal.sender, certificate, b"", source)
-                    if envelope.payload_bytes:
-                        await self._admit(reader, envelope, body, request)
+                    held.enter_context(self._open_requests.connection(certificate.serial))
+                    async with self._unknown.one(HEADER_SECONDS):
+                        content = await _frame(reader, REQUEST_BYTES)
+                    header = decoded(content, Request)
+                    sender = header.sender
+                    body, handler = self._asked(header, certificate)
+                    request = PeerRequest(header.sender, certificate, b"", source)
+                    if header.payload_bytes:
+                        await self._admit(reader, header, body, request)
                         await held.enter_async_context(self._open_requests.payload(request.sender))
-                        content = await self._receive_payload(reader, envelope)
-                        request = request._replace(payload=content)
+                        payload = await self._receive(reader, header.payload_bytes)
+                        request = request._replace(payload=payload)
                 except DipacoError as error:
-                    await self._reply(writer, header, *self._refusal(header, error))
+                    await self._refuse(writer, sender, error)
                     return
-            except (OSError, asyncio.IncompleteReadError, BadMessage):
+            except (OSError, asyncio.IncompleteReadError):
                 return
-            handled = self._handle(header, handler, body, request)
-            async with side_by_side(handled, reader.read(1)) as (handling, hanging_up):
-                await first_of(handling, hanging_up)
+            async with side_by_side(handler(body, request), reader.read(1)) as (handling, hung_up):
+                await first_of(handling, hung_up)
                 if handling.done():
                     with contextlib.suppress(OSError):
-                        await self._reply(writer, header, *handling.result())
+                        await self._answer(writer, sender, handling)
 
-    def _asked(self, header: Header, envelope: Envelope) -> tuple[Any, RequestHandler]:
-        """The body of a request, and its handler. Raises `BadMessage`."""
-        if envelope.method not in self._handlers:
-            raise BadMessage(problem=f"there is no method `{envelope.method}`")
-        if envelope.method != HELLO and not header.seal.recipient:
-            raise BadMessage(problem="it names no recipient, and any peer could take it")
-        if envelope.payload_bytes and envelope.method not in self._admits:
-            problem = f"it would bring {envelope.payload_bytes} bytes, and `{envelope.method}` none"
+    def _asked(self, header: Request, certificate: Certificate) -> tuple[Any, RequestHandler]:
+        """The body of a request, and its handler.
+
+        Raises:
+          BadMessage, MessageRefused, SwarmRefuses.
+        """
+        self.verifier.check(certificate, header.sender)
+        self._open_requests.note_session(certificate.serial, header.sender)
+        self.meter.charge("down", len(header.body))  # strangers use up nothing of the limit
+        if header.recipient not in ("", self.name):
+            raise SwarmRefuses(reason=OTHER_RECIPIENT)
+        if header.method not in self._handlers:
+            raise BadMessage(problem=f"there is no method `{header.method}`")
+        if header.payload_bytes and header.method not in self._admits:
+            problem = f"it would bring {header.payload_bytes} bytes, and `{header.method}` none"
             raise BadMessage(problem=problem)
-        kind, handler = self._handlers[envelope.method]
-        return decoded(envelope.body, kind), handler
+        kind, handler = self._handlers[header.method]
+        return decoded(header.body, kind), handler
 
     async def _admit(
-        self, reader: asyncio.StreamReader, envelope: Envelope, body: Any, request: PeerRequest
+        self, reader: asyncio.StreamReader, header: Request, body: Any, request: PeerRequest
     ) -> None:
-        """Raises the same as the method's `admits`. A sender that is refused without a fault of its
-        own still sends its payload, and then reads why. That payload is dropped as it arrives.
+        """Raises `BadMessage`, and the errors of the method's `admits`. A sender that is refused
+        without a fault of its own still sends its payload, and then reads why. That payload is
+        dropped as it arrives.
         """
+        if header.payload_bytes > self.max_payload_bytes:
+            raise BadMessage(problem=f"it would bring {header.payload_bytes} bytes")
         try:
-            await self._admits[envelope.method](body, request)
+            await self._admits[header.method](body, request)
         except SwarmRefuses:
-            await self._receive_payload(reader, envelope, keeps=False)
+            await self._receive(reader, header.payload_bytes, keeps=False)
             raise
 
-    async def _reply(
-        self, writer: asyncio.StreamWriter, to: Header, method: str, body: Any, payload: Any
+    async def _answer(
+        self, writer: asyncio.StreamWriter, sender: str, handled: asyncio.Task[PeerReply]
     ) -> None:
-        await self._send(writer, method, body, payload, to.seal.sender, to.seal.nonce)
-
-    async def _handle(
-        self, header: Header, handler: RequestHandler, body: Any, request: PeerRequest
-    ) -> _Reply:
         try:
-            return "reply", *await handler(body, request)
+            body, payload = handled.result()
         except DipacoError as error:
-            return self._refusal(header, error)
+            await self._refuse(writer, sender, error)
+            return
+        header = Reply(msgspec.msgpack.encode(body), payload_bytes=len(payload))
+        await self._send(writer, msgspec.msgpack.encode(header), payload)
 
-    def _refusal(self, header: Header, error: DipacoError) -> _Reply:
+    async def _refuse(self, writer: asyncio.StreamWriter, sender: str, error: DipacoError) -> None:
         reason = printable(str(error.values.get("reason", error)))
-        if isinstance(error, MessageRefused | BadMessage) and reason != OTHER_RECIPIENT:
-            self.on_refused(printable(header.seal.sender), reason)
-        return "refusal", _Refusal(reason), b""
+        if isinstance(error, MessageRefused | BadMessage):
+            self.on_refused(printable(sender), reason)
+        await self._send(writer, msgspec.msgpack.encode(Reply(b"", reason)), b"")
 
-    async def _first_header(self, reader: asyncio.StreamReader) -> Header:
-        """The header of a peer that is not authenticated yet."""
-        async with self._unknown.one(HEADER_SECONDS):
-            return await read_header(reader, REQUEST_BYTES)
-
-    def _open(self, header: Header) -> tuple[Certificate, Envelope]:
-        certificate = self.verifier.check(header.seal, header.envelope)
-        self.meter.charge("down", len(header.envelope))  # strangers use up nothing of the limit
-        return certificate, decoded(header.envelope, Envelope)
+    # --- bytes ---------------------------------------------------------------------------------
 
     async def _send(
-        self,
-        writer: asyncio.StreamWriter,
-        method: str,
-        body: msgspec.Struct,
-        payload: bytes | memoryview,
-        recipient: str,
-        in_reply_to: bytes = b"",
+        self, writer: asyncio.StreamWriter, header: bytes, payload: bytes | memoryview
+    ) -> None:
+        """Sends a message. Its payload keeps to the link's limit.
+
+        Raises:
+          OSError: the peer does not take it.
+        """
+        started = time.monotonic()
+        self.meter.charge("up", len(header))
+        writer.write(len(header).to_bytes(4, "big") + header)
+        for offset in range(0, len(payload), CHUNK_BYTES):
+            chunk = payload[offset : offset + CHUNK_BYTES]
+            await self.meter.wait("up", len(chunk))
+            writer.write(bytes(chunk))
+            await _drained(writer)
+        await _drained(writer)
+        self.meter.sent(len(header) + len(payload), time.monotonic() - started)
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, num_bytes: int, *, keeps: bool = True
     ) -> bytes:
-        sealed = self._header(method, body, payload, recipient, in_reply_to)
-        await send(writer, msgspec.msgpack.encode(sealed), payload, self.meter)
-        return sealed.seal.nonce
-
-    def _header(
-        self, method: str, body: msgspec.Struct, payload: Any, recipient: str, in_reply_to: bytes
-    ) -> Header:
-        encoded = msgspec.msgpack.encode(body)
-        envelope = msgspec.msgpack.encode(
-            Envelope(method, encoded, len(payload), digest(payload), in_reply_to)
-        )
-        return Header(self._signer.seal(envelope, recipient), envelope)
-
-    async def _receive_payload(
-        self, reader: asyncio.StreamReader, envelope: Envelope, *, keeps: bool = True
-    ) -> bytes:
-        most = self.max_payload_bytes
-        return await receive_payload(reader, envelope, self.meter, most, keeps=keeps)
+        """A payload; empty unless it is kept. Raises `BadMessage`: it is too large."""
+        if num_bytes > self.max_payload_bytes:
+            raise BadMessage(problem=f"it would bring {num_bytes} bytes")
+        content, started = bytearray(), time.monotonic()
+        for offset in range(0, num_bytes, CHUNK_BYTES):
+            async with asyncio.timeout(CHUNK_SECONDS):
+                chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - offset))
+            await self.meter.wait("down", len(chunk))
+            content += chunk if keeps else b""
+        self.meter.received(num_bytes, time.monotonic() - started)
+        return bytes(content)
 
 
-class _Refusal(msgspec.Struct, frozen=True):
-    reason: str
+def decoded(content: bytes, kind: type[Body]) -> Body:
+    """Raises `BadMessage`."""
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(problem=str(error)) from error
 
 
-class _Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tell me who you are. The reply's seal does."""
+async def _frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
+    """Raises `BadMessage`, OSError, asyncio.IncompleteReadError."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > max_bytes:
+        raise BadMessage(problem=f"its header has {size} bytes")
+    return await reader.readexactly(size)
 
 
-class _Greeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    seen_from: str = ""  # the host from which the asking peer dials
+async def _drained(writer: asyncio.StreamWriter) -> None:
+    """Waits until data is sent. A peer that takes nothing would hold memory, and is cut off."""
+    try:
+        async with asyncio.timeout(CHUNK_SECONDS):
+            await writer.drain()
+    except TimeoutError:
+        writer.transport.abort()
+        raise
 
 
-async def _greet(_: _Hello, request: PeerRequest) -> PeerReply:
-    return _Greeting(request.source), b""
-
-
-def _refused(header: Header, reason: str) -> MessageRefused:
-    return MessageRefused(sender=printable(header.seal.sender), reason=reason)
+async def _acknowledge(_: DialBackRequest, request: PeerRequest) -> PeerReply:
+    return Ack(), b""

@@ -23,11 +23,11 @@ from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.errors import OptionsDiffer, SwarmRefuses
-from dipaco.swarm.network.credentials import Credential, Signer, Verifier
+from dipaco.swarm.network.credentials import Credential
 from dipaco.swarm.network.messages import StatePosition
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.side_by_side import first_of, side_by_side
-from dipaco.swarm.network.transport import start_transport
+from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger
 from dipaco.swarm.roles.common_options import agree
@@ -65,8 +65,7 @@ class Backbone:
       place: the path that it is a backbone of.
       settings: the group's settings.
       listen: the address to listen on.
-      announce: the host that peers are told, with TLS; None = the host of `listen`, or this
-        machine's.
+      announce: the host that peers are told; None = the host of `listen`, or this machine's.
       say: called with a sentence about each event, in the group's thread.
       save_seconds: time between two saves of an unfinished phase.
       num_steps: steps of a path, over all phases. Volunteers are told.
@@ -169,17 +168,11 @@ class Backbone:
         with contextlib.closing(self._open_ledger()) as ledger:
             agree(ledger.swarms, self._place.arm, self._place.path, self._settings)
         compute = Compute(self._settings)
-        signer = Signer(self._credential, time.time)
-        certificate = self._credential.certificate
-        verifier = Verifier(self._credential.authority, certificate.group, signer.name, time.time)
-        verifier.refresh_lists = self._try_to_read_ledger
-        self._wire = Wire(signer, verifier, self._settings.max_payload_bytes)
+        self._wire = Wire(self._credential, self._settings.max_payload_bytes)
+        self._wire.verifier.refresh_lists = self._try_to_read_ledger
         self._wire.on_refused = self._refused
-        self._wire.transport = await start_transport(
-            self._listen,
-            self._wire.serve,
-            credential=self._credential,
-            announce=self._announce,
+        self._wire.transport = await Streams.start(
+            self._credential, self._wire.serve, listen=self._listen, announce=self._announce
         )
         self.address = self._wire.address or ""
         self._ledger = BackboneLedger(

@@ -1,9 +1,8 @@
 """Sees that the process of a leading backbone has ended, wherever it ran.
 
 It replied to this backbone before, and now its machine answers and refuses connections at its port.
-(This works with TLS and plain TCP, but not for a name with several addresses.) Its claims are then
-ended, and another backbone may lead at once. A machine that does not answer may be cut off and lead
-on, so it keeps its lease.
+Its claims are then ended, and another backbone may lead at once. A machine that does not answer may
+be cut off and lead on, so it keeps its lease.
 
 If it lives all the same, behind a port that was closed meanwhile, it learns at its next heartbeat
 that its claim is lost, and leads no more.
@@ -14,7 +13,6 @@ import contextlib
 from collections.abc import Callable
 
 from dipaco.errors import DipacoError
-from dipaco.swarm.network.addresses import TCP, TLS
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger
 
@@ -52,9 +50,7 @@ class LeaderWatch:
 
         `lost`: the address of a leader that replied to this backbone before and does not now.
         """
-        holder = None
-        if lost is not None and lost.startswith((TLS, TCP)):
-            holder = self._ledger.holder_at(lost)
+        holder = None if lost is None else self._ledger.holder_at(lost)
         is_refused = holder is not None and await self._is_refused(lost or "")
         self._refusals = self._refusals + 1 if is_refused else 0
         if holder is not None and self._refusals >= REFUSALS:

@@ -3,25 +3,34 @@ path, and its moves to another.
 """
 
 import asyncio
+import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.errors import BadAddress, BadMessage, NoSuchSwarm, SwarmUnreachable
-from dipaco.swarm.network.addresses import check_to_join, kind_of
-from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
+from dipaco.swarm.errors import (
+    BadAddress,
+    BadMessage,
+    MessageRefused,
+    NoSuchSwarm,
+    SwarmRefuses,
+    SwarmUnreachable,
+    TlsRefused,
+)
+from dipaco.swarm.network.addresses import check_to_join
+from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
 from dipaco.swarm.network.run_overview import RunOverview, RunRequest
-from dipaco.swarm.network.transport import start_transport
+from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.roles.avoided_addresses import PATH_ERRORS, AvoidedAddresses, may_go_back
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -29,6 +38,17 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 TELL_SECONDS = 60.0  # time between two sentences about the run and this machine
 ASK_SECONDS = 10.0  # time for a backbone to say how the run is
+# Errors that one path may have and another not.
+PATH_ERRORS = (
+    BadAddress,
+    BadMessage,
+    MessageRefused,
+    SwarmRefuses,
+    SwarmUnreachable,
+    TlsRefused,
+)
+AVOIDED_SECONDS = 600.0  # an attempt costs a machine its state, and the time to fetch another
+MAX_DOUBLINGS = 10
 
 
 class SessionConfig(NamedTuple):
@@ -39,6 +59,28 @@ class SessionConfig(NamedTuple):
     listens: bool  # False: it only dials out
     bytes_per_second: float | None  # limit in each direction; None = no limit
     path: int | None = None  # the path that it serves; None = the one that needs it most
+
+
+class AvoidedAddresses:
+    """Addresses that are not moved to for `AVOIDED_SECONDS`, twice as long each time, because of an
+    error there.
+
+    Args:
+      clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._times: Counter[str] = Counter()  # address -> number of errors
+        self._until_seconds: dict[str, float] = {}
+
+    def note_error(self, address: str) -> None:
+        seconds = AVOIDED_SECONDS * 2.0 ** min(self._times[address], MAX_DOUBLINGS)
+        self._times[address] += 1
+        self._until_seconds[address] = self._clock() + seconds
+
+    def __contains__(self, address: str) -> bool:
+        return self._clock() < self._until_seconds.get(address, -math.inf)
 
 
 async def run_session(
@@ -70,13 +112,14 @@ async def run_session(
                 assert wire.transport is not None
                 await wire.transport.close()
         except PATH_ERRORS as error:
-            first_address, here = config.address, visit.has_joined
-            stays = address == first_address or config.path is not None
-            if stays or not may_go_back(error, has_joined=here):
+            stays = address == config.address or config.path is not None
+            # A credential that is locked where it took part is refused at the first address too.
+            if stays or (visit.has_joined and isinstance(error, SwarmRefuses)):
                 raise
-            say(f"{str(error).rstrip('.')}. This machine goes back to {first_address}")
-            avoided.note_error(error, address, first_address, has_joined=here)
-            moves_to, may_choose_next = first_address, True
+            say(f"{str(error).rstrip('.')}. This machine goes back to {config.address}")
+            if not isinstance(error, SwarmUnreachable):  # it is asked before it is moved to
+                avoided.note_error(address)
+            moves_to, may_choose_next = config.address, True
         else:
             moves_to = visit.moves_to
         compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
@@ -105,13 +148,8 @@ async def wire_to(
       meter: measures the traffic.
     """
     check_to_join(address)
-    signer = Signer(credential, time.time)
-    certificate = credential.certificate
-    verifier = Verifier(credential.authority, certificate.group, signer.name, time.time)
-    wire = Wire(signer, verifier, 0, meter)  # no payload is taken yet
-    wire.transport = await start_transport(
-        address, wire.serve if listens else None, bootstrap=(address,), credential=credential
-    )
+    wire = Wire(credential, 0, meter)  # no payload is taken yet
+    wire.transport = await Streams.start(credential, wire.serve if listens else None)
     return wire
 
 
@@ -291,9 +329,6 @@ class _Visit:
         for address in addresses:
             if address in self._avoided:
                 continue
-            # Another kind of address is tried only by moving there.
-            if kind_of(address) != kind_of(self._config.address):
-                return address
             if await self._overview(address) is not None:
                 return address
         if self._config.path is not None:

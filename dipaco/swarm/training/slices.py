@@ -12,8 +12,6 @@ import numpy as np
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.credentials import OTHER_RECIPIENT
-from dipaco.swarm.network.envelope import Body
 from dipaco.swarm.network.messages import (
     NOT_YET,
     Ack,
@@ -24,7 +22,7 @@ from dipaco.swarm.network.messages import (
     Slice,
     digest,
 )
-from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.network.wire import OTHER_RECIPIENT, PEER_ERRORS, Body, Wire
 from dipaco.swarm.training.reducer import Reducer
 
 

@@ -17,7 +17,6 @@ from dipaco.swarm.network.messages import (
     ArrivedRequest,
     ChunkRequest,
     ClosedStep,
-    DialBackRequest,
     MeanReply,
     MeanRequest,
     PartRequest,
@@ -72,7 +71,6 @@ class StateHolder:
         wire.register("part", PartRequest, self._part)
         wire.register("arrived", ArrivedRequest, self._arrived)
         wire.register("chunk", ChunkRequest, self._chunk)
-        wire.register("dial_back", DialBackRequest, self._dial_back)
 
     @property
     def position(self) -> StatePosition:
@@ -169,9 +167,6 @@ class StateHolder:
                     lambda: StateBytes(jax.device_get(state), codec)
                 )
             return packed[codec]
-
-    async def _dial_back(self, body: DialBackRequest, _: PeerRequest) -> PeerReply:
-        return Ack(), b""
 
     async def _slice_sum(
         self,
