@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 12.0  # inches
-LOG_FROM = (
-    6  # A curve that is so many times as long as the others makes the steps' axis logarithmic.
-)
+LOG_FROM = 6  # A curve so many times as long as the others makes the axis logarithmic.
 MOST_NUMBERED_PATHS = 16  # Numbers in the cells of more paths would overlap.
 MOST_DOMAINS = 32  # So many have rows of their own.
 ROW_INCHES = 0.2

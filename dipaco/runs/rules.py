@@ -129,31 +129,29 @@ def check_settings(config: RunConfig, rules: Recorded) -> None:
     """
     check_effects(config)
     routing, inner = config.routing, config.inner
-    refusals = {
-        "outer_step": (
-            (config.outer.synchronous, "`outer.synchronous` is on, which has no outer step"),
+    refusals = (
+        (
+            "outer_step",
+            config.outer.synchronous,
+            "`outer.synchronous` is on, which has no outer step",
         ),
-        "router": (
-            (
-                routing.kind in (RANDOM, SMALL_MODELS),
-                f"`routing.kind` is {routing.kind}, which routes without a router of features",
-            ),
-            (config.num_paths == 1, "there is one path, and nothing to route"),
+        (
+            "router",
+            routing.kind in (RANDOM, SMALL_MODELS),
+            f"`routing.kind` is {routing.kind}, which routes without a router of features",
         ),
-        "path_loss": (
-            (
-                inner.loss_chunks > 1,
-                f"`inner.loss_chunks` is {inner.loss_chunks}, and the rule is given whole rows: "
-                "set it to 1",
-            ),
+        ("router", config.num_paths == 1, "there is one path, and nothing to route"),
+        (
+            "path_loss",
+            inner.loss_chunks > 1,
+            f"`inner.loss_chunks` is {inner.loss_chunks}, and the rule is given whole rows: set it "
+            "to 1",
         ),
-    }
-    for kind, recorded in rules.items():
-        for is_so, what in refusals[kind]:
-            if is_so:
-                raise SettingsDisagree(
-                    problem=f"the {WORDS[kind]} is `{recorded.name}`, and {what}"
-                )
+    )
+    for kind, is_so, what in refusals:
+        if kind in rules and is_so:
+            problem = f"the {WORDS[kind]} is `{rules[kind].name}`, and {what}"
+            raise SettingsDisagree(problem=problem)
 
 
 def phrase(rules: Recorded) -> str:

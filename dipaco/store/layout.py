@@ -28,45 +28,36 @@ from pathlib import Path
 from dipaco.receipt import Receipt
 
 
+class _At:
+    """A place of this name in the folder of a layout."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, layout: "Layout | SweepLayout", _: object) -> Path:
+        return layout.root / self._name
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Paths of one run's files."""
 
     root: Path
 
-    @property
-    def ledger(self) -> Path:
-        return self.root / "ledger.sqlite"
-
-    @property
-    def database(self) -> Path:
-        """The marker of a run whose facts are on a server: which, and in what schema (JSON)."""
-        return self.root / "database"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "run.lock"
-
-    @property
-    def corpus_lock(self) -> Path:
-        return self.root / "corpus.lock"
+    ledger = _At("ledger.sqlite")
+    database = _At("database")  # The facts are on a server: which, and in what schema (JSON).
+    lock = _At("run.lock")
+    corpus_lock = _At("corpus.lock")
+    corpus = _At("corpus")
+    preparing = _At("preparing")  # The corpus of a run in a bucket is here before its upload.
+    slices = _At("slices")  # Slices of the text become tokens here before they are stored.
+    events = _At("events.jsonl")
+    features = _At("features")  # A link to a folder that the rows of a sweep share.
+    inspection = _At("inspect.png")
+    tensorboard = _At("tensorboard")
 
     def log(self, worker: str) -> Path:
         return self.root / "logs" / f"{worker}.log"
-
-    @property
-    def corpus(self) -> Path:
-        return self.root / "corpus"
-
-    @property
-    def preparing(self) -> Path:
-        """The folder in which the corpus of a run in a bucket is prepared before its upload."""
-        return self.root / "preparing"
-
-    @property
-    def slices(self) -> Path:
-        """The folder in which slices of the text become tokens before they are stored."""
-        return self.root / "slices"
 
     @property
     def fetched(self) -> tuple[Path, ...]:
@@ -79,23 +70,6 @@ class Layout:
         own = {"logs", "preparing", "slices", "partial", "turns", "features", "tensorboard"}
         own |= {"wandb", "swarm", *(each.name for each in self.fetched)}
         return frozenset(own | {"lost+found"})
-
-    @property
-    def events(self) -> Path:
-        return self.root / "events.jsonl"
-
-    @property
-    def features(self) -> Path:
-        """A link to a folder that the rows of a sweep share. None outside a sweep."""
-        return self.root / "features"
-
-    @property
-    def inspection(self) -> Path:
-        return self.root / "inspect.png"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
 
     def report(self, suffix: str) -> Path:
         return self.root / f"report.{suffix}"
@@ -116,14 +90,9 @@ class SweepLayout:
 
     root: Path
 
-    @property
-    def sweep(self) -> Path:
-        """Names the sweep that this folder belongs to."""
-        return self.root / "sweep.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "sweep.lock"
+    sweep = _At("sweep.json")  # It names the sweep that this folder belongs to.
+    lock = _At("sweep.lock")
+    plot = _At("plot.png")
 
     def row(self, name: str, seed: int) -> Path:
         return self.root / "rows" / name / str(seed)
@@ -157,10 +126,6 @@ class SweepLayout:
 
     def table(self, suffix: str) -> Path:
         return self.root / f"table.{suffix}"
-
-    @property
-    def plot(self) -> Path:
-        return self.root / "plot.png"
 
 
 def remote_name(receipt: Receipt) -> str:

@@ -207,14 +207,13 @@ class Swarms:
         with self._database.transaction(is_durable=False):
             values = step._asdict()
             blocks, delay = values.pop("blocks"), values.pop("delay")
-            # A delay is kept beside the blocks, where runs from before there was one have none.
-            values["blocks"] = json.dumps([blocks, delay] if delay else blocks)
+            values["blocks"] = json.dumps([blocks, delay])
             self._database.change("put_swarm_step", arm=arm, path=path, **values)
 
     @retried
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
-        return [GroupStep(*row[:5], *_blocks_and_delay(row[5])) for row in rows]
+        return [GroupStep(*row[:5], *json.loads(row[5])) for row in rows]
 
     @retried
     def shares(self) -> list[StepShare]:
@@ -235,11 +234,6 @@ class Swarms:
             {"arm": arm, "path": path, "leader": leader, **json.loads(status)}
             for arm, path, leader, status in self._database.rows("swarm_status")
         ]
-
-
-def _blocks_and_delay(text: str) -> tuple[dict[str, list[int]], int]:
-    kept = json.loads(text)
-    return (kept[0], kept[1]) if isinstance(kept, list) else (kept, 0)
 
 
 def _options_of(arm: str, path: int) -> str:

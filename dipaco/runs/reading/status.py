@@ -3,9 +3,11 @@
 from typing import Any
 
 from dipaco.config import MODULAR
+from dipaco.control.claims.queue import HeldClaim
 from dipaco.control.keeping.rollback import Rollback
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.leaderboard import leaderboard
+from dipaco.control.members.members import Member
 from dipaco.control.planning.summaries import Routed
 from dipaco.runs.forecast.traffic import growth_bytes
 from dipaco.runs.reading.blocked import Grace, situation_of, why
@@ -130,21 +132,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
     return {
         "command": ledger.meta.get("command") or "run",
         "workers": {
-            member.name: {
-                "state": member.presence,
-                "host": member.host,
-                "machine": member.machine,
-                "task": str(held[member.name].task) if member.name in held else None,
-                "task_seconds": held[member.name].held_seconds if member.name in held else None,
-                "stalled_seconds": held[member.name].stalled_seconds
-                if member.name in held
-                else None,
-                "silent_seconds": member.silent_seconds,
-                "participation": member.participation,
-                "committed_tasks": member.committed_tasks,
-                "lost_tasks": member.lost_tasks,
-                "last_words": member.last_words,
-            }
+            member.name: _status_of_worker(member, held.get(member.name))
             for member in ledger.members.as_seen_here()
         },
         "machines": machines,
@@ -162,6 +150,22 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "bytes": ledger.progress.bytes_by_kind(),
         "bytes_per_machine": _bytes_per_machine(run),
         "goodput": goodput_of(ledger),
+    }
+
+
+def _status_of_worker(member: Member, claim: HeldClaim | None) -> dict[str, Any]:
+    return {
+        "state": member.presence,
+        "host": member.host,
+        "machine": member.machine,
+        "task": claim and str(claim.task),
+        "task_seconds": claim and claim.held_seconds,
+        "stalled_seconds": claim and claim.stalled_seconds,
+        "silent_seconds": member.silent_seconds,
+        "participation": member.participation,
+        "committed_tasks": member.committed_tasks,
+        "lost_tasks": member.lost_tasks,
+        "last_words": member.last_words,
     }
 
 

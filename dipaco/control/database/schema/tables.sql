@@ -423,7 +423,7 @@ CREATE TABLE swarm_steps (
   loss     DOUBLE PRECISION NOT NULL,
   targets  DOUBLE PRECISION NOT NULL,
   seconds  DOUBLE PRECISION NOT NULL,
-  blocks   TEXT NOT NULL,  -- JSON: peer -> blocks of the step's batch
+  blocks   TEXT NOT NULL,  -- JSON: [peer -> blocks of the step's batch, delay]
   PRIMARY KEY (arm, path, step)
 );
 
