@@ -24,7 +24,7 @@ from dipaco.control.planning.release import Release
 from dipaco.errors import DipacoError
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.inference import extend, prepare
+from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
 from dipaco.receipt import Receipt
 from dipaco.routing.config import FEATURES, LIKELIHOOD, SMALL_MODELS
@@ -38,7 +38,7 @@ from dipaco.runs.routing import (
     routing_by,
 )
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.decode import smallest_fitting
+from dipaco.serving.decoding.decode import read, smallest_fitting
 from dipaco.serving.memory import free_bytes
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
@@ -225,16 +225,16 @@ class Dispatcher:
         return begun.result()
 
     def begin(
-        self, prompt: np.ndarray, release: Release
+        self, prompt: np.ndarray, release: Release, salt: str = ""
     ) -> tuple[int, np.ndarray] | PathComparison:
         """Begins like `route`, up to reading paths. Returns the path, or the paths that must read
-        the prompt.
+        the prompt. What was routed with another salt is routed again.
         """
         text = without_start(prompt, self._run.corpus.edges.tokens.start)
         prefix = text[: self._run.config.data.prefix_tokens]
         # Features alone send a prefix to the same path in all releases of one router.
         phase = release.phase if self._scorer is not None else None
-        return self._begin_cached(prefix.tobytes(), release.companions["router"], phase)
+        return self._begin_cached(prefix.tobytes(), release.companions["router"], phase, salt)
 
     @property
     def rule(self) -> str:
@@ -248,7 +248,7 @@ class Dispatcher:
         return self._routers[release.companions["router"]].score_meaning
 
     def _begin_uncached(
-        self, prefix: bytes, digest: str, phase: int | None
+        self, prefix: bytes, digest: str, phase: int | None, salt: str
     ) -> tuple[int, np.ndarray] | PathComparison:
         started, text = time.monotonic(), np.frombuffer(prefix, np.int32)
         router = self._routers[digest]
@@ -270,7 +270,7 @@ class Dispatcher:
                 lambda seconds: self._count(prefills=1, path_tokens=len(text), seconds=seconds),
             )
             with self._lock:  # several that begin at once all get the first
-                begun = self._comparing.setdefault((prefix, digest, phase), comparison)
+                begun = self._comparing.setdefault((prefix, digest, phase, salt), comparison)
         self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
         return begun
 
@@ -330,7 +330,7 @@ def hidden_states(config: ModelConfig, prepared: Parts, tokens_BT: jax.Array) ->
     """
     cache = empty_cache(config, *tokens_BT.shape)
     starts_B = cache.pop("length")
-    x_DN, _ = extend(config, prepared, tokens_BT, starts_B, cache)
+    x_DN, _ = read(config, prepared, tokens_BT, starts_B, cache)
     return x_DN.T.reshape(*tokens_BT.shape, -1)
 
 

@@ -62,7 +62,7 @@ class PromptRouter:
           NotAllPaths: a path that is to be compared cannot be read.
         """
         service = self._service
-        begun = await self._threads.run(client, service.begin_routing, served, prompt, path)
+        begun = await self._threads.run(client, service.begin_routing, served, prompt, path, client)
         if not isinstance(begun, PathComparison):
             return begun
         while missing := begun.missing:

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from dipaco.serving.upstreams import Upstreams
 
 
+API_KEY = "key "  # with it begin the names of clients that have one
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
     """Settings by which a run is served."""
@@ -245,11 +248,18 @@ class Service:
         return self.loop.problem
 
     def begin_routing(
-        self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
+        self,
+        served: ServedRelease,
+        prompt: np.ndarray,
+        path: int | None = None,
+        client: str = "",
     ) -> PathChoice | PathComparison:
         """The path of a prompt, int32 [tokens], or the paths that must read the prompt first: a
         `PromptRouter` has them do so. `path` overrides the router. Raises `NoSuchPath`,
         `PathElsewhere`.
+
+        Args:
+          client: what another API key has routed takes as long as what none has.
         """
         if path is not None:
             served.modules_of(path)
@@ -260,7 +270,8 @@ class Service:
         if given is not None or (dispatcher := self._dispatcher) is None:
             assert given is not None, "a release that is routed has a dispatcher"
             return given
-        begun = dispatcher.begin(prompt, served.release)
+        key = client if client.startswith(API_KEY) else ""
+        begun = dispatcher.begin(prompt, served.release, key)
         if isinstance(begun, PathComparison):
             return begun
         return choice_of(served.release, dispatcher.rule, *begun)

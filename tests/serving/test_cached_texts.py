@@ -53,6 +53,15 @@ def test_another_path_reads_the_whole_text(loop):
     assert num_read == 37
 
 
+def test_a_text_begins_from_texts_of_its_own_salt_only(loop):
+    """Else the time of a first token would tell what another client has asked."""
+    asked, salt = list(range(30)), "key 1 "
+    loop._pool.forget()
+    answer(loop, asked, cache_salt=salt)
+    assert answer(loop, asked, cache_salt="key 2 ")[1] == 29
+    assert answer(loop, asked, cache_salt=salt)[1] == 0
+
+
 def test_chats_with_one_beginning_share_it_and_keep_their_own_texts(loop):
     system = list(range(33))
     loop._pool.forget()

@@ -20,6 +20,7 @@ from dipaco.serving.decoding.decode import (
     decode_block,
     gather_rows,
     make_pool,
+    prefill,
     score_prompt,
     smallest_fitting,
 )
@@ -44,6 +45,32 @@ def test_the_smallest_bucket_that_fits_is_used_or_else_the_largest(needed, size)
 def test_a_pool_has_a_spare_row_and_a_slot_for_every_token_of_the_context():
     shapes = {leaf.shape for leaf in jax.tree.leaves(make_pool(CONFIG, 3))}
     assert shapes == {(4, CONFIG.kv_heads, CONFIG.max_length, CONFIG.head_size)}
+
+
+def test_a_long_text_is_read_in_parts_and_needs_no_memory_for_all_its_scores(monkeypatch):
+    parts, rows = prepare(CONFIG, random_parts(0)), np.zeros(1, np.int32)
+    tokens = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (1, 64), np.int32)
+    whole = (
+        score_prompt(CONFIG, parts, tokens),
+        prefill(CONFIG, parts, make_pool(CONFIG, 1), tokens, rows),
+    )
+    monkeypatch.setattr(decode, "MOST_SCORES", 64 * 24)  # three parts, of which the last overlaps
+    for program in (score_prompt, prefill):
+        program.clear_cache()
+    in_parts = (
+        score_prompt(CONFIG, parts, tokens),
+        prefill(CONFIG, parts, make_pool(CONFIG, 1), tokens, rows),
+    )
+    for program in (score_prompt, prefill):
+        program.clear_cache()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), in_parts, whole)
+
+    monkeypatch.undo()
+    long = dataclasses.replace(CONFIG, max_length=1 << 15)
+    pool = jax.eval_shape(lambda: make_pool(long, 1))
+    tokens = jax.ShapeDtypeStruct((1, long.max_length), np.int32)
+    compiled = prefill.lower(long, parts, pool, tokens, rows).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1 << 30, "all scores are more"
 
 
 def test_a_prompt_is_scored_as_the_full_forward_scores_it():

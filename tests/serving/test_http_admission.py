@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+from starlette.testclient import TestClient
+
 from dipaco.receipt import Receipt
 from dipaco.serving import path_admission
 from dipaco.serving.http.app import HttpSettings, make_app
@@ -214,7 +216,7 @@ async def _hold(admission, *path):
 def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
     may_end, routed, begin = threading.Event(), [], service.begin_routing
 
-    def begin_routing(served, prompt, path=None):
+    def begin_routing(served, prompt, path=None, client=""):
         routed.append(path)
         assert may_end.wait(60)
         return begin(served, prompt, path)
@@ -305,3 +307,25 @@ def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatc
             assert asyncio.run(all_at_once(app, ask)) == (429, 200, True, 200)
     finally:
         may_go_on.set()
+
+
+def test_one_key_learns_nothing_of_anothers_prompts_from_the_caches(service):
+    """Neither of what a path has read, nor of what was routed."""
+    settings = HttpSettings(api_keys=("one", "two"))
+    body = {"model": "toy", "prompt": "what only one of them asks", "max_tokens": 1}
+    with TestClient(make_app(service, settings=settings)) as client:
+
+        def spared(key, **more):
+            """How often a prompt was reused, and a prefix routed, for a request."""
+            before = service.loop.stats().num_prompts_reused, service.routing_stats().prompts
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = client.post("/v1/completions", json=body | more, headers=headers)
+            assert answer.status_code == 200, answer.text
+            now = service.loop.stats().num_prompts_reused, service.routing_stats().prompts
+            return now[0] - before[0], now[1] - before[1]
+
+        assert spared("one") == (0, 1)
+        assert spared("one") == (1, 0)
+        assert spared("two") == (0, 1)
+        assert spared("two", cache_salt="a chat of its own") == (0, 0)
+        assert spared("two", cache_salt="a chat of its own") == (1, 0)

@@ -310,4 +310,4 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
 
 
 def _always(path, route):
-    return lambda served, prompt, _=None: route(served, prompt, path)
+    return lambda served, prompt, *_: route(served, prompt, path)

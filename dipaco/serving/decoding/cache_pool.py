@@ -44,7 +44,7 @@ from dipaco.serving.decoding.mixing import (
     StepKind,
     StepShape,
 )
-from dipaco.serving.decoding.request_queue import PathKey, Token
+from dipaco.serving.decoding.request_queue import PathKey, Stream, Token, key_of
 from dipaco.serving.warm_up import WarmUpProgram
 
 
@@ -56,8 +56,12 @@ class Beginning(NamedTuple):
     is_all: bool  # True if that is the row's whole text
 
 
+TextKey = tuple[PathKey, str]  # what may share a beginning: a path's texts with the same salt
+
+
 class CachedTexts:
-    """The tokens that rows have in the cache, and the path of each row.
+    """The tokens that rows have in the cache, and whose they are. Whoever has another salt would
+    learn from the time of a first token what others have asked.
 
     A row keeps its content when its request ends: prompt and answer. The next message of a chat
     begins with both, so only its new tokens are read. The longest common beginning is found token
@@ -66,26 +70,31 @@ class CachedTexts:
     """
 
     def __init__(self):
-        self._texts: dict[int, tuple[PathKey, np.ndarray]] = {}
+        self._texts: dict[int, tuple[TextKey, np.ndarray]] = {}
 
-    def put(self, pool_row: int, path: PathKey, tokens: Sequence[int]) -> None:
+    def put(self, pool_row: int, key: TextKey, tokens: Sequence[int]) -> None:
         """The row now has these tokens, from its first slot on."""
-        self._texts[pool_row] = path, np.array(tokens, np.int32)
+        self._texts[pool_row] = key, np.array(tokens, np.int32)
 
     def longest(
-        self, path: PathKey, tokens: Sequence[int], free: Collection[int]
+        self, key: TextKey, tokens: Sequence[int], free: Collection[int]
     ) -> Beginning | None:
-        """The row of a path with the most of a prompt. Of equals, a free one that has nothing else:
+        """The row of a key with the most of a prompt. Of equals, a free one that has nothing else:
         it can be taken as it is.
         """
         wanted = np.array(tokens, np.int32)
         found = [
             Beginning(row, length, length == len(text))
             for row, (owner, text) in self._texts.items()
-            if owner == path and (length := _num_common(text, wanted))
+            if owner == key and (length := _num_common(text, wanted))
         ]
-        key = lambda each: (each.length, each.is_all and each.pool_row in free)  # noqa: E731
-        return max(found, key=key, default=None)
+        best = lambda each: (each.length, each.is_all and each.pool_row in free)  # noqa: E731
+        return max(found, key=best, default=None)
+
+
+def text_key(stream: Stream) -> TextKey:
+    """The key of a request's text."""
+    return key_of(stream), stream.request.cache_salt
 
 
 def _num_common(a: np.ndarray, b: np.ndarray) -> int:
@@ -140,10 +149,10 @@ class CachePool:
     def num_free(self) -> int:
         return len(self._free)
 
-    def allocate(self, path: PathKey, tokens: Sequence[int]) -> RowAssignment:
+    def allocate(self, key: TextKey, tokens: Sequence[int]) -> RowAssignment:
         """A row for a request. All but the last of its tokens must be in the cache."""
         needed = tokens[:-1]
-        found = self._texts.longest(path, needed, self._free)
+        found = self._texts.longest(key, needed, self._free)
         if found is None or not self._is_worth_it(found.length, len(needed)):
             pool_row = source = self._free.pop(0)
             num_cached = 0
@@ -156,13 +165,13 @@ class CachePool:
                 self._copy(source, pool_row)
                 source = pool_row
             self._free.remove(pool_row)
-        self._texts.put(pool_row, path, needed)
+        self._texts.put(pool_row, key, needed)
         return RowAssignment(pool_row, source, num_cached)
 
-    def free(self, pool_row: int, path: PathKey, tokens: Sequence[int]) -> None:
+    def free(self, pool_row: int, key: TextKey, tokens: Sequence[int]) -> None:
         """Ends the request in this row. The row has these tokens of it, and keeps them."""
         self._free.append(pool_row)
-        self._texts.put(pool_row, path, tokens)
+        self._texts.put(pool_row, key, tokens)
 
     def num_computed(self, tokens: Sequence[int], num_cached: int) -> int:
         """Tokens that are computed to read the rest of a text, padding included."""

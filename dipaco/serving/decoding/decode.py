@@ -39,6 +39,10 @@ WHOLE_LOOPS: dict[str, bool | int | str] = {
 }
 
 
+# Scores of a head at once: tokens times slots. A context of 4,096 tokens is read whole.
+MOST_SCORES = 1 << 24
+
+
 class DecodeBlock(NamedTuple):
     """The tokens that n steps made in each of B rows."""
 
@@ -67,6 +71,30 @@ def make_pool(config: ModelConfig, rows: int) -> dict[str, Any]:
     return {name: block for name, block in pool.items() if name != "length"}
 
 
+def read(
+    config: ModelConfig, prepared: Parts, tokens_BT: jax.Array, starts_B: jax.Array, blocks: Blocks
+) -> tuple[jax.Array, dict[str, Any]]:
+    """As `inference.extend`. A long text of one row is read part after part: the scores of all its
+    tokens would be 68 GB for 32,768 of them, with 16 heads.
+    """
+    slots = jax.tree.leaves(blocks)[0].shape[2]
+    (batch, length), size = tokens_BT.shape, max(1, MOST_SCORES // slots)
+    if batch > 1 or length <= size:
+        return extend(config, prepared, tokens_BT, starts_B, blocks)
+
+    def read_part(held, first):
+        x_DT, blocks = held
+        part_1T = lax.dynamic_slice_in_dim(tokens_BT, first, size, axis=1)
+        part_DT, blocks = extend(config, prepared, part_1T, starts_B + first, blocks)
+        return (lax.dynamic_update_slice_in_dim(x_DT, part_DT, first, axis=1), blocks), None
+
+    # The last part has as many tokens as the others. Some of them are read again.
+    firsts = jnp.minimum(jnp.arange(0, length, size), length - size)
+    x_DT = jnp.zeros((config.d_model, length), jnp.float32)
+    (x_DT, blocks), _ = lax.scan(read_part, (x_DT, dict(blocks)), firsts)
+    return x_DT, blocks
+
+
 # Below, the pool and the rows gathered from it are donated: they are written in place, and the
 # arrays passed in must not be used again.
 
@@ -78,7 +106,7 @@ def prefill(
     """Writes tokens into the first T slots of some rows of the pool. Right padding is harmless."""
     row_cache = empty_cache(config, *tokens_BT.shape)
     row_cache.pop("length")
-    _, row_cache = extend(config, prepared, tokens_BT, jnp.zeros_like(rows_B), row_cache)
+    _, row_cache = read(config, prepared, tokens_BT, jnp.zeros_like(rows_B), row_cache)
     length = tokens_BT.shape[1]
     return jax.tree.map(lambda pooled, new: pooled.at[rows_B, :, :length].set(new), pool, row_cache)
 
@@ -96,7 +124,7 @@ def read_on(
     the cache. There must be slots for all T: right padding is harmless within the context.
     """
     row_cache = jax.tree.map(lambda pooled: lax.dynamic_slice_in_dim(pooled, row, 1), pool)
-    _, row_cache = extend(config, prepared, tokens_1T, start[None], row_cache)
+    _, row_cache = read(config, prepared, tokens_1T, start[None], row_cache)
     length = tokens_1T.shape[1]
 
     def put(pooled, row_cache):
@@ -247,7 +275,7 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
     """
     blocks = empty_cache(config, *tokens_1T.shape)
     blocks.pop("length")
-    x_DT, _ = extend(config, prepared, tokens_1T, jnp.zeros(1, jnp.int32), blocks)
+    x_DT, _ = read(config, prepared, tokens_1T, jnp.zeros(1, jnp.int32), blocks)
     # The output after token t is about t+1: the last entry comes to the front.
     x_TD = jnp.roll(x_DT, 1, axis=1).T
 

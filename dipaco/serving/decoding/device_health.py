@@ -8,9 +8,9 @@ import time
 
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, fetched
-from dipaco.serving.decoding.cache_pool import CachePool
+from dipaco.serving.decoding.cache_pool import CachePool, text_key
 from dipaco.serving.decoding.mixing import DecodeStep
-from dipaco.serving.decoding.request_queue import GenerationRequest, Stream, key_of
+from dipaco.serving.decoding.request_queue import GenerationRequest, Stream
 from dipaco.serving.decoding.sampling import uniforms
 
 FAILURES = 3  # trials in a row, without a token between them, that are a problem
@@ -56,7 +56,7 @@ class DeviceHealth:
         self._prepared, self._tried_seconds = prepared, time.monotonic()
         stream, tokens = Stream(TRIAL), list(TRIAL.prompt_ids)
         most = len(tokens) + TRIAL.max_new_tokens
-        pool_row = self._pool.allocate(key_of(stream), tokens).pool_row
+        pool_row = self._pool.allocate(text_key(stream), tokens).pool_row
         batch = Batch(prepared)
         try:
             draws = uniforms(TRIAL.seed, most + self._pool.limits.steps_per_block)
@@ -67,4 +67,4 @@ class DeviceHealth:
         except Exception:
             self._pool.forget()
             self._num_failed += 1
-        self._pool.free(pool_row, key_of(stream), [])
+        self._pool.free(pool_row, text_key(stream), [])

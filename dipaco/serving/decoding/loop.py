@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, fetched, grammar_of, tokens_of
-from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
+from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment, text_key
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
@@ -261,7 +261,7 @@ class Loop:
         max_tokens = min(max_tokens, self.config.max_length)
         row_uniforms = uniforms(request.seed, max_tokens + self.limits.steps_per_block)
         tokens = [*request.prompt_ids, *stream.made_ids]
-        assignment = self._pool.allocate(key_of(stream), tokens)
+        assignment = self._pool.allocate(text_key(stream), tokens)
         row = BatchRow(stream, assignment.pool_row, tokens, max_tokens, row_uniforms, grammar)
         batch.rows.append(row)
         if stream.row_seconds is None:
@@ -390,7 +390,7 @@ class Loop:
 
     def _free(self, row: BatchRow, has_failed: bool = False) -> None:
         read = [] if has_failed else row.tokens[: -row.num_unread]
-        self._pool.free(row.pool_row, key_of(row.stream), read)
+        self._pool.free(row.pool_row, text_key(row.stream), read)
 
     def _end(self, stream: Stream, finish: Finish) -> None:
         self._meter.record_finish(finish.reason)

@@ -34,6 +34,7 @@ class GenerationRequest:
     max_new_tokens: int
     sampling: SamplingSettings = SamplingSettings()
     client: str = ""  # clients share rows equally
+    cache_salt: str = ""  # it begins from the cache of requests with the same salt only
     seed: int = 0  # seed of its draws, 0 or more
     # Tokens that end it. The one that does is the last of the stream.
     stop_ids: frozenset[int] = frozenset()

@@ -111,6 +111,7 @@ class GenerationParams:
     grammar: Grammar | None = None  # grammar of the text, kept compiled while it is written
     num_logprobs: int | None = None
     has_echo: bool = False  # the text begins with the prompt
+    cache_salt: str = ""  # of whose texts may begin its own
     is_path_given: bool = False  # the request gave the path: never routed, never re-routed
 
 
@@ -310,6 +311,7 @@ class Answer:
                 min_new_tokens=max(0, params.min_new_tokens - made),
                 sampling=params.sampling,
                 client=self._client,
+                cache_salt=params.cache_salt,
                 seed=choice.seed,
                 stop_ids=params.stop_ids,
                 schema=None if params.grammar is None else params.grammar.schema,

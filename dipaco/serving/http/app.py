@@ -59,7 +59,7 @@ from dipaco.serving.http.tokenizing import (
 )
 from dipaco.serving.models import ServedModel
 from dipaco.serving.prompt_router import PromptRouter
-from dipaco.serving.service import Service
+from dipaco.serving.service import API_KEY, Service
 
 if TYPE_CHECKING:
     from dipaco.serving.http.forward import Forwarder
@@ -178,7 +178,7 @@ class _Application:
                 "Incorrect API key provided. Send a known one: `Authorization: Bearer KEY`.",
                 code="invalid_api_key",
             )
-        request.scope[KEY] = f"key {matches.index(True)}"
+        request.scope[KEY] = f"{API_KEY}{matches.index(True)}"
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -223,11 +223,14 @@ class _Application:
         client = _client_of(request)
         with self._metrics.parsing.time():
             parsed = await self._threads.run(client, parse, *args)
-            if parsed.schema is None:
-                return parsed
-            compiled = self._schemas.compiled(parsed.schema, client)
-            grammar = await while_connected(request, compiled)
-        return parsed._replace(params=dataclasses.replace(parsed.params, grammar=grammar))
+            grammar = None
+            if parsed.schema is not None:
+                compiled = self._schemas.compiled(parsed.schema, client)
+                grammar = await while_connected(request, compiled)
+        # One key learns nothing of another's prompts from times.
+        salt = f"{request.scope.get(KEY, '')} {parsed.params.cache_salt}"
+        params = dataclasses.replace(parsed.params, grammar=grammar, cache_salt=salt)
+        return parsed._replace(params=params)
 
     async def _routed(self, parsed: ParsedRequest, client: str) -> list[Prompt]:
         """Routes the prompts of a request, which has its places."""

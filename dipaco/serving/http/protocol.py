@@ -3,8 +3,8 @@
 The published OpenAPI document is made of these types, so it says what the server does. OpenAI's
 fields that this server does not support are listed too, and accept only their neutral value. A
 field that may be left out may be null. This server adds `top_k`, `min_p`, `repetition_penalty`,
-`stop_token_ids`, `ignore_eos`, `min_tokens` and `path` in requests, `path` in choices, and `dipaco`
-in the list of models.
+`stop_token_ids`, `ignore_eos`, `min_tokens`, `cache_salt` and `path` in requests, `path` in
+choices, and `dipaco` in the list of models.
 """
 
 from typing import Annotated, Any, Literal
@@ -97,6 +97,8 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    # A field of vLLM's: a text begins from the cache only after texts of this API key and salt.
+    cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
     presence_penalty: Penalty | None = None  # 0 = off. Counts the tokens that are made
     frequency_penalty: Penalty | None = None
     logit_bias: Biases | None = None

@@ -339,6 +339,7 @@ def _common_params(
         "stop_ids": frozenset(body.stop_token_ids or ())
         | (frozenset() if body.ignore_eos else stop_ids),
         "min_new_tokens": min_tokens,
+        "cache_salt": body.cache_salt or "",
     }
 
 
