@@ -39,6 +39,7 @@ from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
+    from dipaco.serving.http.server import TlsFiles
     from dipaco.serving.upstreams import Upstreams
 
 HELP = "serve a run over HTTP"
@@ -62,6 +63,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="connections open at once (as many as the limit of open files allows)",
+    )
+    where.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="speak HTTPS with this certificate (PEM)"
+    )
+    where.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, if it is elsewhere")
+    where.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a site whose pages may ask this server, * = all; may be given several times",
+    )
+    where.add_argument(
+        "--access-log", action="store_true", help="write a line for each request, with its id"
     )
     add_dashboard(where)
     how = parser.add_argument_group("how")
@@ -131,6 +146,7 @@ def run(options: argparse.Namespace) -> int:
     raise_file_limit()
     max_connections(options.connections)  # raises if it is too many
     keys = read_keys(options.api_key_file)
+    tls = _tls(options)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
     with reading(options.run) as opened:  # a bad option fails before anything slow
@@ -147,13 +163,17 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.http.chat_template import ChatTemplate, find_template
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import answering_that_it_starts, listen, serve
-    from dipaco.serving.service import Service, ServiceSettings
+    from dipaco.serving.service import Service, ServiceSettings, print_notice
     from dipaco.serving.warm_up import WarmUp, keep_what_there_is
 
     template = options.chat_template or (find_template(Path(configured)) if configured else None)
-    chat = ChatTemplate(template, tokenizer_file, edge_names) if template else None
     http = HttpSettings(
-        api_keys=keys, max_body_bytes=max_body_bytes, chat=chat, upstreams=upstreams
+        api_keys=keys,
+        max_body_bytes=max_body_bytes,
+        chat=ChatTemplate(template, tokenizer_file, edge_names),
+        cors_origins=tuple(options.cors_origin),
+        say=print_notice if options.access_log else None,
+        upstreams=upstreams,
     )
     settings = ServiceSettings(
         arm=options.arm,
@@ -176,7 +196,7 @@ def run(options: argparse.Namespace) -> int:
     metrics = Metrics()
     listening = listen(options.host, options.port)
     with listening, contextlib.ExitStack() as stack:
-        with answering_that_it_starts(listening):
+        with answering_that_it_starts(listening, tls):
             service = Service(
                 options.run, settings, on_cold=metrics.cold_path.observe, upstreams=upstreams
             )
@@ -184,10 +204,11 @@ def run(options: argparse.Namespace) -> int:
             with CompileProgress() as progress:
                 service.start(WarmUp(progress.show))
         release = service.releases.current.release
-        host, port = listening.getsockname()[:2]
+        (host, port), scheme = listening.getsockname()[:2], "https" if tls.certificate else "http"
+        where = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         service.say(
             f"serving `{service.name}` ({release.arm}, phase {release.phase}, "
-            f"{len(release.paths)} paths) at http://{f'[{host}]' if ':' in host else host}:{port}"
+            f"{len(release.paths)} paths) at {where}"
         )
         app = make_app(service, metrics, http)
         keep_what_there_is()
@@ -201,9 +222,34 @@ def run(options: argparse.Namespace) -> int:
                 cut_off,
                 options.connections,
                 host=options.host,
+                tls=tls,
             )
         service.say("stopped")
     return 0
+
+
+def _tls(options: argparse.Namespace) -> "TlsFiles":
+    """Raises `BadSetting`: the files are no certificate and key."""
+    import ssl
+
+    from dipaco.serving.http.server import TlsFiles
+
+    files = TlsFiles(options.tls_cert, options.tls_key)
+    if files.certificate is None:
+        if files.key is not None:
+            raise BadSetting(name="--tls-key", value=files.key, expected="--tls-cert beside it")
+        return files
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            files.certificate, files.key
+        )
+    except (OSError, ssl.SSLError) as error:
+        hint = f" ({error})"
+        expected = "a certificate in PEM, and its key there or in --tls-key"
+        raise BadSetting(
+            name="--tls-cert", value=files.certificate, expected=expected, hint=hint
+        ) from error
+    return files
 
 
 def _paths(opened: "Run", options: argparse.Namespace) -> tuple[int, ...] | None:

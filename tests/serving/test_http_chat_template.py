@@ -282,9 +282,14 @@ def test_what_cannot_be_tokenized_is_refused(chat_client, body, param):
     error_of(chat_client.post("/tokenize", json=body), 400, param)
 
 
-def test_without_a_template_chat_is_refused(client):
-    response = client.post("/v1/chat/completions", json=REQUEST)
-    assert "no chat template" in error_of(response, 400, code="no_chat_template")
-    assert "no chat template" in error_of(
-        client.post("/tokenize", json=TURNS), 400, code="no_chat_template"
-    )
+def test_without_a_template_the_messages_are_one_text_that_goes_on(client):
+    """As a model that was trained on texts knows no roles."""
+    turns = [{"role": role, "content": role[:2]} for role in ("system", "user")]
+    body = {"model": "toy", "temperature": 0, "max_tokens": 8}
+    chat = client.post("/v1/chat/completions", json=body | {"messages": turns}).json()
+    text = client.post("/v1/completions", json=body | {"prompt": "sy\nus"}).json()
+    assert chat["usage"]["prompt_tokens"] == text["usage"]["prompt_tokens"]
+    if chat["choices"][0]["path"] == text["choices"][0]["path"]:
+        assert chat["choices"][0]["message"]["content"] == text["choices"][0]["text"]
+    as_ids = client.post("/tokenize", json={"messages": turns}).json()["tokens"]
+    assert as_ids == client.post("/tokenize", json={"prompt": "sy\nus"}).json()["tokens"]

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import http.client
 import json
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 
@@ -16,11 +19,13 @@ from tests.support.server_process import until
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
 from dipaco.serving.http import server
+from dipaco.serving.http.app import make_app
 from tests.support.serving_rig import error_of
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
@@ -257,3 +262,25 @@ def test_large_headers_that_come_at_once_are_refused(url, num_headers):
             head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + header * num_headers
             client.sendall(head + b"\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 " + status)
+
+
+def test_with_a_certificate_it_speaks_https(service, tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("it makes the certificate")
+    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
+    subprocess.run([openssl, *made], check=True, capture_output=True)
+    with server.listen("127.0.0.1", 0) as listening:
+        config = server.http_config(make_app(service), tls=server.TlsFiles(certificate, key))
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, args=([listening],))
+        thread.start()
+        trusted, port = ssl.create_default_context(cafile=certificate), listening.getsockname()[1]
+        try:
+            body = {"model": "toy", "prompt": "jiji", "max_tokens": 2}
+            url = f"https://localhost:{port}/v1/completions"
+            assert httpx.post(url, json=body, verify=trusted, timeout=60).status_code == 200
+        finally:
+            running.should_exit = True
+            thread.join()

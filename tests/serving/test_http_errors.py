@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import itertools
 import json
+import re
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+import dipaco
 from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.http import requests
 from dipaco.serving.http.answer import RequestAdmission
@@ -402,3 +404,33 @@ def test_token_ids_are_counted_before_they_are_looked_up(client, service, monkey
         answer = client.post("/v1/completions", json={"model": "toy", "prompt": prompt})
         assert "100000 tokens" in error_of(answer, 400, code="context_length_exceeded")
     assert not looked_up
+
+
+# --- what clients of any server expect -----------------------------------------------------------
+
+
+def test_an_answer_has_the_id_of_its_request_or_a_new_one_and_a_line_is_written(service):
+    said = []
+    with TestClient(make_app(service, settings=HttpSettings(say=said.append))) as client:
+        given = client.get("/health", headers={"X-Request-Id": "mine-7"})
+        assert (given.status_code, given.headers["x-request-id"]) == (200, "mine-7")
+        made = client.get("/nothing", headers={"X-Request-Id": "two\twords"})
+        assert re.fullmatch("[0-9a-f]{32}", made.headers["x-request-id"])
+        assert client.get("/version").json() == {"version": dipaco.__version__}
+    assert re.fullmatch(r"mine-7 testclient GET /health 200 [\d.]+ ms", said[0])
+    assert re.search(r"^[0-9a-f]{32} testclient GET /nothing 404 ", said[1])
+
+
+def test_pages_of_chosen_sites_only_may_ask(service):
+    settings = HttpSettings(cors_origins=("https://here.example",))
+    asks = {"Access-Control-Request-Method": "POST"}
+    with TestClient(make_app(service, settings=settings)) as client:
+        for origin, allowed in (("https://here.example", True), ("https://evil.example", False)):
+            headers = {"Origin": origin, "Access-Control-Request-Headers": "authorization"} | asks
+            before = client.options("/v1/completions", headers=headers)
+            assert ("access-control-allow-origin" in before.headers) == allowed
+            answer = client.get("/v1/models", headers={"Origin": origin})
+            assert (answer.headers.get("access-control-allow-origin") == origin) == allowed
+    with TestClient(make_app(service)) as client:
+        answer = client.get("/v1/models", headers={"Origin": "https://here.example"})
+        assert "access-control-allow-origin" not in answer.headers

@@ -134,6 +134,8 @@ def test_what_prevents_serving_is_a_sentence(tiny, tmp_path, capsys, monkeypatch
     many = "`--connections` is 1000000000. Expected at most"
     assert many in error_of(*run, "--connections", 10**9)
     assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")
+    assert "`--tls-key`" in error_of(*run, "--tls-key", tmp_path / "keys")
+    assert "a certificate in PEM" in error_of(*run, "--tls-cert", tmp_path / "keys")
 
 
 @pytest.fixture

@@ -4,17 +4,24 @@ import asyncio
 import contextlib
 import dataclasses
 import hmac
+import re
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import dipaco
 from dipaco.serving.errors import LoopStopping
 from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http import openapi, page
@@ -32,6 +39,7 @@ from dipaco.serving.http.protocol import (
     PathScore,
     RouteRequest,
     RouteResponse,
+    VersionReply,
 )
 from dipaco.serving.http.requests import (
     ParsedRequest,
@@ -69,6 +77,7 @@ JSON = "application/json"
 KEY = "dipaco.key"  # key in a request's scope: the number of its API key
 # Threads that parse and route: prompts routed at once share batches of up to four.
 REQUEST_THREADS = 8
+REQUEST_ID = "X-Request-Id"
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected, in metrics only
 
 
@@ -78,7 +87,9 @@ class HttpSettings:
 
     api_keys: tuple[str, ...] = ()  # each request must send one. () = no key is needed
     max_body_bytes: int = 4 << 20  # bytes of one request
-    chat: ChatTemplate | None = None  # None = no template, so no chat
+    chat: ChatTemplate | None = None  # None = messages are read as one text
+    cors_origins: tuple[str, ...] = ()  # sites whose pages may ask this server
+    say: Callable[[str], object] | None = None  # called with a line for each answer
     upstreams: "Upstreams | None" = None  # they answer what is routed here. None = this process
 
 
@@ -89,11 +100,44 @@ def make_app(
     return _Application(service, metrics or Metrics(), settings or HttpSettings()).starlette
 
 
+class RequestIds:
+    """Gives each request an id, its own `X-Request-Id` if it has one. The answer has it, and an
+    upstream that the request is sent on to. One line for each request says how it was answered.
+    """
+
+    def __init__(self, app: ASGIApp, say: Callable[[str], object] | None):
+        self._app, self._say = app, say
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers, started, status = MutableHeaders(scope=scope), time.monotonic(), 0
+        if not re.fullmatch(r"[\w.:-]{1,100}", headers.get(REQUEST_ID, "")):
+            headers[REQUEST_ID] = uuid.uuid4().hex
+        name = headers[REQUEST_ID]
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = name
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            if self._say is not None:
+                client, path = (scope.get("client") or ("-",))[0], scope["path"][:200]
+                took = f"{1000 * (time.monotonic() - started):.1f} ms"
+                self._say(f"{name} {client} {scope['method']} {ascii(path)[1:-1]} {status} {took}")
+
+
 class _Application:
     """The routes and their shared state."""
 
     def __init__(self, service: Service, metrics: Metrics, settings: HttpSettings):
         self._service, self._metrics, self._settings = service, metrics, settings
+        self._chat = settings.chat or ChatTemplate(None, service.tokenizer.file)
         self._admission = RequestAdmission(service)
         self._threads = FairThreads(REQUEST_THREADS, "requests")
         self._router = PromptRouter(service, self._admission.paths, self._threads)
@@ -114,6 +158,8 @@ class _Application:
             ("/v1/paths", "GET", self._paths, True),
             ("/v1/models/{name:path}", "GET", self._model, True),
             ("/healthz", "GET", self._healthz, False),
+            ("/health", "GET", self._healthz, False),
+            ("/version", "GET", self._version, False),
             ("/readyz", "GET", self._readyz, False),
             ("/metrics", "GET", self._metrics_text, False),
             ("/openapi.json", "GET", self._openapi, False),
@@ -126,9 +172,24 @@ class _Application:
                 for address in (path, *([] if path in page.FILES else [f"{path}/"]))
             ],
             exception_handlers={HTTPException: self._no_route},
+            middleware=self._middleware(settings),
         )
         # Starlette would redirect from or to a `/` at the end, behind TLS to plain HTTP.
         self.starlette.router.redirect_slashes = False
+
+    @staticmethod
+    def _middleware(settings: HttpSettings) -> list[Middleware]:
+        chosen = [Middleware(RequestIds, say=settings.say)]
+        if settings.cors_origins:
+            pages = Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["Retry-After", REQUEST_ID],
+            )
+            chosen.append(pages)
+        return chosen
 
     def _make_forwarder(self, upstreams: "Upstreams | None") -> "Forwarder | None":
         if upstreams is None:
@@ -207,8 +268,7 @@ class _Application:
             return await self._forward(request)
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
         came_seconds = time.monotonic()
-        chat = self._settings.chat
-        parsed = await self._parsed(request, parse_chat, self._service, chat, body)
+        parsed = await self._parsed(request, parse_chat, self._service, self._chat, body)
         answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
         return await self._respond(request, body, parsed, answer_format, came_seconds)
 
@@ -313,8 +373,7 @@ class _Application:
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)
         client = _client_of(request)
-        chat = self._settings.chat
-        return _json(await self._threads.run(client, tokenize, self._service, chat, body))
+        return _json(await self._threads.run(client, tokenize, self._service, self._chat, body))
 
     async def _detokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, DetokenizeRequest)
@@ -340,12 +399,14 @@ class _Application:
         return _json(path_list(self._service, model))
 
     def _model_entry(self, model: ServedModel) -> ModelEntry:
-        has_chat = self._settings.chat is not None
-        return model_entry(self._service, model, self._started_seconds, has_chat)
+        return model_entry(self._service, model, self._started_seconds)
 
     async def _healthz(self, request: Request) -> Response:
         problem = self._service.loop_problem
         return _json(HealthReply(status=problem or "ok"), 503 if problem else 200)
+
+    async def _version(self, request: Request) -> Response:
+        return _json(VersionReply(version=dipaco.__version__))
 
     async def _readyz(self, request: Request) -> Response:
         served = self._service.releases.current

@@ -14,9 +14,7 @@ from dipaco.serving.models import ServedModel
 from dipaco.serving.service import Service
 
 
-def model_entry(
-    service: Service, model: ServedModel, created_seconds: int, has_chat: bool
-) -> ModelEntry:
+def model_entry(service: Service, model: ServedModel, created_seconds: int) -> ModelEntry:
     """An entry of /v1/models."""
     served = model.releases.current
     topology, per_part = model.topology, part_parameters(service.model)
@@ -37,7 +35,7 @@ def model_entry(
             score_meaning=service.score_meaning(served),
             parameters_per_path=num_parameters(service.model),
             parameters_total=total,
-            has_chat=has_chat,
+            has_chat=True,
             examples=service.examples,
             levels=[
                 LevelCard(

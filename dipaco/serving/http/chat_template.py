@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import jinja2.parser
 
 NO_EDGES = EdgeNames()
+# For models that know no roles: the messages are one text, and the answer goes on with it.
+PLAIN = """\
+{% for message in messages %}{{ message.content }}{% if not loop.last %}\n{% endif %}{% endfor %}"""
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
@@ -45,7 +48,7 @@ class ChatTemplate:
     """A template, and a tokenizer that parses special tokens.
 
     Args:
-      template_file: Jinja, or a tokenizer_config.json with one.
+      template_file: Jinja, or a tokenizer_config.json with one. None = `PLAIN`.
       tokenizer_file: a tokenizer.json.
       edge_names: what `bos_token` and `eos_token` are in the template, unless a
         tokenizer_config.json beside it says so.
@@ -54,7 +57,9 @@ class ChatTemplate:
       BadChatTemplate: the file is missing, or not a template.
     """
 
-    def __init__(self, template_file: Path, tokenizer_file: Path, edge_names: EdgeNames = NO_EDGES):
+    def __init__(
+        self, template_file: Path | None, tokenizer_file: Path, edge_names: EdgeNames = NO_EDGES
+    ):
         with needs_extra("serve", package="jinja2", feature="A chat template"):
             import jinja2
             import jinja2.sandbox
@@ -110,6 +115,8 @@ class ChatTemplate:
         return ids
 
     def _source(self) -> str:
+        if self._file is None:
+            return PLAIN
         if self._file.suffix == ".json":
             source = _settings(self._file).get("chat_template")
             if isinstance(source, list):  # several, of which one is for chats without tools
@@ -128,6 +135,8 @@ class ChatTemplate:
 
     def _special_tokens(self, edge_names: EdgeNames) -> dict[str, str]:
         """The special tokens by name, as the settings beside the template have them."""
+        if self._file is None:
+            return {}
         file = self._file.with_name(FILES[1])
         settings = _settings(file) if file.is_file() else {}
         older = file.with_name("special_tokens_map.json")
@@ -140,22 +149,6 @@ class ChatTemplate:
             if name in settings and not isinstance(tokens[name], str):
                 raise BadChatTemplate(file=file, problem=f"its `{name}` is not text")
         return {name: token for name, token in tokens.items() if token is not None}
-
-
-def required_template(chat: ChatTemplate | None, instead: str) -> ChatTemplate:
-    """The template. Raises `ApiError` if there is none.
-
-    Args:
-      instead: what a client can use without one.
-    """
-    if chat is None:
-        raise ApiError(
-            400,
-            f"This model's tokenizer has no chat template. Use {instead}, or start the server "
-            "with `--chat-template FILE`.",
-            code="no_chat_template",
-        )
-    return chat
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ POSTS: dict[str, tuple[str, type, type]] = {
         protocol.Completion,
     ),
     "/v1/chat/completions": (
-        "Answer a conversation, if the tokenizer has a chat template.",
+        "Answer a conversation.",
         protocol.ChatRequest,
         protocol.ChatCompletion,
     ),
@@ -45,6 +45,8 @@ GETS: dict[str, tuple[str, type]] = {
     "/v1/models": ("The served models, their levels and modules.", protocol.ModelList),
     "/v1/paths": ("The paths of a model, and what each was trained on.", protocol.PathList),
     "/healthz": ("Whether the process is alive and its device makes tokens.", protocol.HealthReply),
+    "/health": ("The same, under the name that vLLM has.", protocol.HealthReply),
+    "/version": ("The version of dipaco.", protocol.VersionReply),
     "/readyz": ("Whether it takes requests.", protocol.HealthReply),
 }
 

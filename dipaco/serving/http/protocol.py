@@ -324,7 +324,7 @@ class ModelCard(Struct, kw_only=True):
     score_meaning: str | None  # meaning of the scores of /v1/route. null = nothing is routed
     parameters_per_path: int
     parameters_total: int
-    has_chat: bool
+    has_chat: bool  # always
     examples: list[str]  # example prompts: how texts of the run begin
     levels: list[LevelCard]
 
@@ -379,8 +379,14 @@ class ErrorResponse(Struct, kw_only=True):
     error: ErrorDetail
 
 
+class VersionReply(Struct, kw_only=True):
+    """The response of /version."""
+
+    version: str
+
+
 class HealthReply(Struct, kw_only=True):
-    """The response of /healthz and /readyz."""
+    """The response of /healthz, /health and /readyz."""
 
     status: str
     detail: dict[str, Any] = {}

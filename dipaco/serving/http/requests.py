@@ -24,7 +24,6 @@ from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.answer import GenerationParams
 from dipaco.serving.http.chat_template import (
     ChatTemplate,
-    required_template,
     routed_text,
     template_message,
 )
@@ -246,11 +245,10 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
     return ParsedRequest(model.name, model.releases.current, encoded, params, schema)
 
 
-def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
+def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
     model, path = _model_and_path(service, body)
     n = _check_common(service, body)
-    chat = required_template(chat, "/v1/completions")
     if body.top_logprobs and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
     for field, choice in (("tools", body.tool_choice), ("functions", body.function_call)):

@@ -16,7 +16,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -145,7 +146,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def http_config(app: ASGIApp, connections: int | None = None) -> uvicorn.Config:
+class TlsFiles(NamedTuple):
+    """A certificate, with those between it and its authority, and its key: PEM."""
+
+    certificate: Path | None = None
+    key: Path | None = None  # None = it is in the certificate's file
+
+
+NO_TLS = TlsFiles()
+
+
+def http_config(
+    app: ASGIApp, connections: int | None = None, tls: TlsFiles = NO_TLS
+) -> uvicorn.Config:
     """uvicorn's configuration. `connections` may be open at once, None = as many as possible."""
     limit = ConnectionLimit(max_connections(connections))
 
@@ -163,11 +176,13 @@ def http_config(app: ASGIApp, connections: int | None = None) -> uvicorn.Config:
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        ssl_certfile=tls.certificate,
+        ssl_keyfile=tls.key,
     )
 
 
 @contextlib.contextmanager
-def answering_that_it_starts(listening: socket.socket) -> Generator[None]:
+def answering_that_it_starts(listening: socket.socket, tls: TlsFiles = NO_TLS) -> Generator[None]:
     """Meanwhile a thread answers every request with 503 `starting`."""
     error = ApiError(503, "The server is starting.", code="starting", retry_after_seconds=5)
     content = b'{"status":"starting",' + error.body().removeprefix(b"{")
@@ -177,7 +192,7 @@ def answering_that_it_starts(listening: socket.socket) -> Generator[None]:
         response = Response(content, 503, headers, media_type="application/json")
         await response(scope, receive, send)
 
-    server = uvicorn.Server(http_config(starting))
+    server = uvicorn.Server(http_config(starting, tls=tls))
     thread = threading.Thread(target=server.run, args=([listening.dup()],), daemon=True)
     thread.start()
     try:
@@ -198,13 +213,14 @@ def serve(
     connections: int | None = None,
     *,
     host: str = "localhost",
+    tls: TlsFiles = NO_TLS,
 ) -> None:
     """Serves until SIGTERM or Ctrl-C. Then takes no new requests, and ends when the running ones
     are finished. After `drain_seconds`, or at a second signal, calls `cut_off`, which ends them
     with an error. `connections` may be open at once. None = as many as the limit of open files
     allows. `host` is the name by which it was told to listen.
     """
-    config = http_config(app_of_known_hosts(app, listening, host), connections)
+    config = http_config(app_of_known_hosts(app, listening, host), connections, tls)
     _Server(config, drain_seconds, say, cut_off).run(sockets=[listening])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from dipaco.serving.http.chat_template import ChatTemplate, required_template, template_message
+from dipaco.serving.http.chat_template import ChatTemplate, template_message
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatMessage, Messages, NoItems, TokenId
 from dipaco.serving.http.requests import check_known
@@ -49,7 +49,7 @@ class Detokenized(Struct, kw_only=True):
     prompt: str
 
 
-def tokenize(service: Service, chat: ChatTemplate | None, body: TokenizeRequest) -> Tokens:
+def tokenize(service: Service, chat: ChatTemplate, body: TokenizeRequest) -> Tokens:
     """Raises `ApiError`, `NoSuchModel`."""
     service.models.named(body.model)
     if body.messages is not None:
@@ -82,11 +82,10 @@ def _prompt_ids(service: Service, prompt: str, body: TokenizeRequest) -> np.ndar
 
 
 def _chat_ids(
-    chat: ChatTemplate | None, messages: Sequence[ChatMessage], body: TokenizeRequest
+    chat: ChatTemplate, messages: Sequence[ChatMessage], body: TokenizeRequest
 ) -> np.ndarray:
     if body.prompt is not None:
         raise _refusal("messages", "`prompt` and `messages` are both set. Send one of them.")
-    chat = required_template(chat, "a `prompt`")
     if body.continue_final_message:
         problem = "`continue_final_message` is not supported: a chat answers a message."
         raise _refusal("continue_final_message", f"{problem} Leave it out.")
