@@ -16,6 +16,8 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import functools
+import itertools
 import json
 import statistics
 import sys
@@ -28,11 +30,13 @@ from typing import Any, NamedTuple
 import aiohttp
 from support.command_line import parser_of
 from support.serve_process import Serving, serving
+from support.servers import free_port
 
 MOST_TIMES = 2.0
 MOST_GROWTH = 96 << 20  # bytes in a row, over the first round of its attack
 DRAIN_SECONDS, GRACE_SECONDS = 5, 10  # the server's, and how much later its process may end
 VICTIM, HOSTILE = ({"Authorization": f"Bearer {name}"} for name in ("victim", "hostile"))
+IDS = b"[" + b"1," * 2_000_000 + b"1]"
 BETWEEN_SECONDS = 0.02  # between two requests of the victim
 
 
@@ -43,25 +47,32 @@ class Attack:
       answers: how often it had each status.
     """
 
-    def __init__(self, server: Serving, session: aiohttp.ClientSession, model: str):
+    def __init__(
+        self, server: Serving, session: aiohttp.ClientSession, model: str, dashboard_port: int
+    ):
         self._server, self._session, self._model = server, session, model
-        self._url = f"http://{server.host}:{server.port}"
+        self._dashboard_port = dashboard_port
         self.answers: collections.Counter[str] = collections.Counter()
+        self._number = itertools.count()  # no schema is one that was tried before
 
     async def post(self, **more: Any) -> None:
         """Asks for a completion, and leaves after 3 s."""
         body = {"model": self._model, "prompt": "a", "max_tokens": 1} | more
         await self._ask("POST", "/v1/completions", json=body)
 
+    def _format(self, schema: dict) -> dict:
+        schema = schema | {"title": str(next(self._number))}
+        return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
     async def schema(self) -> None:
         """A schema that compiles without end."""
         patterns = [{"pattern": f"^(a|b)*a(a|b){{{k}}}$"} for k in range(8, 23)]
-        await self.post(response_format=_format({"type": "string", "allOf": patterns}))
+        await self.post(response_format=self._format({"type": "string", "allOf": patterns}))
 
     async def constant(self) -> None:
         """Texts that are known before they are made."""
         for schema in ({"type": "string", "pattern": "^a{60000}$"}, {"const": "a" * 50_000}):
-            await self.post(response_format=_format(schema), n=64)
+            await self.post(response_format=self._format(schema), n=64)
 
     async def corpus(self) -> None:
         """The training text, and the page as another site's."""
@@ -70,13 +81,19 @@ class Attack:
         await self._ask("GET", "/v1/models", expected=403, headers={"Host": "evil.example"})
 
     async def streams(self) -> None:
-        """Sixty long texts at once, which nobody reads."""
-        body = {"max_tokens": 10_000, "ignore_eos": True, "stream": True, "n": 2}
-        await asyncio.gather(*(self.post(**body) for _ in range(60)))
+        """Sixty streams of the dashboard at once, and searches of the training text."""
+        ask = functools.partial(self._ask, "GET", port=self._dashboard_port)
+        await asyncio.gather(
+            *(ask("/changes") for _ in range(60)),
+            *(ask(f"/documents?text={number}") for number in range(20)),
+        )
 
     async def ids(self) -> None:
         """Four megabytes of token ids, and headers of a hundred kilobytes."""
-        await self.post(prompt=[1] * 2_000_000)
+        kind = {"Content-Type": "application/json"}
+        body = json.dumps({"model": self._model, "prompt": 0}).encode()
+        body = body.replace(b"0", IDS)
+        await self._ask("POST", "/v1/completions", data=body, headers=kind)
         await self._ask("GET", "/v1/models", expected=400, headers={"X-Large": "a" * 100_000})
 
     async def halves(self) -> None:
@@ -96,14 +113,15 @@ class Attack:
         path: str,
         expected: int | None = None,
         headers: dict[str, str] | None = None,
+        port: int | None = None,
         **more: Any,
     ) -> None:
-        status = "left"
+        status, url = "left", f"http://{self._server.host}:{port or self._server.port}{path}"
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
             async with (
                 asyncio.timeout(3),
                 self._session.request(
-                    method, self._url + path, headers=HOSTILE | (headers or {}), **more
+                    method, url, headers=HOSTILE | (headers or {}), **more
                 ) as answer,
             ):
                 status = str(answer.status)
@@ -141,10 +159,6 @@ class Seen(NamedTuple):
         if self.growth_bytes > MOST_GROWTH:
             found.append(f"memory grew by {self.growth_bytes >> 20} MB")
         return found
-
-
-def _format(schema: dict) -> dict:
-    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
 
 
 def resident_bytes(pid: int) -> int:
@@ -196,7 +210,7 @@ async def attacking(attack: Attack, row: str) -> AsyncGenerator[None]:
 
 
 async def attack_all(
-    server: Serving, model: str, rows: Sequence[str], seconds: float
+    server: Serving, model: str, dashboard_port: int, rows: Sequence[str], seconds: float
 ) -> dict[str, Seen]:
     """Each row, before and during which the victim is watched for so long."""
     found = {}
@@ -205,7 +219,7 @@ async def attack_all(
         await first_tokens(server, session, model, 1.0)
         for row in rows:
             quiet, _ = await first_tokens(server, session, model, seconds / 3)
-            attack = Attack(server, session, model)
+            attack = Attack(server, session, model, dashboard_port)
             async with attacking(attack, row):
                 await asyncio.sleep(seconds / 6)  # what is made once is no growth
                 before = resident_bytes(server.process.pid)
@@ -213,7 +227,7 @@ async def attack_all(
                 growth = resident_bytes(server.process.pid) - before
             found[row] = Seen(quiet, attacked, refused, dict(attack.answers), growth)
             print(_line(row, found[row]), flush=True)
-        attack = Attack(server, session, model)
+        attack = Attack(server, session, model, dashboard_port)
         async with attacking(attack, rows[0]):
             await asyncio.sleep(1)
             server.process.terminate()
@@ -242,12 +256,14 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
         keys.write_text("victim\nhostile\n")
+        port = free_port()
         given = ("--api-key-file", str(keys), "--drain-seconds", str(DRAIN_SECONDS))
+        given += ("--dashboard", str(port))
         with serving(options.run, *given) as server:
             model = _model(server)
             print("row        quiet ms  attacked  grown MB  what the attacker was answered")
             seconds = 60 * options.minutes / len(rows)
-            found = asyncio.run(attack_all(server, model, rows, seconds))
+            found = asyncio.run(attack_all(server, model, port, rows, seconds))
             began = time.monotonic()
             with contextlib.suppress(Exception):
                 server.process.wait(DRAIN_SECONDS + GRACE_SECONDS)

@@ -289,7 +289,8 @@ def test_without_a_template_the_messages_are_one_text_that_goes_on(client):
     chat = client.post("/v1/chat/completions", json=body | {"messages": turns}).json()
     text = client.post("/v1/completions", json=body | {"prompt": "sy\nus"}).json()
     assert chat["usage"]["prompt_tokens"] == text["usage"]["prompt_tokens"]
-    if chat["choices"][0]["path"] == text["choices"][0]["path"]:
-        assert chat["choices"][0]["message"]["content"] == text["choices"][0]["text"]
+    on_path = {"path": chat["choices"][0]["path"]}
+    text = client.post("/v1/completions", json=body | on_path | {"prompt": "sy\nus"}).json()
+    assert chat["choices"][0]["message"]["content"] == text["choices"][0]["text"]
     as_ids = client.post("/tokenize", json={"messages": turns}).json()["tokens"]
     assert as_ids == client.post("/tokenize", json={"prompt": "sy\nus"}).json()["tokens"]

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 NO_EDGES = EdgeNames()
 # For models that know no roles: the messages are one text, and the answer goes on with it.
-PLAIN = """\
-{% for message in messages %}{{ message.content }}{% if not loop.last %}\n{% endif %}{% endfor %}"""
+PLAIN = """{{ messages | map(attribute="content") | join("\n") }}"""
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 

@@ -169,7 +169,7 @@ class Forwarder:
         if body.messages is not None:
             prompts: list[str | list[int]] = [asked_in(body.messages)]
         elif body.prompt is not None:
-            prompts = prompt_list(body.prompt, "prompt")
+            prompts = prompt_list(self._service, body.prompt)
         else:
             raise ApiError(400, "There is no prompt. Give `prompt` or `messages`.", param="prompt")
         routed: list[tuple[int, bytes]] = []

@@ -1,0 +1,24 @@
+"""Hostile clients against a server of the tiny run, in the smallest form."""
+
+import json
+
+import attack_serve
+import pytest
+
+
+@pytest.mark.slow
+def test_a_victim_waits_for_no_hostile_client(tiny, command_cache, monkeypatch, capsys):
+    """The bound is wide, as the machine may be busy: each of these once took more than tenfold."""
+    monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
+    monkeypatch.setattr(attack_serve, "MOST_TIMES", 5.0)
+    code = attack_serve.main(["--run", str(tiny.folder), "--minutes", "0.5"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (code, found["problems"]) == (0, [])
+    assert found["rows"].keys() == attack_serve.ROWS.keys()
+    assert set(found["rows"]["ids"]["answers"]) <= {"400", "left"}
+
+
+def test_a_row_that_is_not_there_is_a_sentence(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        attack_serve.main(["--run", str(tmp_path), "--rows", "schema,luck"])
+    assert "there is no luck" in capsys.readouterr().err
