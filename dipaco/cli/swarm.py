@@ -188,7 +188,9 @@ def _start(options: argparse.Namespace) -> int:
     from dipaco.launch.equal_bits import ask_for_equal_bits
     from dipaco.library.console import ConsoleReporter, print_results
     from dipaco.runs.programs import use_compilation_cache
+    from dipaco.swarm.network.messages import RUN_FAILED, RUN_OVER
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
+    from dipaco.workers.errors import TaskFailed
     from dipaco.workers.process import begun_run, work
     from dipaco.workers.registration import wait_until_name_is_free
     from dipaco.workers.runners import Volunteers
@@ -209,7 +211,7 @@ def _start(options: argparse.Namespace) -> int:
             num_steps=opened.plan.arm(MODULAR).total_steps,
         )
         backbone.start()
-        is_finished = False
+        end = ""
         try:
             say(f"dipaco swarm join {backbone.address} --token FILE")
             with ConsoleReporter(opened) as console:
@@ -224,9 +226,13 @@ def _start(options: argparse.Namespace) -> int:
                 )
             if not is_finished:
                 return stopped(opened.ledger)
+            end = RUN_OVER
             print_results(opened)
+        except TaskFailed:
+            end = RUN_FAILED
+            raise
         finally:
-            backbone.close(is_finished=is_finished)
+            backbone.close(end)
     return 0
 
 

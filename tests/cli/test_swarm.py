@@ -1,6 +1,7 @@
 """Wrong values of `dipaco swarm`: a sentence and exit code 2, before anything is begun."""
 
 import time
+from unittest.mock import Mock
 
 import own_path_loss
 import pytest
@@ -12,7 +13,9 @@ from dipaco.runs.opening import create_or_open
 from dipaco.runs.rules import Rules, record_of
 from dipaco.swarm.errors import TlsRefused
 from dipaco.swarm.network.credentials import keys_folder, load_credential, save_credential
+from dipaco.swarm.network.messages import RUN_FAILED
 from dipaco.swarm.roles import session
+from dipaco.workers.errors import TaskFailed
 from tests.support.swarm_rig import AUTHORITY
 from tests.support.tiny_run import TOY, TOY_FILE, toy_run  # noqa: F401
 
@@ -148,6 +151,19 @@ def test_a_key_elsewhere_makes_no_credential_and_a_backbones_can_be_brought(
     save_credential(AUTHORITY.issue("ana", "volunteer", time.time(), 1.0), ana)
     code, said = swarm("start", TOY_FILE, "--path", 0, "--token", ana)
     assert (code, "is a volunteer's" in said) == (2, True), said
+
+
+def test_a_run_that_fails_says_so_to_volunteers_before_its_backbone_is_gone(
+    run, swarm, monkeypatch
+):
+    """They went on dialling for ten minutes."""
+    backbone = Mock(address="127.0.0.1:1")
+    failed = TaskFailed(task="train", times="3 times", worker="w", reason="a NaN.", others="")
+    monkeypatch.setattr("dipaco.swarm.roles.backbone.Backbone", lambda *_, **__: backbone)
+    monkeypatch.setattr("dipaco.workers.process.work", Mock(side_effect=failed))
+    code, said = swarm("start", TOY_FILE, "--path", 0)
+    assert (code, "The run cannot go on." in said) == (TaskFailed.exit_code, True), said
+    backbone.close.assert_called_once_with(RUN_FAILED)
 
 
 def test_the_name_of_a_backbone_is_neither_given_to_a_volunteer_nor_revoked(run, swarm, tmp_path):

@@ -84,4 +84,4 @@ class _Closing:
         self._backbone = backbone
 
     def close(self):
-        self._backbone.close(is_finished=False)
+        self._backbone.close()

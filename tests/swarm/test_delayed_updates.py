@@ -431,7 +431,7 @@ def test_the_ledger_says_which_steps_were_late_and_a_saved_phase_goes_on(run):
         result = backbone_rig.phase_of(backbone, steps, state, losses)
         state, losses = jax.device_get(result.state), tuple(result.losses.tolist())
         ana.leave()
-        backbone.close(is_finished=False)
+        backbone.close()
     taken = swarms.steps(MODULAR, 0)
     assert [one.step for one in taken] == list(range(6))
     assert [one.delay for one in taken] == [0, 1, 1, 1, 0, 1]

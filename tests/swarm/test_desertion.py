@@ -43,7 +43,7 @@ def test_a_deserted_path_is_left_by_all_its_backbones_at_once(run, monkeypatch):
         assert not staffed(), "only a plain worker may claim it now"
     finally:
         for backbone in reversed(both):
-            backbone.close(is_finished=False)
+            backbone.close()
 
 
 @pytest.mark.usefixtures("quick_backbones")
@@ -81,7 +81,7 @@ def test_a_deserted_phase_ends_where_it_is_and_a_volunteer_brings_it_back(run, m
         assert len(last.losses) == 8
         assert largest_difference(last.state, plain_states(8)[-1]) < 1e-5
     finally:
-        backbone.close(is_finished=False)
+        backbone.close()
 
 
 async def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(group, monkeypatch):

@@ -61,7 +61,7 @@ def state_of(number, plan=None, closed=()):
         step=number,
         lineage=f"{number:024x}",
         is_open=True,
-        is_over=False,
+        end="",
         plan=plan,
         closed=tuple(closed),
         pinned_step=-1,

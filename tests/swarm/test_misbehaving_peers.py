@@ -48,7 +48,8 @@ async def test_bad_credentials_other_versions_and_other_configs_are_refused(grou
     revoked = issue("gone")
     group.wire.verifier.revoked = {revoked.certificate.serial}
     await refused_to_join(group, revoked, "revoked")
-    await refused_to_join(group, issue("new"), "runs dipaco 9.9", version="9.9")
+    await refused_to_join(group, issue("new"), "runs dipaco 9.9", version="9.9\x1b[2J")
+    assert all(reason.isprintable() for _, reason in group.refused)
     await refused_to_join(group, issue("odd"), "another config", config="abc")
     await group.step()
     await group.step()

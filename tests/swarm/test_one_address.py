@@ -47,7 +47,7 @@ def both(run, credentials, quick_backbones, monkeypatch):
     ]
     yield made
     for backbone in made:
-        backbone.close(is_finished=False)
+        backbone.close()
 
 
 def is_due(run, path):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.swarm.network.messages import RUN_FAILED, RUN_OVER
 from dipaco.swarm.roles.peer import Peer
 from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
 
@@ -18,16 +19,18 @@ def backbone_and_credential(run, quick_backbones):
     return backbone_of(run, 0, "back", credential["back"], listen="127.0.0.1:0"), credential["ana"]
 
 
-def test_who_waits_at_a_backbone_that_does_not_lead_hears_it(run, backbone_and_credential):
+@pytest.mark.parametrize("end", [RUN_OVER, RUN_FAILED])
+def test_who_waits_at_a_backbone_that_does_not_lead_hears_it(run, backbone_and_credential, end):
     backbone, ana = backbone_and_credential
     lent = Lent(backbone.address, ana, path=0)
     until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
-    backbone.close(is_finished=True)
-    assert lent.ended()[-1] == "the run is over"
+    backbone.close(end)
+    assert lent.ended()[-1] == end
 
 
+@pytest.mark.parametrize("end", [RUN_OVER, RUN_FAILED])
 def test_who_does_not_poll_as_it_ends_hears_it_with_the_next_poll(
-    backbone_and_credential, monkeypatch
+    backbone_and_credential, monkeypatch, end
 ):
     backbone, ana = backbone_and_credential
     pauses, taken = threading.Event(), Peer._wait_until_taken
@@ -45,5 +48,5 @@ def test_who_does_not_poll_as_it_ends_hears_it_with_the_next_poll(
     pauses.set()
     backbone._loop.call_soon_threadsafe(backbone._leader._published.publish)
     assert paused.wait(30)
-    backbone.close(is_finished=True)
-    assert "the run is over" in lent.ended()
+    backbone.close(end)
+    assert end in lent.ended()

@@ -14,6 +14,7 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.network.credentials import Authority
+from dipaco.swarm.network.messages import RUN_OVER
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
 from dipaco.swarm.training.compute import GroupSettings
 from dipaco.workers.callbacks import NullCallbacks
@@ -84,7 +85,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     finally:
         for one in volunteers:
             one.leave()
-        backbone.close(is_finished=True)
+        backbone.close(RUN_OVER)
     steps = run.ledger.swarms.steps(MODULAR, PATH)
     assert [one.step for one in steps] == list(range(CONFIG.phases * CONFIG.inner.steps))
     senders = {name.partition("/")[0] for one in steps for name in one.blocks}

@@ -14,6 +14,7 @@ from dipaco.config import MODULAR
 from dipaco.errors import OF_TRAINING
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.network.credentials import save_credential
+from dipaco.swarm.network.messages import RUN_OVER
 from tests.support.absent_packages import Bare, declared, import_names, installed_with
 from tests.support.backbone_rig import backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import largest_difference, plain_states
@@ -85,4 +86,4 @@ def test_a_step_is_taken_over_tls_without_any_other_package(run, bare, tmp_path,
     finally:
         volunteer.kill()
         volunteer.communicate()
-        backbone.close(is_finished=True)
+        backbone.close(RUN_OVER)

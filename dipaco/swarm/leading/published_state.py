@@ -30,7 +30,7 @@ class PublishedState:
             step=-1,
             lineage="",
             is_open=False,
-            is_over=False,
+            end="",
             plan=None,
             closed=(),
             pinned_step=-1,

@@ -17,6 +17,7 @@ from dipaco.swarm.leading.published_state import PublishedState
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
     POLL_SECONDS,
@@ -74,7 +75,7 @@ class LeaderService:
         self._group, self._published, self._past_means = group, published, past_means
         self.rounds, self._on_refused = rounds, on_refused
         self.accepts_departed: AcceptsDeparted | None = None  # None: no check
-        self.is_leading = self.is_over = False
+        self.is_leading, self.end = False, ""
         self._told: set[str] = set()  # peers that know that the run is over
         self.backbones: tuple[str, ...] = ()  # addresses
         self.overview: Callable[[], RunOverview] = RunOverview
@@ -99,14 +100,16 @@ class LeaderService:
     # --- joining and leaving -------------------------------------------------------------------
 
     async def _join(self, body: JoinRequest, request: PeerRequest) -> PeerReply:
-        if not self.is_leading or self.is_over:
+        if not self.is_leading or self.end:
             self._note_waiting(request.sender, body.computes)
             return self._group_info(request.sender), b""
         self._group.check_not_banned(request.sender)
         self._group.check_not_locked(request.certificate)
         reason = ""
         if not is_this_program(body.version):
-            reason = f"it runs dipaco {body.version}; this group runs {program_version()}"
+            reason = (
+                f"it runs dipaco {printable(body.version)}; this group runs {program_version()}"
+            )
         elif body.config and body.config != self._compute.settings.digest:
             reason = "it trains another config than this group"
         if reason:
@@ -146,9 +149,9 @@ class LeaderService:
         return (self._group.members.keys() | self.waiting()) - self._told - set(silent)
 
     def _group_info(self, sender: str) -> GroupInfo:
-        if self.is_over:
+        if self.end:
             self._told.add(sender)
-            return GroupInfo(leader="", is_over=True, backbones=self.backbones)
+            return GroupInfo(leader="", end=self.end, backbones=self.backbones)
         if not self.is_leading:
             return GroupInfo(leader="", backbones=self.backbones)
         settings = self._compute.settings
@@ -219,7 +222,7 @@ class LeaderService:
             member.poll_ends()
         if request.sender not in self._group.members:
             self._member(request)  # raises, with the reason
-        if self.is_over:
+        if self.end:
             self._told.add(request.sender)
         return published.update_for(body.leader, body.known), b""
 

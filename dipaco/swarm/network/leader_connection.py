@@ -80,7 +80,7 @@ class LeaderConnection:
                 replied, answering = time.monotonic(), address
                 self._is_known = True
                 self.add_backbones(info.backbones)
-                if info.leader or info.is_over or not needs_leader:
+                if info.leader or info.end or not needs_leader:
                     self.address = address
                     return info
             await asyncio.sleep(random.uniform(0.2, 0.6))

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
+RUN_OVER = "the run is over"
+RUN_FAILED = "the run has failed; its organiser sees why, and says when to join again"
 DIGEST_BYTES = 16
 UNKNOWN_PEER = "you are not known here (any more): join first"  # likewise
 POLL_SECONDS = 3.0  # a poll is answered within this time, whatever happens
@@ -68,7 +70,7 @@ class GroupInfo(PeerMessage):
     """All that a peer needs in order to take part."""
 
     leader: str  # empty: this backbone does not lead; ask the others
-    is_over: bool = False  # true if the run is over: no backbone leads again
+    end: str = ""  # why no backbone leads again, if so: a sentence
     settings: str = ""  # JSON: model, inner settings, block size, codec
     config: str = ""  # its digest
     backbones: tuple[str, ...] = ()  # addresses
@@ -184,7 +186,7 @@ class GroupState(Positioned):
     number: int  # grows with every change
     leader: str
     is_open: bool  # False: between two phases
-    is_over: bool  # the run needs no peers any more
+    end: str  # why the run needs no peers any more, if so: a sentence
     plan: RoundPlan | None
     closed: tuple[ClosedStep, ...]  # the last steps, the newest last
     pinned_step: int  # donors keep their state of this step for newcomers; -1 = none

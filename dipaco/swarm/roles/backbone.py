@@ -115,10 +115,10 @@ class Backbone:
             self._end_thread()
             raise
 
-    def close(self, *, is_finished: bool) -> None:
-        """Leaves. If the run is finished, the group ends."""
+    def close(self, end: str = "") -> None:
+        """Leaves. If the run has ended, the group does, and every terminal says why."""
         with contextlib.suppress(DipacoError, OSError, TimeoutError):
-            self._do(self._stop(is_finished))
+            self._do(self._stop(end))
         self._end_thread()
 
     def _end_thread(self) -> None:
@@ -199,9 +199,9 @@ class Backbone:
             asyncio.ensure_future(self._follow_forever()),
         ]
 
-    async def _stop(self, is_finished: bool) -> None:
-        if is_finished:
-            await self._tell_the_end()
+    async def _stop(self, end: str) -> None:
+        if end:
+            await self._tell_the_end(end)
         left = asyncio.all_tasks() - {asyncio.current_task()}  # replies and rounds among them
         for task in left:
             task.cancel()
@@ -210,10 +210,10 @@ class Backbone:
         if self._wire.transport is not None:
             await self._wire.transport.close()
 
-    async def _tell_the_end(self) -> None:
+    async def _tell_the_end(self, end: str) -> None:
         """Waits until all members and waiting peers know that the run is over."""
         until = time.monotonic() + TELL_SECONDS
-        self._leader.end()
+        self._leader.end(end)
         if self._leader.is_leading:
             await asyncio.sleep(1.0)  # peers that poll get it
         while self._leader.num_untold() and time.monotonic() < until:

@@ -30,7 +30,14 @@ from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.leading.sum_checks import NOT_FINITE
-from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, digest, lineage_after
+from dipaco.swarm.network.messages import (
+    RUN_OVER,
+    ClosedStep,
+    GroupState,
+    RoundPlan,
+    digest,
+    lineage_after,
+)
 from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.volunteers_seen import IdleVolunteers, idle_limit_seconds
@@ -151,10 +158,10 @@ class Leader:
         self._has_gone_on, self.group.next_rows = False, None
         self._published.publish(is_open=False, plan=None)
 
-    def end(self) -> None:
+    def end(self, why: str = RUN_OVER) -> None:
         """Announces the end of the run to all peers that ask. It need not lead."""
-        self._service.is_over = True
-        self._published.publish(is_open=False, is_over=True, plan=None)
+        self._service.end = why
+        self._published.publish(is_open=False, end=why, plan=None)
 
     def num_untold(self) -> int:
         """Number of peers that do not know yet that the run is finished."""

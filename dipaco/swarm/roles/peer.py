@@ -78,7 +78,7 @@ class Peer:
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._heard: str | None = None  # the address of the leader that replied last
-        self.is_over = False  # true if the run is over, as far as is known here
+        self.end = ""  # why the run is over, as far as is known here
         self.lost: str | None = None  # the same address, if its next reply did not arrive
         self.last_senders: frozenset[str] = frozenset()  # senders of the last announced round
         self._reply_seconds = Durations()  # durations of short requests to the leader
@@ -108,7 +108,7 @@ class Peer:
             samples_per_second=self.samples_per_second,
         )
         info = await self.leader.find("join", request)
-        self.is_over = info.is_over
+        self.end = info.end
         if not info.is_reached:
             self._say(f"{self.wire.address} is not reached from outside: this machine dials out")
         return info
@@ -148,7 +148,7 @@ class Peer:
 
     async def poll_forever(self) -> None:
         """Keeps `group_state` up to date, whichever backbone leads. Ends when the run is over."""
-        while not self.is_over:
+        while not self.end:
             known = self.group_state
             try:
                 update, _ = await self.wire.ask(
@@ -170,7 +170,7 @@ class Peer:
                 await asyncio.sleep(0.05)
                 await self._join_again()
                 continue
-            self._heard, self.lost, self.is_over = self.leader.address, None, state.is_over
+            self._heard, self.lost, self.end = self.leader.address, None, state.end
             self._apply(state)
             await self._wait_until_taken()
 
@@ -263,7 +263,7 @@ class Peer:
             if state is None:
                 await self.wait_for_change()
                 continue
-            if state.is_over:
+            if state.end:
                 return
             if self.holder.compute is None or not state.lineage:
                 await self.wait_for_change()

@@ -23,7 +23,7 @@ from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
+from dipaco.swarm.network.messages import RUN_OVER, GroupInfo, SettingsRequest
 from dipaco.swarm.network.run_overview import RunOverview, RunRequest
 from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
@@ -241,7 +241,7 @@ class _Visit:
                 self._peer.leave()
             await running
             if is_over:
-                self._say("the run is over")
+                self._say(printable(self._peer.end or RUN_OVER))
             if moving.done() and not moving.cancelled():
                 moving.result()  # raises its error
             if is_over or stop.is_set():
@@ -266,8 +266,8 @@ class _Visit:
             return None
         per_second = config.bytes_per_second or 0.0
         info = await connection.find("settings", SettingsRequest(computes=config.computes))
-        if info.is_over:
-            say("the run is over")
+        if info.end:
+            say(printable(info.end))
             return None
         settings = _settings_of(info)
         wire.max_payload_bytes = settings.max_payload_bytes
@@ -290,8 +290,8 @@ class _Visit:
             peer = Auxiliary(
                 wire, (config.address,), StateHolder(wire), bytes_per_second=per_second, say=say
             )
-        if (await peer.join()).is_over:
-            say("the run is over")
+        if end := (await peer.join()).end:
+            say(printable(end))
             return None
         say(f"{wire.name} is in, until {self._until} at most; Ctrl-C leaves")
         return peer
