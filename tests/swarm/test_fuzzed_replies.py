@@ -104,7 +104,7 @@ def settled(group, eve):
     """Eve is a member, as if nothing had happened."""
     members = group.leader.group
     members.banned.clear(), members.refusals.clear()
-    group.leader._rounds._set_aside.clear()
+    group.leader._rounds.past.last_aside.clear()
     if eve.name not in members.members:
         body = messages.JoinRequest(version="", address=EVE_AT, computes=True, holds_state=True)
         members.add_member(eve.name, eve.credential.certificate, body)

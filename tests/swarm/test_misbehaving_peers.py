@@ -97,7 +97,7 @@ async def test_a_sum_of_another_size_never_counts_and_no_reducer_is_blamed_for_i
         assert len(group.outcomes) < 40
         await group.step()
     await group.steps(2)
-    assert not group.leader._rounds._set_aside
+    assert not group.leader._rounds.past.last_aside
     assert not any(eve.wire.name in outcome.blocks_by_peer for outcome in group.outcomes)
     assert_replayed(group)
 

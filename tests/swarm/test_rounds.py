@@ -11,6 +11,7 @@ from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.rounds import RoundOutcome, Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.planning.past_rounds import MAX_SLOWDOWN
 from dipaco.swarm.training.reducer import Reducer
 from tests.support.swarm_clock import run
 from tests.support.swarm_rig import SETTINGS, asks_to_join, issue, round_plan
@@ -56,7 +57,7 @@ class Round:
 
     def hold(self, within_seconds=30.0, senders=PEERS):
         plan = round_plan(
-            module.round_number_of(self.rounds._term, self.rounds._count),
+            module.round_number_of(self.rounds._term, self.rounds.past.count),
             senders,
             [(2 * i, 2 * i + 2, one, f"{one}") for i, one in enumerate((BACK, *PEERS))],
             within_seconds=within_seconds,
@@ -135,18 +136,18 @@ def test_a_reducer_without_a_part_that_the_leader_has_is_set_aside_and_blames_no
     held.ends["ana/1"] = None
     outcome = held.hold(within_seconds=0.2)
     assert (outcome.contents, outcome.failed) == ([], {})
-    assert set(held.rounds._set_aside) == {"ana/1"}
+    assert set(held.rounds.past.last_aside) == {"ana/1"}
     assert held.published[-1].missing == (("eve/1", "ana/1"),)
-    assert not held.rounds._unreliable
+    assert not held.rounds.past.unreliable
     held.rounds.begin_term()
-    assert not held.rounds._set_aside, "its numbers were those of the last term"
+    assert not held.rounds.past.last_aside, "its numbers were those of the last term"
 
 
 def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
     held.ends["ana/1"] = None
     _, failed, _ = held.hold(within_seconds=0.2)
     assert failed == {"ana/1": "it took a slice and does not answer"}
-    assert held.rounds._unreliable == {"ana/1": 1}
+    assert held.rounds.past.unreliable == {"ana/1": 1}
 
 
 def planning(held, *, num_values=1_000_000, per_second=1.25e6):
@@ -167,28 +168,6 @@ def planning(held, *, num_values=1_000_000, per_second=1.25e6):
 def poll(per_second):
     """One that declares such a link."""
     return SimpleNamespace(up_bytes_per_second=per_second, down_bytes_per_second=per_second)
-
-
-def test_a_reducer_that_failed_adds_up_again_after_rounds_of_which_more_are_left_each_time(held):
-    rounds = planning(held, per_second=12.5e6)
-    held.ends["ana/1"] = None
-
-    def rounds_without():
-        held.hold(within_seconds=0.2)
-        for number in range(1000):
-            if "ana/1" in {part.reducer for part in rounds.plan().slices}:
-                return number
-        return None
-
-    first, second = rounds_without(), rounds_without()
-    assert first == module.SET_ASIDE_ROUNDS + 1
-    assert second == 2 * module.SET_ASIDE_ROUNDS + 1
-
-
-def test_a_round_that_goes_well_takes_a_failure_off_each_of_its_reducers(held):
-    held.rounds._unreliable = {"ana/1": 2, "bo/1": 1, "away/1": 3}
-    assert not held.hold().failed
-    assert held.rounds._unreliable == {"ana/1": 1, "away/1": 3}
 
 
 @pytest.mark.parametrize("has_given_its_mean", [False, True])
@@ -220,13 +199,13 @@ def test_a_late_sender_is_taken_for_slower_each_time_and_less_after_rounds_that_
     held.ends |= dict.fromkeys((BACK, "bo/1"))
     for _ in range(7):
         assert "eve/1" in held.hold(within_seconds=0.2).failed
-    assert held.rounds._slowdowns == {"eve/1": module.MAX_SLOWDOWN}
+    assert held.rounds.past.slowdowns == {"eve/1": MAX_SLOWDOWN}
     held.ends |= dict.fromkeys((BACK, "bo/1"), MEAN)
     assert held.hold().contents
-    assert held.rounds._slowdowns == {"eve/1": module.MAX_SLOWDOWN / 2}
+    assert held.rounds.past.slowdowns == {"eve/1": MAX_SLOWDOWN / 2}
     for _ in range(12):
         held.hold()
-    assert not held.rounds._slowdowns
+    assert not held.rounds.past.slowdowns
 
 
 def test_one_slow_sender_is_waited_for_as_long_as_the_step_has_taken_or_the_others_may_need(held):
@@ -234,7 +213,7 @@ def test_one_slow_sender_is_waited_for_as_long_as_the_step_has_taken_or_the_othe
     usual = rounds.plan().within_seconds
     held.group.members["eve/1"].last_poll = poll(1.0)
     assert rounds.plan().within_seconds <= 1.01 * usual
-    rounds._slowdowns["eve/1"] = 1024.0
+    rounds.past.slowdowns["eve/1"] = 1024.0
     assert rounds.plan().within_seconds <= 1.01 * usual
     held.group.rows.began_at -= 20 * usual
     assert rounds.plan().within_seconds == pytest.approx(20 * usual, rel=0.01)

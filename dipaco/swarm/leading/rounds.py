@@ -34,6 +34,7 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
+from dipaco.swarm.planning.past_rounds import PastRounds
 from dipaco.swarm.planning.round_seconds import round_seconds_of
 from dipaco.swarm.planning.shares import Link, capped, cut, shares_of_links
 from dipaco.swarm.planning.suspensions import holder_of
@@ -42,10 +43,6 @@ from dipaco.swarm.training.slices import coded_parts, commitment_to, fetch_mean,
 from dipaco.swarm.training.state_holder import StateHolder
 from dipaco.swarm.training.sum_sketch import sketches_of
 
-# A reducer gets no slice for so long if senders cannot reach it.
-SET_ASIDE_ROUNDS = 20
-MAX_DOUBLINGS = 5  # limit for a reducer that repeatedly did not give its sum
-MAX_SLOWDOWN = 32.0  # limit of a late member's slowdown
 # Shares of a step's time so far: a part that is not waited for is computed again.
 PATIENCE, MAX_PATIENCE_SECONDS = 0.1, 15.0
 SEED_BYTES = 16
@@ -94,24 +91,20 @@ class Rounds:
         self._wire, self._holder, self._group = wire, holder, group
         self._compute, self._publish_plan = holder.compute, publish
         self.sums = SumChecks(wire, holder.reducer)
-        self._unreliable: dict[str, int] = {}  # reducers -> how often they did not give their mean
-        # reducers, or their holders -> last round without a slice
-        self._set_aside: dict[str, int] = {}
-        self._withheld: dict[str, int] = {}  # holder of a reducer -> how often it hid a part
+        self.past = PastRounds()
         # (sender, reducer) pairs of this round whose parts went through this backbone
         self._forwarded: set[tuple[str, str]] = set()
         self._plan: RoundPlan | None = None  # plan of this round
         self._commitments: dict[str, bytes] = {}  # of this round's senders
         self._news = asyncio.Event()  # set when a sender has committed itself, or shown sketches
-        self._slowdowns: dict[str, float] = {}  # factors by which late members' speeds are divided
-        self._term, self._count = 0, 0
+        self._term = 0
         self._durations = Durations()  # ratios of rounds' durations to the expected ones
         self._expected_seconds = 1.0  # expected duration of the current round
 
     def begin_term(self) -> None:
         """Begins this backbone's term as the leader."""
-        self._term, self._count = secrets.randbits(30), 0
-        self._set_aside.clear()  # its numbers are rounds of the last term
+        self._term = secrets.randbits(30)
+        self.past.begin_term()
         self._forwarded, self._plan = set(), None
 
     # --- what senders bring --------------------------------------------------------------------
@@ -192,7 +185,7 @@ class Rounds:
     def plan(self) -> RoundPlan:
         """The senders, the slice of each reducer, and the longest duration of the round."""
         blocks_by_peer = self._group.ledger.blocks_by_peer
-        self._set_aside_unreached(set(blocks_by_peer))
+        self.past.set_aside_unreached(self._forwarded, set(blocks_by_peer))
         names = [self._wire.name, *sorted(self._group.members)]
         links, senders = [], []
         for name in names:
@@ -210,11 +203,11 @@ class Rounds:
             for name, part in zip(names, cut(shares, num_values), strict=True)
             if part.stop > part.start
         )
-        self._count += 1
+        self.past.count += 1
         self._forwarded, self._commitments, self.sums.sketches = set(), {}, {}
         is_alone = all(part.reducer == self._wire.name for part in slices)
         self._plan = RoundPlan(
-            number=round_number_of(self._term, self._count),
+            number=round_number_of(self._term, self.past.count),
             step=self._holder.step,
             senders=tuple(senders),
             slices=slices,
@@ -223,15 +216,6 @@ class Rounds:
             commitments=() if is_alone else None,
         )
         return self._plan
-
-    def _set_aside_unreached(self, senders: Collection[str]) -> None:
-        """A reducer that at least half of its senders do not reach is no help to the leader's link,
-        since for each of them the leader takes its part and gives it the mean.
-        """
-        for reducer in {to for _, to in self._forwarded}:
-            unreached = {by for by, to in self._forwarded if to == reducer and by in senders}
-            if 2 * len(unreached) >= len(set(senders) - {reducer}):
-                self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
 
     def _within_seconds(self, links: list[Link]) -> float:
         step_seconds, num_values = self._group.rows.seconds, self._compute.num_values
@@ -244,11 +228,10 @@ class Rounds:
     def _link(self, name: str, *, sends: bool) -> Link:
         if name in self._group.members:
             member = self._group.members[name]
-            until = max(self._set_aside.get(one, -1) for one in (name, holder_of(name)))
             return member.link(
                 sends=sends,
-                can_reduce=self._is_ready(member) and until < self._count,
-                slowdown=self._slowdowns.get(name, 1.0),
+                can_reduce=self._is_ready(member) and self.past.may_add_up(name),
+                slowdown=self.past.slowdown(name),
             )
         meter = self._wire.meter
         return Link(
@@ -295,7 +278,8 @@ class Rounds:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*gathering.values(), return_exceptions=True)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
-        self._forgive(plan)
+        senders = [one.name for one in plan.senders]
+        self.past.note_good([part.reducer for part in plan.slices], senders)
         return RoundOutcome(contents, {})
 
     async def _own_parts(self, plan: RoundPlan) -> list[bytes]:
@@ -338,7 +322,7 @@ class Rounds:
                 raise RoundFailed(gone)
             if time.monotonic() > deadline:
                 for name in missing:
-                    self._slow_down(name)
+                    self.past.note_late(name)
                 raise RoundFailed(dict.fromkeys(sorted(missing), reason))
             self._news.clear()
             with contextlib.suppress(TimeoutError):
@@ -377,10 +361,10 @@ class Rounds:
         for part in plan.slices:
             task = gathering[part.reducer]
             if task.done() and (error := task.exception()) is not None:
-                self._note_unreliable(part.reducer)
+                self.past.note_unreliable(part.reducer)
                 failed[part.reducer] = f"it does not add up its slice: {error}"
             elif not task.done() and part.reducer in gone.keys() - senders:
-                self._note_unreliable(part.reducer)  # its senders are suspended instead
+                self.past.note_unreliable(part.reducer)  # its senders are suspended instead
         if gone or failed:
             raise RoundFailed(gone | failed)
 
@@ -432,7 +416,7 @@ class Rounds:
             if not expected - arrived:
                 failed[part.reducer] = "it took a slice and does not give the sum"
         for reducer in failed:
-            self._note_unreliable(reducer)
+            self.past.note_unreliable(reducer)
         if failed:
             raise RoundFailed(failed)
         return missing
@@ -444,10 +428,10 @@ class Rounds:
         late: dict[str, str] = {}
         for sender, reducer in missing:
             if (sender, reducer) in self._forwarded:
-                self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
+                self.past.set_aside(reducer)
             elif sender not in late:
                 late[sender] = f"its part did not arrive within {2 * plan.within_seconds:.1f} s"
-                self._slow_down(sender)
+                self.past.note_late(sender)
         raise RoundFailed(late)
 
     async def _look_at(self, plan: RoundPlan, contents: list[bytes]) -> None:
@@ -455,40 +439,12 @@ class Rounds:
         found = await self.sums.find(plan, contents)
         failed = dict.fromkeys(found.silent, "it does not show what it has added up")
         for reducer in found.silent:
-            self.note_withheld(reducer)
+            self.past.note_withheld(reducer)
         for name, lie in found.lies.items():
             self._group.ban(name, lie.reason, lie)
             failed[name] = f"refused: {lie.reason}"
         if failed or found.not_finite:
             raise RoundFailed(failed, found.not_finite)
-
-    def note_withheld(self, reducer: str) -> None:
-        """A reducer does not show a part, and may hide a friend's lie: so its holder's sessions add
-        up nothing for a while, and from the second time on hardly ever.
-        """
-        holder = holder_of(reducer)
-        self._withheld[holder] = times = self._withheld.get(holder, 0) + 1
-        self._set_aside[holder] = self._count + SET_ASIDE_ROUNDS**times
-
-    def _slow_down(self, name: str) -> None:
-        self._slowdowns[name] = min(2.0 * self._slowdowns.get(name, 1.0), MAX_SLOWDOWN)
-
-    def _note_unreliable(self, reducer: str) -> None:
-        """A reducer took a slice and did not give its mean, so it adds up nothing for a while."""
-        times = self._unreliable.get(reducer, 0)
-        self._unreliable[reducer] = times + 1
-        rounds = SET_ASIDE_ROUNDS * 2 ** min(times, MAX_DOUBLINGS)
-        self._set_aside[reducer] = self._count + rounds
-
-    def _forgive(self, plan: RoundPlan) -> None:
-        """The parts of all senders arrived, and all slices were added up."""
-        for part in plan.slices:
-            if (times := self._unreliable.pop(part.reducer, 0)) > 1:
-                self._unreliable[part.reducer] = times - 1
-        for one in plan.senders:
-            slowdown = self._slowdowns.pop(one.name, 1.0) / 2.0
-            if slowdown > 1.0:
-                self._slowdowns[one.name] = slowdown
 
     async def _gather(self, plan: RoundPlan, part: Slice) -> bytes:
         """The mean of one slice. Raises `PEER_ERRORS`."""

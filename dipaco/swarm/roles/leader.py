@@ -83,7 +83,7 @@ class Leader:
             wire, holder, self.group, lambda plan: self._published.publish(plan=plan)
         )
         self._checks = GradientChecks(
-            holder.compute, self.group, self._rounds.sums, self._rounds.note_withheld
+            holder.compute, self.group, self._rounds.sums, self._rounds.past.note_withheld
         )
         self._service = LeaderService(
             wire, holder, self.group, self._rounds, self._published, self._past_means, on_refused
