@@ -15,7 +15,7 @@ from jax import lax
 from dipaco.model.attention import Attention, Seen
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.kernels import result_dtype
+from dipaco.model.kernels import attention_kernel, result_dtype
 from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_table
 from dipaco.model.loss import (
     LogitsLoss,
@@ -173,12 +173,14 @@ def _through_blocks(
     embed = _replicated(rows_sharding, parts["embed"])
     x_BTD = _constrained(rows_sharding, _apply(Embed(specs["embed"], config), embed, tokens_BT))
     after = {}
+    has_kernel = rematerialise and attention_kernel(config, tokens_BT.shape[1]) == "splash"
+    again = _rematerialised_but_attention if has_kernel else _rematerialised
     for layer, name in enumerate(block_names(config)):
         block_cache = None if cache is None else cache[name]
         block = functools.partial(_apply, Block(specs[name], config, layer, rows_sharding))
         inputs = (rotary, positions, seen, block_cache)
         if rematerialise:
-            x_BTD = _rematerialised(block, parts[name], x_BTD, inputs)
+            x_BTD = again(block, parts[name], x_BTD, inputs)
         else:
             x_BTD, after[name] = block(parts[name], x_BTD, *inputs)
         x_BTD = _constrained(rows_sharding, x_BTD)
@@ -208,6 +210,30 @@ def _rematerialised_backward(block, saved, gradient_BTD):
 
 
 _rematerialised.defvjp(_rematerialised_forward, _rematerialised_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _rematerialised_but_attention(block, params, x_BTD, inputs):
+    """`_rematerialised` where attention runs in a kernel, whose values and results are kept too.
+    Queries, keys, output, gate and up are computed again: a sixth more work for the paper's path.
+    """
+    return block(params, x_BTD, *inputs)[0]
+
+
+def _rematerialised_but_attention_forward(block, params, x_BTD, inputs):
+    policy = jax.checkpoint_policies.save_only_these_names("attention")
+    kept = jax.checkpoint(lambda params, x: block(params, x, *inputs)[0], policy=policy)
+    # Without the barrier XLA cuts the kernel's sums out of 128 times as much when it needs them.
+    return lax.optimization_barrier(jax.vjp(kept, params, x_BTD))
+
+
+def _rematerialised_but_attention_backward(block, pull_back, gradient_BTD):
+    return *pull_back(gradient_BTD), None
+
+
+_rematerialised_but_attention.defvjp(
+    _rematerialised_but_attention_forward, _rematerialised_but_attention_backward
+)
 
 
 def _normed(config, parts, x_BTD):

@@ -5,12 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import NamedSharding, PartitionSpec
 
 LANES = 128  # the kernel takes lengths that are multiples of it
 LARGEST_BLOCK = 512
+KEPT = "attention"  # name of what a rematerialised block keeps: values and results (`model/lm.py`)
 
 
 def attend_on_tpu(
@@ -36,6 +38,8 @@ def attend_on_tpu(
     batch, length, num_heads, size = q_BTHK.shape
     padding = -length % LANES
     places = ((0, 0), (0, padding), (0, 0), (0, 0))
+    # Without a head's own axis, which would be filled up to 128 values.
+    v_BTGK = checkpoint_name(v_BTGK.reshape(batch, length, -1), KEPT).reshape(v_BTGK.shape)
     heads = [jnp.pad(x, places).swapaxes(1, 2) for x in (q_BTHK * size**-0.5, k_BTGK, v_BTGK)]
     if segments_BT is None:
         segments_BT = jnp.zeros((batch, length), jnp.int32)
@@ -69,5 +73,6 @@ def _splash_kernel(num_heads: int, length: int, is_interpreted: bool) -> Any:
     return splash.make_splash_mha_single_device(
         masks.MultiHeadMask([masks.CausalMask((length, length))] * num_heads),
         block_sizes=splash.BlockSizes(**sizes),
+        residual_checkpoint_name=KEPT,
         interpret=is_interpreted,
     )

@@ -1,6 +1,7 @@
 """Serving's forward pass is the model's: the same logits, with other layouts and a cache."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from dipaco.model import inference, lm
 from dipaco.model.cache import empty_cache
+from dipaco.model.kernels import compiling_for
 from tests.model.conftest import GROUPED, TIED
 
 forward = jax.jit(lm.forward, static_argnums=0)
@@ -65,7 +67,7 @@ def test_a_module_is_prepared_before_it_is_part_of_a_path(config, parts):
     jax.tree.map(np.testing.assert_array_equal, together, whole)
 
 
-def test_preparing_takes_as_many_bytes_and_half_for_bfloat16_if_no_cpu(config, parts, monkeypatch):
+def test_preparing_takes_as_many_bytes_and_half_for_bfloat16_if_no_cpu(config, parts):
     def num_bytes(tree):
         return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
@@ -73,5 +75,5 @@ def test_preparing_takes_as_many_bytes_and_half_for_bfloat16_if_no_cpu(config, p
     low = dataclasses.replace(config, compute_dtype="bfloat16")
     blocks = {name: part for name, part in parts.items() if name.startswith("block")}
     assert num_bytes(inference.prepare(low, blocks)) == num_bytes(blocks)  # a CPU multiplies those
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert num_bytes(inference.prepare(low, blocks)) < 0.6 * num_bytes(blocks)
+    with compiling_for([types.SimpleNamespace(platform="gpu")]):
+        assert num_bytes(inference.prepare(low, blocks)) < 0.6 * num_bytes(blocks)

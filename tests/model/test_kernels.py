@@ -26,7 +26,6 @@ def h100(monkeypatch):
         device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0", platform="gpu"
     )
     monkeypatch.setattr(jax, "devices", lambda: [device])
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     return device
 
@@ -86,8 +85,6 @@ def test_large_heads_need_a_hopper_and_are_asked_for_by_name(h100):
 def test_on_a_tpu_the_default_is_splash(monkeypatch, count, scores):
     device = types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")
     monkeypatch.setattr(jax, "devices", lambda: [device] * count)
-    monkeypatch.setattr(jax, "device_count", lambda: count)
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert attention_kernel(ROUNDED, 100) == "splash"
     assert attention_kernel(MODEL, 100) == "plain"
     assert attention_kernel(when_scoring(ROUNDED), 100) == scores

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters.partial_eval import dce_jaxpr
 
-from dipaco.model import attention, layers, lm, loss
+from dipaco.model import attention, layers, lm, loss, splash
 from dipaco.model.lm import hidden_states, training_loss
 from tests.model.conftest import GROUPED, TIED, TINY, lively
 
@@ -140,6 +141,38 @@ def _summed(parts, config, tokens_BT, **saving):
     total, count = training_loss(config, parts, tokens_BT, segments, positions, **saving)
     assert count.dtype == jnp.float32
     return 2.0 * total / count
+
+
+def test_a_rematerialised_block_computes_attention_in_a_kernel_once(monkeypatch, tokens_BT):
+    """Three kernels: forward, and two of the gradient. Gradients are those of the plain
+    step, and of attention without a kernel.
+    """
+    interpreted = functools.partial(splash.attend_on_tpu, is_interpreted=True)
+    monkeypatch.setattr(splash, "attend_on_tpu", interpreted)
+    changes = {"compute_dtype": "bfloat16", "attention_kernel": "splash", "num_layers": 1}
+    config = dataclasses.replace(GROUPED, **changes)
+    parts, ones = lively(config), np.ones_like(tokens_BT)
+    positions = np.broadcast_to(np.arange(ones.shape[1]), ones.shape)
+
+    def gradient(config, again):
+        def total(parts):
+            rows = tokens_BT, ones, positions
+            return training_loss(config, parts, *rows, rematerialise=again)[0]
+
+        return jax.jit(jax.grad(total)).trace(parts)
+
+    traced = gradient(config, True)
+    needed, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.out_avals))
+    assert str(needed).count("pallas_call[") == 3
+    plain = dataclasses.replace(config, attention_kernel="plain")
+    for each, tolerance in ((gradient(config, False), 0.01), (gradient(plain, False), 0.1)):
+        got, wanted = (
+            np.concatenate(
+                [np.ravel(leaf) for leaf in jax.tree.leaves(one.lower().compile()(parts))]
+            )
+            for one in (traced, each)
+        )
+        assert np.linalg.norm(got - wanted) < tolerance * np.linalg.norm(wanted)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "loss_chunks", "rematerialise"))

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import SingleDeviceSharding
 
 import dipaco.inner
@@ -189,7 +190,8 @@ def _placed(like: Any, shardings: Any) -> Any:
 def _compiled(make: Callable[[], Lowered], model_flops: float | None) -> Needs:
     program, arguments, num_devices = make()
     traced = program.trace(*arguments)
-    flops, moved = _flops(traced.jaxpr.jaxpr), None
+    needed, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.out_avals))
+    flops, moved = _flops(needed), None
     try:
         compiled = traced.lower().compile()
     except jax.errors.JaxRuntimeError as error:
