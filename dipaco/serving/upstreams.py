@@ -11,6 +11,7 @@ engine and of its loop.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -34,6 +35,9 @@ ANSWER_SECONDS = 5.0  # for its answer to one
 # Servers close idle connections, vLLM after 5 s. One that is closed first loses no request.
 IDLE_SECONDS = 4.0
 CONNECT_SECONDS = 5.0
+# A machine that lost its power or its cable closes no connection. After 20 s without a word of its
+# kernel it counts as lost, also where an answer takes much longer.
+SILENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 
 
 class _Given(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +105,7 @@ class Target(NamedTuple):
 
     server: Server
     model: str
+    is_cell: bool = False  # of this run, as no name is given
 
     @property
     def problem(self) -> str | None:
@@ -173,7 +178,7 @@ def read_targets(file: Path, name: str, num_paths: int) -> dict[int, list[Target
                 except (LookupError, ValueError) as error:
                     refuse(f"`{each.model}` is no name of a model with {{path}} in it ({error})")
                 server = servers.setdefault((url, each.key), Server(url, each.key))
-                targets[path].append(Target(server, model))
+                targets[path].append(Target(server, model, each.model is None))
     if without := [path for path, of_path in targets.items() if not of_path]:
         refuse(f"paths {listed(without)} have none")
     return targets
@@ -288,9 +293,22 @@ class Upstreams:
             task.cancel()
 
 
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket to an upstream. Its kernel asks a machine that says nothing whether it is there."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in SILENCE.items():
+        if (option := getattr(socket, name, None)) is not None:  # Linux has all of them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         auto_decompress=False,
         skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),

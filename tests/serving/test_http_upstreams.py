@@ -6,6 +6,7 @@ import gzip
 import json
 import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +290,20 @@ def test_a_client_that_leaves_ends_its_request_at_the_upstream(rig, router, is_s
         wait(lambda: any(fake.left.is_set() for fake in rig.fakes))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
+def test_the_kernel_asks_an_upstream_that_says_nothing_whether_it_is_there(rig, router):
+    """A machine without power resets no connection: a request would wait for ever."""
+    router.post("/v1/completions", json=BODY)
+    connector = rig.upstreams.open().connector
+    idle = [protocol for held in connector._conns.values() for protocol, _ in held]
+    assert idle
+    for protocol in idle:
+        its = protocol.transport.get_extra_info("socket").getsockopt
+        assert its(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        asked_for = [its(socket.IPPROTO_TCP, getattr(socket, name)) for name in file.SILENCE]
+        assert asked_for == list(file.SILENCE.values())
+
+
 def test_the_upstream_with_the_fewest_requests_is_next(rig, router):
     may_end = threading.Event()
 
@@ -457,13 +472,15 @@ def cells(tiny, limits, serving, tmp_path_factory):
         asyncio.run(upstreams.check(given))
         before = service(has_others=False, upstreams=upstreams)
         before.start()
-        url = stack.enter_context(serving(before, HttpSettings(upstreams=upstreams)))
+        settings = HttpSettings(upstreams=upstreams, api_keys=("one", "two"))
+        url = stack.enter_context(serving(before, settings))
         yield SimpleNamespace(url=url, cells=halves, urls=urls)
 
 
 def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, prompts):
     paths = set()
-    with httpx.Client(base_url=cells.url, timeout=60) as router:
+    headers = {"Authorization": "Bearer one"}
+    with httpx.Client(base_url=cells.url, timeout=60, headers=headers) as router:
         for prompt in prompts:
             body = BODY | {"prompt": prompt, "logprobs": 2}
             alone, routed = (
@@ -493,6 +510,19 @@ def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, pro
         assert cell.routing_stats().prompts == 0
 
 
+def test_cells_reuse_what_one_key_of_the_router_has_asked_for_that_key_only(cells):
+    body = BODY | {"prompt": "asked by one of two keys", "path": 0, "max_tokens": 1}
+
+    def reused(key):
+        before = cells.cells[0].loop.stats().num_prompts_reused
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = httpx.post(f"{cells.url}/v1/completions", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return cells.cells[0].loop.stats().num_prompts_reused - before
+
+    assert [reused(key) for key in ("one", "two", "one", "two")] == [0, 0, 1, 1]
+
+
 def test_a_cell_answers_for_its_paths_by_name_only(cells):
     with httpx.Client(base_url=cells.urls[1], timeout=60) as cell:
         names = [each["id"] for each in cell.get("/v1/models").json()["data"]]
@@ -512,7 +542,7 @@ def test_a_cell_answers_for_its_paths_by_name_only(cells):
 def test_no_answer_is_lost_when_a_cell_is_killed_under_load(
     tiny, command_cache, tmp_path, client, prompts
 ):
-    """Three processes: a router before two cells, both of which have every path."""
+    """Five processes: a router before four cells, each of which has every path."""
     given = [BODY | {"prompt": prompts[n % len(prompts)], "max_tokens": 16} for n in range(40)]
     wanted = [client.post("/v1/completions", json=body).json()["choices"] for body in given]
     with contextlib.ExitStack() as stack:
@@ -523,8 +553,8 @@ def test_no_answer_is_lost_when_a_cell_is_killed_under_load(
             stack.callback(server.process.kill)
             return server
 
-        halves = [begin("--rows", "2", "--paths", "0-3") for _ in range(2)]
-        urls = [f"{{url: http://127.0.0.1:{cell.port}}}" for cell in halves]
+        four = [begin("--rows", "2", "--paths", "0-3") for _ in range(4)]
+        urls = [f"{{url: http://127.0.0.1:{cell.port}}}" for cell in four]
         (tmp_path / "cells.yaml").write_text(f"0-3: [{', '.join(urls)}]")
         router = begin("--upstream", str(tmp_path / "cells.yaml"))
 
@@ -539,7 +569,7 @@ def test_no_answer_is_lost_when_a_cell_is_killed_under_load(
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(ask, body) for body in given]
             wait(lambda: len(answers) >= 5)
-            halves[0].process.kill()
+            four[0].process.kill()
             assert len(answers) < 40
             assert [each.result() for each in asked] == wanted
         router.process.send_signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ from dipaco.serving.http.protocol import Index, TokenId
 from dipaco.serving.http.requests import decode, encode, prompt_list, read_body
 from dipaco.serving.http.responses import ClosingStream, while_connected
 from dipaco.serving.prompt_router import PromptRouter
-from dipaco.serving.service import Service
+from dipaco.serving.service import API_KEY, Service
 from dipaco.serving.upstreams import Target, Upstreams
 
 OF_A_CONNECTION = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -123,7 +123,7 @@ class Forwarder:
             # The first is asked again at last: it may only have closed an idle connection.
             for number, target in enumerate([*targets, targets[0]], start=1):
                 try:
-                    relay = await self._asked(request, target, fields)
+                    relay = await self._asked(request, client, target, fields)
                 except FAILURES as error:
                     target.server.failed(error)
                 else:
@@ -136,11 +136,14 @@ class Forwarder:
             self._upstreams.waiting.discard(task)
 
     async def _asked(
-        self, request: Request, target: Target, fields: Mapping[str, msgspec.Raw]
+        self, request: Request, client: str, target: Target, fields: Mapping[str, msgspec.Raw]
     ) -> _Relay:
         """The answer of one upstream, once it has begun. One that is no stream is complete."""
         sent = {name: value for name, value in fields.items() if name != "path"}
         sent["model"] = msgspec.Raw(msgspec.json.encode(target.model))
+        if target.is_cell and client.startswith(API_KEY):  # to a cell, all are the router's key
+            salt = f"{client} {bytes(fields.get('cache_salt', b'')).decode()}"
+            sent["cache_salt"] = msgspec.Raw(msgspec.json.encode(salt))
         headers = {
             name: value for name, value in request.headers.items() if name not in NOT_SENT_ON
         }
