@@ -81,8 +81,8 @@ def jobs_left(
                 "pretrain",
                 after=None,
                 follows=None if reader == title else reader,
-                begin=_begin_shared(run, shared, partial(text_for, run)),
-                is_done=lambda shared=shared: has_base_model(shared),
+                begin=partial(_begin_shared, run, shared, partial(text_for, run)),
+                is_done=partial(has_base_model, shared),
             )
         jobs[run.title] = Job(
             run.title,
@@ -90,8 +90,8 @@ def jobs_left(
             "worker",
             after=title if title in jobs and not is_begun else None,
             follows=None,
-            begin=_begin_row(run, shared),
-            is_done=lambda folder=run.folder: is_finished(folder),
+            begin=partial(_begin_row, run, shared),
+            is_done=partial(is_finished, run.folder),
             refusal=partial(
                 _refusal, run, (shared, taken_from.get(shared, shared)), num_router_documents
             ),
@@ -118,24 +118,16 @@ def _refusal(
     return TooFewRouterDocuments(documents=documents, paths=paths) if documents < paths else None
 
 
-def _begin_shared(
-    run: SweepRun, shared: Path, find_text: Callable[[], Path | None]
-) -> Callable[[], Event]:
-    def begin() -> Event:
-        begin_shared(shared, run.config, find_text)
-        return Event("base_begun", {"shared": shared.name, "row": run.title})
-
-    return begin
+def _begin_shared(run: SweepRun, shared: Path, find_text: Callable[[], Path | None]) -> Event:
+    begin_shared(shared, run.config, find_text)
+    return Event("base_begun", {"shared": shared.name, "row": run.title})
 
 
-def _begin_row(run: SweepRun, shared: Path) -> Callable[[], Event]:
-    def begin() -> Event:
-        if not Layout(run.folder).ledger.exists():
-            begin_row(run.folder, run.config, shared)
-            return Event("row_begun", {"row": run.title, "shared": shared.name})
-        with reading(run.folder) as opened:
-            opened.ledger.failures.retry()
-            done, total = progress_of(opened)
-        return Event("row_goes_on", {"row": run.title, "done": done / max(total, 1)})
-
-    return begin
+def _begin_row(run: SweepRun, shared: Path) -> Event:
+    if not Layout(run.folder).ledger.exists():
+        begin_row(run.folder, run.config, shared)
+        return Event("row_begun", {"row": run.title, "shared": shared.name})
+    with reading(run.folder) as opened:
+        opened.ledger.failures.retry()
+        done, total = progress_of(opened)
+    return Event("row_goes_on", {"row": run.title, "done": done / max(total, 1)})

@@ -4,7 +4,6 @@ from typing import Any
 
 from dipaco.config import MODULAR
 from dipaco.control.claims.queue import HeldClaim
-from dipaco.control.keeping.rollback import Rollback
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.leaderboard import leaderboard
 from dipaco.control.members.members import Member
@@ -146,7 +145,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "locked_credentials": [each._asdict() for each in ledger.swarms.locked()],
         "swarm_evidence": ledger.swarms.evidence(),
         "num_refusals": ledger.redos.num_refusals(),
-        "rollbacks": [_rollback(each) for each in ledger.rollbacks.list()],
+        "rollbacks": [each._asdict() for each in ledger.rollbacks.list()],
         "bytes": ledger.progress.bytes_by_kind(),
         "bytes_per_machine": _bytes_per_machine(run),
         "goodput": goodput_of(ledger),
@@ -175,10 +174,6 @@ def _bytes_per_machine(run: Run) -> dict[str, int]:
     reached = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
     until_now = 0 if reached < 0 else bytes_per_machine(run, arm, reached)
     return {"until_now": until_now, "of_the_run": bytes_per_machine(run, arm, arm.phases)}
-
-
-def _rollback(rollback: Rollback) -> dict[str, Any]:
-    return {"arm": rollback.arm, "phase": rollback.phase, "set_aside": dict(rollback.set_aside)}
 
 
 def _bits(run: Run, machines: dict[str, int]) -> str:
