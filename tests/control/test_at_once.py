@@ -374,6 +374,45 @@ def test_a_commit_that_waits_for_its_turn_has_changed_no_task(
     assert not caplog.messages
 
 
+def test_tasks_that_waited_for_one_are_woken_in_the_order_in_which_others_make_them_due(
+    ledger, plan, place, monkeypatch, caplog
+):
+    redone, paths = ledger.queue.claim("w"), [Task("train", "modular", each, 1) for each in "01"]
+    with ledger._database.transaction():
+        add_tasks(ledger._database, paths)
+        execute = ledger._database._connection.execute
+        for each in reversed(paths):  # the order in which the server reads them
+            execute(f"UPDATE tasks SET state = 'waiting' WHERE subject = '{each.subject}'")
+        execute(f"UPDATE tasks SET redo = 1 WHERE id = {redone.task_id}")
+
+    def make_due(at):
+        with at._database.transaction():
+            add_tasks(at._database, paths)
+
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "change", after=1,
+        first=make_due,
+        second=lambda at: at.commit.finish(plan, redone, facts_of(plan, redone.task)),
+    )  # fmt: skip
+    assert not caplog.messages
+    ready = {each.task for each in ledger.queue.unfinished() if each.state == "ready"}
+    assert ready.issuperset(paths)
+
+
+def test_watchers_of_the_same_workers_mark_them_in_one_order(ledger, place, monkeypatch, caplog):
+    """Each looks at those behind it by name, in a circle."""
+    for name in ("ana", "bo"):
+        ledger.members.join(name, host="h", pid=1, process_id=name, machine="m", version="0")
+    both = {each.name: each.heartbeats for each in ledger.members.list()}
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "change", after=1,
+        first=lambda at: at.reaper._mark_silent(both),
+        second=lambda at: at.reaper._mark_silent(dict(reversed(both.items()))),
+    )  # fmt: skip
+    assert not caplog.messages
+    assert all(each.is_silent for each in ledger.members.list())
+
+
 def test_claims_of_several_silent_workers_are_ended_one_by_one(
     ledger, plan, place, monkeypatch, caplog
 ):

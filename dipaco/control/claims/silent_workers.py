@@ -247,6 +247,6 @@ class Reaper:
     def _mark_silent(self, workers: dict[str, int]) -> None:
         if workers:
             with self._database.transaction(is_durable=False):
-                for name, heartbeats in workers.items():
+                for name, heartbeats in sorted(workers.items()):  # Others mark some of them too.
                     if self._database.change("mark_silent", name=name, heartbeats=heartbeats):
                         note_event(self._database, "silent", name)

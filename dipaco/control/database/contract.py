@@ -25,7 +25,7 @@ TRIGGER = re.compile(
 REFUSAL = re.compile(r"\bSELECT raise\(ABORT, (.*)\);")  # SQLite's, in the body of a trigger
 FREE_TEXT = ("reason", "last_words")  # values of statements: may quote whatever went wrong
 PART = "part"  # A "dialect" for a condition that several queries share.
-ROW_LOCK = re.compile(r"\s+FOR UPDATE[\w ]*(?=;)")
+ROW_LOCK = re.compile(r"\s+FOR UPDATE[\w ]*(?=[);])")
 
 
 class KeyTaken(Exception):

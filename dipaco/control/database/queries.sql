@@ -418,8 +418,10 @@ DELETE FROM {table} WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside'
 -- finish_task: Marks a claimed task as done, and returns how often it was opened again.
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
 
--- wake_tasks: Makes waiting tasks ready. They look again for their inputs.
-UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
+-- wake_tasks: Makes waiting tasks ready. They look again for their inputs. Tasks that become due
+-- are locked in this order too.
+UPDATE tasks SET state = 'ready'
+WHERE id IN (SELECT id FROM tasks WHERE state = 'waiting' ORDER BY id FOR UPDATE);
 
 -- is_finished_by: Returns a row if this attempt finished the task. It is asked where a connection
 -- broke during a commit. The row of the task may count a later attempt, of a backup, so it is read
