@@ -11,7 +11,9 @@ only this code can break is an `assert`, not an error.
 
 import contextlib
 import errno
+import shlex
 from collections.abc import Generator
+from pathlib import Path
 
 # Exit code of a process that a run does not want now: it was drained, or is of another version than
 # the run. Those who start processes start it again later.
@@ -36,6 +38,17 @@ FILE_ERRNOS = frozenset(
 NOT_FOR_SERVING = frozenset({"array_record", "grain", "matplotlib", "orbax", "pyarrow", "scipy"})
 # Names of what the extra `train` brings.
 OF_TRAINING = NOT_FOR_SERVING | {"tensorstore", "tokenizers", "yaml"}
+EXTRAS = {  # the smallest extra that brings a package, by the package's name in Python
+    **dict.fromkeys(OF_TRAINING, "train"),
+    **dict.fromkeys(("aiohttp", "httptools", "jinja2", "llguidance"), "serve"),
+    **dict.fromkeys(("starlette", "uvicorn"), "serve"),
+    "cryptography": "volunteer",
+    "prometheus_client": "metrics",
+    "psycopg": "postgresql",
+    "gguf": "gguf",
+    "ray": "ray",
+    "datasets": "datasets",
+}
 
 
 class DipacoError(Exception):
@@ -94,30 +107,56 @@ class NothingToScore(LastingError):
 
 
 class ExtraMissing(MachineFault):
-    """{feature} needs the package `{package}`. Install it with `pip install 'dipaco[{extra}]'`."""
+    """{feature} needs the package `{package}`, which is not installed. Install it with `{install}`."""
+
+    def __init__(self, *, feature: str, package: str, extra: str, install: str = ""):
+        super().__init__(
+            feature=feature, package=package, extra=extra, install=install or _install(extra)
+        )
+
+
+def _install(extra: str) -> str:
+    """The command that installs an extra. From a wheel it names the packages: no index has dipaco."""
+    import importlib.metadata
+
+    home = Path(__file__).parents[1]
+    if (home / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{home}[{extra}]')}"
+    lines = importlib.metadata.requires("dipaco") or []
+    needed = [line.partition(";")[0].strip() for line in lines if f'extra == "{extra}"' in line]
+    return f"pip install {shlex.join(needed)}"
 
 
 @contextlib.contextmanager
-def needs_extra(extra: str, *, package: str, feature: str) -> Generator[None]:
+def needs_extra(extra: str, *, package: str = "", feature: str) -> Generator[None]:
     """Around the imports of what an extra brings. Raises `ExtraMissing` where they fail."""
     try:
         yield
     except ImportError as error:
-        raise ExtraMissing(feature=feature, package=package, extra=extra) from error
+        missing = package or error.name or extra
+        raise ExtraMissing(feature=feature, package=missing, extra=extra) from error
 
 
-class PackageMissing(MachineFault):
-    """The Python package `{package}` is not installed. A machine that only serves or lends itself does without what trains and draws; for this, `pip install 'dipaco[train]'`, or in a clone `pip install -e '.[train]'`."""
-
-
-def missing_package(error: BaseException) -> PackageMissing | None:
-    """The error of an import that fails on a machine without the packages that train and draw. None
-    for any other import.
+def missing_package(error: BaseException) -> ExtraMissing | None:
+    """The error of an import that fails on a machine without what an extra brings. None for any
+    other import.
     """
     if not isinstance(error, ModuleNotFoundError):
         return None
     package = (error.name or "").partition(".")[0]
-    return PackageMissing(package=package) if package in OF_TRAINING else None
+    extra = EXTRAS.get(package)
+    return ExtraMissing(feature="This", package=package, extra=extra) if extra else None
+
+
+@contextlib.contextmanager
+def missing_packages_named() -> Generator[None]:
+    """Also a decorator. Raises `ExtraMissing` where an import of what an extra brings fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is None:
+            raise
+        raise missing from error
 
 
 class BadSetting(LastingError):

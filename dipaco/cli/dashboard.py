@@ -140,14 +140,11 @@ def beside(run: str, port: int | None) -> Generator[None]:
 
 def check_extra() -> None:
     """Raises `ExtraMissing` where there is no HTTP server."""
-    from dipaco.errors import ExtraMissing
+    from dipaco.errors import needs_extra
 
-    try:
+    with needs_extra("serve", feature="`dipaco dashboard`"):
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        package = error.name or "starlette"
-        raise ExtraMissing(feature="`dipaco dashboard`", package=package, extra="serve") from error
 
 
 def address_of(listening: "socket.socket") -> str:

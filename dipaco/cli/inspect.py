@@ -42,8 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.evaluation.plots import draw_inspection
-    from dipaco.evaluation.style import why_not_drawn
     from dipaco.runs.opening import reading
     from dipaco.runs.reading.inspection import inspection_of
 
@@ -54,6 +52,9 @@ def run(options: argparse.Namespace) -> int:
         file = options.picture or (None if options.json else opened.layout.inspection)
     problem = ""
     if file is not None:
+        from dipaco.evaluation.plots import draw_inspection
+        from dipaco.evaluation.style import why_not_drawn
+
         problem = why_not_drawn(lambda file: draw_inspection(inspection, file), file)
     if options.json:
         print(json.dumps(inspection))

@@ -40,7 +40,7 @@ from dipaco.cli.interrupts import (
 )
 from dipaco.cli.parser import Parser
 from dipaco.data.document import printable
-from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_package
+from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_packages_named
 
 VERBS = {
     "train": train,
@@ -133,15 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not _is_text(word):
                 raise NotText(argument=printable(word))
         options = parser().parse_args(words)
-        code = VERBS[options.verb].run(options)
+        with missing_packages_named():
+            code = VERBS[options.verb].run(options)
         sys.stdout.flush()  # here, so that its errors are handled below
         return code
     except DipacoError as error:
         return _refuse(error)
-    except ModuleNotFoundError as error:
-        if (missing := missing_package(error)) is None:
-            raise
-        return _refuse(missing)
     except KeyboardInterrupt:
         print(interrupted_message(words), end="", file=sys.stderr)
         return EXIT_INTERRUPTED

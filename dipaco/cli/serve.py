@@ -119,16 +119,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.errors import ExtraMissing
+    from dipaco.errors import needs_extra
     from dipaco.runs.opening import reading
 
-    try:
+    with needs_extra("serve", feature="`dipaco serve`"):
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        package = error.name or "starlette"
-        raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
     from dipaco.files import raise_file_limit
     from dipaco.serving.http.server import max_connections

@@ -10,6 +10,7 @@ from dipaco.config import RunConfig
 from dipaco.control.errors import NotAvailable
 from dipaco.control.planning.release import Release
 from dipaco.control.planning.tasks import Sampled
+from dipaco.errors import missing_packages_named
 from dipaco.library.arguments import listed_texts, one_text, sampling_of, whole_number
 from dipaco.library.errors import (
     ModuleNotReleased,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 MOST_LISTED = 16  # limit of the modules in an error
 
 
+@missing_packages_named()
 def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) -> Any:
     """Opens a run for reading, finished or not, or the table of a sweep.
 
@@ -109,6 +111,7 @@ class OpenedRun:
         return self._run.ledger.queue.is_finished()
 
     @property
+    @missing_packages_named()
     def report(self) -> RunReport:
         """The table that `dipaco train` prints, curves and notes. Raises `RunUnfinished`."""
         from dipaco.runs.reading.report import make_report
@@ -137,6 +140,7 @@ class OpenedRun:
         """The names of the arm's modules: early/0000, ..."""
         return tuple(map(str, self.config.plan.arm(self.arm).topology.modules))
 
+    @missing_packages_named()
     def module(self, name: str, *, path: int | None = None) -> dict[str, Any]:
         """The parameters of a module in the release: part -> tree of arrays.
 
@@ -160,6 +164,7 @@ class OpenedRun:
             raise ModuleNotReleased(module=name, paths=", ".join(map(str, sorted(held.values()))))
         return load_tree(self._run.objects, release.objects[next(iter(held))])
 
+    @missing_packages_named()
     def path(self, number: int) -> dict[str, Any]:
         """The parameters of a whole path in the release: part -> tree of arrays. Raises
         `NoSuchPath`, and `BadSetting` for a value that is no number.
@@ -168,6 +173,7 @@ class OpenedRun:
         check_path(number, release)
         return self._run.path_of(release, number)
 
+    @missing_packages_named()
     def route(self, texts: str | Sequence[str], *, rule: str | None = None) -> "np.ndarray":
         """The path of each text by its first tokens.
 
@@ -187,6 +193,7 @@ class OpenedRun:
         self._keep_programs()
         return paths_of_texts(self._run, self.release, listed_texts(texts), rule)
 
+    @missing_packages_named()
     def generate(
         self,
         prompt: str,
@@ -234,6 +241,7 @@ class OpenedRun:
             rule=rule,
         )
 
+    @missing_packages_named()
     def score(
         self,
         texts: str | Iterable[str],
@@ -269,6 +277,7 @@ class OpenedRun:
             self._run, release, listed_texts(texts), path, rule, beginnings=beginnings
         )
 
+    @missing_packages_named()
     def plot(self, file: Path | str | None = None) -> Picture:
         """The report's picture: learning curves, and which domain went to which path. A notebook
         shows it. With `file` it is also written there (.png, .svg, .pdf). Raises `RunUnfinished`.

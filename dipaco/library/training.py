@@ -8,7 +8,7 @@ from pathlib import Path
 from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.names import name_of
-from dipaco.errors import BadSetting
+from dipaco.errors import BadSetting, missing_packages_named
 from dipaco.launch.equal_bits import ask_for_equal_bits
 from dipaco.library.console import ConsoleReporter
 from dipaco.library.opened import OpenedRun
@@ -23,6 +23,7 @@ from dipaco.store.address import Address
 from dipaco.workers.process import begun_run, work
 
 
+@missing_packages_named()
 def run(
     config: RunConfig | Path | str,
     folder: Path | str,

@@ -74,10 +74,10 @@ def test_too_few_devices_are_said_before_a_run_begins(here, config_file, tmp_pat
 
 CANNOT_BE_USED = {
     "train --metrics-port 99999": "`--metrics-port` is 99999. Expected 0 to 65535",
-    "train --metrics-port 0": "pip install 'dipaco[metrics]'",
-    "train --wandb": "pip install 'dipaco[wandb]'",
-    "train --trackio --workers 2": "pip install 'dipaco[trackio]'",
-    "launch --tensorboard --workers 1": "pip install 'dipaco[tensorboard]'",
+    "train --metrics-port 0": "[metrics]'`.",
+    "train --wandb": "[wandb]'`.",
+    "train --trackio --workers 2": "[trackio]'`.",
+    "launch --tensorboard --workers 1": "[tensorboard]'`.",
 }
 
 

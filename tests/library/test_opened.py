@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -28,6 +31,8 @@ from dipaco.runs.errors import NoSuchArm, NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.serving.continuation import prompt_tokens
 from dipaco.serving.dispatch import dispatch
+from tests.support.absent_packages import Bare, declared
+from tests.support.tiny_run import HOME
 
 TEXTS = ["ba bi bo ba bu be " * 8, "da de di do du da " * 9, "short", "ka ki ku ka " * 20]
 
@@ -305,3 +310,67 @@ def test_reading_changes_no_file(tiny, tmp_path):
         assert repr(run)
         assert run.report.rows
     assert content() == before
+
+
+DOORS = """
+import contextlib, io, json, sys
+from dipaco.cli.main import main
+from dipaco.errors import DipacoError
+import dipaco
+
+folder, out = sys.argv[1:]
+ends = {}
+run = dipaco.open(folder)
+doors = {
+    "report": lambda: run.report,
+    "module": lambda: run.module("early/0000"),
+    "path": lambda: run.path(0),
+    "route": lambda: run.route("ba bi"),
+    "generate": lambda: run.generate("ba bi", max_tokens=1),
+    "score": lambda: run.score("ba bi " * 40),
+    "plot": lambda: run.plot(out + "/x.png"),
+    "run": lambda: dipaco.run("toy", out + "/run", progress=False),
+}
+for name, door in doors.items():
+    try:
+        door()
+    except DipacoError as error:
+        ends[name] = f"{type(error).__name__}: {error}"
+    except Exception as error:
+        ends[name] = f"Traceback {error!r}"
+at = ["--run", folder]
+for words in (
+    ["status", *at], ["inspect", *at], ["generate", *at, "--prompt", "ba"], ["dashboard", *at],
+    ["evaluate", *at, "--documents", out + "/*/sitecustomize.py"], ["serve", *at],
+    ["export", *at, "--path", "0", "--out", out + "/exported"],
+    ["plan", "toy", "--workers", "2"], ["config", "show", "toy"], ["worker", *at], ["monitor", *at],
+    ["begin", "toy", "--run", out + "/begun"], ["train", "toy", "--run", out + "/run"],
+    ["clean", *at, "--dry-run"], ["swarm", "watch", "127.0.0.1:1", "--token", "none"],
+):
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            main(words)
+        ends[words[0]] = said.getvalue()
+    except BaseException as error:
+        ends[words[0]] = f"Traceback {error!r} {said.getvalue()}"
+print(json.dumps(ends))
+"""
+
+
+@pytest.mark.slow
+def test_with_no_extra_at_all_every_door_opens_or_names_what_to_install(tiny, copy_of, tmp_path):
+    """As after `pip install` of a wheel alone."""
+    (tmp_path / "bare").mkdir()
+    bare = Bare(tmp_path / "bare", declared())
+    ended = subprocess.run(
+        [sys.executable, "-c", DOORS, str(copy_of(tiny).folder), str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": f"{bare.folder}{os.pathsep}{HOME}"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    ends = json.loads(ended.stdout.splitlines()[-1])
+    assert [end for end in ends.values() if "Traceback" in end] == []
+    for door in ("generate", "plot", "run", "serve", "train"):
+        assert "Install it with `pip install -e " in ends[door], (door, ends[door])

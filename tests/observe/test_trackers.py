@@ -51,7 +51,7 @@ def test_command_line_library_and_extras_know_the_same_trackers():
 )
 def test_a_tracker_without_its_package_says_which_extra_to_install(run, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ExtraMissing, match=rf"pip install 'dipaco\[{name}\]'"):
+    with pytest.raises(ExtraMissing, match=rf"pip install -e .*\[{name}\]'"):
         opened(run, name)
 
 

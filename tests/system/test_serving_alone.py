@@ -73,5 +73,8 @@ def test_what_is_missing_for_other_verbs_is_named(bare, tmp_path):
         text=True,
     )
     assert ended.returncode == 4, ended.stderr
-    assert "PackageMissing: The Python package `array_record` is not installed." in ended.stderr
+    assert (
+        "ExtraMissing: This needs the package `array_record`, which is not installed."
+        in ended.stderr
+    )
     assert "Traceback" not in ended.stderr

@@ -12,7 +12,7 @@ from dipaco.config import MODULAR
 from dipaco.control.claims import failures
 from dipaco.control.claims.failures import MOST_ERRORS
 from dipaco.control.planning.tasks import Task
-from dipaco.errors import DiskFull, Diverged, NotWritable, PackageMissing
+from dipaco.errors import DiskFull, Diverged, ExtraMissing, NotWritable
 from dipaco.workers import loop
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
@@ -124,7 +124,7 @@ def test_a_fault_of_the_machine_is_not_counted_against_the_task(begin, poison, e
 def test_nor_is_a_package_that_a_machine_for_serving_goes_without(begin, poison):
     run = begin(CONFIG, until=1)
     poison(ModuleNotFoundError("No module named 'grain'", name="grain"), POISON)
-    with pytest.raises(PackageMissing, match="`grain` is not installed"):
+    with pytest.raises(ExtraMissing, match="`grain`, which is not installed"):
         worker_of(run).run_until_finished()
     assert run.ledger.failures.list() == []
 

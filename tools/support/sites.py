@@ -33,7 +33,9 @@ def why_no_site() -> str | None:
     if (problem := why_not()) is not None:
         return problem
     if postgresql_programs() is None:
-        return "there are no hosts with servers here: install PostgreSQL, or 'dipaco[test]'."
+        return (
+            "there are no hosts with servers here: install PostgreSQL, or '.[test]' of this clone."
+        )
     return None
 
 
