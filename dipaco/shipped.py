@@ -31,4 +31,4 @@ def names_like(given: Path) -> str:
     """The shipped names to offer for one that is not there, as a phrase."""
     names = sorted(shipped_files())
     close = difflib.get_close_matches(given.stem, names, n=1)
-    return f"did you mean `{close[0]}`" if close else f"shipped are {', '.join(names)}"
+    return f"the nearest is `{close[0]}`" if close else f"shipped are {', '.join(names)}"

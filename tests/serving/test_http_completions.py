@@ -362,7 +362,7 @@ def test_health_metrics_document_and_page_are_served(client, prompts):
 
 @pytest.fixture(scope="module")
 def official(client):
-    openai = pytest.importorskip("openai", reason="the official client is in the `test` extra")
+    openai = pytest.importorskip("openai", reason="the official client is in the `test-all` extra")
     return openai.OpenAI(
         api_key="none", base_url="http://testserver/v1", http_client=client, max_retries=0
     )

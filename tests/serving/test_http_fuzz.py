@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-schemathesis = pytest.importorskip("schemathesis", reason="it is in the `test` extra")
+schemathesis = pytest.importorskip("schemathesis", reason="it is in the `test-all` extra")
 
 from schemathesis import GenerationMode  # noqa: E402
 

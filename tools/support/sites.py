@@ -33,9 +33,7 @@ def why_no_site() -> str | None:
     if (problem := why_not()) is not None:
         return problem
     if postgresql_programs() is None:
-        return (
-            "there are no hosts with servers here: install PostgreSQL, or '.[test]' of this clone."
-        )
+        return "no hosts with servers here: install PostgreSQL, or '.[test-all]' of this clone."
     return None
 
 
