@@ -32,10 +32,7 @@ __all__ = ["OpenedRun", "Rules", "load_config", "open", "run"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'dipaco' has no attribute '{name}'")
-    from dipaco.errors import missing_packages_named
-
-    with missing_packages_named():
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
