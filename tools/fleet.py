@@ -32,7 +32,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from replay import differences
 from storms import checker
 from storms.config import write_config
 from storms.fleet import StormFault
@@ -44,6 +43,7 @@ from support.scratch import scratch
 from support.sites import site, why_no_site
 
 from dipaco.overrides import load_config
+from dipaco.workers.replay import differences
 
 CLOCKS = "clocks hours apart"
 

@@ -27,7 +27,6 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from replay import differences
 from support.fuzzer import Fuzzer
 from support.memory_bucket import Machine
 from support.played_hosts import Fleet, Play, Wrong, played
@@ -46,6 +45,7 @@ from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS, object_of
 from dipaco.topology import Level, Topology
+from dipaco.workers.replay import differences
 
 HAPPENED: Counter[str] = Counter()  # in all runs
 LOST = tuple(f"{folder}/" for folder in (CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS))

@@ -35,7 +35,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from replay import differences
 from storms.config import write_config
 from storms.fleet import Fleet
 from storms.places import Places, places
@@ -47,6 +46,7 @@ from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Task
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
+from dipaco.workers.replay import differences
 
 LOOK_SECONDS = 0.1
 

@@ -42,7 +42,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from goodput import kill_moments
-from replay import replay
 from storms.config import write_config
 from storms.fleet import Fleet
 from storms.places import places
@@ -53,6 +52,7 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
+from dipaco.workers.replay import replay
 
 LOOK_SECONDS = 0.2
 LOOKS = 300  # measurements of everything

@@ -49,7 +49,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from replay import differences
 from storms import checker, faults
 from storms.config import write_config
 from storms.corruptions import CORRUPTIONS
@@ -63,6 +62,7 @@ from dipaco.config import MODULAR
 from dipaco.dashboard.page import export
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
+from dipaco.workers.replay import differences
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
   dipaco swarm start CONFIG --run RUN [--path I]      a backbone: leads, holds state, saves
   dipaco swarm token --run RUN --name ANA --days 7    a credential for one name, a file to send
   dipaco swarm revoke ANA --run RUN                   revokes all credentials of that name
+  dipaco swarm verify --run RUN                       replays a night, names the step of a lie
   dipaco swarm join ADDRESS --token FILE              lend this machine (Ctrl-C leaves cleanly)
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
   dipaco swarm watch ADDRESS --token FILE             how the run is, and who did how much
@@ -22,7 +23,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.cli import swarm_join, swarm_watch
+from dipaco.cli import swarm_join, swarm_verify, swarm_watch
 from dipaco.cli.errors import NoRunToLead, NoSuchCredential, PathNeeded
 from dipaco.cli.options import (
     DAY_SECONDS,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 say = functools.partial(print, flush=True)
 
-HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch"
+HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch, verify"
 LISTEN = "0.0.0.0:0"
 BACKBONE_DAYS = 3650.0
 OWN_PREFIX = "backbone-"  # and the path: the names on the credentials of backbones
@@ -127,6 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("name", metavar="NAME")
     add_run(revoke)
 
+    add_run(verb("verify", "take a night's steps again on this machine, and find a lie in them"))
     swarm_join.add_arguments(
         verb("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"), computes=True
     )
@@ -142,6 +144,7 @@ def run(options: argparse.Namespace) -> int:
         "start": _start,
         "token": _token,
         "revoke": _revoke,
+        "verify": _verify,
         "join": swarm_join.run,
         "aux": swarm_join.run,
         "watch": swarm_watch.run,
@@ -319,6 +322,17 @@ def _revoke(options: argparse.Namespace) -> int:
             raise NoSuchCredential(name=options.name, known=", ".join(known) or "no name")
     print(f"All credentials of {options.name} are revoked.")
     return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from dipaco.caches import cache_folder
+    from dipaco.launch.equal_bits import ask_for_equal_bits
+    from dipaco.runs.programs import use_compilation_cache
+
+    ask_for_equal_bits()
+    use_compilation_cache(cache_folder() / "compiled")
+    with _begun(options) as opened:
+        return swarm_verify.run(options, opened)
 
 
 @contextlib.contextmanager

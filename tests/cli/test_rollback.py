@@ -1,16 +1,23 @@
 """`dipaco rollback` and `dipaco upgrade`: a run at an earlier phase, and of another version."""
 
 import contextlib
+import itertools
 import signal
 import sqlite3
 import time
 
+import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from dipaco.cli import roles
 from dipaco.cli.run_commands import stopped
+from dipaco.config import MODULAR
+from dipaco.control.members.swarms import GroupStep
 from dipaco.errors import NOT_NOW
 from dipaco.runs.opening import reading
+from dipaco.swarm.training.sum_sketch import sketch_of
+from dipaco.workers.replay import path_steps
 from tests.cli.conftest import as_json
 
 
@@ -90,3 +97,34 @@ def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, her
         assert opened.ledger.meta.command().name == "run"
     ended = here("upgrade", "--run", run.folder, "--wait-seconds", "nan")
     assert (ended.code, "`--wait-seconds` is nan." in ended.err) == (2, True)
+
+
+def test_a_night_is_replayed_and_the_step_of_a_lie_is_named_with_whose_rows_it_had(
+    dipaco, here, tiny, copy_of
+):
+    folder = copy_of(tiny).folder
+    ended = dipaco("swarm", "verify", "--run", folder)
+    assert (ended.code, ended.out) == (0, "Every module has the same bits.\n"), ended.err
+    with reading(folder) as run:
+        num_steps = 2 * run.config.inner.steps
+        night = list(itertools.islice(path_steps(run, 1, {}), num_steps))
+        for one in night:
+            mean = ravel_pytree(one.gradient)[0]
+            put_step(run, one.step, np.asarray(mean))
+    ended = here("swarm", "verify", "--run", folder)
+    assert ended.code == 0, ended.err
+    assert f"path 1: {num_steps} steps have the gradient of their rows" in ended.out
+    with reading(folder) as run:
+        put_step(run, 3, np.asarray(ravel_pytree(night[3].gradient)[0]) * np.float32(1.01))
+    ended = here("swarm", "verify", "--run", folder)
+    assert ended.code == 1, ended.err
+    assert "path 1: the mean of step 3 is 0.01 of its size away" in ended.out
+    assert "Blocks by peer: ana/1 2, eve/1 1" in ended.out
+
+
+def put_step(run, step, mean):
+    """The record of a step by volunteers, with this mean gradient."""
+    lineage, blocks = f"after {step}", {"ana/1": [0, 2], "eve/1": [1]}
+    sketch = tuple(sketch_of(mean, lineage.encode(), 0))
+    of_step = GroupStep(step, lineage, 1.0, 9.0, 1.0, blocks, sketch=sketch)
+    run.ledger.swarms.put_step(MODULAR, 1, of_step)

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import replay
 import tokenizers
 
 from dipaco import trees
@@ -19,6 +18,7 @@ from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import open_run, reading
 from dipaco.store.address import Address
 from dipaco.topology import ModuleId
+from dipaco.workers import replay
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
 from tests.support.tiny_run import CONFIG, TOY, Fault, facts, report

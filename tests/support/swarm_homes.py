@@ -3,6 +3,7 @@ processes on the hosts of `tools/support/hosts.py`.
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -14,10 +15,8 @@ import numpy as np
 from support.hosts import Hosts
 
 from dipaco.config import MODULAR
-from dipaco.inner.optimizer import learning_rates
 from dipaco.runs.opening import open_run
-from dipaco.topology import assemble
-from dipaco.workers.row_plans import batches_for
+from dipaco.workers.replay import path_steps
 
 TOOLS = Path(__file__).parents[2] / "tools"
 DIPACO = [sys.executable, "-m", "dipaco.cli.main"]
@@ -146,21 +145,6 @@ class SwarmAtHome:
             process.wait()
 
 
-def replayed_losses(run, count: int) -> list[float]:
-    """Of the first steps, by plain AdamW in this process, one large batch after the other."""
-    arm, inner = run.plan.arm(MODULAR), run.config.inner
-    modules = arm.topology.modules_of(0)
-    parts = assemble({m: run.parameters(MODULAR, m, 0) for m in modules}, modules)
-    state = run.programs.place(parts, None, 0)
-    rates = learning_rates(inner, arm.total_steps, 0, arm.steps_before(1))
-    batches, losses = batches_for(run, arm, 0, 0), []
-    for step in range(count):
-        batch = run.programs.place_batch(batches.at(step))
-        state, metrics = run.programs.step(state, batch, rates[step])
-        losses.append(float(metrics.loss))
-    return losses
-
-
 def assert_is_of_one_machine(swarm: SwarmAtHome) -> None:
     """Every row of every step was counted once, and each loss is that of plain AdamW."""
     steps = swarm.steps()
@@ -169,5 +153,5 @@ def assert_is_of_one_machine(swarm: SwarmAtHome) -> None:
         assert sorted(b for blocks in one.blocks.values() for b in blocks) == list(range(BATCH))
     run = open_run(swarm.run_folder)
     with contextlib.closing(run.ledger):
-        plain = replayed_losses(run, len(steps))
+        plain = [one.loss for one in itertools.islice(path_steps(run, 0, {}), len(steps))]
     np.testing.assert_allclose([one.loss for one in steps], plain, rtol=1e-5)

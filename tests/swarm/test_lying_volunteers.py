@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import swarm_attacks
+from jax.flatten_util import ravel_pytree
 
 from dipaco.swarm.network.messages import BlockResult
 from dipaco.swarm.planning import check_draws
-from tests.support.swarm_rig import assert_replayed, sending
+from dipaco.swarm.training.sum_sketch import sketch_of
+from tests.support.swarm_rig import assert_replayed, batch_of, delayed_programs, sending
 
 ROUNDS = 40  # within which a liar is out
 
@@ -55,3 +57,24 @@ async def test_of_each_kind_of_liar_few_sums_count_and_nobody_else_is_locked(mon
     assert course.sums < 12
     assert not course.honest_locked
     assert abs(course.loss - 1) < 0.02
+
+
+async def test_what_the_ledger_has_of_a_step_is_of_its_rows_and_shows_a_lie_that_no_check_met(
+    group, monkeypatch
+):
+    await group.join("ana", slow=0.01)
+    taken = await group.step()
+    assert difference(taken, group.states[0], 0) < 1e-5
+    monkeypatch.setattr(group.leader._checks, "begin", lambda plan, rows: None)
+    await group.join("eve", kind=sending(np.negative), slow=0.01)
+    while len(taken.blocks_by_peer) < 2:
+        taken = await group.step()
+    assert difference(taken, group.states[-2], taken.closed.step) > 0.1
+
+
+def difference(taken, before, step):
+    """How far the sketch of a step's mean is from that of its rows' gradient, in times its size."""
+    gradient, *_ = delayed_programs()
+    vector = np.asarray(ravel_pytree(gradient(before.parts, batch_of(step))[0])[0])
+    ours = sketch_of(vector, taken.closed.after.encode(), 0)
+    return np.linalg.norm(np.array(taken.sketch) - ours) / np.linalg.norm(ours)

@@ -6,9 +6,9 @@ import json
 import shutil
 
 import pytest
-import replay
 
 from dipaco.runs.opening import reading
+from dipaco.workers import replay
 from tests.support.tiny_run import HOME, Fault, facts, report
 
 EXAMPLES = HOME / "configs" / "examples"

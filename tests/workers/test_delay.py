@@ -7,12 +7,11 @@ import functools
 import itertools
 
 import pytest
-import replay
 
 from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Task
 from dipaco.store.retention import RetentionSettings
-from dipaco.workers import late_modules
+from dipaco.workers import late_modules, replay
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.errors import Preempted

@@ -6,7 +6,6 @@ import dataclasses
 
 import jax
 import pytest
-import replay
 
 from dipaco import trees
 from dipaco.algorithm import algorithm1
@@ -15,6 +14,7 @@ from dipaco.control.planning.tasks import PathTrained
 from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.topology import Topology
+from dipaco.workers import replay
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
 from dipaco.workers.execution import execute

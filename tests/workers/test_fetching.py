@@ -7,13 +7,12 @@ import logging
 import random
 
 import pytest
-import replay
 from support.memory_bucket import Machines
 
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.topology import Topology
-from dipaco.workers import fetching
+from dipaco.workers import fetching, replay
 from tests.workers.conftest import CONFIG, SHARINGS
 
 

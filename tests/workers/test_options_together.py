@@ -8,7 +8,6 @@ import random
 
 import fuzz_settings
 import pytest
-import replay
 from fuzz_settings import OPTIONS, RULES, SHAPES, Draw
 from support import played_hosts
 from support.played_hosts import Fleet
@@ -17,6 +16,7 @@ from dipaco.config import MODULAR
 from dipaco.errors import DipacoError
 from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs import small_models
+from dipaco.workers import replay
 
 # Modules, own rule, and options with the number of their value: in pairs, every pair that fits.
 ROWS = """

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import replay
 from support.smallest_run import EVERYTHING
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
@@ -12,6 +11,7 @@ from dipaco.runs.reading.report import make_report
 from dipaco.runs.run import Run
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
+from dipaco.workers import replay
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute

@@ -10,7 +10,6 @@ import own_outer_step
 import own_path_loss
 import own_router
 import pytest
-import replay
 
 import dipaco as library
 from dipaco.config import MODULAR
@@ -27,6 +26,7 @@ from dipaco.runs.rules import Rules, record_of
 from dipaco.runs.run import Run
 from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.store.tensors import load_tree
+from dipaco.workers import replay
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
 from tests.workers.conftest import CONFIG, finish, work_until

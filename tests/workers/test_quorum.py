@@ -7,13 +7,13 @@ import itertools
 import random
 
 import pytest
-import replay
 
 from dipaco.config import MODULAR
 from dipaco.control.facts.quorums import TakenContribution
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
 from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers import replay
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused
 from dipaco.workers.execution import execute

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import replay
 
 from dipaco import trees
 from dipaco.algorithm import variants
@@ -25,6 +24,7 @@ from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.models import check_consistent
 from dipaco.store.tensors import load_tree
+from dipaco.workers import replay
 from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, digests_of, work_until
 

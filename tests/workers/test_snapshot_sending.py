@@ -6,13 +6,12 @@ import dataclasses
 import itertools
 
 import pytest
-import replay
 from support.memory_bucket import Machines
 
 from dipaco.config import MODULAR
 from dipaco.runs.reading.status import status_of
 from dipaco.store.retention import RetentionSettings
-from dipaco.workers import claiming
+from dipaco.workers import claiming, replay
 from dipaco.workers.hosts import SingleHost
 from dipaco.workers.runners import OneHost, SeveralHosts
 from dipaco.workers.tasks.train import train

@@ -7,7 +7,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-import replay
 from support.smallest_run import EVERYTHING
 
 from dipaco import trees
@@ -20,6 +19,7 @@ from dipaco.runs.forecast.forecast import forecast
 from dipaco.runs.reading.report import make_report
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
+from dipaco.workers import replay
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.execution import execute

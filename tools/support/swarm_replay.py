@@ -6,14 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.config import MODULAR
-from dipaco.inner.optimizer import learning_rates
-from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
 from dipaco.topology import assemble
-from dipaco.workers.row_plans import batches_for
+from dipaco.workers.replay import path_steps
 
 
 class Replayed(NamedTuple):
@@ -32,40 +29,17 @@ def replay(run: Run, path: int = 0) -> Replayed:
     """Plain AdamW in this process, one large batch after the other, with gradients that are as late
     as the ledger says.
     """
-    arm, inner = run.plan.arm(MODULAR), run.config.inner
-    optimizer, largest, losses = None, 0.0, []
+    arm, largest, losses = run.plan.arm(MODULAR), 0.0, []
     swarm_losses = run.ledger.progress.losses(MODULAR)[path]
-    delay_of = {one.step: one.delay for one in run.ledger.swarms.steps(MODULAR, path)}
-    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
-    update_and_predict = make_update(inner), make_prediction(inner)
-    for phase in range(arm.phases):
-        # Every phase begins with the run's modules. Within it, nothing comes from the swarm.
-        first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
-        state = run.programs.place(run.parts_at(MODULAR, path, phase), optimizer, first)
-        rates = learning_rates(inner, arm.total_steps, first, end - first)
-        batches = batches_for(run, arm, path, phase)
-
-        def gradient_of(step: int, parts: Any, batches: Any = batches) -> tuple[Any, Any]:
-            return gradient(parts, run.programs.place_batch(batches.at(step)))
-
-        steps = [
-            (step, rate, delay_of.get(step, 0))
-            for step, rate in zip(range(first, end), rates, strict=True)
-        ]
-        if any(delay for _, _, delay in steps):
-            for taken, metrics in delayed_steps(state, steps, gradient_of, *update_and_predict):
-                state = taken
-                losses.append(float(metrics.loss))
-        else:
-            for step, rate, _ in steps:
-                batch = run.programs.place_batch(batches.at(step))
-                state, metrics = run.programs.step(state, batch, rate)
-                losses.append(float(metrics.loss))
-        ours = jax.device_get(state)
-        optimizer = ours.optimizer
-        after = _parts_after(run, path, phase)
-        pairs = zip(jax.tree.leaves(ours.parts), jax.tree.leaves(after), strict=True)
-        largest = max(largest, *(float(np.max(np.abs(a - b))) for a, b in pairs))
+    delays = {one.step: one.delay for one in run.ledger.swarms.steps(MODULAR, path)}
+    ends = {arm.steps_before(phase + 1): phase for phase in range(arm.phases)}
+    for one in path_steps(run, path, delays):
+        losses.append(one.loss)
+        if (phase := ends.get(one.step + 1)) is not None:
+            after = _parts_after(run, path, phase)
+            ours = jax.device_get(one.state.parts)
+            pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(after), strict=True)
+            largest = max(largest, *(float(np.max(np.abs(a - b))) for a, b in pairs))
     return Replayed(largest, swarm_losses, losses)
 
 

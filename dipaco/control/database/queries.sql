@@ -881,14 +881,14 @@ WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker) LIMIT 1;
 
 -- put_swarm_step: Records a group step. A step that was lost is taken again, and replaces it.
-INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)
-VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks)
+INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks, sketch)
+VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks, :sketch)
 ON CONFLICT (arm, path, step) DO UPDATE
 SET lineage = excluded.lineage, loss = excluded.loss, targets = excluded.targets,
-    seconds = excluded.seconds, blocks = excluded.blocks;
+    seconds = excluded.seconds, blocks = excluded.blocks, sketch = excluded.sketch;
 
 -- swarm_steps: Lists the group steps of a path.
-SELECT step, lineage, loss, targets, seconds, blocks FROM swarm_steps
+SELECT step, lineage, loss, targets, seconds, blocks, sketch FROM swarm_steps
 WHERE arm = :arm AND path = :path ORDER BY step;
 
 -- swarm_shares: Lists the blocks that each name has computed in the steps of all paths.

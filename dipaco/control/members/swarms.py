@@ -47,6 +47,8 @@ class GroupStep(NamedTuple):
     seconds: float
     blocks: dict[str, list[int]]
     delay: int = 0  # Its gradients' parameters are so many steps older than those it changed.
+    # random sums of the mean gradient, whose seed is the lineage
+    sketch: tuple[float, ...] = ()
 
 
 class StepShare(NamedTuple):
@@ -208,12 +210,13 @@ class Swarms:
             values = step._asdict()
             blocks, delay = values.pop("blocks"), values.pop("delay")
             values["blocks"] = json.dumps([blocks, delay])
+            values["sketch"] = json.dumps(step.sketch)
             self._database.change("put_swarm_step", arm=arm, path=path, **values)
 
     @retried
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
-        return [GroupStep(*row[:5], *json.loads(row[5])) for row in rows]
+        return [GroupStep(*row[:5], *json.loads(row[5]), tuple(json.loads(row[6]))) for row in rows]
 
     @retried
     def shares(self) -> list[StepShare]:

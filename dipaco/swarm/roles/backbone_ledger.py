@@ -181,6 +181,7 @@ class BackboneLedger:
                     seconds=outcome.seconds,
                     blocks={name: list(blocks) for name, blocks in outcome.blocks_by_peer.items()},
                     delay=closed.delay,
+                    sketch=outcome.sketch,
                 ),
             )
 

@@ -12,6 +12,7 @@ a phase, and of a backbone that has only the newest state, is not late. `ClosedS
 two apart.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Set
@@ -43,6 +44,7 @@ from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.volunteers_seen import IdleVolunteers, idle_limit_seconds
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
+from dipaco.swarm.training.sum_sketch import sketch_of
 
 
 class StepOutcome(NamedTuple):
@@ -52,6 +54,7 @@ class StepOutcome(NamedTuple):
     blocks_by_peer: dict[str, tuple[int, ...]]
     targets: float
     seconds: float
+    sketch: tuple[float, ...]  # of the mean, with the lineage as the seed
 
 
 class Leader:
@@ -226,7 +229,9 @@ class Leader:
         self.group.count(blocks_by_peer)
         delay = int(self.group.rows.lineage != here.lineage)
         closed = self._closed(plan, contents, learning_rate, loss, delay)
-        await here.advance(decoded_mean(plan.codec, plan.slices, contents), closed)
+        mean = decoded_mean(plan.codec, plan.slices, contents)
+        sketch = await asyncio.to_thread(sketch_of, mean, closed.after.encode(), 0)
+        await here.advance(mean, closed)
         self._has_gone_on = self.group.go_on_to_next()
         self._past_means.add(closed, contents)
         past = tuple(
@@ -235,7 +240,8 @@ class Leader:
             if self._past_means.can_catch_up_from(one.step, one.before)
         )
         self._published.publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
-        return StepOutcome(closed, blocks_by_peer, plan.targets, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return StepOutcome(closed, blocks_by_peer, plan.targets, seconds, tuple(sketch))
 
     async def _refuse_not_finite(self, plan: RoundPlan, names: Set[str]) -> None:
         """Bans the senders of parts that are not finite.

@@ -424,6 +424,7 @@ CREATE TABLE swarm_steps (
   targets  DOUBLE PRECISION NOT NULL,
   seconds  DOUBLE PRECISION NOT NULL,
   blocks   TEXT NOT NULL,  -- JSON: [peer -> blocks of the step's batch, delay]
+  sketch   TEXT NOT NULL,  -- JSON: random sums of the mean gradient, for `swarm verify`
   PRIMARY KEY (arm, path, step)
 );
 

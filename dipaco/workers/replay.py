@@ -1,30 +1,25 @@
-"""Does a finished run once more by `algorithm/variants.py`, or a synchronous one by
-`algorithm/synchronous.py`: in one process and in memory, without tasks, ledger or store. Every
-module at every phase must come out the same, bit for bit.
+"""Does a run once more in one process and in memory, without tasks, ledger or store.
 
-    python tools/replay.py --run runs/quickstart
-
-Facts that depend on timing are taken from the records. With a quorum (`outer.quorum`) these are the
-contributions that each outer step took, with alternations the shards of each phase. Everything else
-is done again, so it takes as long as the training did on one worker, and needs a machine of the
-same kind. Digests are compared, so modules may be deleted. The last line is one JSON object.
+By `algorithm/variants.py`, or a synchronous run by `algorithm/synchronous.py`, every module at
+every phase must come out the same, bit for bit. Facts that depend on timing are taken from the
+records. With a quorum (`outer.quorum`) these are the contributions that each outer step took, with
+alternations the shards of each phase. Digests are compared, so modules may be deleted. The machine
+must be of the same kind. The steps of one path alone are plain AdamW (`path_steps`).
 """
 
 import itertools
-import json
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from support.command_line import parser_of
 
 from dipaco.algorithm import synchronous, variants
+from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.config import MODULAR
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
-from dipaco.runs.opening import reading
+from dipaco.inner.state import PathState
+from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
 from dipaco.runs.run import Run
 from dipaco.store.tensors import digest_of_tree
 from dipaco.topology import ModuleId
@@ -37,18 +32,6 @@ class Carried(NamedTuple):
     optimizer: Any
     batches: str  # fingerprint of their data
     position: int  # batches of it that were taken
-
-
-def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--run", type=Path, required=True)
-    options = parser.parse_args()
-    with reading(options.run) as run:
-        wrong, compared = differences(run), run.config.phases * len(run.config.topology.modules)
-    for what in wrong:
-        print(f"other bits: {what}")
-    print(json.dumps({"digest_equal": not wrong, "modules": compared, "differ": len(wrong)}))
-    return 1 if wrong else 0
 
 
 def differences(run: Run, phases: int | None = None) -> list[str]:
@@ -164,5 +147,41 @@ def _replay(run: Run) -> Iterator[variants.Modules]:
     )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class PathStep(NamedTuple):
+    """One step of one path by one machine."""
+
+    step: int
+    gradient: Any  # of the mean loss per target
+    loss: float
+    state: PathState  # after the step
+
+
+def path_steps(run: Run, path: int, delays: Mapping[int, int]) -> Iterator[PathStep]:
+    """Takes the steps of a path by plain AdamW, one large batch after the other. Each phase that
+    was reached begins with the run's modules.
+
+    Args:
+      delays: of the steps whose gradient belongs to older parameters.
+    """
+    arm, inner, programs = run.plan.arm(MODULAR), run.config.inner, run.programs
+    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
+    reached = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
+    optimizer = None
+    for phase in range(min(arm.phases, reached + 1)):
+        first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+        state = programs.place(run.parts_at(MODULAR, path, phase), optimizer, first)
+        batches, newest = batches_for(run, arm, path, phase), []
+
+        def gradient_of(
+            step: int, parts: Any, batches: Any = batches, newest: list[Any] = newest
+        ) -> tuple[Any, Any]:
+            found = gradient(parts, programs.place_batch(batches.at(step)))
+            newest[:] = [found[0]]
+            return found
+
+        rates = learning_rates(inner, arm.total_steps, first, end - first)
+        steps = [(step, rate, delays.get(step, 0)) for step, rate in enumerate(rates, first)]
+        taken = delayed_steps(state, steps, gradient_of, make_update(inner), make_prediction(inner))
+        for (step, *_), (state, metrics) in zip(steps, taken, strict=True):
+            yield PathStep(step, newest[0], float(metrics.loss), state)
+        optimizer = jax.device_get(state.optimizer)
