@@ -4,6 +4,7 @@
   dipaco swarm token --run RUN --name ANA --days 7    a credential for one name, a file to send
   dipaco swarm revoke ANA --run RUN                   revokes all credentials of that name
   dipaco swarm verify --run RUN                       replays a night, names the step of a lie
+  dipaco swarm undo --run RUN --to STEP [--path I]    goes back to an earlier step
   dipaco swarm join ADDRESS --token FILE              lend this machine (Ctrl-C leaves cleanly)
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
   dipaco swarm watch ADDRESS --token FILE             how the run is, and who did how much
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 say = functools.partial(print, flush=True)
 
-HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch, verify"
+HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch, verify, undo"
 LISTEN = "0.0.0.0:0"
 BACKBONE_DAYS = 3650.0
 OWN_PREFIX = "backbone-"  # and the path: the names on the credentials of backbones
@@ -128,6 +129,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("name", metavar="NAME")
     add_run(revoke)
 
+    undo = verb("undo", "go back to an earlier step of a path, before a lie")
+    add_run(undo)
+    undo.add_argument("--to", type=int, required=True, metavar="STEP", help="steps to keep")
+    undo.add_argument("--path", type=int, metavar="I", help="needed if the run has several")
     add_run(verb("verify", "take a night's steps again on this machine, and find a lie in them"))
     swarm_join.add_arguments(
         verb("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"), computes=True
@@ -145,6 +150,7 @@ def run(options: argparse.Namespace) -> int:
         "token": _token,
         "revoke": _revoke,
         "verify": _verify,
+        "undo": _undo,
         "join": swarm_join.run,
         "aux": swarm_join.run,
         "watch": swarm_watch.run,
@@ -321,6 +327,16 @@ def _revoke(options: argparse.Namespace) -> int:
             known = sorted({one.name for one in swarms.credentials() if one.role == "volunteer"})
             raise NoSuchCredential(name=options.name, known=", ".join(known) or "no name")
     print(f"All credentials of {options.name} are revoked.")
+    return 0
+
+
+def _undo(options: argparse.Namespace) -> int:
+    from dipaco.workers.rollback import undo_steps
+
+    with _begun(options) as opened:
+        path = _path_of(options.path, opened.config.num_paths)
+        undo_steps(opened, path, options.to)
+    print(f"Path {path} is at step {options.to} again. `dipaco swarm start` goes on from there.")
     return 0
 
 

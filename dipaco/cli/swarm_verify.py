@@ -53,7 +53,9 @@ def _print_verified(opened: "Run", path: int, name: str) -> int:
     rows = ", ".join(f"{who} {len(blocks)}" for who, blocks in sorted(step.blocks.items()))
     print(
         f"path {path}: the mean of step {step.step} is {found.difference:.2g} of its size away "
-        f"from the gradient of its rows. Blocks by peer: {rows}"
+        f"from the gradient of its rows. Blocks by peer: {rows}\n"
+        f"`dipaco swarm undo --run {name} --path {path} --to {step.step}` goes back to before it, "
+        "or to an earlier step that it names."
     )
     return 1
 

@@ -33,6 +33,10 @@ class CannotRollBack(DipacoError):
     """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
 
 
+class CannotUndo(DipacoError):
+    """Path {path} cannot go back to step {step}: of the phase that it is in there are steps {there}. `dipaco rollback` goes back to an earlier phase. Nothing was changed."""
+
+
 class CannotTrainHere(MachineFault):
     """{problem} Nothing was begun. If other machines are to train this run, begin it here with `--database`, or with `dipaco launch`: this one prepares the text, and leaves the rest to them."""
 

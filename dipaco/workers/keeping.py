@@ -56,12 +56,12 @@ def delete(run: Run, find: Callable[[], Iterable[str]], remove: Callable[[str], 
 
 
 def partial_snapshots_of(run: Run, claim: Claim) -> set[str]:
-    """Names of the recorded partial snapshots of a task: one, or none."""
+    """Names of the recorded partial snapshots of a task: more than one of a swarm's."""
     task = claim.task
     if task.kind not in ("train", "pretrain", "reroute"):
         return set()
-    partial_snapshot = run.ledger.facts.partial_snapshot(task.arm, task.path, task.phase)
-    return set() if partial_snapshot is None else {partial_snapshot.receipt.name}
+    found = run.ledger.facts.partial_snapshots(task.arm, task.path, task.phase)
+    return {one.receipt.name for one in found}
 
 
 def delete_partial_snapshots(run: Run, claim: Claim, before: set[str]) -> None:

@@ -8,9 +8,11 @@ from dipaco.control.claims.queue import LEASE_SECONDS
 from dipaco.control.ledger import Ledger
 from dipaco.control.planning.scheduler import due
 from dipaco.control.planning.tasks import Contribution, Fact, ModuleReady, Task
+from dipaco.errors import WorkersActive
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.workers.errors import CannotRollBack
+from dipaco.workers.errors import CannotRollBack, CannotUndo
+from dipaco.workers.keeping import delete
 
 POLL_SECONDS = 0.5
 
@@ -34,6 +36,28 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
         counts = run.ledger.rollbacks.go_back(MODULAR, phase, _due_at(run, phase), token)
         if counts is not None:
             return counts
+
+
+def undo_steps(run: Run, path: int, step: int) -> None:
+    """Puts a path that a swarm trains back to a step of its phase.
+
+    Raises:
+      CannotUndo: there is no snapshot of that step.
+      WorkersActive: a backbone runs, or a worker holds a lease.
+    """
+    arm, facts = run.plan.arm(MODULAR), run.ledger.facts
+    phase = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
+    saved, there = facts.partial_snapshots(MODULAR, path, max(phase, 0)), list[int]()
+    if 0 <= phase < arm.phases and path not in facts.trained(MODULAR, phase):
+        there = [arm.steps_before(phase), *(one.step for one in reversed(saved))]
+    if step not in there:
+        raise CannotUndo(path=path, step=step, there=", ".join(map(str, there)) or "none")
+    if leading := list(run.ledger.swarms.backbones(MODULAR, path)):
+        who = f"{', '.join(leading)} leads or follows its volunteers"
+        raise WorkersActive(what="Going back", who=who)
+    run.ledger.rollbacks.undo(MODULAR, path, phase, step)
+    gone = {one.receipt.name for one in saved if one.step > step}
+    delete(run, lambda: gone, run.objects.delete)
 
 
 def wait_for_silent_workers(ledger: Ledger, say: Callable[[str], None]) -> None:

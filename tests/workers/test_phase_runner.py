@@ -1,16 +1,23 @@
 """Phases of phase runners: one that is stopped before its end, and the memory of one."""
 
+import dataclasses
 import weakref
 
 import jax
 import numpy as np
+import pytest
 
+from dipaco import trees
 from dipaco.config import MODULAR
+from dipaco.control.members.swarms import GroupStep
+from dipaco.errors import WorkersActive
 from dipaco.inner.phase import PhaseResult
 from dipaco.runs.reading.progress import progress_of
 from dipaco.workers import phase_start, runners
+from dipaco.workers.errors import CannotUndo
+from dipaco.workers.rollback import undo_steps
 from dipaco.workers.runners import Volunteers
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
 
 
 def test_the_next_worker_goes_on_from_the_snapshot_of_a_stopped_phase_runner(begin):
@@ -69,3 +76,44 @@ def test_a_path_that_trains_is_on_the_device_once_and_nothing_else_is(begin, mon
     assert loaded
     assert not any(on_host)
     assert max(on_device) - before < 3.5 * size
+
+
+def test_undo_brings_back_the_digest_of_a_step_and_the_path_goes_on_from_it(begin):
+    """Of a swarm's saves ever fewer are kept of earlier steps. The phase's first step is there."""
+    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=12))
+    run, digests, starts = begin(config, until=0), {}, []
+    task = work_until_claimed(run, "train", 0)
+    path, until = task.path, 8
+
+    def night(work):
+        state, losses = work.state.take(), [*work.losses]
+        starts.append((work.first_step, trees.digest(state.parts)))
+        for step in range(work.first_step, until):
+            run.ledger.swarms.put_step(MODULAR, path, GroupStep(step, "a", 1.0, 9.0, 1.0, {}))
+            parts = jax.tree.map(lambda leaf: leaf + np.float32(1), state.parts)
+            state, losses = state._replace(parts=parts, step=state.step + 1), [*losses, 1.0]
+            digests[step + 1] = trees.digest(parts)
+            work.save(state, losses)
+        return PhaseResult(state, np.float32(losses), 4)
+
+    worker = worker_of(run, "others", kinds=("train",), runner=Volunteers(run, night))
+    assert worker.run_once()
+    saved = run.ledger.facts.partial_snapshots(MODULAR, path, 0)
+    assert [one.step for one in saved] == [8, 7, 5, 1]
+    with pytest.raises(CannotUndo, match=r"step 4: .* there are steps 0, 1, 5, 7, 8\."):
+        undo_steps(run, path, 4)
+    here = {"host": "here", "pid": 1, "machine": "one", "version": "0"}
+    run.ledger.members.join("back", process_id="one", **here)
+    run.ledger.swarms.put_backbone("back", MODULAR, path, "tcp://here:1")
+    with pytest.raises(WorkersActive, match="back leads or follows"):
+        undo_steps(run, path, 5)
+    run.ledger.swarms.drop_backbone("back")
+    undo_steps(run, path, 5)
+    assert [one.step for one in run.ledger.swarms.steps(MODULAR, path)] == [0, 1, 2, 3, 4]
+    snapshots = list((run.layout.root / "objects").rglob("*partial*"))
+    assert len(snapshots) <= 1, "the others are deleted"
+    good = digests[5]
+    while (5, good) not in starts:  # it may take another path first
+        assert worker.run_once()
+    undo_steps(run, path, 0)
+    assert not run.ledger.facts.partial_snapshots(MODULAR, path, 0)

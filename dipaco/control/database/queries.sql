@@ -483,17 +483,21 @@ INSERT INTO partial_snapshots (arm, path, phase, name, digest, num_bytes, step, 
                                seconds, norms)
 VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :seconds,
         :norms)
-ON CONFLICT (arm, path, phase) DO UPDATE SET
-  name = excluded.name, digest = excluded.digest, num_bytes = excluded.num_bytes,
-  step = excluded.step, batches = excluded.batches, losses = excluded.losses,
+ON CONFLICT (arm, path, phase, step) DO UPDATE SET
+  name = excluded.name, digest = excluded.digest, num_bytes = excluded.num_bytes, batches = excluded.batches, losses = excluded.losses,
   seconds = excluded.seconds, norms = excluded.norms;
 
--- get_partial_snapshot: Returns the snapshot that was taken inside a phase.
+-- drop_partial_snapshot: Deletes a snapshot that was taken inside a phase.
+DELETE FROM partial_snapshots WHERE arm = :arm AND path = :path AND phase = :phase AND step = :step;
+
+-- get_partial_snapshots: Lists the snapshots that were taken inside a phase, the newest first.
 SELECT name, digest, num_bytes, step, batches, losses, seconds, norms FROM partial_snapshots
-WHERE arm = :arm AND path = :path AND phase = :phase;
+WHERE arm = :arm AND path = :path AND phase = :phase ORDER BY step DESC;
 
 -- partial_snapshot_losses: Lists the losses in the partial snapshots of an arm.
-SELECT losses FROM partial_snapshots WHERE arm = :arm;
+SELECT losses FROM partial_snapshots s WHERE arm = :arm AND step =
+  (SELECT max(step) FROM partial_snapshots n
+   WHERE (n.arm, n.path, n.phase) = (s.arm, s.path, s.phase));
 
 -- finish_training@postgresql: Commits a path's phase with all that follows (see the schema), and
 -- assigns the path to its worker.
@@ -886,6 +890,12 @@ VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks, :sketc
 ON CONFLICT (arm, path, step) DO UPDATE
 SET lineage = excluded.lineage, loss = excluded.loss, targets = excluded.targets,
     seconds = excluded.seconds, blocks = excluded.blocks, sketch = excluded.sketch;
+
+-- has_swarm_steps: Returns 1 if volunteers have taken a step of a path.
+SELECT 1 FROM swarm_steps WHERE arm = :arm AND path = :path LIMIT 1;
+
+-- drop_swarm_steps: Deletes a path's group steps from one on, which are taken again.
+DELETE FROM swarm_steps WHERE arm = :arm AND path = :path AND step >= :step;
 
 -- swarm_steps: Lists the group steps of a path.
 SELECT step, lineage, loss, targets, seconds, blocks, sketch FROM swarm_steps

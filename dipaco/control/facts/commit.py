@@ -116,7 +116,7 @@ class Commit:
 
     @retried
     def save_partial_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
-        """Records how far a training task is. Raises as `release_with_snapshot`."""
+        """Records how far a swarm's training task is. Raises as `release_with_snapshot`."""
         with self._database.transaction():
             if self._database.one("holds_claim", **key_of(claim)) is None:
                 raise ClaimLost(task=claim.task)
@@ -205,6 +205,12 @@ class Commit:
             seconds=partial_snapshot.seconds,
             norms=json.dumps(partial_snapshot.norms),
         )
+        place = {"arm": task.arm, "path": task.path, "phase": task.phase}
+        steps = [row[3] for row in self._database.rows("get_partial_snapshots", **place)]
+        has_swarm = self._database.one("has_swarm_steps", arm=task.arm, path=task.path) is not None
+        kept = _kept(partial_snapshot.step, steps) if has_swarm else {partial_snapshot.step}
+        for step in set(steps) - kept:
+            self._database.change("drop_partial_snapshot", **place, step=step)
 
     def _release(self, plan: Plan, arm: str, phase: int) -> None:
         routed_at, topology = plan.arm(arm).routed_at(phase), plan.arm(arm).topology
@@ -222,3 +228,11 @@ class Commit:
         self._database.change(
             "add_release", arm=arm, phase=phase, digest=release.digest, body=release.to_json()
         )
+
+
+def _kept(newest: int, steps: Iterable[int]) -> set[int]:
+    """Steps whose snapshots are kept: the newest, and the earliest of each power of two of ages."""
+    first: dict[int, int] = {}
+    for step in sorted(steps, reverse=True):
+        first[(newest - step).bit_length()] = step
+    return {newest, *first.values()}

@@ -133,11 +133,20 @@ class Facts:
 
     def partial_snapshot(self, arm: str, path: int, phase: int) -> PartialSnapshot | None:
         """The state of a path that stopped inside a phase. None if it did not."""
-        row = self._database.one("get_partial_snapshot", arm=arm, path=path, phase=phase)
-        if row is None:
-            return None
-        losses, norms = (tuple(json.loads(text)) for text in (row[5], row[7]))
-        return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], losses, row[6], norms)
+        return next(iter(self.partial_snapshots(arm, path, phase)), None)
+
+    def partial_snapshots(self, arm: str, path: int, phase: int) -> list[PartialSnapshot]:
+        """All that are kept of a path inside a phase, the newest first."""
+        return [
+            PartialSnapshot(
+                Receipt(*row[:3]),
+                *row[3:5],
+                tuple(json.loads(row[5])),
+                row[6],
+                tuple(json.loads(row[7])),
+            )
+            for row in self._database.rows("get_partial_snapshots", arm=arm, path=path, phase=phase)
+        ]
 
     def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
         """A path after `phase`. Raises `NotAvailable`."""

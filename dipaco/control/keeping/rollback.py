@@ -111,6 +111,23 @@ class Rollbacks:
             add_tasks(database, due)
         return {table: count for table, count in counts.items() if count}
 
+    @retried
+    def undo(self, arm: str, path: int, phase: int, step: int) -> None:
+        """Puts a path back to `step` of its phase: the first, or one with a partial snapshot.
+        Raises `WorkersActive`, `RunCleaned`.
+        """
+        self._reaper.reap()
+        database, place = self._database, {"arm": arm, "path": path}
+        with database.transaction():
+            lock_whole_run(database)
+            refuse_cleaned(database)
+            refuse_while_claimed(database, "Going back")
+            for row in database.rows("get_partial_snapshots", **place, phase=phase):
+                if row[3] > step:
+                    database.change("drop_partial_snapshot", **place, phase=phase, step=row[3])
+            database.change("drop_swarm_steps", **place, step=step)
+            note_event(database, "rollback", reason=f"path {path} of {arm} to step {step}")
+
     def list(self) -> list[Rollback]:
         """Every rollback of the run, the first one first."""
         found: dict[int, Rollback] = {}

@@ -184,7 +184,7 @@ CREATE TABLE partial_snapshots (
   losses     TEXT NOT NULL,  -- JSON array, this phase so far
   seconds    DOUBLE PRECISION NOT NULL,
   norms      TEXT NOT NULL,  -- JSON array, gradient norms of the same steps if known
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, path, phase, step)  -- a swarm keeps some, ever fewer of the earlier ones
 );
 
 CREATE TABLE stages (
