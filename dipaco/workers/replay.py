@@ -26,7 +26,7 @@ from dipaco.topology import ModuleId
 from dipaco.workers.row_plans import batches_for
 
 
-class Carried(NamedTuple):
+class CarriedState(NamedTuple):
     """The state that a path takes from phase to phase."""
 
     optimizer: Any
@@ -95,11 +95,11 @@ def _replay(run: Run) -> Iterator[variants.Modules]:
     taken = run.ledger.quorums.taken(MODULAR)
 
     def train_steps(
-        path: int, phase: int, parts: Any, carried: Carried | None, first: int, end: int
+        path: int, phase: int, parts: Any, carried: CarriedState | None, first: int, end: int
     ) -> Any:
         """The steps from `first` to before `end` of the schedule."""
         batches = batches_for(run, arm, path, phase)
-        carried = carried or Carried(None, batches.fingerprint, 0)
+        carried = carried or CarriedState(None, batches.fingerprint, 0)
         if carried.batches != batches.fingerprint:
             carried = carried._replace(batches=batches.fingerprint, position=0)
         state = run.programs.place(parts, carried.optimizer, first)
@@ -110,16 +110,16 @@ def _replay(run: Run) -> Iterator[variants.Modules]:
             batch = run.programs.place_batch({**batches.at(number), **present})
             state, _ = run.programs.step(state, batch, rate)
         after, optimizer = jax.device_get((state.parts, state.optimizer))
-        return after, Carried(optimizer, batches.fingerprint, carried.position + len(rates))
+        return after, CarriedState(optimizer, batches.fingerprint, carried.position + len(rates))
 
-    def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+    def train_path(path: int, phase: int, parts: Any, carried: CarriedState | None) -> Any:
         return train_steps(path, phase, parts, carried, *steps_of(phase))
 
-    def train_ahead(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+    def train_ahead(path: int, phase: int, parts: Any, carried: CarriedState | None) -> Any:
         first, _ = steps_of(phase)
         return train_steps(path, phase, parts, carried, first, first + arm.delay)
 
-    def train_rest(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+    def train_rest(path: int, phase: int, parts: Any, carried: CarriedState | None) -> Any:
         first, end = steps_of(phase)
         return train_steps(path, phase, parts, carried, first + arm.delay, end)
 
