@@ -121,7 +121,7 @@ class Rollbacks:
         with database.transaction():
             lock_whole_run(database)
             refuse_cleaned(database)
-            refuse_while_claimed(database, "Going back")
+            refuse_while_claimed(database, "Undoing")
             for row in database.rows("get_partial_snapshots", **place, phase=phase):
                 if row[3] > step:
                     database.change("drop_partial_snapshot", **place, phase=phase, step=row[3])
