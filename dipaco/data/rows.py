@@ -4,7 +4,9 @@ Only the columns that are asked for are read, so nothing else in a file can be w
 library raises about a value becomes a sentence with the file, the row and the column.
 """
 
+import decimal
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -170,10 +172,34 @@ def json_rows(parts: list[FilePart]) -> Iterator[SourceRow]:
 def _json_values(line: bytes) -> dict[str, Any] | BadRow:
     text = line.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of too many digits
+        values = _parsed(text)
+    except json.JSONDecodeError as error:
         return BadRow(f"not JSON ({error})")
     return values if isinstance(values, dict) else BadRow("not a JSON object")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError):  # a number of too many digits, too many brackets
+        return json.loads(_without_depths(text), parse_int=decimal.Decimal)
+
+
+def _without_depths(text: str) -> str:
+    """JSON without what is inside its values: a column of a list or an object is not read."""
+    depth, kept, start = 0, [], 0
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[][{}]', text, re.DOTALL):
+        if token[0] in "[{":
+            depth += 1
+            if depth == 2:
+                kept.append(text[start : token.end()])
+        elif token[0] in "]}":
+            depth -= 1
+            if depth == 1:
+                start = token.start()
+    return "".join(kept) + (text[start:] if depth < 2 else "")
 
 
 # --- Parquet ----------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
 
 
 def test_only_the_columns_that_are_asked_for_are_read(tmp_path, monkeypatch):
-    """What else is in a file may be anything: times that Python has not, bytes."""
+    """What else is in a file may be anything: times that Python has not, bytes, long numbers."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     latin = pyarrow.Array.from_buffers(
         pyarrow.string(), 2, pyarrow.array([b"caf\xe9", b"b"]).buffers()
@@ -191,8 +191,15 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path, monkeypatch):
         Document("one", "a"),
         Document("two", "a"),
     ]
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one", "other": "caf\xe9", "score": NaN}')
-    assert documents(f"jsonl:{tmp_path}/a.jsonl") == [Document("one", "a")]
+    deep = b"[" * 100_000 + b"]" * 100_000
+    lines = [
+        b'{"text": "one", "other": ' + b"7" * 5000 + b"}",
+        b'{"other": {"[}\\"": ' + deep + b', "text": 1}, "text": "two", "n": [1, {"a": "]"}]}',
+        b'{"text": "three", "other": "caf\xe9", "score": NaN}',
+    ]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    found = documents(f"jsonl:{tmp_path}/a.jsonl")
+    assert found == [Document(text, "a") for text in ("one", "two", "three")]
     names = [d.group for d in documents(f"parquet:{tmp_path}/a.parquet?group=nanoseconds")]
     assert names == [f"1970-01-01 00:00:00.00000000{n}" for n in (1, 2)]
     (first, _) = documents(f"parquet:{tmp_path}/a.parquet?group=year_0")
@@ -203,11 +210,11 @@ NOT_READABLE = {
     "not JSON": (b"{broken", "not JSON"),
     "no object": (b'["text"]', "not a JSON object"),
     "null": (b'{"text": null}', "column `text` holds NoneType, not text"),
-    "number": (b'{"text": ' + b"1" * 5000 + b"}", "not JSON"),
+    "number": (b'{"text": ' + b"1" * 5000 + b"}", "holds Decimal, not text"),
     "no column": (b'{"body": "x"}', "no column `text`; it has `body`"),
     "half": (rb'{"text": "\ud83d"}', "column `text` holds half of a character"),
     "latin": (b'{"text": "caf\xe9"}', "a byte that is not UTF-8, 0xe9, after 'caf'"),
-    "deep": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "not JSON"),
+    "deep": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "holds list, not text"),
     "deep and broken": (b'{"text": ' + b"[" * 50_000, "not JSON"),
     "bytes": (b"\xff\xfe\x00", "not JSON"),
 }
