@@ -26,6 +26,7 @@ import numpy as np
 from support.command_line import parser_of
 
 HOME = Path(__file__).parents[1]
+NO_SAVINGS = {"loss_chunks": 1, "rematerialise": False, "accumulation_steps": 1}
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "loss_chunks=8": {"loss_chunks": 8},
@@ -52,7 +53,7 @@ def train(setting: dict[str, Any], rows: int, steps: int, layers: int) -> dict[s
         config,
         model=model,
         topology=Topology(levels=(Level(name="all", parts=part_names(model)),)),
-        inner=dataclasses.replace(config.inner, batch_size=rows, **setting),
+        inner=dataclasses.replace(config.inner, batch_size=rows, **(NO_SAVINGS | setting)),
     )
     programs = Programs(config)
     state = programs.place(programs.initial_parts(), None, 0)
