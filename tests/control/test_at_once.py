@@ -413,6 +413,27 @@ def test_watchers_of_the_same_workers_mark_them_in_one_order(ledger, place, monk
     assert all(each.is_silent for each in ledger.members.list())
 
 
+def test_a_worker_that_has_died_and_the_loss_of_its_claim_are_written_in_one_order(
+    ledger, plan, place, monkeypatch, caplog
+):
+    """Its launcher saw it die while another worker found its claim silent."""
+    ledger.members.join("w", host="h", pid=1, process_id="w", machine="m", version="0")
+    claim = do_until(ledger, plan, "train")
+
+    def lose(at):
+        with at._database.transaction():
+            at._database.rows("drop_claims_of_task", task_id=claim.task_id)
+            at._database.change("debit_worker", name="w")
+
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "rows", after=0,
+        first=lambda at: at.queue.give_back_of("w", crash="killed"),
+        second=lose,
+    )  # fmt: skip
+    assert not caplog.messages
+    assert not ledger.queue.held()
+
+
 def test_claims_of_several_silent_workers_are_ended_one_by_one(
     ledger, plan, place, monkeypatch, caplog
 ):

@@ -221,10 +221,13 @@ class Queue:
           last_words: the last of its output, for `status`.
         """
         with self._database.transaction():
+            # Claims come before workers here, as where a claim is finished or found silent:
+            # two transactions that lock them the other way round would wait for each other.
+            count = self._reopen(worker, crash)
             words = last_words or crash
             if self._database.change("lose_worker", name=worker, last_words=words):
                 note_event(self._database, "died", worker, words)
-            return self._reopen(worker, crash)
+            return count
 
     @retried
     def give_back_of_namesake(self, worker: str) -> int:
