@@ -127,6 +127,11 @@ def _install(extra: str) -> str:
     return f"pip install {shlex.join(needed)}"
 
 
+def one_line(error: BaseException) -> str:
+    """What a library says, as a part of a sentence."""
+    return " ".join(str(error).split()).rstrip(".")
+
+
 @contextlib.contextmanager
 def needs_extra(extra: str, *, package: str = "", feature: str) -> Generator[None]:
     """Around the imports of what an extra brings. Raises `ExtraMissing` where they fail."""

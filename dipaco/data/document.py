@@ -60,6 +60,8 @@ class BadRows:
     of: int = 0  # rows so far, good and bad
     count: int = 0  # bad ones
     first: str = ""  # place of the first, and what is wrong with it
+    files: int = 0  # whole files with rows, all of them bad
+    first_file: str = ""
 
     def add(self, file: object, place: object, problem: object) -> None:
         self.count += 1
@@ -71,6 +73,8 @@ class BadRows:
             of=self.of + other.of,
             count=self.count + other.count,
             first=self.first or other.first,
+            files=self.files + other.files,
+            first_file=self.first_file or other.first_file,
         )
 
 

@@ -42,9 +42,11 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
 
 def note_of_bad_rows(url: str, bad_rows: BadRows) -> str:
     rows = "files" if parse_url(url).kind == "text" else "rows"
+    files = counted(bad_rows.files, "file")
+    lost = f" Nothing is left of {files}, such as {bad_rows.first_file}." if bad_rows.files else ""
     return (
         f"Left out, since they cannot be read (`data.bad_rows`): {bad_rows.count:,} of "
-        f"{bad_rows.of:,} {rows} of `{url}`. The first: {bad_rows.first}."
+        f"{bad_rows.of:,} {rows} of `{url}`. The first: {bad_rows.first}.{lost}"
     )
 
 

@@ -4,6 +4,7 @@ Only the columns that are asked for are read, so nothing else in a file can be w
 library raises about a value becomes a sentence with the file, the row and the column.
 """
 
+import collections
 import decimal
 import json
 import re
@@ -16,7 +17,7 @@ from dipaco.data.errors import BadRecord, MissingColumn, half_in_words
 from dipaco.data.slices import FilePart
 from dipaco.data.source_url import SourceUrl
 from dipaco.data.text_files import BLOCK_BYTES, open_file
-from dipaco.errors import BadSource, DipacoError, needs_extra
+from dipaco.errors import BadSource, DipacoError, needs_extra, one_line
 
 if TYPE_CHECKING:
     import pyarrow
@@ -153,20 +154,20 @@ def _check_whole(column: str, text: str) -> None:
 # --- JSON lines -------------------------------------------------------------------------------
 
 
-def json_rows(parts: list[FilePart]) -> Iterator[SourceRow]:
-    for file, start, stop in parts:
-        with open_file(file) as stream:
-            offset = start
-            if start:  # the line that begins before it is another slice's
-                stream.seek(start - 1)
-                offset += len(stream.readline()) - 1
-            began = offset
-            for number, line in enumerate(stream, start=1):
-                if stop is not None and offset >= stop:
-                    break
-                if line.strip():
-                    yield SourceRow(str(file), Line(file, began, number), _json_values(line))
-                offset += len(line)
+def json_rows(part: FilePart) -> Iterator[SourceRow]:
+    file, start, stop = part
+    with open_file(file) as stream:
+        offset = start
+        if start:  # the line that begins before it is another slice's
+            stream.seek(start - 1)
+            offset += len(stream.readline()) - 1
+        began = offset
+        for number, line in enumerate(stream, start=1):
+            if stop is not None and offset >= stop:
+                break
+            if line.strip():
+                yield SourceRow(str(file), Line(file, began, number), _json_values(line))
+            offset += len(line)
 
 
 def _json_values(line: bytes) -> dict[str, Any] | BadRow:
@@ -174,8 +175,16 @@ def _json_values(line: bytes) -> dict[str, Any] | BadRow:
     try:
         values = _parsed(text)
     except json.JSONDecodeError as error:
-        return BadRow(f"not JSON ({error})")
+        return BadRow(f"not JSON ({error}){_hint(text)}")
     return values if isinstance(values, dict) else BadRow("not a JSON object")
+
+
+def _hint(text: str) -> str:
+    if "\r" in text.strip():
+        return "; carriage returns alone end its lines, where line feeds should"
+    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+        return "; it is no UTF-8 either: it may be compressed under another ending"
+    return ""
 
 
 def _parsed(text: str) -> Any:
@@ -205,30 +214,33 @@ def _without_depths(text: str) -> str:
 # --- Parquet ----------------------------------------------------------------------------------
 
 
-def parquet_rows(files: list[Path], columns: Columns) -> Iterator[SourceRow]:
+def parquet_rows(part: FilePart, columns: Columns) -> Iterator[SourceRow]:
     import pyarrow
     import pyarrow.parquet
 
-    for file in files:
-        number = 0
-        try:
-            with pyarrow.parquet.ParquetFile(file) as table:
-                asked = columns.among(table.schema_arrow.names, str(file))
-                for batch in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=asked):
-                    values = {
-                        name: _values_of(name, array)
-                        for name, array in zip(batch.schema.names, batch.columns, strict=True)
-                    }
-                    for place in range(batch.num_rows):
-                        row = {name: values[name][place] for name in values}
-                        yield SourceRow(str(file), f"row {number}", row)
-                        number += 1
-        except (pyarrow.ArrowException, OSError) as error:
-            raise BadSource(
-                source=str(file),
-                problem=f"{error} (row {number} or a later one).",
-                advice="Fetch or write that file again.",
-            ) from error
+    file, number = str(part.file), 0
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            asked = columns.among(table.schema_arrow.names, file)
+            for batch in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=asked):
+                values = {
+                    name: _values_of(name, array)
+                    for name, array in zip(batch.schema.names, batch.columns, strict=True)
+                }
+                for place in range(batch.num_rows):
+                    row = {name: values[name][place] for name in values}
+                    yield SourceRow(file, f"row {number}", row)
+                    number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise BadSource(
+            source=file,
+            problem=f"{one_line(error)} (row {number} or a later one).",
+            advice="Fetch or write that file again.",
+        ) from error
+
+
+class Time(collections.UserString):
+    """A time that Python has not, in words. It is no text."""
 
 
 def _values_of(column: str, array: "pyarrow.Array") -> list[Any]:
@@ -237,6 +249,7 @@ def _values_of(column: str, array: "pyarrow.Array") -> list[Any]:
 
     if getattr(array.type, "unit", None) == "ns":  # Python's times have none; pandas has
         array = array.cast(pyarrow.string())
+        return [value and Time(value) for value in array.to_pylist()]
     try:
         return array.to_pylist()
     except Exception:  # Arrow raises many kinds, such as UnicodeDecodeError
@@ -250,9 +263,9 @@ def _value_of(column: str, scalar: "pyarrow.Scalar") -> Any:
         return scalar.as_py()
     except Exception as error:
         try:
-            return scalar.cast(pyarrow.string()).as_py()  # a time in the year 0
+            return Time(scalar.cast(pyarrow.string()).as_py())  # in the year 0
         except Exception:
-            return BadRow(f"column `{column}` cannot be read: {error}")
+            return BadRow(f"column `{column}` cannot be read: {one_line(error)}")
 
 
 # --- the hub ----------------------------------------------------------------------------------
@@ -275,6 +288,6 @@ def hub_rows(source: SourceUrl, columns: Columns) -> Iterator[SourceRow]:
     except (OSError, ValueError, RuntimeError) as error:
         raise BadSource(
             source=source.url,
-            problem=f"{error} (row {number} or a later one).",
+            problem=f"{one_line(error)} (row {number} or a later one).",
             advice="Check the name, the `#config` and the network.",
         ) from error

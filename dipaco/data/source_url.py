@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from dipaco.errors import BadSetting, BadSource
 from dipaco.plural import counted
 
-COMPRESSED = (".gz", ".zst")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # Endings of the files that are read of a folder, by kind. Only JSON lines may be compressed.
 SUFFIXES = {
     "text": (".txt",),
@@ -127,9 +127,14 @@ def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Same as a recursive `glob.glob`, but `**` enters each folder once, however many links lead
-    there. A link to a folder above it would otherwise have no end.
+    """Same as a recursive `glob.glob`, but a folder whose name is also a pattern is itself, and
+    `**` enters each folder once, however many links lead there. A link to a folder above it would
+    otherwise have no end.
     """
+    folder = os.path.dirname(pattern)
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    pattern = glob.escape(folder) + pattern[len(folder) :]
     found = re.search(r"(^|/)\*\*(/|$)", pattern)
     if found is None:
         return glob.glob(pattern)

@@ -3,7 +3,8 @@
   packages:                  the text that published packages carry (`packages/`)
   text:GLOB                  text files. The domain is the folder's name, or `?domain=NAME`;
                              text:FOLDER is FOLDER/**/*.txt
-  jsonl:GLOB                 JSON lines, also .gz or .zst, `?text=COLUMN&domain=COLUMN&group=COLUMN`
+  jsonl:GLOB                 JSON lines (also .gz, .bz2, .xz, .zst) with columns,
+                             `?text=COLUMN&domain=COLUMN&group=COLUMN`
   parquet:GLOB               the same for Parquet
   hf:NAME[#CONFIG]           a data set of the Hugging Face hub, streamed, also `?split=train`
   toy:                       generated clusters (`toy.py`)
@@ -15,10 +16,18 @@ group. With `?group=piece`, each piece is a group. Text must be UTF-8: other byt
 naming the first bad one, since replaced characters would silently be trained on.
 """
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
-from dipaco.data.document import BadRows, Document, Source
-from dipaco.data.rows import Columns, documents_of, hub_rows, json_rows, parquet_rows
+from dipaco.data.document import BadRows, Document, Source, printable
+from dipaco.data.rows import (
+    Columns,
+    SourceRow,
+    documents_of,
+    hub_rows,
+    json_rows,
+    parquet_rows,
+)
 from dipaco.data.slices import FilePart, SourcePart
 from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
 from dipaco.data.text_files import text_documents
@@ -71,10 +80,11 @@ def open_source(
             documents = text_documents(whole, domain, group, bad_rows)
         case "jsonl":
             _allow(source, ("text", "domain", "group"))
-            documents = documents_of(json_rows(parts), columns, bad_rows)
+            documents = _by_file(parts, json_rows, columns, bad_rows)
         case "parquet":
             _allow(source, ("text", "domain", "group"))
-            documents = documents_of(parquet_rows(whole, columns), columns, bad_rows)
+            read = functools.partial(parquet_rows, columns=columns)
+            documents = _by_file(parts, read, columns, bad_rows)
         case "hf":
             _allow(source, ("text", "domain", "group", "split"))
             documents = documents_of(hub_rows(source, columns), columns, bad_rows)
@@ -93,6 +103,21 @@ def open_source(
         bad_rows={url: bad_rows},
         notes=notes,
     )
+
+
+def _by_file(
+    parts: Sequence[FilePart],
+    read: Callable[[FilePart], Iterator[SourceRow]],
+    columns: Columns,
+    bad_rows: BadRows,
+) -> Iterator[Document]:
+    """The documents of the files' rows. Whole files without a good row are counted."""
+    for part in parts:
+        rows, bad = bad_rows.of, bad_rows.count
+        yield from documents_of(read(part), columns, bad_rows)
+        if part == FilePart(part.file) and bad_rows.of - rows == bad_rows.count - bad > 0:
+            bad_rows.files += 1
+            bad_rows.first_file = bad_rows.first_file or printable(str(part.file))
 
 
 def _allow(source: SourceUrl, options: tuple[str, ...]) -> None:

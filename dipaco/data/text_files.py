@@ -1,8 +1,10 @@
 """Files of text, read in blocks. Bytes that are no text are refused, with their place."""
 
+import bz2
 import contextlib
 import gzip
 import io
+import lzma
 import os
 import zlib
 from collections.abc import Generator, Iterator, Sequence
@@ -15,6 +17,7 @@ from dipaco.errors import BadSource
 
 BLOCK_BYTES = 1 << 20
 MOST_NAMED = 20  # files in an error
+OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def text_documents(
@@ -110,18 +113,18 @@ def _decoded(data: bytes, file: str | Path, offset: int = 0) -> str:
 
 @contextlib.contextmanager
 def open_file(file: Path) -> Generator[BinaryIO, None, None]:
-    """Opens a file, also a .gz or .zst. Errors while it is read become `BadSource`."""
+    """Opens a file, also one of `COMPRESSED`. Errors while it is read become `BadSource`."""
     try:
         with _stream(file) as stream:
             yield stream
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         advice = "Check its permissions, and that it came whole."
         raise BadSource(source=str(file), problem=f"{error}.", advice=advice) from error
 
 
 def _stream(file: Path) -> BinaryIO:
-    if file.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(file, "rb"))
+    if file.suffix in OPENERS:
+        return cast(BinaryIO, OPENERS[file.suffix](file, "rb"))
     if file.suffix == ".zst":
         import pyarrow
 

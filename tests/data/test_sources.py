@@ -1,7 +1,9 @@
 """Sources: what they read, how they group it, and the errors for what cannot be read."""
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import sys
 from math import nan
@@ -12,8 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.data.document import Document, cut_text
+from dipaco.data.config import DataConfig
+from dipaco.data.document import BadRows, Document, cut_text
 from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
+from dipaco.data.left_out import note_of_bad_rows
+from dipaco.data.slices import cut_into_slices
 from dipaco.data.source_url import notes_of_files, parse_url, sources_of
 from dipaco.data.sources import open_source
 from dipaco.errors import BadSource
@@ -36,7 +41,9 @@ def test_a_file_of_any_name_is_read_by_it(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "a.txt").write_text("text")
     (url,) = sources_of(str(tmp_path / name))
-    assert [found.domain for found in documents(url)] == [name]
+    urls = [url] if "?a=" in name else [url, f"text:{tmp_path}/{name}/*.txt"]
+    for each in urls:
+        assert [found.domain for found in documents(each)] == [name]
 
 
 def test_a_text_file_is_one_group_in_the_domain_of_its_folder(tmp_path):
@@ -122,6 +129,16 @@ def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(BadSource, match="came whole"):
         documents(f"jsonl:{file}")
+    for ending, library in {"bz2": bz2, "xz": lzma}.items():
+        file = tmp_path / f"b.jsonl.{ending}"
+        file.write_bytes(library.compress(b'{"text": "hello"}\n' * 50))
+        assert documents(f"jsonl:{tmp_path}/b.jsonl.*") == [Document("hello", "b")] * 50
+        assert sources_of(str(file)) == [f"jsonl:{file}"]
+        for damaged in (file.read_bytes()[:-20], b"x" + file.read_bytes()):
+            file.write_bytes(damaged)
+            with pytest.raises(BadSource, match="came whole"):
+                documents(f"jsonl:{file}")
+        file.unlink()
     file = tmp_path / "a.jsonl.zst"
     with pyarrow.output_stream(str(file), compression="zstd") as stream:
         stream.write(b'{"text": "hello"}\n' * 50_000)
@@ -172,6 +189,13 @@ def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-4])
     with pytest.raises(BadSource, match=r"a\.parquet"):
         documents(f"parquet:{tmp_path}/a.parquet")
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", compression="none")
+    damaged = bytearray((tmp_path / "a.parquet").read_bytes())
+    damaged[5:40] = b"\x77" * 35
+    (tmp_path / "a.parquet").write_bytes(damaged)
+    with pytest.raises(BadSource, match=r"thrift.*\(row 0 or a later one\)") as error:
+        documents(f"parquet:{tmp_path}/a.parquet")
+    assert "\n" not in str(error.value)
 
 
 def test_only_the_columns_that_are_asked_for_are_read(tmp_path, monkeypatch):
@@ -204,6 +228,9 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path, monkeypatch):
     assert names == [f"1970-01-01 00:00:00.00000000{n}" for n in (1, 2)]
     (first, _) = documents(f"parquet:{tmp_path}/a.parquet?group=year_0")
     assert first.group.startswith("-1199-")
+    for time in ("nanoseconds", "year_0"):
+        with pytest.raises(BadRecord, match=f"row 0: column `{time}` holds .*, not text"):
+            documents(f"parquet:{tmp_path}/a.parquet?text={time}")
 
 
 NOT_READABLE = {
@@ -216,7 +243,8 @@ NOT_READABLE = {
     "latin": (b'{"text": "caf\xe9"}', "a byte that is not UTF-8, 0xe9, after 'caf'"),
     "deep": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "holds list, not text"),
     "deep and broken": (b'{"text": ' + b"[" * 50_000, "not JSON"),
-    "bytes": (b"\xff\xfe\x00", "not JSON"),
+    "bytes": (b"\xff\xfe\x00", "no UTF-8 either: it may be compressed under another ending"),
+    "old line ends": (b'{"text": "a"}\r{"text": "b"}', "carriage returns alone end its lines"),
 }
 
 
@@ -247,6 +275,31 @@ def test_values_of_parquet_that_cannot_be_read_are_named_or_left_out(tmp_path):
     assert (source.bad_rows[url].count, source.bad_rows[url].of) == (2, 4)
     with pytest.raises(MissingColumn, match=r"no column `body`; it has `text`"):
         documents(f"{url}?text=body")
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_file_without_a_good_row_is_said(tmp_path, slices):
+    """Its few bad rows would be lost among those of other files."""
+    for name, text in {
+        "a": '{"text": "fine"}\n\n' * 40 + "bad\n",
+        "b": '{"text": "x"}\r' * 99,
+        "c": "",
+    }.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "d.jsonl").write_text("bad\n" * 9)
+    url = f"jsonl:{tmp_path}"
+    config = DataConfig(sources=(url,), bad_rows="skip")
+    bad = BadRows()
+    for parts in cut_into_slices(config, slices)[0]:
+        for part in parts:
+            source = open_source(url, part=part, skip_bad_rows=True)
+            assert all(document.text == "fine" for document in source.documents)
+            bad = bad.plus(source.bad_rows[url])
+    assert (bad.count, bad.of) == (11, 51)
+    if slices == 1:  # a part of a file says nothing about the whole
+        assert note_of_bad_rows(url, bad).endswith(
+            f" Nothing is left of 2 files, such as {tmp_path}/b.jsonl."
+        )
 
 
 def test_files_that_are_no_text_are_left_out_and_counted(tmp_path):
