@@ -171,7 +171,8 @@ def _show_warnings_as_sentences() -> None:
 
 
 def _refuse(error: DipacoError) -> int:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    text = "\n".join(map(printable, str(error).split("\n")))
+    print(f"{type(error).__name__}: {text}", file=sys.stderr)
     return error.exit_code
 
 

@@ -168,7 +168,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file. Empty if there is no such file, or something else in it."""
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
 

@@ -17,10 +17,11 @@ piece of a text that was cut has only the edges that are its own. Of equal piece
 kept, with its edges.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ from dipaco.data.config import (
     spelled,
 )
 from dipaco.data.errors import BadTokenizer, HalfCharacter, half_in_words
+from dipaco.errors import one_line
 from dipaco.files import file_digest, write_whole
 
 TEXTS_AT_ONCE = 64  # the library's encodings take about 100 bytes a token
@@ -75,7 +77,8 @@ class Tokenizer:
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             some = list(texts[start : start + TEXTS_AT_ONCE])
             try:
-                encodings = self.library.encode_batch_fast(some, add_special_tokens=False)
+                with _library_errors(self.file, "It must have its whole vocabulary."):
+                    encodings = self.library.encode_batch_fast(some, add_special_tokens=False)
             except TypeError:
                 _check_whole(some)
                 raise
@@ -91,6 +94,17 @@ class Tokenizer:
         """UTF-8 bytes of what they decode to. A piece of a character at an edge counts as one."""
         text = self.decode(ids)
         return len(text.encode()) - 2 * text.count("\ufffd")
+
+
+@contextlib.contextmanager
+def _library_errors(file: Path, advice: str) -> Generator[None]:
+    """Raises `BadTokenizer` for what the library raises: plain `Exception`, or Rust's panic."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise BadTokenizer(file=file, problem=one_line(error), advice=advice) from error
 
 
 def _check_whole(texts: Sequence[str]) -> None:
@@ -127,11 +141,11 @@ def load_tokenizer(file: Path) -> Tokenizer:
     """Reads a tokenizer.json. Raises `BadTokenizer`: it is missing, or is not a tokenizer."""
     import tokenizers
 
-    try:
+    advice = "It must be a tokenizer.json of the Hugging Face `tokenizers` library."
+    with _library_errors(file, advice):
         library = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception
-        advice = "It must be a tokenizer.json of the Hugging Face `tokenizers` library."
-        raise BadTokenizer(file=file, problem=str(error), advice=advice) from error
+    if getattr(library.model, "dropout", None):
+        library.model.dropout = None  # a text is the same tokens each time
     library.encode_special_tokens = True  # text that spells a special token is text
     library.no_truncation()
     library.no_padding()

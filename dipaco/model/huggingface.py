@@ -11,14 +11,14 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from dipaco.errors import CheckpointExists
+from dipaco.errors import CheckpointExists, one_line
 from dipaco.files import link, open_up
 from dipaco.model.config import ComputeDtype, ModelConfig, block_names
 from dipaco.model.config_json import read_config, refuse
@@ -153,13 +153,17 @@ def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
 
     names = _names(config)
     expected = {their_name for their_name, _ in names.values()}
-    # A tied checkpoint may hold its head as well. Older ones hold their rotary frequencies.
-    ignored = {name for name in where if name.endswith("rotary_emb.inv_freq")}
-    ignored |= {"lm_head.weight"} if config.tied_head else set()
-    missing, unknown = sorted(expected - where.keys()), sorted(where.keys() - expected - ignored)
+    unknown = sorted(where.keys() - expected - _ignored(config, where))
+    missing = sorted(expected - where.keys())
     if missing or unknown:
         refuse(folder, f"weights missing: {_few(missing)}; not understood: {_few(unknown)}")
     return config, _read_parts(folder, config, where)
+
+
+def _ignored(config: ModelConfig, names: Collection[str]) -> set[str]:
+    """A tied checkpoint may hold its head as well. Older ones hold their rotary frequencies."""
+    head = {"lm_head.weight"} if config.tied_head else set()
+    return head | {name for name in names if name.endswith("rotary_emb.inv_freq")}
 
 
 def _names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
@@ -263,6 +267,15 @@ def _locate_weights(folder: Path) -> dict[str, str]:
 
 def _read_parts(folder: Path, config: ModelConfig, where: Mapping[str, str]) -> dict[str, Tree]:
     opened = {file: _open(folder, file) for file in sorted(set(where.values()))}
+    for file, (tensors, _) in opened.items():
+        strays = sorted(
+            name for name in tensors - _ignored(config, tensors) if where.get(name) != file
+        )
+        if strays:
+            refuse(
+                folder,
+                f"{file} holds weights that {WEIGHTS_INDEX} does not place there: {_few(strays)}",
+            )
     specs = dict(flatten(describe(config)))
     leaves = {}
     for path, (their_name, is_transposed) in _names(config).items():
@@ -288,8 +301,8 @@ def _open(folder: Path, file: str):
     try:
         opened = safetensors.safe_open(folder / file, framework="flax")
         names = set(opened.keys())
-    except (OSError, safetensors.SafetensorError) as error:
-        refuse(folder, f"{file} cannot be opened ({error})")
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        refuse(folder, f"{file} cannot be opened ({one_line(error)})")
 
     def read(name: str) -> np.ndarray:
         if (dtype := opened.get_slice(name).get_dtype()) not in FLOATS:
@@ -306,8 +319,8 @@ def _read_json(folder: Path, file: str) -> dict[str, Any]:
         values = json.loads((folder / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         refuse(folder, f"there is no {file} in it")
-    except (OSError, ValueError) as error:
-        refuse(folder, f"{file} cannot be read ({error})")
+    except (OSError, ValueError, RecursionError) as error:
+        refuse(folder, f"{file} cannot be read ({one_line(error)})")
     if not isinstance(values, dict):
         refuse(folder, f"{file} is no JSON object")
     return values

@@ -12,8 +12,9 @@ import pytest
 
 from dipaco.caches import cache_folder
 from dipaco.cli.errors import OutputNotLocal
-from dipaco.cli.main import _write_any_text, main, parser
+from dipaco.cli.main import _refuse, _write_any_text, main, parser
 from dipaco.cli.roles import EXECUTOR, WORKER
+from dipaco.errors import BadSource
 from tests.cli.conftest import as_json
 from tests.test_pages import all_parsers
 
@@ -164,6 +165,12 @@ def test_output_that_cannot_be_written_makes_no_traceback(config_file, output, c
     assert "Traceback" not in ended.stderr
     assert "Exception ignored" not in ended.stderr
     assert said in ended.stderr
+
+
+def test_a_sentence_does_not_steer_the_terminal(capsys):
+    """It may hold a name out of somebody else's file."""
+    _refuse(BadSource(source="x", problem="\x1b[2J\u202e.", advice="One.\nTwo."))
+    assert capsys.readouterr().err.endswith(r"read: \x1b[2J\u202e. One." "\nTwo.\n")
 
 
 def test_an_argument_that_is_no_text_is_a_sentence(here):

@@ -411,6 +411,32 @@ def test_a_given_tokenizer_is_used_as_it_is(tmp_path, undisturbed):
     assert corpus.tokenizer().digest() == undisturbed.tokenizer().digest()
 
 
+def test_a_tokenizer_without_its_token_for_other_text_is_a_sentence(tmp_path, undisturbed):
+    content = json.loads(undisturbed.tokenizer_file.read_text())
+    content["model"] = {"type": "WordLevel", "vocab": {"hello": 1}, "unk_token": "[?]"}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(BadTokenizer, match=r"a\.json cannot be used: WordLevel.*whole vocabulary"):
+        load_tokenizer(tmp_path / "a.json").encode(["other"])
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(BadTokenizer, match=r"a\.json cannot be used: .*precompiled_charsmap"):
+        load_tokenizer(tmp_path / "a.json")
+
+
+def test_a_tokenizer_that_drops_merges_by_chance_drops_none_here(tmp_path, undisturbed):
+    """Every machine and every try has to get the same tokens."""
+    content = json.loads(undisturbed.tokenizer_file.read_text())
+    content["model"]["dropout"] = 0.9
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    texts = ["the same text " * 9]
+    for _ in range(3):
+        (found,), (expected,) = (
+            each.encode(texts)
+            for each in (load_tokenizer(tmp_path / "a.json"), undisturbed.tokenizer())
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.fixture
 def spells_half(tmp_path):
     """A tokenizer of whole words that knows half of those of the toy corpus."""

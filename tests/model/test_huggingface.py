@@ -11,6 +11,7 @@ import os
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from dipaco.errors import CheckpointExists
 from dipaco.model import lm
@@ -203,6 +204,8 @@ def test_a_value_of_another_type_is_named(changes, said, tokenizer_file, tmp_pat
         ("model.safetensors.index.json", "[]", "index.json is no JSON object"),
         ("model.safetensors.index.json", "{}", "index.json names no file for each weight"),
         ("model.safetensors.index.json", '{"weight_map": {"a": 1}}', "names no file for each"),
+        ("model.safetensors.index.json", "[" * 100_000, "index.json cannot be read"),
+        ("config.json", "[" * 100_000, "config.json cannot be read"),
     ],
 )
 def test_json_of_another_form_is_refused(file, content, said, tokenizer_file, tmp_path):
@@ -210,6 +213,35 @@ def test_json_of_another_form_is_refused(file, content, said, tokenizer_file, tm
     (tmp_path / "out" / file).write_text(content)
     with pytest.raises(BadCheckpoint, match=said):
         read_checkpoint(tmp_path / "out")
+
+
+def test_a_weight_that_the_index_does_not_know_of_is_named(tokenizer_file, tmp_path):
+    """Of a weight in two files, `transformers` takes the last. The index may name the other."""
+    _damage(tmp_path, tokenizer_file, {})
+    first, second = (tmp_path / "out" / f"{name}.safetensors" for name in ("model", "second"))
+    names = list(load_file(first))
+    second.write_bytes(first.read_bytes())
+    index = dict.fromkeys(names, first.name)
+
+    def write_index():
+        index_file = tmp_path / "out" / "model.safetensors.index.json"
+        index_file.write_text(json.dumps({"weight_map": index}))
+
+    write_index()
+    read_checkpoint(tmp_path / "out")
+    index[names[0]] = "\ud800"
+    write_index()
+    with pytest.raises(BadCheckpoint, match=r"cannot be opened \(.* surrogates"):
+        read_checkpoint(tmp_path / "out")
+    index[names[0]] = second.name
+    write_index()
+    with pytest.raises(BadCheckpoint, match=r"l\.safetensors holds weights .* place there"):
+        read_checkpoint(tmp_path / "out")
+    frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2, np.float32)}
+    weights = load_file(first)
+    save_file({names[0]: weights.pop(names[0])} | frequencies, second)
+    save_file(weights, first)
+    read_checkpoint(tmp_path / "out")
 
 
 def test_a_size_that_is_not_given_is_named(tokenizer_file, tmp_path):
@@ -231,8 +263,6 @@ def test_a_size_that_is_not_given_is_named(tokenizer_file, tmp_path):
     ],
 )
 def test_weights_that_no_model_can_have_are_named(tokenizer_file, tmp_path, dtype, value, said):
-    from safetensors.numpy import load_file, save_file
-
     _damage(tmp_path, tokenizer_file, {})
     file = tmp_path / "out" / "model.safetensors"
     weights, name = load_file(file), "model.layers.0.mlp.down_proj.weight"

@@ -11,6 +11,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from starlette.testclient import TestClient
 
+from dipaco.data.config import EdgeNames
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate, find_template, routed_text
@@ -105,6 +106,7 @@ def test_a_value_that_asks_for_nothing_is_accepted(chat_client, change):
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ '\\ud800' }}", "surrogates"),
         ("{{ messages[7].content }}", "no element 7"),
+        ("{{ raise_exception('two\\nlines.') }}", "these messages: two lines."),
     ],
 )
 def test_a_template_that_fails_gives_an_error_message(service, tmp_path, template, problem):
@@ -176,17 +178,21 @@ LIKE_TRANSFORMERS = [
     "{% if documents is none and tools is none %}none{% endif %}{{ tools }}{{ documents }}",
     "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}",
     "{{ sep_token is defined }}{{ cls_token is defined }}{{ pad_token is defined }}",
+    "{{ image_token }}{{ audio_token }}{{ odd_token is defined }}",
 ]
 
 
 @pytest.mark.parametrize("template", LIKE_TRANSFORMERS)
-@pytest.mark.parametrize("form", ["file", "settings", "named"])
+@pytest.mark.parametrize("form", ["file", "settings", "named", "null", "empty"])
 def test_a_template_is_rendered_as_by_transformers(service, tmp_path, template, form):
     transformers = pytest.importorskip("transformers", reason="needs the `parity` extra")
     shutil.copy(service.tokenizer.file, tmp_path / "tokenizer.json")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "ab", "pad_token": "é"}
     settings["eos_token"] = {"__type": "AddedToken", "content": "ba"}
-    if form == "file":
+    settings |= {"image_token": "ab", "extra_special_tokens": {"audio_token": "é"}, "odd_token": 5}
+    if form in ("null", "empty"):  # there is none, whatever the texts were trained to begin with
+        settings["bos_token"] = None if form == "null" else ""
+    if form in ("file", "null", "empty"):
         (tmp_path / "chat_template.jinja").write_text(template)
     elif form == "settings":
         settings["chat_template"] = template
@@ -195,7 +201,11 @@ def test_a_template_is_rendered_as_by_transformers(service, tmp_path, template, 
         settings["chat_template"] = [tools, {"name": "default", "template": template}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings, ensure_ascii=False))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = ChatTemplate(find_template(tmp_path / "tokenizer.json"), tmp_path / "tokenizer.json")
+    ours = ChatTemplate(
+        find_template(tmp_path / "tokenizer.json"),
+        tmp_path / "tokenizer.json",
+        EdgeNames("a", "b"),
+    )
     messages = REQUEST["messages"]
     assert ours.render(messages) == theirs.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True
@@ -212,9 +222,12 @@ def test_a_long_conversation_is_refused_without_being_tokenized(chat_client, mon
 def test_a_file_that_is_not_a_template_is_refused_at_the_start(service, tmp_path):
     (tmp_path / "broken.jinja").write_text("{% for message in %}")
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    for name in ("none.jinja", "broken.jinja", "tokenizer_config.json"):
-        with pytest.raises(BadChatTemplate, match=name):
+    deep = "{% for a in [1] %}" * 25 + "{% endfor %}" * 25  # more than Python's own blocks
+    (tmp_path / "deep.jinja").write_text(deep)
+    for name in ("none.jinja", "broken.jinja", "tokenizer_config.json", "deep.jinja"):
+        with pytest.raises(BadChatTemplate, match=name) as error:
             ChatTemplate(tmp_path / name, service.tokenizer.file)
+        assert str(error.value).count("..") == 0
     assert find_template(tmp_path / "tokenizer.json") is None
     (tmp_path / "fine.jinja").write_text("a")
     for content in (

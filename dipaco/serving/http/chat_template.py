@@ -3,8 +3,9 @@
 A template is a file (`chat_template.jinja`) or a field of `tokenizer_config.json`, which also says
 which token ends a message. Templates are untrusted programs: they run in Jinja's sandbox. They find
 there what `transformers` gives them (`break` and `continue`, `generation` blocks, `strftime_now`,
-its own `tojson`, the special tokens that have a name, `tools` and `documents`, which are None), and
-as there, special tokens spelled out in the rendered text become special tokens.
+its own `tojson`, the special tokens that have a name, also an `image_token`, and `tools` and
+`documents`, which are None). As there, special tokens spelled out in the rendered text become
+special tokens.
 """
 
 import datetime
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dipaco.data.config import EdgeNames
+from dipaco.data.config import EdgeNames, spelled
 from dipaco.data.tokenizer import load_tokenizer
-from dipaco.errors import needs_extra
+from dipaco.errors import needs_extra, one_line
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatMessage
@@ -74,8 +75,10 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         try:
             self._template = environment.from_string(self._source())
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise BadChatTemplate(file=template_file, problem=str(error)) from error
+        except BadChatTemplate:
+            raise
+        except Exception as error:  # Python itself may refuse what Jinja made of it
+            raise BadChatTemplate(file=template_file, problem=one_line(error)) from error
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -103,7 +106,7 @@ class ChatTemplate:
             )
             text.encode()  # a lone surrogate cannot be encoded
         except Exception as error:  # an untrusted program: it may fail in any way
-            why = str(error) or type(error).__name__
+            why = one_line(error) or type(error).__name__
             problem = f"The chat template does not accept these messages: {why}."
             raise ApiError(400, problem, param="messages") from error
         return text
@@ -130,7 +133,7 @@ class ChatTemplate:
         try:
             return self._file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise BadChatTemplate(file=self._file, problem=str(error)) from error
+            raise BadChatTemplate(file=self._file, problem=one_line(error)) from error
 
     def _special_tokens(self, edge_names: EdgeNames) -> dict[str, str]:
         """The special tokens by name, as the settings beside the template have them."""
@@ -142,19 +145,23 @@ class ChatTemplate:
         if older.is_file() and "added_tokens_decoder" not in settings:
             settings |= _settings(older)
         tokens = {"bos_token": edge_names.start, "eos_token": edge_names.end}
-        tokens |= {name: settings[name] for name in SPECIAL if settings.get(name)}
+        tokens |= {name: settings[name] for name in SPECIAL if name in settings}
+        own = {name: value for name, value in settings.items() if name.endswith("_token")}
+        if isinstance(named := settings.get("extra_special_tokens"), dict):
+            own |= named
+        tokens |= {n: v for n, v in own.items() if n not in SPECIAL and spelled(v) is not None}
         for name, token in tokens.items():
-            tokens[name] = token.get("content") if isinstance(token, dict) else token
-            if name in settings and not isinstance(tokens[name], str):
+            tokens[name] = spelled(token)
+            if token and not isinstance(tokens[name], str):
                 raise BadChatTemplate(file=file, problem=f"its `{name}` is not text")
-        return {name: token for name, token in tokens.items() if token is not None}
+        return {name: token for name, token in tokens.items() if token}
 
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise BadChatTemplate(file=file, problem=str(error)) from error
+        raise BadChatTemplate(file=file, problem=one_line(error)) from error
     if not isinstance(settings, dict):
         raise BadChatTemplate(file=file, problem="it is not a JSON object")
     return settings
