@@ -179,8 +179,6 @@ def test_a_task_of_skypilot_is_one_worker():
     assert strict_parser().parse_args(words).verb == "worker"
     again = SKYPILOT["resources"]["job_recovery"]["recover_on_exit_codes"]
     assert again == [MachineFault.exit_code, NOT_NOW]
-    sky = pytest.importorskip("sky", reason="SkyPilot is not installed")
-    sky.Task.from_yaml_config({**SKYPILOT, "file_mounts": {}})
 
 
 def test_the_container_file_installs_the_wheel_with_extras_that_there_are():

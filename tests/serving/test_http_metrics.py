@@ -97,7 +97,7 @@ def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prom
         parts = value("time_to_first_token_seconds_sum") + value("inter_token_latency_seconds_sum")
         assert 0 < parts <= whole
         stages = [value(f"request_{stage}_time_seconds_sum") for stage in STAGES]
-        assert all(seconds > 0 for seconds in stages)
+        assert min(stages[:2]) > 0 <= stages[2], "on a busy machine all tokens come at once"
         assert sum(stages[:2]) == pytest.approx(value("time_to_first_token_seconds_sum"))
         assert sum(stages) <= whole
         assert value("request_max_num_generation_tokens_sum") == 24
