@@ -84,8 +84,10 @@ def _print(inspection: dict[str, Any]) -> None:
             if name in ("phase", "router", "documents", "test"):
                 continue
             shown = value
-            if not isinstance(value, str):
-                shown = _sizes(value) if isinstance(value, list) else f"{value:.1%}"
+            if isinstance(value, list):
+                shown = _sizes(value)
+            elif not isinstance(value, str):
+                shown = f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
             say(f"  {name.replace('_', ' ')}: {shown}")
     say(f"\n{MEANING}")
     for module, at in inspection["modules"].items():

@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
+        _open_closed_streams()
         _show_warnings_as_sentences()
         _write_any_text()
     if not words:
@@ -148,6 +149,15 @@ class _WarningFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller has closed (`>&-`, a daemon) leads nowhere. The next file that is
+    opened would otherwise have its number, and get what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _write_any_text() -> None:

@@ -148,13 +148,16 @@ def test_a_folder_without_a_run_is_refused_and_left_alone(here, tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "said"), [("/dev/full", 4, "DiskFull: No space left"), ("pipe", 0, "")]
+    ("output", "code", "said"),
+    [
+        ("> /dev/full", 4, "DiskFull: No space left"),
+        ("| false", 0, ""),  # which reads nothing
+        (">&- <&-", 0, ""),
+    ],
 )
 def test_output_that_cannot_be_written_makes_no_traceback(config_file, output, code, said):
     home = str(Path(__file__).parents[2])
-    command = f"'{sys.executable}' -m dipaco.cli.main config show '{config_file}'"
-    # `false` reads nothing.
-    script = f"{command} > /dev/full" if output == "/dev/full" else f"{command} | false"
+    script = f"'{sys.executable}' -m dipaco.cli.main config show '{config_file}' {output}"
     ended = subprocess.run(
         ["bash", "-c", f"{script}; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,

@@ -56,6 +56,8 @@ def test_inspect_shows_what_paths_were_given_and_how_modules_moved(here, tiny, o
         assert len(at["modules"]) == 2
     assert sum(at["share"] for at in inspection["paths"]) == pytest.approx(1)
     (routing,) = inspection["routings"]
+    read = here("inspect", "--run", tiny.folder, "--picture", picture).out
+    assert f"test bytes: {routing['test_bytes']:,}\n" in read
     assert (routing["phase"], routing["documents"]) == (0, shards["documents"])
 
     # Of the last phase, the contributions are still there.

@@ -215,6 +215,8 @@ def test_on_loopback_only_names_of_this_machine_are_answered(name, is_known):
             assert answer.text == "a text"
         else:
             assert "localhost" in error_of(answer, 403, code="unknown_host")
+            twice = local.get("/", headers=[("Host", "localhost"), ("Host", name)])
+            assert f"no host `{name}`" in error_of(twice, 403, code="unknown_host")
     with server.listen("0.0.0.0", 0) as listening:
         anywhere = TestClient(server.app_of_known_hosts(app, listening, "0.0.0.0"))
         assert anywhere.get("/", headers={"Host": name}).text == "a text"

@@ -106,7 +106,13 @@ def test_a_body_that_is_not_a_request_is_refused(client, where, body):
 
 @pytest.mark.parametrize(
     "change",
-    [{"max_tokens": 4.0, "seed": 7.0, "n": 1e0}, {"suffix": ""}, {"stop": ""}, {"stop": ["", ""]}],
+    [
+        {"max_tokens": 4.0, "seed": 7.0, "n": 1e0},
+        {"suffix": ""},
+        {"stop": ""},
+        {"stop": ["", ""]},
+        {"stream_options": {"include_usage": False}},
+    ],
     ids=str,
 )
 def test_a_value_that_asks_for_nothing_is_accepted(client, change):
@@ -119,6 +125,11 @@ def test_a_value_that_asks_for_nothing_is_accepted(client, change):
 def test_a_body_may_be_compressed_and_may_begin_with_a_byte_order_mark(service, client):
     content = b"\xef\xbb\xbf" + json.dumps(GOOD).encode()
     assert client.post("/v1/completions", content=content, headers=AS_JSON).status_code == 200
+    for wide in ("utf-16", "utf-16-le", "utf-32"):
+        answer = client.post(
+            "/v1/completions", content=json.dumps(GOOD).encode(wide), headers=AS_JSON
+        )
+        assert "Encode it as UTF-8" in error_of(answer, 400)
     zipped, by_gzip = gzip.compress(content), AS_JSON | {"Content-Encoding": "GZip"}
     for whole in (zipped, zipped + gzip.compress(b"  ")):
         assert client.post("/v1/completions", content=whole, headers=by_gzip).status_code == 200

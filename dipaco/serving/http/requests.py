@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import gzip
 import io
+import json
 import re
 import secrets
 import time
@@ -112,6 +113,9 @@ def decode(content: bytes, kind: type[Body]) -> Body:
     except UnicodeDecodeError as error:
         raise ApiError(400, "The body is not UTF-8. Encode it as UTF-8.") from error
     except (msgspec.DecodeError, RecursionError) as error:
+        if not (encoding := json.detect_encoding(content)).startswith("utf-8"):
+            problem = f"The body is {encoding.upper()}. Encode it as UTF-8."
+            raise ApiError(400, problem) from error
         raise ApiError(
             400,
             f"We could not parse the JSON body of your request: {error}. Check it as JSON.",
@@ -327,7 +331,9 @@ def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
 def _check_common(service: Service, body: CommonRequest) -> int:
     """Checks the fields that both kinds share. Returns n."""
     check_known(service, "stop_token_ids", body.stop_token_ids or ())
-    if body.stream_options is not None and not body.stream:
+    options = body.stream_options
+    wants_more = options is not None and (options.include_usage or options.continuous_usage_stats)
+    if wants_more and not body.stream:
         _refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")
     return body.n or 1
 

@@ -235,9 +235,12 @@ def app_of_known_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASG
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         names = Headers(scope=scope).getlist("host")
-        if all(_is_of_this_machine(name, host) for name in names):
+        others = [name for name in names if not _is_of_this_machine(name, host)]
+        if not others:
             return await app(scope, receive, send)
-        problem = f"This server listens on this machine alone, and knows no host `{names[0][:100]}`"
+        problem = (
+            f"This server listens on this machine alone, and knows no host `{others[0][:100]}`"
+        )
         remedy = "Ask for localhost, also behind a proxy (its `Host` header), or set `--host`."
         error = ApiError(403, f"{problem}. {remedy}", code="unknown_host")
         response = Response(error.body(), error.status, media_type="application/json")
