@@ -125,6 +125,15 @@ def test_a_run_does_not_go_back_while_objects_are_deleted(finished):
     assert rollbacks.go_back("modular", 1, TRAIN, token)
 
 
+def test_a_process_that_ended_while_it_deleted_keeps_no_run_from_going_back(finished):
+    over = str(ProcessId.here()._replace(began="0"))
+    finished.members.join("w", process_id=over, host="here", pid=1, machine="cpu", version="0")
+    finished._database.change("change_meta", key="deleting 1", value=over)
+    assert finished.rollbacks.deleting_workers() == []
+    assert finished.rollbacks.begin()
+    assert finished._database.one("get_meta", key="deleting 1") is None
+
+
 def test_who_was_silent_while_the_run_went_back_deletes_nothing_more(finished):
     at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
     finished.members.join("w", process_id=str(ProcessId.here()), **at)
