@@ -11,6 +11,7 @@ fetched files, logs, events. It may be deleted whenever no process works there.
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -38,11 +39,11 @@ class Address:
         if "://" not in text:
             if not text:
                 raise BadRun(given=text, problem="it is empty")
-            if text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):
+            if text.lower().startswith(tuple(f"{scheme}:" for scheme in SCHEMES)):
                 raise BadRun(
                     given=text, problem="a URL has two slashes, of which a `Path` keeps one"
                 )
-            return cls(Path(text))
+            return cls(Path(os.path.expanduser(text)))  # No shell does that in `--run=~/x`.
         scheme, _, place = text.partition("://")
         if "@" in place:
             shown = f"{scheme}://...@{place.rpartition('@')[2]}"

@@ -48,6 +48,11 @@ def test_a_url_that_has_become_a_path_is_refused():
         Address.of(Path("s3://bucket/one"))
 
 
+def test_a_tilde_is_the_home_where_no_shell_has_put_it_in(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Address.parse("~/run").folder == Path("/home/me/run")
+
+
 def test_every_run_has_a_folder_of_its_own():
     folders = [
         Address.parse(f"s3://{place}").folder for place in ("a1b/run", "a1b/run/", "b1a/run")
@@ -61,6 +66,8 @@ def test_every_run_has_a_folder_of_its_own():
         ("", "empty"),
         ("http://host/run", "`http` is not a known store"),
         ("file:///data/run", "`file` is not a known store"),
+        ("s3:bucket/run", "a URL has two slashes"),
+        ("S3:/bucket/run", "a URL has two slashes"),
         ("s3://", "not a valid name of a bucket"),
         ("s3:///run", "not a valid name of a bucket"),
         ("s3://Bucket/run", "not a valid name of a bucket"),
