@@ -137,6 +137,7 @@ def played() -> Generator[None]:
         if name.startswith("dipaco.") and getattr(module, "machine", None) is real_machine
     ]
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in patched]
+    _ENDED.clear()  # The next run's processes have the same names.
     for owner, name, value in patched:
         setattr(owner, name, value)
     try:
@@ -245,11 +246,14 @@ class Play(NullCallbacks):
 
     @contextlib.contextmanager
     def _as(self, player: Player) -> Generator[None]:
-        before, _NOW.player = _NOW.player, player
+        retention = player.host.run.ledger.retention
+        before, key = _NOW.player, retention._deleting
+        # Each process has a ledger of its own, and says of itself alone that it deletes.
+        _NOW.player, retention._deleting = player, f"deleting {player.name}"
         try:
             yield
         finally:
-            _NOW.player = before
+            _NOW.player, retention._deleting = before, key
 
     # Turns.
 
