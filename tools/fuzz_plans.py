@@ -268,6 +268,11 @@ class MadeUpObjects:
         self._in_between()
         self.read(name)
 
+    def need_shared(self, name: str) -> None:
+        """Raises `ObjectMissing`."""
+        if name not in self._world.there:
+            raise ObjectMissing(file=self.root / name, name=name)
+
     def turns_up(self, error: ObjectMissing, *, was_sent: bool) -> bool:
         return error.values["name"] in self._world.there
 

@@ -218,6 +218,15 @@ class Objects:
         (self.place_of(name) / UNSENT).unlink(missing_ok=True)
         return True
 
+    def need_shared(self, name: str) -> None:
+        """Raises `ObjectMissing`: the bucket has no such object. This disk may still have it, after
+        another machine has deleted it. What is in a folder alone is there for everybody.
+        """
+        if self.remote is not None:
+            listed = f"{name}/{DIGESTS}" if is_folder(name) else name
+            if next(self.remote.blocks(listed, 1), b"") is None:
+                raise ObjectMissing(file=self.remote.url_of(listed), name=name)
+
     def turns_up(self, error: ObjectMissing, *, was_sent: bool) -> bool:
         """True if an object that a read has missed is there after all. A store may say for a while
         that it has none: from a cache of such answers, or since it is consistent only later. It is

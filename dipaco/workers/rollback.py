@@ -9,7 +9,9 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.planning.scheduler import due
 from dipaco.control.planning.tasks import Contribution, Fact, ModuleReady, Task
 from dipaco.errors import WorkersActive
+from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.runs.sent_snapshots import is_sent
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.errors import CannotRollBack, CannotUndo
 from dipaco.workers.keeping import delete
@@ -123,30 +125,38 @@ def _has_gone_on(run: Run, phase: int) -> bool:
 
 
 def _check_bytes(run: Run, phase: int) -> None:
-    """Checks the bytes that training would go on from."""
+    """Checks the bytes that training would go on from, on whatever machine."""
     ledger, objects, keep = run.ledger, run.objects, run.config.retention
     what, setting, most = "", "modules", keep.modules
+
+    def check(receipt: Receipt) -> None:
+        objects.need_shared(receipt.name)
+        objects.file(receipt)
+
     try:
         for module in run.config.topology.modules:
             what = f"module {module} at phase {phase}"
-            objects.file(ledger.facts.module(MODULAR, module, phase).parameters)
+            check(ledger.facts.module(MODULAR, module, phase).parameters)
         setting, most = "snapshots", keep.snapshots
         for path in range(run.config.num_paths):
             before = _last_trained(run, path, phase)
             if before is not None:
                 what = f"the snapshot of path {path} after phase {before}"
-                objects.folder(ledger.facts.snapshot(MODULAR, path, before).receipt.name)
+                name = ledger.facts.snapshot(MODULAR, path, before).receipt.name
+                if is_sent(run.plan.arm(MODULAR), path, before, keep.send_snapshots_every):
+                    objects.need_shared(name)
+                objects.folder(name)
         for module in run.config.topology.modules:
             what = f"the outer state of {module} at phase {phase}"
             state = ledger.facts.module(MODULAR, module, phase).outer_state
             if state is not None:
-                objects.file(state)
+                check(state)
         setting, most = "contributions", keep.contributions
         for contribution in _late_for(run, phase):
             what = (
                 f"the late contribution of path {contribution.path} to module {contribution.module}"
             )
-            objects.file(contribution.message)
+            check(contribution.message)
     except ObjectMissing as error:
         deleted = "" if most is None else _deleted_by(run, f"retention.{setting}", most)
         raise CannotRollBack(phase=phase, problem=f"{what} {deleted}is lost.") from error
