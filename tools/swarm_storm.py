@@ -131,7 +131,6 @@ def parse() -> argparse.Namespace:
         "--d-model", type=int, default=32, help="of the path; 224: a million values"
     )
     parser.add_argument("--lease-seconds", type=float, default=5.0)
-    parser.add_argument("--transport", choices=("tcp", "tls"), default="tls")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
@@ -284,7 +283,7 @@ class Storm:
     def start_backbone(self, name: str) -> None:
         options = self.options
         host = "127.0.0.1" if self.hosts is None else self.hosts[PUBLIC].address
-        listen = f"{options.transport}://{host}:{self.ports[name]}"
+        listen = f"{host}:{self.ports[name]}"
         words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]
         words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
