@@ -223,20 +223,22 @@ class Queue:
         with self._database.transaction():
             # Claims come before workers here, as where a claim is finished or found silent:
             # two transactions that lock them the other way round would wait for each other.
-            count = self._reopen(worker, crash)
+            dropped = self._drop_of(worker)
             words = last_words or crash
             if self._database.change("lose_worker", name=worker, last_words=words):
                 note_event(self._database, "died", worker, words)
-            return count
+            return self._reopen(worker, dropped, crash)
 
     @retried
     def give_back_of_namesake(self, worker: str) -> int:
         """The same for a dead worker whose name another worker has taken over."""
         with self._database.transaction():
-            return self._reopen(worker)
+            return self._reopen(worker, self._drop_of(worker))
 
-    def _reopen(self, worker: str, crash: str = "") -> int:
-        dropped = self._database.rows("drop_claims_of_worker", worker=worker)
+    def _drop_of(self, worker: str) -> list[tuple]:
+        return self._database.rows("drop_claims_of_worker", worker=worker)
+
+    def _reopen(self, worker: str, dropped: list[tuple], crash: str = "") -> int:
         note_attempts(self._database, dropped, "crash", crash or NO_PROCESS)
         for task_id, *_ in dropped:
             if crash:

@@ -5,13 +5,14 @@ point operations are those of all products that JAX traces. Bytes are counted in
 program (`hlo.py`), for TPUs. Figures are kept in the cache folder.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,24 @@ def devices_of(device: Device) -> Sequence[jax.Device]:
     if not _version("libtpu"):
         raise NoCompiler(name=device.name)
     try:
-        return topologies.get_topology_desc(platform="tpu", topology_name=device.topology).devices
+        with _no_flags():
+            return topologies.get_topology_desc(
+                platform="tpu", topology_name=device.topology
+            ).devices
     except jax.errors.JaxRuntimeError:
         least = f"{device.name.partition(':')[0]}:{device.kind.least}"
         raise UnknownDevice(name=device.name, known=least) from None
+
+
+@contextlib.contextmanager
+def _no_flags() -> Generator[None]:
+    """Takes `XLA_FLAGS` away meanwhile. The compiler of TPUs ends the process at a flag of CPUs."""
+    flags = os.environ.pop("XLA_FLAGS", None)
+    try:
+        yield
+    finally:
+        if flags is not None:
+            os.environ["XLA_FLAGS"] = flags
 
 
 def needs_of(
@@ -94,7 +109,7 @@ def needs_of(
     for name in names or programs:
         file = cache_folder() / "plans" / f"{_key(config, devices, name)}.json"
         if not file.is_file():
-            with compiling_for(devices):
+            with compiling_for(devices), _no_flags():
                 is_training = name == TRAINING
                 needs = _compiled(programs[name], step_flops(config) if is_training else None)
             make_folder(file.parent)
