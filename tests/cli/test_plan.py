@@ -1,16 +1,11 @@
 """`dipaco plan`: what a run will need, before anything starts."""
 
-import dataclasses
 import re
 
 import pytest
 
-from dipaco.model.config import part_names
-from dipaco.overrides import load_config
 from dipaco.runs.forecast import compiled
-from dipaco.runs.forecast.devices import named, on_devices
 from dipaco.serving.upstreams import read_targets
-from dipaco.topology import Level, Topology
 from tests.cli.conftest import as_json
 
 
@@ -121,24 +116,6 @@ def test_all_programs_of_a_worker_compile_for_a_slice_of_tpus(here, config_file)
     kinds = {name.split()[0] for name in programs}
     assert kinds == {"training", "scores", "features", "prefill", "a"}
     assert all(0 < needs["use"] <= 1 and needs["moved"] for needs in programs.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["v5e:2x4", "v6e:2x2"])
-def test_the_papers_step_in_its_width_fits_the_devices_that_its_config_names(name):
-    """Two of its twelve blocks, on whose memory the rest is a line."""
-    pytest.importorskip("libtpu")
-    device, paper = named(name), load_config("paper_2x4")
-    slice_devices = compiled.devices_of(device)
-
-    def memory(layers):
-        model = dataclasses.replace(paper.model, num_layers=layers)
-        topology = Topology(levels=(Level(name="all", parts=part_names(model)),))
-        config = dataclasses.replace(paper, model=model, topology=topology)
-        return compiled.memory_of_step(on_devices(config, device.number), slice_devices)
-
-    one, two = memory(1), memory(2)
-    assert two + 10 * (two - one) < device.kind.memory
 
 
 def test_a_run_is_planned_on_a_machine_without_its_devices(dipaco, config_file):
