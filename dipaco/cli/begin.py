@@ -11,7 +11,7 @@ tasks that failed are tried again.
 
 import argparse
 
-from dipaco.cli.options import add_run_start
+from dipaco.cli.options import add_run_start, begun
 
 HELP = "begin a run, for workers that are started elsewhere"
 
@@ -27,17 +27,9 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.launch.devices import use_cpu_only
     from dipaco.library.console import title_of
-    from dipaco.workers.process import begun_run
 
     use_cpu_only()
-    with begun_run(
-        options.run,
-        config,
-        options.database,
-        init_from=options.init_from,
-        start_from=options.start_from,
-        reads_text=True,
-    ) as (opened, is_new):
+    with begun(options, config, reads_text=True) as (opened, is_new):
         print(title_of(opened) if is_new else "This run has begun before.")
     print(f"Work on it, from any number of machines: dipaco worker --run {options.run}")
     return 0

@@ -26,6 +26,7 @@ from dipaco.cli.errors import OptionMissing
 from dipaco.cli.options import (
     add_run_start,
     add_trackers,
+    begun,
     check_count,
     check_memory_fraction,
     option_of,
@@ -83,17 +84,13 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.launch.supervisor import supervise
     from dipaco.library.console import print_results, title_of
     from dipaco.observe.trackers import check_trackers
-    from dipaco.workers.process import begun_run
 
     if options.name is not None:
         check_name(options.name)
     check_trackers(options.trackers)
-    with begun_run(
-        options.run,
+    with begun(
+        options,
         config,
-        options.database,
-        init_from=options.init_from,
-        start_from=options.start_from,
         check_new=functools.partial(_check_mesh, options),
         check_open=functools.partial(_check_name, options),
     ) as (opened, is_new):

@@ -18,6 +18,7 @@ from dipaco.runs.reading.releases import check_path as check_path
 from dipaco.store.address import Address
 
 if TYPE_CHECKING:
+    from dipaco.config import RunConfig
     from dipaco.control.planning.release import Release
     from dipaco.runs.run import Run
 
@@ -74,6 +75,22 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
     )
     add_database(parser)
     add_set(parser)
+
+
+def begun(
+    options: argparse.Namespace, config: "RunConfig", **checks: Any
+) -> contextlib.AbstractContextManager[tuple["Run", bool]]:
+    """The run that the options of `add_run_start` ask for, as `begun_run` begins or opens it."""
+    from dipaco.workers.process import begun_run
+
+    return begun_run(
+        options.run,
+        config,
+        options.database,
+        init_from=options.init_from,
+        start_from=options.start_from,
+        **checks,
+    )
 
 
 def add_trackers(parser: argparse.ArgumentParser) -> None:

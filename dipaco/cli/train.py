@@ -34,6 +34,7 @@ from dipaco.cli.options import (
     add_metrics,
     add_run_start,
     add_trackers,
+    begun,
     check_count,
     check_metrics,
     name_of,
@@ -83,7 +84,6 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.observe.trackers import check_trackers
     from dipaco.runs.meshes import check_devices
     from dipaco.runs.programs import use_compilation_cache
-    from dipaco.workers.process import begun_run
 
     if options.workers == 0:
         hint = " `dipaco begin` begins a run and does none of it."
@@ -97,12 +97,9 @@ def run(options: argparse.Namespace) -> int:
         use_compilation_cache(cache_folder() / "compiled")
     else:
         use_cpu_only()
-    with begun_run(
-        options.run,
+    with begun(
+        options,
         config,
-        options.database,
-        init_from=options.init_from,
-        start_from=options.start_from,
         reads_text=True,
         check_machine=check_devices if is_alone else partial(_check_devices, options.workers),
     ) as (opened, is_new):
