@@ -57,7 +57,7 @@ hypothesis.settings.load_profile("untimed")
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_keys(tmp_path_factory):
-    """The keys that sign credentials are not put among those of whoever runs the tests."""
+    """The keys that sign credentials are not put among those of the person who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield

@@ -365,8 +365,8 @@ def _begun(options: argparse.Namespace) -> "Generator[Run]":
 
 
 def _authority(opened: "Run") -> "Authority":
-    """Issues credentials for this run. Its key is a file of whoever began the run. The ledger has
-    the key's fingerprint alone.
+    """Issues credentials for this run. Its key is a file of the person who began the run. The
+    ledger has the key's fingerprint alone.
 
     Raises:
       NoSigningKey: the key is elsewhere.

@@ -15,6 +15,8 @@ from dipaco.model.errors import KernelUnavailable
 from dipaco.processors import is_from_amd
 
 COMMON_HEAD = 128  # values in the largest head that cuDNN's attention takes on all GPUs it runs on
+# Name of what a block computed again keeps of a kernel's attention: values and results.
+KEPT = "attention"
 AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
 
 _compiled_for: ContextVar[Sequence[jax.Device] | None] = ContextVar("compiled_for", default=None)

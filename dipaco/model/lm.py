@@ -15,7 +15,7 @@ from jax import lax
 from dipaco.model.attention import Attention, Seen
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.kernels import attention_kernel, result_dtype
+from dipaco.model.kernels import KEPT, attention_kernel, result_dtype
 from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_table
 from dipaco.model.loss import (
     LogitsLoss,
@@ -221,7 +221,7 @@ def _rematerialised_but_attention(block, params, x_BTD, inputs):
 
 
 def _rematerialised_but_attention_forward(block, params, x_BTD, inputs):
-    policy = jax.checkpoint_policies.save_only_these_names("attention")
+    policy = jax.checkpoint_policies.save_only_these_names(KEPT)
     kept = jax.checkpoint(lambda params, x: block(params, x, *inputs)[0], policy=policy)
     # Without the barrier XLA cuts the kernel's sums out of 128 times as much when it needs them.
     return lax.optimization_barrier(jax.vjp(kept, params, x_BTD))

@@ -10,9 +10,10 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import NamedSharding, PartitionSpec
 
+from dipaco.model.kernels import KEPT
+
 LANES = 128  # the kernel takes lengths that are multiples of it
 LARGEST_BLOCK = 512
-KEPT = "attention"  # name of what a rematerialised block keeps: values and results (`model/lm.py`)
 
 
 def attend_on_tpu(

@@ -77,7 +77,7 @@ class _Read:
     def __init__(self, pin: PathPin):
         self._pin = pin
         self._job: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # Taken by whoever begins it or calls it off, and never released.
+        # Taken by the thread that begins it or the loop that calls it off, and never released.
         self._taken = threading.Lock()
         self.done = asyncio.wrap_future(self._job)
         self.turns: dict[str, asyncio.Task[None]] = {}

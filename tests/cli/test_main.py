@@ -171,7 +171,7 @@ def test_output_that_cannot_be_written_makes_no_traceback(config_file, output, c
 
 
 def test_a_sentence_does_not_steer_the_terminal(capsys):
-    """It may hold a name out of somebody else's file."""
+    """It may hold a name out of a stranger's file."""
     _refuse(BadSource(source="x", problem="\x1b[2J\u202e.", advice="One.\nTwo."))
     assert capsys.readouterr().err.endswith(r"read: \x1b[2J\u202e. One." "\nTwo.\n")
 

@@ -77,10 +77,7 @@ def devices_of(device: Device) -> Sequence[jax.Device]:
     if not _version("libtpu"):
         raise NoCompiler(name=device.name)
     try:
-        with _no_flags():
-            return topologies.get_topology_desc(
-                platform="tpu", topology_name=device.topology
-            ).devices
+        return topologies.get_topology_desc(platform="tpu", topology_name=device.topology).devices
     except jax.errors.JaxRuntimeError:
         least = f"{device.name.partition(':')[0]}:{device.kind.least}"
         raise UnknownDevice(name=device.name, known=least) from None

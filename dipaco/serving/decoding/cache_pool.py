@@ -60,7 +60,7 @@ TextKey = tuple[PathKey, str]  # what may share a beginning: a path's texts with
 
 
 class CachedTexts:
-    """The tokens that rows have in the cache, and whose they are. Whoever has another salt would
+    """The tokens that rows have in the cache, and whose they are. A client with another salt would
     learn from the time of a first token what others have asked.
 
     A row keeps its content when its request ends: prompt and answer. The next message of a chat

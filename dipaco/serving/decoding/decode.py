@@ -74,8 +74,8 @@ def make_pool(config: ModelConfig, rows: int) -> dict[str, Any]:
 def read(
     config: ModelConfig, prepared: Parts, tokens_BT: jax.Array, starts_B: jax.Array, blocks: Blocks
 ) -> tuple[jax.Array, dict[str, Any]]:
-    """As `inference.extend`. A long text of one row is read part after part: the scores of all its
-    tokens would be 68 GB for 32,768 of them, with 16 heads.
+    """Does what `inference.extend` does. A long text of one row is read part after part: the scores
+    of all its tokens would be 68 GB for 32,768 of them, with 16 heads.
     """
     slots = jax.tree.leaves(blocks)[0].shape[2]
     (batch, length), size = tokens_BT.shape, max(1, MOST_SCORES // slots)

@@ -111,7 +111,7 @@ class GenerationParams:
     grammar: Grammar | None = None  # grammar of the text, kept compiled while it is written
     num_logprobs: int | None = None
     has_echo: bool = False  # the text begins with the prompt
-    cache_salt: str = ""  # of whose texts may begin its own
+    cache_salt: str = ""  # texts of the same salt may begin its own
     is_path_given: bool = False  # the request gave the path: never routed, never re-routed
 
 

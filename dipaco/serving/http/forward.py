@@ -141,7 +141,7 @@ class Forwarder:
         """The answer of one upstream, once it has begun. One that is no stream is complete."""
         sent = {name: value for name, value in fields.items() if name != "path"}
         sent["model"] = msgspec.Raw(msgspec.json.encode(target.model))
-        if target.is_cell and client.startswith(API_KEY):  # to a cell, all are the router's key
+        if target.is_cell and client.startswith(API_KEY):  # A cell sees the router's key alone.
             salt = f"{client} {bytes(fields.get('cache_salt', b'')).decode()}"
             sent["cache_salt"] = msgspec.Raw(msgspec.json.encode(salt))
         headers = {

@@ -2,8 +2,8 @@
 
 A *credential* is a PEM file for one name: a private key, its certificate (name, role, validity) and
 the authority's certificate, by which the holder knows others. The authority's private key stays in
-a file of the organiser's (`keys_folder`). The ledger has digests of certificates alone, so whoever
-reads it can make none. Ed25519 throughout. Clocks may differ by `SKEW_SECONDS`.
+a file of the organiser's (`keys_folder`). The ledger has digests of certificates alone, so its
+readers can make none. Ed25519 throughout. Clocks may differ by `SKEW_SECONDS`.
 """
 
 import contextlib
