@@ -78,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--access-log", action="store_true", help="write a line for each request, with its id"
     )
+    where.add_argument(
+        "--lenient",
+        action="store_true",
+        help="ignore unknown fields of requests, and log each once",
+    )
     add_dashboard(where)
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -171,6 +176,7 @@ def run(options: argparse.Namespace) -> int:
         cors_origins=tuple(options.cors_origin),
         say=print_notice if options.access_log else None,
         upstreams=upstreams,
+        is_lenient=options.lenient,
     )
     settings = ServiceSettings(
         arm=options.arm,

@@ -168,6 +168,33 @@ def test_missing_and_unknown_fields_are_named(client):
     )
 
 
+def test_a_lenient_server_ignores_unknown_fields_and_names_each_in_its_log_once(
+    service, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(service, "say", said.append)
+    lenient = TestClient(make_app(service, settings=HttpSettings(is_lenient=True)))
+    part = {"type": "text", "text": "ji", "cache_control": {"type": "ephemeral"}}
+    message = {"role": "user", "content": [part], "re\nasoning": None}
+    chat = {"model": "toy", "messages": [message], "max_tokens": 4.0, "think": True}
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    json_format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "x": 1}}
+    for _ in range(2):
+        assert lenient.post("/v1/completions", json=GOOD | {"think": 1}).status_code == 200
+        answer = lenient.post("/v1/chat/completions", json=chat | {"response_format": json_format})
+        assert answer.json()["choices"][0]["message"]["content"] == "{}", answer.text
+    fields = [sentence.split(", which")[0].removeprefix("requests have ") for sentence in said]
+    assert fields == [
+        "'think'",
+        "'messages.content.cache_control'",
+        "'messages.re\\nasoning'",
+        "'response_format.json_schema.x'",
+    ]
+    error_of(lenient.post("/v1/completions", json=GOOD | {"x": 1, "suffix": "a"}), 400, "suffix")
+    lenient.post("/v1/completions", json=GOOD | {f"field {n}": n for n in range(1000)})
+    assert len(said) == 100
+
+
 def test_an_unknown_model_is_not_found(client):
     response = client.post("/v1/completions", json=GOOD | {"model": "gpt-4"})
     assert "This server has `toy`" in error_of(response, 404, "model", "model_not_found")

@@ -42,6 +42,7 @@ from dipaco.serving.http.protocol import (
     VersionReply,
 )
 from dipaco.serving.http.requests import (
+    Body,
     ParsedRequest,
     UnroutedPrompt,
     encode,
@@ -78,6 +79,7 @@ KEY = "dipaco.key"  # key in a request's scope: the number of its API key
 # Threads that parse and route: prompts routed at once share batches of up to four.
 REQUEST_THREADS = 8
 REQUEST_ID = "X-Request-Id"
+MAX_IGNORED_TOLD = 100  # unknown fields of lenient requests that the log names
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected, in metrics only
 
 
@@ -91,6 +93,7 @@ class HttpSettings:
     cors_origins: tuple[str, ...] = ()  # sites whose pages may ask this server
     say: Callable[[str], object] | None = None  # called with a line for each answer
     upstreams: "Upstreams | None" = None  # they answer what is routed here. None = this process
+    is_lenient: bool = False  # unknown fields of requests are ignored, and not refused
 
 
 def make_app(
@@ -145,6 +148,7 @@ class _Application:
         self._forwarder = self._make_forwarder(settings.upstreams)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
+        self._ignored: set[str] = set()
         self._started_seconds = int(time.time())
         self._document = msgspec.json.encode(openapi.document(bool(self._keys)))
         # (route, method, handler, whether it needs a key)
@@ -252,12 +256,22 @@ class _Application:
         self._metrics.answers.labels("other", error.status_code).inc()
         return response
 
+    async def _body(self, request: Request, kind: type[Body]) -> Body:
+        ignore = self._ignore if self._settings.is_lenient else None
+        return await read_body(request, self._settings.max_body_bytes, kind, ignore)
+
+    def _ignore(self, field: str) -> None:
+        """Tells the operator of a field that is ignored, once, and of so many at most."""
+        if field not in self._ignored and len(self._ignored) < MAX_IGNORED_TOLD:
+            self._ignored.add(field)
+            self._service.say(f"requests have {field[:100]!a}, which is ignored (`--lenient`)")
+
     # --- completions ---------------------------------------------------------------------------
 
     async def _completions(self, request: Request) -> Response:
         if self._forwarder is not None:
             return await self._forward(request)
-        body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
+        body = await self._body(request, CompletionRequest)
         came_seconds = time.monotonic()
         parsed = await self._parsed(request, parse_completion, self._service, body)
         answer_format = CompletionFormat(body.model, parsed.served.digest, body.logprobs)
@@ -266,7 +280,7 @@ class _Application:
     async def _chat_completions(self, request: Request) -> Response:
         if self._forwarder is not None:
             return await self._forward(request)
-        body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
+        body = await self._body(request, ChatRequest)
         came_seconds = time.monotonic()
         parsed = await self._parsed(request, parse_chat, self._service, self._chat, body)
         answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
@@ -344,7 +358,7 @@ class _Application:
     # --- our own routes ------------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.max_body_bytes, RouteRequest)
+        body = await self._body(request, RouteRequest)
         started, client = time.monotonic(), _client_of(request)
         model, path = self._service.models.find(body.model)
         served = model.releases.current
@@ -371,12 +385,12 @@ class _Application:
         return _json(response)
 
     async def _tokenize(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)
+        body = await self._body(request, TokenizeRequest)
         client = _client_of(request)
         return _json(await self._threads.run(client, tokenize, self._service, self._chat, body))
 
     async def _detokenize(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.max_body_bytes, DetokenizeRequest)
+        body = await self._body(request, DetokenizeRequest)
         client = _client_of(request)
         return _json(await self._threads.run(client, detokenize, self._service, body))
 

@@ -41,13 +41,16 @@ from dipaco.serving.models import ServedModel, ServedRelease
 from dipaco.serving.service import Service
 
 Body = TypeVar("Body")
+Ignore = Callable[[str], object]  # is told of a field that nothing here reads
 LARGE_BYTES = 1 << 16  # of a body that is decoded in another thread
 _large_bodies = concurrent.futures.ThreadPoolExecutor(1, "large bodies")
 BODY_SECONDS = 20.0  # for a body to arrive: a slower client would delay a server that is stopping
 
 
-async def read_body(request: Request, max_bytes: int, kind: type[Body]) -> Body:
-    """Reads and decodes the body of a request.
+async def read_body(
+    request: Request, max_bytes: int, kind: type[Body], ignore: Ignore | None = None
+) -> Body:
+    """Reads and decodes the body of a request, as `decode` does.
 
     Raises:
       ApiError: it is too large (413), not sent as JSON, or compressed by something else than gzip
@@ -68,8 +71,8 @@ async def read_body(request: Request, max_bytes: int, kind: type[Body]) -> Body:
             problem = f"The body is compressed as `{encoding[:100]}`. Send it as it is, or by gzip."
             raise ApiError(415, problem)
     if len(content) > LARGE_BYTES:
-        return await _apart(decode, content, kind)
-    return decode(content, kind)
+        return await _apart(decode, content, kind, ignore)
+    return decode(content, kind, ignore)
 
 
 async def _apart(function: Callable[..., Body], *args: object) -> Body:
@@ -98,16 +101,21 @@ def _unzipped(content: bytes, max_bytes: int) -> bytes:
     return unzipped
 
 
-def decode(content: bytes, kind: type[Body]) -> Body:
-    """Raises `ApiError` in OpenAI's words."""
+def decode(content: bytes, kind: type[Body], ignore: Ignore | None = None) -> Body:
+    """Raises `ApiError` in OpenAI's words. A field that the type lacks is left out, and `ignore` is
+    told its name. None = it is an error.
+    """
     content = content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
     try:
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.ValidationError as error:
-            if "got `float`" not in str(error):
+            if "got `float`" not in str(error) and ignore is None:
                 raise
-            return msgspec.convert(_with_integers(msgspec.json.decode(content)), kind)
+            value = _with_integers(msgspec.json.decode(content))
+            if ignore is not None:
+                value = _known_part(value, list(_alternatives(types.type_info(kind))), "", ignore)
+            return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _api_error(str(error), kind) from error
     except UnicodeDecodeError as error:
@@ -129,6 +137,22 @@ def _with_integers(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_integers(each) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _known_part(value: Any, kinds: list[types.Type], where: str, ignore: Ignore) -> Any:
+    """The value without the fields that a value of these types does not have."""
+    if isinstance(value, list):
+        items = [each for kind in kinds for each in _inside(kind, "")]
+        return [_known_part(each, items, where, ignore) for each in value]
+    if not isinstance(value, dict) or not any(isinstance(kind, types.StructType) for kind in kinds):
+        return value
+    known = {}
+    for name, each in value.items():
+        if fields := [field for kind in kinds for field in _inside(kind, name)]:
+            known[name] = _known_part(each, fields, f"{where}{name}.", ignore)
+        else:
+            ignore(where + name)
+    return known
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -179,7 +203,7 @@ def values_at(kind: Any, where: str) -> list[str]:
     """
     found = list(_alternatives(types.type_info(kind)))
     for name in re.findall(r"\.(\w+)|\[", where):
-        found = [each for one in found for inner in _inside(one, name) for each in inner]
+        found = [each for one in found for each in _inside(one, name)]
     literals = (one.values for one in found if isinstance(one, types.LiteralType))
     return [value for values in literals for value in values if isinstance(value, str)]
 
@@ -192,16 +216,16 @@ def _alternatives(info: types.Type) -> Iterator[types.Type]:
         yield info
 
 
-def _inside(info: types.Type, name: str) -> Iterator[Iterator[types.Type]]:
+def _inside(info: types.Type, name: str) -> Iterator[types.Type]:
     """The alternatives of a field by its name, or of a list's items, a place without a name."""
     if isinstance(info, types.StructType) and name:
         if name == info.tag_field and isinstance(info.tag, str):
-            yield iter([types.LiteralType((info.tag,))])
+            yield types.LiteralType((info.tag,))
         for field in info.fields:
             if field.encode_name == name:
-                yield _alternatives(field.type)
+                yield from _alternatives(field.type)
     elif isinstance(info, types.ListType) and not name:
-        yield _alternatives(info.item_type)
+        yield from _alternatives(info.item_type)
 
 
 def no_tools(param: str) -> str:
