@@ -10,6 +10,7 @@ from dipaco.control.planning.summaries import Routed
 from dipaco.control.planning.tasks import Evaluated
 from dipaco.dashboard.facts import ArmFacts, RunFacts
 from dipaco.evaluation.perplexity import bits_per_byte
+from dipaco.evaluation.tables import link_name, seconds_over_link
 from dipaco.runs.reading.progress import (
     RouterCosts,
     StartCosts,
@@ -40,7 +41,7 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
         if arm.is_routed:
             router = router_costs(run)
         mine = [each for each in evaluations if each.arm == arm.name]
-        points = [
+        points: list[dict[str, Any]] = [
             {
                 "phase": each.phase,
                 "steps": base.steps + start.steps + arm.steps_before(each.phase),
@@ -67,6 +68,11 @@ def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> di
             }
             if points[0]["phase"]:
                 points.insert(0, first)
+        for point in points:
+            point["link_seconds"] = {
+                link_name(link): seconds_over_link(point["seconds"], point["bytes"], link)
+                for link in run.config.report.link_megabits
+            }
         curves[arm.name] = points
     return curves
 

@@ -8,6 +8,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 
 from support.made_up_run import make_run
 
+from dipaco.control.planning.tasks import PRIORITY
 from dipaco.dashboard.columns import packed, unpacked
 from dipaco.dashboard.page import export
 from dipaco.dashboard.page import page as whole_page
@@ -93,6 +94,12 @@ def test_a_file_from_disk_has_grid_curves_and_the_fate_of_a_document(
     for row in report["rows"]:
         shown = page.locator(f"tr[data-row={row['name']}] td").all_text_contents()
         assert shown[1] == f"{row['perplexity']:.2f}"
+        assert shown[-1] == page.evaluate(f"duration({row['link_seconds']['20']})")
+    assert page.locator("#rows th").last.text_content() == "time at 20 Mbit/s"
+    page.locator("#against button", has_text="time at 20 Mbit/s").click()
+    assert page.evaluate("curves.plotted.lines.flatMap(line => line.points).every(Boolean)")
+    inks = page.evaluate(f"{json.dumps(list(PRIORITY))}.map(kindColour)")
+    assert len({*inks, page.evaluate("colour('--bad')")}) == len(PRIORITY) + 1
 
     path = inspection["paths"][1]
     for domain, count in path["domains"].items():

@@ -102,6 +102,7 @@ def test_curves_end_where_the_report_does(tiny, recording):
         assert (last["steps"], last["tokens"]) == (row["steps"], row["tokens"])
         assert last["bytes"] == row["bytes_per_machine"]
         assert last["seconds"] == pytest.approx(row["machine_seconds"], abs=0.01)
+        assert last["link_seconds"] == pytest.approx(row["link_seconds"], abs=0.01)
         curve = [[point["steps"], point["perplexity"]] for point in points]
         assert curve == report["curves"][name]
 

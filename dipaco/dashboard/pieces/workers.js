@@ -1,7 +1,8 @@
 // Workers: a waterfall of tasks by worker and time, faults, and cost.
 
-const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7}; // Red is kept for faults.
-const kindColour = kind => series(INKS[kind] ?? 7);
+// One colour for each kind of task. Red (5) is kept for faults.
+const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7, label: 8, check: 9, sample: 10, reroute: 11, report: 12};
+const kindColour = kind => colour(`--c${INKS[kind]}`);
 const LEFT = 118, TOP = 20;
 const fall = {from: 0, until: null, rows: [], rowHeight: 18, left: LEFT}; // `until` null = the newest moment
 const MARKS = {died: "✕", silent: "◌", left: "▸", joined: "◂", lost: "✕", error: "!", crash: "✕", postponed: "↺"};
