@@ -13,7 +13,7 @@ def cache_folder() -> Path:
     user without a home, as in some containers, has one for this process alone.
     """
     if chosen := os.environ.get("DIPACO_CACHE"):
-        return Path(chosen)
+        return Path(os.path.expanduser(chosen))
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dipaco"
     except RuntimeError:  # no HOME, and the system does not know the user

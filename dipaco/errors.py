@@ -12,6 +12,7 @@ only this code can break is an `assert`, not an error.
 import contextlib
 import errno
 import shlex
+import string
 from collections.abc import Generator
 from pathlib import Path
 
@@ -51,6 +52,15 @@ EXTRAS = {  # the smallest extra that brings a package, by the package's name in
 }
 
 
+class _Message(string.Formatter):
+    """`str.format` with one addition: `{folder!q}` is one word of a shell."""
+
+    def convert_field(self, value: object, conversion: str | None) -> object:
+        if conversion == "q":
+            return shlex.quote(str(value))
+        return super().convert_field(value, conversion)
+
+
 class DipacoError(Exception):
     """An error that a person can correct."""
 
@@ -60,7 +70,7 @@ class DipacoError(Exception):
     def __init__(self, **values: object):
         self.values = values
         message = " ".join((type(self).__doc__ or "").split())
-        super().__init__(message.format(**values))
+        super().__init__(_Message().format(message, **values))
 
     def __reduce__(self):
         return _rebuild, (type(self), self.values)

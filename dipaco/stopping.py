@@ -10,6 +10,7 @@ heartbeat of a worker reads the count.
 """
 
 import contextlib
+import contextvars
 import os
 import signal
 import threading
@@ -27,6 +28,8 @@ NOTICE_SECONDS = 3.0  # between two questions; a machine is gone 30 s after it i
 
 _told: list[float] = []  # the moment, if it was told to end
 _progress = 0
+
+_patience: contextvars.ContextVar[float | None] = contextvars.ContextVar("patience", default=None)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +54,23 @@ def noting_progress(function: Callable[P, R]) -> Callable[P, R]:
         return function(*arguments, **settings)
 
     return call
+
+
+@contextlib.contextmanager
+def patience(seconds: float) -> Generator[None]:
+    """Inside, this thread waits for a database or a store that is away no longer than that, or less
+    if it was told so already.
+    """
+    before = _patience.set(min(seconds, _patience.get() or seconds))
+    try:
+        yield
+    finally:
+        _patience.reset(before)
+
+
+def most_seconds(limit: float) -> float:
+    """A wait's limit, or less where `patience` says so."""
+    return min(limit, _patience.get() or limit)
 
 
 def stop_waiting() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -332,7 +333,7 @@ def test_a_source_without_a_kind_is_answered_with_what_to_write():
     }.items():
         with pytest.raises(BadSetting) as refused:
             override(CONFIG, [f"data.sources={given}"])
-        assert f"Write for example `--set 'data.sources={meant}'`" in str(refused.value)
+        assert f"Write for example `--set data.sources={shlex.quote(meant)}`" in str(refused.value)
 
 
 WRONG_TYPES = {

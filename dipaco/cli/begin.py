@@ -10,6 +10,7 @@ tasks that failed are tried again.
 """
 
 import argparse
+import shlex
 
 from dipaco.cli.options import add_run_start, begun
 
@@ -31,5 +32,6 @@ def run(options: argparse.Namespace) -> int:
     use_cpu_only()
     with begun(options, config, reads_text=True) as (opened, is_new):
         print(title_of(opened) if is_new else "This run has begun before.")
-    print(f"Work on it, from any number of machines: dipaco worker --run {options.run}")
+    name = shlex.quote(str(options.run))
+    print(f"Work on it, from any number of machines: dipaco worker --run {name}")
     return 0

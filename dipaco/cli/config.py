@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _target(text: str) -> str:
     """A text, since a `Path` forgets the slash of a folder. Raises `OutputNotLocal`."""
     output_path(text)
-    return text
+    return os.path.expanduser(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ class NoSuchCredential(DipacoError):
 
 
 class NoRunToLead(DipacoError):
-    """{folder} holds no run. {meant}Begin one, and lead the swarm of one of its paths: dipaco swarm start CONFIG --run {folder}"""
+    """{folder} holds no run. {meant}Begin one, and lead the swarm of one of its paths: dipaco swarm start CONFIG --run {folder!q}"""
 
 
 class PathNeeded(DipacoError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dipaco.cli.errors import OutputNotLocal
+from dipaco.cli.parser import path_given
 from dipaco.control.names import name_of as name_of
 from dipaco.errors import BadSetting
 from dipaco.runs.reading import releases
@@ -50,7 +51,7 @@ def output_path(text: str) -> Path:
     """
     if re.match(r"[A-Za-z][\w+.-]+:/", text):
         raise OutputNotLocal(given=text)
-    return Path(text)
+    return path_given(text)
 
 
 def add_run_start(parser: argparse.ArgumentParser) -> None:

@@ -2,10 +2,13 @@
 
 import argparse
 import difflib
+import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 MOST_MEANT = 2
@@ -34,6 +37,11 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(filled).rstrip()
 
 
+def path_given(text: str) -> Path:
+    """A path on the command line. No shell puts the home into `--out=~/x`."""
+    return Path(os.path.expanduser(text))
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's parser, which names the option nearest to an unknown one. Parsers of verbs are of
     this kind too, so the options of the verb are compared.
@@ -41,6 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **settings: Any):
         super().__init__(*args, **{"formatter_class": HelpFormatter, **settings})
+        self.register("type", Path, path_given)  # whichever option has `type=Path`
 
     def parse_known_args(self, args=None, namespace=None):
         self._words = list(_with_each_set(sys.argv[1:] if args is None else args))
@@ -61,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         first = (getattr(self, "_words", None) or ["-"])[0]
         takes_words = any(not action.option_strings for action in self._actions)
         if message.endswith("required: --run") and not (takes_words or first.startswith("-")):
-            message = f"the run is given by `--run`: {self.prog} --run {first}"
+            message = f"the run is given by `--run`: {self.prog} --run {shlex.quote(first)}"
         super().error(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

@@ -4,6 +4,7 @@ Every worker reads them within a quarter of a lease.
 """
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 from dipaco.cli.options import add_run
@@ -53,7 +54,8 @@ DRAIN = CommandVerb(
 def print_order(command: str, run: object) -> None:
     """Prints the command that lets workers of a run go on, if it was told something else."""
     if command != "run":
-        print(f"It was told to {command}: `dipaco resume --run {run}` lets workers continue.")
+        name = shlex.quote(str(run))
+        print(f"It was told to {command}: `dipaco resume --run {name}` lets workers continue.")
 
 
 def stopped(ledger: "Ledger") -> int:

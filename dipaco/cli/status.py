@@ -21,10 +21,11 @@ import time
 from typing import Any
 
 from dipaco.cli.options import add_run
+from dipaco.stopping import patience
 
 HELP = "show the progress of a run"
 WATCH_SECONDS = 2.0
-PATIENCE_SECONDS = 10.0  # wait for a database that is away, before the status says so
+PATIENCE_SECONDS = 10.0  # wait for a database or a store that is away, before the status says so
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.control.database.retry import patience
     from dipaco.runs.opening import reading
     from dipaco.runs.reading.status import status_of
 

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import functools
 import importlib.util
+import shlex
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -316,7 +317,7 @@ def _token(options: argparse.Namespace) -> int:
         print(f"{file}: {options.name} may take part until {until}. Keep it secret, as a key.")
         addresses = opened.ledger.swarms.addresses()
     for address in () if options.backbone else addresses:
-        print(f"dipaco swarm join {address} --token {file}")
+        print(f"dipaco swarm join {address} --token {shlex.quote(str(file))}")
     return 0
 
 

@@ -8,6 +8,7 @@ without volunteers is compared bit for bit, module by module (`workers.replay`).
 
 import argparse
 import itertools
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def _print_verified(opened: "Run", path: int, name: str) -> int:
     print(
         f"path {path}: the mean of step {step.step} is {found.difference:.2g} of its size away "
         f"from the gradient of its rows. Blocks by peer: {rows}\n"
-        f"`dipaco swarm undo --run {name} --path {path} --to {step.step}` goes back to before it, "
-        "or to an earlier step that it names."
+        f"`dipaco swarm undo --run {shlex.quote(name)} --path {path} --to {step.step}` goes back "
+        "to before it, or to an earlier step that it names."
     )
     return 1
 

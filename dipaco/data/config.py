@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -77,6 +78,8 @@ class DataConfig:
 
     def __post_init__(self):
         check_values(self, "data")
+        if self.tokenizer is not None:  # No shell puts the home into `--set data.tokenizer=~/x`.
+            object.__setattr__(self, "tokenizer", os.path.expanduser(self.tokenizer))
 
         def demand(holds: bool, name: str, expected: str) -> None:
             if not holds:

@@ -5,7 +5,10 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import xxhash
+
 JOINERS = "\u200c\u200d"  # letters of some languages, and emoji, are joined or kept apart by them
+MOST_LETTERS = 64  # of a domain's name
 PIECE = ""  # a value of `group`: each piece of the document is its own group
 
 
@@ -48,6 +51,16 @@ def printable(name: str) -> str:
         else letter.encode("unicode_escape").decode()
         for letter in name
     )
+
+
+def domain_name(given: str) -> str:
+    """A domain's name as it is counted and shown: one printable piece that can be seen, of at most
+    `MOST_LETTERS`. Two long names that begin alike stay two.
+    """
+    name = printable(given)
+    if len(name) > MOST_LETTERS:
+        name = f"{name[: MOST_LETTERS - 10]}… {xxhash.xxh3_64_hexdigest(name.encode())[:8]}"
+    return name if name.strip(JOINERS).strip() else "(blank)"
 
 
 @dataclasses.dataclass(kw_only=True)

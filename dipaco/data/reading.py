@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from dipaco.data.config import DataConfig
-from dipaco.data.document import PIECE, BadRows, Document, Source, cut_text, printable
+from dipaco.data.document import PIECE, BadRows, Document, Source, cut_text, domain_name, printable
 from dipaco.data.slices import SourcePart
 from dipaco.data.sources import open_source
 
@@ -139,7 +139,7 @@ class _Reader:
         self._bounds.append(NO_BOUND if bound is None else bound)
 
     def _read_document(self, document: Document, bound: int | None) -> None:
-        name = printable(document.domain)
+        name = domain_name(document.domain)
         domain = self._domain_numbers.setdefault(name, len(self._domain_bytes))
         if domain == len(self._domain_bytes):
             self._domain_bytes.append(0)

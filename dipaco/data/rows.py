@@ -136,9 +136,10 @@ def _missing(names: Sequence[str], column: str, option: str) -> BadRow:
 
 def _name(value: Any) -> str | None:
     """The name that a value of a column gives to a domain or a group. None if it gives none: it is
-    missing (null, or NaN as in a column of numbers) or empty.
+    missing (null, or NaN as in a column of numbers) or blank.
     """
-    return None if value is None or value != value else str(value) or None
+    name = "" if value is None or value != value else str(value)
+    return name if name.strip() else None
 
 
 def _check_whole(column: str, text: str) -> None:

@@ -4,6 +4,7 @@ import glob
 import itertools
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def check_kind(url: str) -> None:
         name="data.sources",
         value=url,
         expected=f"sources that begin with {kinds}; several are separated by commas",
-        hint=f" Write for example `--set 'data.sources={meant}'`.",
+        hint=f" Write for example `--set data.sources={shlex.quote(meant)}`.",
     )
 
 

@@ -36,6 +36,7 @@ WIDTH = 12.0  # inches
 LOG_FROM = 6  # A curve so many times as long as the others makes the axis logarithmic.
 MOST_NUMBERED_PATHS = 16  # Numbers in the cells of more paths would overlap.
 MOST_DOMAINS = 32  # So many have rows of their own.
+MOST_SHOWN_LETTERS = 32  # of a domain's name
 ROW_INCHES = 0.2
 MOST_GROUPED_PATHS = 64  # Only the newest routing of more paths is drawn.
 MOST_NAMED_MODULES = 20  # More are a band for each level.
@@ -124,12 +125,18 @@ def domain_table(shards: Sequence[PathShare]) -> tuple[list[str], np.ndarray]:
     share = counts_DP[shown] / np.maximum(counts_DP[shown].sum(axis=1, keepdims=True), 1)
     if len(shards):
         shown = shown[np.lexsort((-share.max(axis=1), share.argmax(axis=1)))]
-    names = [f"{domains[row]}  {counts_DP[row].sum():,}" for row in shown]
+    names = [f"{_short(domains[row])}  {counts_DP[row].sum():,}" for row in shown]
     if not len(rest):
         return names, counts_DP[shown]
     others = counts_DP[rest].sum(axis=0)
     names.append(f"{len(rest)} more domains  {others.sum():,}")
     return names, np.concatenate([counts_DP[shown], others[None]])
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for the picture: the beginning and the end of a long one."""
+    half = MOST_SHOWN_LETTERS // 2
+    return name if len(name) <= MOST_SHOWN_LETTERS else f"{name[:half]}…{name[1 - half :]}"
 
 
 def _draw_domains(axes: "Axes", names: list[str], counts_DP: np.ndarray) -> None:

@@ -7,6 +7,7 @@ that there is no global state and no display.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,7 +88,9 @@ def why_not_drawn(draw: Callable[[Path], object], file: Path) -> str:
     """
     with translate_os_errors(file):
         try:
-            draw(file)
+            with warnings.catch_warnings():  # A letter that no font has is drawn as a box.
+                warnings.filterwarnings("ignore", "Glyph")
+                draw(file)
         except (OSError, ImportError):  # Another machine may draw it.
             raise
         except Exception as error:  # matplotlib raises many kinds for what it cannot draw

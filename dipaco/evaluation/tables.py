@@ -5,12 +5,15 @@ the Markdown are made from the same cells.
 """
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dipaco.evaluation.errors import BadReport
+
+_MARK = r"[\\`*\[\]<>|&$~^]|(?<![^\W_])_|_(?![^\W_])"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,6 +191,22 @@ def columns_as_markdown(headings: Sequence[str], lines: Sequence[Sequence[str]])
     """The same as a Markdown table."""
     rule = [":--", *["--:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [headings, rule, *lines])
+
+
+def literal(text: str, pattern: str = _MARK) -> str:
+    """One line of Markdown that shows a text as it is. What Markdown, HTML or a formula would take
+    for more is written as a number, which every renderer reads in the same way, also in tables.
+    """
+    return re.sub(
+        pattern,
+        lambda found: found[0] if len(found[0]) > 1 else f"&#{ord(found[0])};",
+        " ".join(text.split()),
+    )
+
+
+def notes_as_markdown(notes: Sequence[str]) -> str:
+    """A list of sentences, in which backticks stand around code, and all else is `literal`."""
+    return "\n".join(f"- {literal(note, f'`[^`]*`|{_MARK}')}" for note in notes)
 
 
 def quantity(value: float) -> str:

@@ -12,11 +12,11 @@ class MeshUnfit(DipacoError):
 
 
 class LauncherNameTaken(DipacoError):
-    """A launcher named `{name}` is at work on this run, as process {pid} of this machine: workers of this one would have the names of its workers. Nothing was started. Give another `--name` or none, or end that one; `dipaco scale --launcher {name}` changes how many workers it keeps."""
+    """A launcher named `{name}` is at work on this run, as process {pid} of this machine: workers of this one would have the names of its workers. Nothing was started. Give another `--name` or none, or end that one; `dipaco scale --launcher {name!q}` changes how many workers it keeps."""
 
 
 class NoLauncher(DipacoError):
-    """No launcher follows this: of {run}, these were ever started: {known}. Nothing was recorded. `dipaco launch CONFIG --run {run} --workers N` starts one; workers that were started by hand are ended with SIGTERM, and more are started with `dipaco worker --run {run}`."""
+    """No launcher follows this: of {run}, these were ever started: {known}. Nothing was recorded. `dipaco launch CONFIG --run {run!q} --workers N` starts one; workers that were started by hand are ended with SIGTERM, and more are started with `dipaco worker --run {run!q}`."""
 
 
 class LauncherElsewhere(DipacoError):

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.meta import LauncherState
 from dipaco.control.process_id import ProcessId
@@ -27,7 +26,7 @@ from dipaco.launch.errors import LauncherElsewhere, WorkersEnded, WorkersNeverJo
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
-from dipaco.stopping import STOPPING_SECONDS, on_sigterm
+from dipaco.stopping import STOPPING_SECONDS, on_sigterm, patience
 from dipaco.workers.errors import NameTaken, TaskFailed
 from dipaco.workers.failing import refuse_stuck
 

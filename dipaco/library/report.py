@@ -11,6 +11,7 @@ from dipaco.evaluation.errors import BadReport
 from dipaco.evaluation.tables import (
     Report,
     columns_as_text,
+    notes_as_markdown,
     num_bytes,
     quantity,
     render_markdown,
@@ -86,8 +87,7 @@ class RunReport(Records):
         return render_text(self.content.table)
 
     def _repr_markdown_(self) -> str:
-        notes = "\n".join(f"- {note}" for note in self.notes)
-        return f"{render_markdown(self.content.table)}\n\n{notes}"
+        return f"{render_markdown(self.content.table)}\n\n{notes_as_markdown(self.notes)}"
 
 
 class OpenedSweep(Records):

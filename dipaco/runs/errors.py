@@ -8,7 +8,7 @@ class DatabaseNeeded(DipacoError):
 
 
 class NoSuchRun(DipacoError):
-    """{folder} holds no run. {meant}Begin one: dipaco train CONFIG --run {folder}"""
+    """{folder} holds no run. {meant}Begin one: dipaco train CONFIG --run {folder!q}"""
 
 
 class NoSuchArm(DipacoError):
@@ -16,7 +16,7 @@ class NoSuchArm(DipacoError):
 
 
 class LeftDraining(MachineFault):
-    """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on, under the version that the run is of ({before}): `dipaco resume --run {folder}`."""
+    """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on, under the version that the run is of ({before}): `dipaco resume --run {folder!q}`."""
 
 
 class UpgradeCame(MachineFault):

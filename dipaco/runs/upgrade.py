@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco import overrides
-from dipaco.control.database.retry import patience
 from dipaco.control.ledger import Ledger
 from dipaco.errors import DipacoError, LedgerDamaged, WorkersActive
 from dipaco.runs.errors import LeftDraining, UpgradeCame
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
-from dipaco.stopping import STOPPING_SECONDS
+from dipaco.stopping import STOPPING_SECONDS, patience
 from dipaco.store.address import Address
 
 POLL_SECONDS = 0.5

@@ -16,7 +16,7 @@ class StateDiffers(DipacoError):
 
 
 class BadRun(DipacoError):
-    """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
+    """`--run {given!q}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
 
 
 class LockHeld(MachineFault):

@@ -209,7 +209,7 @@ class Remote:
 
         Raises:
           StoreUnreachable: for `RETRY_FOR_SECONDS`, for `FIRST_SECONDS` if it has never answered,
-            or this process is to end.
+            as long as `stopping.patience` says, or this process is to end.
           StoreRefuses, BucketMissing: a retry would not help.
         """
         began = time.monotonic()
@@ -219,7 +219,7 @@ class Remote:
                 future, under_way = under_way or ask(), None
                 expected = self._slowest_bytes_per_second
                 transfer_seconds, asked = num_bytes / expected, time.monotonic()
-                timeout_seconds = REQUEST_SECONDS + transfer_seconds
+                timeout_seconds = stopping.most_seconds(REQUEST_SECONDS) + transfer_seconds
                 try:
                     result = _result(future, timeout_seconds)
                     self._has_answered = True
@@ -234,11 +234,12 @@ class Remote:
                         self._expect(expected, expected / 2)
                 except ValueError as error:
                     problem = self._passing_problem(str(error))
-                if proxies := [name for name in PROXIES if os.environ.get(name)]:
-                    problem += f" (by way of a proxy? {', '.join(proxies)} is set)"
+                problem += _causes(self.url)
                 silent_seconds = time.monotonic() - began
-                limit = RETRY_FOR_SECONDS if self._has_answered else FIRST_SECONDS
-                if stopping.is_over() or silent_seconds > min(limit, RETRY_FOR_SECONDS):
+                limit = stopping.most_seconds(RETRY_FOR_SECONDS)
+                if not self._has_answered:
+                    limit = min(limit, FIRST_SECONDS)
+                if stopping.is_over() or silent_seconds > limit:
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
                 if wait_seconds == FIRST_WAIT_SECONDS:
                     waiting.enter_context(self._outage(problem))
@@ -283,6 +284,18 @@ class Remote:
         if not PASSING.match(text):
             raise StoreRefuses(url=self.url, problem=problem)
         return problem
+
+
+def _causes(url: str) -> str:
+    """What in the environment may keep a store from answering, as a part of a sentence."""
+    causes = []
+    if proxies := [name for name in PROXIES if os.environ.get(name)]:
+        causes.append(f"by way of a proxy? {', '.join(proxies)} is set")
+    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    has_credentials = os.environ.get("AWS_ACCESS_KEY_ID") or Path(os.path.expanduser(file)).exists()
+    if url.startswith("s3:") and not has_credentials:
+        causes.append("without credentials? AWS_ACCESS_KEY_ID is not set")
+    return f" ({'; '.join(causes)})" if causes else ""
 
 
 def _result(future: Any, timeout_seconds: float) -> Any:

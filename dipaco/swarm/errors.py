@@ -24,7 +24,7 @@ class BadAddress(DipacoError):
 
 
 class NoSigningKey(DipacoError):
-    """{folder} was begun with another signing key than {file}, and only that one makes credentials. The person who began the run has it: have them make one (`dipaco swarm token --run {folder} --name NAME`, with `--backbone` for `dipaco swarm start --token FILE`), or copy the file from there."""
+    """{folder} was begun with another signing key than {file}, and only that one makes credentials. The person who began the run has it: have them make one (`dipaco swarm token --run {folder!q} --name NAME`, with `--backbone` for `dipaco swarm start --token FILE`), or copy the file from there."""
 
 
 class TlsRefused(DipacoError, ConnectionError):

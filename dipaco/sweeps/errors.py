@@ -4,7 +4,7 @@ from dipaco.errors import DipacoError
 
 
 class SweepBusy(DipacoError):
-    """Another `dipaco ablate` is working on {folder}. Wait for it or stop it. `dipaco status --run {folder}/rows/NAME/SEED` shows how far a run is."""
+    """Another `dipaco ablate` is working on {folder}. Wait for it or stop it. `dipaco status --run {folder!q}/rows/NAME/SEED` shows how far a run is."""
 
 
 class BadSeeds(DipacoError):

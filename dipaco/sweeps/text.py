@@ -14,6 +14,7 @@ from dipaco.evaluation.tables import (
     columns_within,
     duration,
     link_heading,
+    notes_as_markdown,
     num_bytes,
     perplexity_cell,
     quantity,
@@ -98,14 +99,13 @@ def render_sweep_markdown(table: SweepTable) -> str:
     levels = "\n".join(
         f"| {row.name} | {_levels(row)} |" for row in table.rows if row.variant != BEST_PATH
     )
-    notes = "\n".join(f"- {note}" for note in table.notes)
     orderings = "\n".join(f"- {line}" for line in ordering_lines(table))
     missing = f"\nNot finished: {'; '.join(table.missing)}.\n" if table.missing else ""
     return f"""# {table.sweep}
 
 {columns_as_markdown(*_columns(table))}
 {missing}
-{notes}
+{notes_as_markdown(table.notes)}
 
 Orderings, by the paired difference over seeds:
 

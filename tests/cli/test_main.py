@@ -4,6 +4,8 @@ import argparse
 import io
 import os
 import pwd
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 from dipaco.caches import cache_folder
 from dipaco.cli.errors import OutputNotLocal
 from dipaco.cli.main import _refuse, _write_any_text, main, parser
+from dipaco.cli.options import output_path
 from dipaco.cli.roles import EXECUTOR, WORKER
+from dipaco.data.config import DataConfig
 from dipaco.errors import BadSource
 from tests.cli.conftest import as_json
 from tests.test_pages import all_parsers
@@ -203,6 +207,37 @@ def test_every_help_fits_a_terminal_of_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for each in all_parsers(parser()):
         assert [line for line in each.format_help().splitlines() if len(line) > 80] == [], each.prog
+
+
+def test_a_tilde_is_the_home_in_every_path_that_is_given(monkeypatch):
+    """No shell puts it into `--out=~/x`."""
+    monkeypatch.setenv("HOME", "/home/me")
+    taken = {
+        each._get_value(action, "~/x")
+        for each in all_parsers(parser())
+        for action in each._actions
+        if action.type in (Path, output_path)
+    }
+    assert taken == {Path("/home/me/x")}
+    words = ["export", "--run=~/r", "--all", "--out=~/x"]
+    options = parser().parse_args(words)
+    assert (options.run.folder, options.out) == (Path("/home/me/r"), Path("/home/me/x"))
+    monkeypatch.setenv("DIPACO_CACHE", "~/cache")
+    assert cache_folder() == Path("/home/me/cache")
+    assert DataConfig(tokenizer="~/t.json").tokenizer == "/home/me/t.json"
+
+
+def test_a_command_that_is_printed_can_be_copied(here, config_file, tmp_path):
+    """Whatever the name of the run."""
+    folder = tmp_path / "a run; $(x) 'y'"
+    begun = here("begin", config_file, "--run", folder)
+    words = shlex.split(begun.out.strip().rpartition(": ")[2])
+    assert words == ["dipaco", "worker", "--run", str(folder)]
+    said = here("status", "--run", f"{folder}2").err
+    assert shlex.split(said.rpartition("one: ")[2])[-2:] == ["--run", f"{folder}2"]
+    unquoted = r"--(?:run|launcher|token) \{(?!\w+!q\}|shlex|name\}).*"
+    for file in (Path(__file__).parents[2] / "dipaco").rglob("*.py"):
+        assert re.findall(unquoted, file.read_text()) == [], file
 
 
 def test_a_run_without_its_option_is_told_the_option(here):

@@ -17,6 +17,7 @@ import pytest
 from support.made_up_facts import facts_of, stage
 from support.servers import fresh_schemas, postgresql
 
+from dipaco import stopping
 from dipaco.control.database import retry
 from dipaco.control.errors import BadDatabaseURL
 from dipaco.control.ledger import Ledger
@@ -217,7 +218,7 @@ def test_a_server_that_takes_no_writes_is_waited_for_on_a_new_connection(ledger,
         "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"  # of this connection alone
     )
     before = len(connections)
-    with retry.patience(5.0):
+    with stopping.patience(5.0):
         assert ledger.queue.claim("w") is not None
     assert len(connections) == before + 1
     assert connections[before - 1].closed
@@ -262,7 +263,7 @@ def test_a_look_during_which_the_connection_breaks_is_begun_again(ledger, connec
             cut(connections[-1])
         return ledger.meta.get("config") if ask == "get" else ledger.meta.command().name
 
-    with retry.patience(5.0):
+    with stopping.patience(5.0):
         assert ledger.look_at_one_moment(look) == {"get": "{}", "command": "run"}[ask]
     assert asked == ["{}"] * 3
 

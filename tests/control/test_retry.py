@@ -6,8 +6,9 @@ import pytest
 
 from dipaco.control.database import retry
 from dipaco.control.database.postgresql import PostgreSQL
-from dipaco.control.database.retry import RETRY_SECONDS, ConnectionLost, patience, with_retry
+from dipaco.control.database.retry import RETRY_SECONDS, ConnectionLost, with_retry
 from dipaco.control.errors import DatabaseUnreachable
+from dipaco.stopping import patience
 
 
 @pytest.fixture

@@ -161,6 +161,24 @@ def test_names_that_would_steer_a_terminal_are_written_out(tmp_path):
     assert first.endswith(r"caf\udce9/c.txt, byte 0: 0xff (invalid start byte)")
 
 
+def test_a_long_or_a_blank_name_of_a_domain_is_one_that_can_be_shown(tmp_path):
+    long = ["x" * 300, "x" * 300 + "y", "\x1b" * 64, "z" * 64]
+    file = tmp_path / "a.jsonl"
+    names = [*long, " ", "\u3000", "\u200c"]
+    file.write_text("".join(json.dumps({"text": f"x {n}", "domain": n}) + "\n" for n in names))
+    (tmp_path / " ").mkdir()
+    (tmp_path / " " / "a.txt").write_text("some text")
+    config = DataConfig(sources=(f"jsonl:{file}", f"text:{tmp_path}/ "))
+    slices, _ = cut_into_slices(config, 1)
+    facts = read_slice(config, slices[0], tmp_path / "texts", lambda _: None).facts
+    assert facts.domain_names[3:] == ["z" * 64, "a", "(blank)"]
+    assert [(len(name), name[:54]) for name in facts.domain_names[:3]] == [
+        (64, "x" * 54),
+        (64, "x" * 54),
+        (64, (r"\x1b" * 14)[:54]),
+    ]
+
+
 def test_the_smallest_of_too_many_domains_are_one_with_a_sentence(tmp_path, monkeypatch):
     """A column `domain` is read unasked, and may tell as many names as it has rows."""
     monkeypatch.setattr(merging, "MOST_DOMAINS", 4)

@@ -92,11 +92,11 @@ def test_json_lines_give_text_domain_and_group_by_column(tmp_path):
 
 
 def test_a_domain_may_be_any_value_and_without_one_it_is_the_files_name(tmp_path):
-    domains = [0, "0", False, 7, "", None]
+    domains = [0, "0", False, 7, "", " \u3000", None]
     rows = [{"text": "x", "domain": domain} for domain in domains]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "x"}])))
     found = [document.domain for document in documents(f"jsonl:{tmp_path}/a.jsonl")]
-    assert found == ["0", "0", "False", "7", "a", "a", "a"]
+    assert found == ["0", "0", "False", "7", "a", "a", "a", "a"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

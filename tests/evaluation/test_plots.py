@@ -153,6 +153,21 @@ def test_names_of_domains_are_drawn_as_they_are(tmp_path):
     assert all(f"<!-- {html.escape(name, quote=False)}  1 -->" in content for name in names)
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.parametrize("letters", ["x" * 300, "W" * 300, "家" * 300, "a b" * 100])
+def test_long_names_leave_room_for_the_picture(letters):
+    shards = [
+        PathShare(path=path, documents=9, domains={f"{letters}{n}": 1 for n in range(9)})
+        for path in range(4)
+    ]
+    figure = report_figure(dataclasses.replace(report_of(grid(2, 2)), shards=shards))
+    assert overlapping(figure) == []
+    assert cut_off(figure) == []
+    heat = next(axes for axes in figure.axes if axes.images)
+    assert heat.get_position().width > 0.15
+    assert len({label.get_text() for label in heat.get_yticklabels()}) == 9
+
+
 def test_rows_without_a_value_are_named_and_have_no_point():
     results = {"dense": math.nan, "modular": 25.0, "modular_best_path": math.inf}
     report = report_of(grid(2, 2), results)

@@ -1,5 +1,6 @@
 import dataclasses
 
+import markdown_it
 import pytest
 
 from dipaco.evaluation.errors import BadReport
@@ -7,8 +8,11 @@ from dipaco.evaluation.tables import (
     PathShare,
     Report,
     ReportRow,
+    columns_as_markdown,
     duration,
     link_name,
+    literal,
+    notes_as_markdown,
     quantity,
     render_markdown,
     render_text,
@@ -115,6 +119,23 @@ def test_markdown_has_all_columns():
         "| 30.9 MB | 31.2 s | 43.6 s |"
     )
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_name_is_shown_by_markdown_as_it_is():
+    """Also in a table. Between backticks, a sentence has code."""
+    names = ["a&b", "&amp;", "$5 to $10", "<img src=x>", "x|y", "a\\|b", "`c`", "_d_", "~~e~~"]
+    names += ["*f*", "[g](h)", "![i](j)", "a_b", "\\", "<!--", "</td>", "^2^", "家\u3000b", "a\tb"]
+    reader = markdown_it.MarkdownIt("gfm-like", {"linkify": False})
+    lines = [[literal(name), "1"] for name in names]
+    table = reader.parse(columns_as_markdown(["name", "n"], lines))
+    cells = [token.children for token in table if token.type == "inline"]
+    assert [[each.content for each in cell] for cell in cells[2::2]] == [
+        [" ".join(name.split())] for name in names
+    ]
+    assert {each.type for cell in cells for each in cell} == {"text"}
+    assert literal("a_b, 5 %: 2-3.") == "a_b, 5 %: 2-3."
+    said = reader.render(notes_as_markdown(["`a$b` is $5 <b>"]))
+    assert "<li><code>a$b</code> is $5 &lt;b&gt;</li>" in said
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,45 @@ def test_many_requests_in_one_packet_do_not_count_as_long_headers(narrow_port):
             assert more, found[-500:]
 
 
-def test_an_offer_to_upgrade_to_http_2_is_ignored(narrow_port):
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.3, foo"])
+def test_an_offer_to_upgrade_is_ignored(narrow_port, protocol):
     url = f"http://127.0.0.1:{narrow_port}/v1/completions"
-    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAM"}
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol, "HTTP2-Settings": "AAM"}
     read = httpx.post(url, json=REQUEST | {"max_tokens": 1}, headers=offer, timeout=60)
     assert (read.status_code, read.json()["usage"]["completion_tokens"]) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n",
+        b"CONNECT /healthz HTTP/1.1\r\nHost: here\r\n\r\nabc",
+        b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03" + bytes(100),  # TLS
+        b"\x05\x01\x00",  # SOCKS
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: here\r\nX: a\0b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_http_is_answered_in_json_and_not_logged(narrow_port, caplog, sent):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        client.sendall(sent)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert (answer.status, json.loads(answer.read())["error"]["message"]) == (
+            400,
+            server.NO_HTTP,
+        )
+        assert client.recv(1) == b""
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+def test_nonsense_behind_a_request_is_not_answered_in_its_place(narrow_port):
+    one = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        client.sendall(one + b"NONSENSE\r\n\r\n")
+        found = b"".join(iter(lambda: client.recv(1000), b""))
+    assert b" 400 " not in found
 
 
 def test_a_client_that_reads_nothing_counts_as_disconnected(narrow_port):

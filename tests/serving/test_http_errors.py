@@ -220,7 +220,8 @@ def test_a_body_that_is_too_large_or_not_json_is_refused(service):
         response = client.post("/v1/completions", json=GOOD | {"prompt": "a" * 2000})
         assert "larger than 1,000 bytes" in error_of(response, 413)
         response = client.post("/v1/completions", content=json.dumps(GOOD))
-        assert "Content-Type: application/json" in error_of(response, 415)
+        said = error_of(response, 415)
+        assert "sent without a type. Send JSON: `Content-Type: application/json`" in said
         response = client.post("/v1/completions", data={"model": "toy"})
         error_of(response, 415)
 

@@ -118,6 +118,32 @@ def test_a_store_that_never_answered_is_waited_for_a_minute_and_proxies_are_name
         remote.read("name")
 
 
+def test_who_waits_ten_seconds_only_is_told_then_and_that_no_credentials_are_there(
+    bucket, here, monkeypatch
+):
+    """A name that is looked up in vain, and a host that does not answer at all."""
+    now = [0.0]
+    monkeypatch.setattr(remote_file.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(remote_file.time, "sleep", lambda _: now.__setitem__(0, now[0] + 5.0))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    remote, limits = Remote(f"{bucket.url}/run"), []
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+
+    def silent(_, seconds):
+        limits.append(seconds)
+        now[0] += seconds
+        raise TimeoutError
+
+    said = r"for 1\d s: .*\(without credentials\? AWS_ACCESS_KEY_ID is not set\)"
+    with stopping.patience(10.0):
+        with bucket.proxy.gone(), pytest.raises(StoreUnreachable, match=said):
+            remote.read("name")
+        monkeypatch.setattr(remote_file, "_result", silent)
+        with pytest.raises(StoreUnreachable, match=r"for 2\d s: no answer within 10 s"):
+            remote.read("name")
+    assert set(limits) == {10.0}
+
+
 def test_a_process_that_is_told_to_end_does_not_wait_for_a_store_that_is_away(
     store, bucket, monkeypatch
 ):

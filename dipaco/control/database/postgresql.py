@@ -16,6 +16,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from dipaco import stopping
 from dipaco.control.database.contract import (
     TABLES_VERSION,
     check_version,
@@ -24,7 +25,7 @@ from dipaco.control.database.contract import (
     text_of,
     with_storable_text,
 )
-from dipaco.control.database.retry import FIRST_SECONDS, patience, with_retry
+from dipaco.control.database.retry import FIRST_SECONDS, with_retry
 from dipaco.control.database.server_connection import ServerConnection, qualified
 
 PATIENCE_SECONDS = 1.0  # A renewal waits so long for another thread's statement.
@@ -55,7 +56,7 @@ class PostgreSQL:
         self._connection = ServerConnection(url, schema)
         try:
             known = url in _reached
-            with contextlib.nullcontext() if known else patience(FIRST_SECONDS):
+            with contextlib.nullcontext() if known else stopping.patience(FIRST_SECONDS):
                 with_retry(self._begin, lambda: None)
             _reached.add(url)
         except BaseException:

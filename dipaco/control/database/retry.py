@@ -4,13 +4,11 @@ A connection that breaks inside a transaction leaves it undone or, if it breaks 
 possibly done. So only operations that may be done twice are retried.
 """
 
-import contextlib
-import contextvars
 import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dipaco import stopping
@@ -25,9 +23,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-_patience: contextvars.ContextVar[float | None] = contextvars.ContextVar("patience", default=None)
-
-
 class ConnectionLost(MachineFault):
     """The database {place} cannot be reached: {problem}. Waiting for it."""
 
@@ -36,24 +31,12 @@ class TransactionUndone(ConnectionLost):
     """The database {place} has undone a transaction, which is done again: {problem}."""
 
 
-@contextlib.contextmanager
-def patience(seconds: float) -> Generator[None]:
-    """Inside, this thread gives up after so many seconds instead of `RETRY_SECONDS`, or after fewer
-    if it was told so already.
-    """
-    before = _patience.set(min(seconds, _patience.get() or seconds))
-    try:
-        yield
-    finally:
-        _patience.reset(before)
-
-
 def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
     """Returns the result of `ask`. Retries it on a new connection while the old one is lost.
 
     Raises:
-      DatabaseUnreachable: it has failed for `RETRY_SECONDS`, or as long as `patience` says, or
-        this process is to end.
+      DatabaseUnreachable: it has failed for `RETRY_SECONDS`, or as long as `stopping.patience`
+        says, or this process is to end.
     """
     began = time.monotonic()
     wait_seconds = FIRST_WAIT_SECONDS
@@ -67,7 +50,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
         except ConnectionLost as lost:
             is_connected = False
             silent_seconds = time.monotonic() - began
-            if stopping.is_over() or silent_seconds > (_patience.get() or RETRY_SECONDS):
+            if stopping.is_over() or silent_seconds > stopping.most_seconds(RETRY_SECONDS):
                 raise DatabaseUnreachable(seconds=silent_seconds, **lost.values) from lost
             if wait_seconds == FIRST_WAIT_SECONDS:
                 logging.getLogger("dipaco").warning("%s", lost)

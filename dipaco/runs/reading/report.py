@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from dipaco.evaluation.tables import (
     ReportRow,
     duration,
     link_name,
+    literal,
+    notes_as_markdown,
     num_bytes,
     quantity,
     render_markdown,
@@ -372,16 +373,15 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
 
 
 def _markdown(run: Run, report: Report) -> str:
-    notes = "\n".join(f"- {note}" for note in report.notes)
     shards = "\n".join(
         f"| {share.path} | {share.documents:,} | {_largest(share.domains)} |"
         for share in report.shards
     )
-    return f"""# {run.config.name}, seed {run.config.seed}
+    return f"""# {literal(run.config.name)}, seed {run.config.seed}
 
 {render_markdown(report.table)}
 
-{notes}
+{notes_as_markdown(report.notes)}
 
 | path | documents | largest domains |
 | --- | ---: | :--- |
@@ -394,6 +394,4 @@ def _markdown(run: Run, report: Report) -> str:
 def _largest(domains: dict[str, int], count: int = 4) -> str:
     total = sum(domains.values())
     largest = sorted(domains.items(), key=lambda item: -item[1])[:count]
-    # As text: a name may hold what Markdown and HTML take for more.
-    names = {name: re.sub(r"([\\`*|<>\[\]])", r"\\\1", name) for name, _ in largest}
-    return ", ".join(f"{names[name]} {number / total:.0%}" for name, number in largest)
+    return ", ".join(f"{literal(name)} {number / total:.0%}" for name, number in largest)

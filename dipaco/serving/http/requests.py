@@ -59,10 +59,9 @@ async def read_body(
     sent_as = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Another site's page can send a form without permission, but JSON only with ours (not given).
     if sent_as != "application/json":
-        raise ApiError(
-            415,
-            f"The body was sent as `{sent_as[:100]}`. Send JSON: `Content-Type: application/json`.",
-        )
+        how = f"as `{sent_as[:100]}`" if sent_as else "without a type"
+        problem = f"The body was sent {how}. Send JSON: `Content-Type: application/json`."
+        raise ApiError(415, problem)
     content = await _read(request, max_bytes)
     match request.headers.get("content-encoding", "").strip().lower():
         case "gzip" | "x-gzip":

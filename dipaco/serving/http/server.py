@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import httptools
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -120,10 +121,11 @@ HEADER_SECONDS = 20.0  # time for the head of a request to arrive before the con
 UNREAD_SECONDS = 60  # time that a client may leave data unread before it counts as disconnected
 MAX_HEADER_BYTES = 64 << 10  # bytes of a request line and its headers
 HEADERS_TOO_LARGE = "The headers are too large."
+NO_HTTP = "This cannot be read as an HTTP request to this server."
 # After SIGTERM, for requests that had been sent before: until none came for a moment, or at most.
 QUIET_SECONDS, LAST_REQUEST_SECONDS = 0.05, 1.0
 FINAL_RESPONSE_SECONDS = 1.0  # time to send errors to the clients whose requests are cut off
-H2C_UPGRADE = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
+UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -263,9 +265,10 @@ class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol with limits that it lacks.
 
     It closes connections that do not complete a request's head in time, bounds their number and the
-    size of the headers, and ignores offers to upgrade to HTTP/2, after which uvicorn would lose the
-    body. h11 bounds headers, but is slower: 32 requests at once made 1.14 times the tokens of
-    `transformers` with it and 1.37 with httptools (`bench_serve.py --pairs 4`).
+    size of the headers, answers in JSON to what is no HTTP, and ignores offers of other protocols,
+    after which uvicorn would lose the body. h11 bounds headers, but is slower: 32 requests at once
+    made 1.14 times the tokens of `transformers` with it and 1.37 with httptools (`bench_serve.py
+    --pairs 4`).
     """
 
     connection_limit: ConnectionLimit  # limit for all connections of a server
@@ -289,8 +292,16 @@ class _Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         was_in_head, was_in_body, num_heads = self._is_in_head, self._is_in_body, self._num_heads
         if not was_in_head and not was_in_body:
-            data = without_h2c_upgrade(data)
-        super().data_received(data)
+            data = without_upgrade(data)
+        # As uvicorn does it, whose lines in the log anybody could fill it with.
+        self._unset_keepalive_if_required()
+        assert self.parser is not None
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response(NO_HTTP)
+        except httptools.HttpParserUpgrade:
+            pass  # an offer that is not taken up
         # If another message ended in this data, it is unknown how much of it is the new head.
         is_all_this_head = not was_in_body and self._num_heads == num_heads + (not was_in_head)
         if self._is_in_head and is_all_this_head and not self.transport.is_closing():
@@ -314,7 +325,9 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._header_bytes > MAX_HEADER_BYTES:
-            raise ValueError(HEADERS_TOO_LARGE)  # uvicorn answers 400
+            raise ValueError(HEADERS_TOO_LARGE)  # It is answered by 400, as is what follows.
+        if self.parser is not None and self.parser.get_method() == b"CONNECT":
+            raise ValueError(NO_HTTP)
         self._is_in_head, self._is_in_body = False, True
         self._cancel_head_timer()
         super().on_headers_complete()
@@ -338,9 +351,19 @@ class _Protocol(HttpToolsProtocol):
     def refuse(self) -> None:
         problem = "Too many connections are open. Try again in a moment."
         error = ApiError(503, problem, code="too_many_connections", retry_after_seconds=1)
+        self._close_with(error, "503 Service Unavailable\r\nRetry-After: 1")
+
+    def send_400_response(self, msg: str) -> None:
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        is_own = self._is_in_body and self.cycle is not None and not self.cycle.response_started
+        if self.pipeline or (is_answering and not is_own):
+            return self.transport.close()  # It would be read as the answer to another request.
+        return self._close_with(ApiError(400, msg), "400 Bad Request")
+
+    def _close_with(self, error: ApiError, status: str) -> None:
         body = error.body()
         head = (
-            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+            f"HTTP/1.1 {status}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -365,14 +388,14 @@ class _Protocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def without_h2c_upgrade(data: bytes) -> bytes:
-    """The start of a request without the header that offers an upgrade to HTTP/2.
+def without_upgrade(data: bytes) -> bytes:
+    """The start of a request without the header that offers another protocol, such as HTTP/2.
 
     Some clients offer it in every first request, and a server may ignore it (RFC 9110, 7.8). The
-    parser would read what follows as HTTP/2.
+    parser would read what follows as that protocol.
     """
     head, end, body = data.partition(b"\r\n\r\n")
-    return H2C_UPGRADE.sub(b"\r\nX-Upgrade:", head) + end + body
+    return UPGRADE.sub(b"\r\nX-Upgrade:", head) + end + body
 
 
 class _Server(uvicorn.Server):
