@@ -159,16 +159,14 @@ def test_a_task_that_begins_to_wait_as_its_input_is_made_again_is_woken(
     step = do_until(ledger, plan, "outer")
     path = plan.arm("modular").topology.paths_through(step.task.module)[0]
     cause = Task("train", "modular", str(path), 0)
+    waiter = ledger.queue.claim("waiting")
     ledger.redos.redo(step, cause, "objects/one", "damaged")
-    with ledger._database.transaction():
-        ledger._database.change("wake_tasks")  # as when another task has been done again
-    step = ledger.queue.claim("stepping", ["outer"])
     redone = ledger.queue.claim("training", ["train"])
     while redone.task != cause:
         ledger.commit.finish(plan, redone, facts_of(plan, redone.task))
         redone = ledger.queue.claim("training", ["train"])
     both = [
-        lambda at: at.redos.redo(step, cause, "objects/one", "damaged"),
+        lambda at: at.redos.redo(waiter, cause, "objects/one", "damaged"),
         lambda at: at.commit.finish(plan, redone, facts_of(plan, redone.task)),
     ]
     at_once(ledger, place, *(both if first_to_come == "who waits" else reversed(both)))

@@ -114,10 +114,10 @@ WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase AND 
 SELECT id, state FROM tasks
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase FOR UPDATE;
 
--- count_recovery: Counts that a task has had another one done again. Returns how often it has since
--- it was last done itself.
-INSERT INTO recoveries (task_id, cause_id, times) VALUES (:task_id, :cause_id, 1)
-ON CONFLICT (task_id, cause_id) DO UPDATE SET times = recoveries.times + 1 RETURNING times;
+-- count_recovery: Records that a task waits for another one, which is opened `more` times for it.
+-- Returns how often it was since the first was last done itself.
+INSERT INTO recoveries (task_id, cause_id, times) VALUES (:task_id, :cause_id, :more)
+ON CONFLICT (task_id, cause_id) DO UPDATE SET times = recoveries.times + :more RETURNING times;
 
 -- step_of_contribution: Returns the phase of the step that takes a contribution. This is the step
 -- that took it, else the step of its own phase, or the next one if that step took others.
@@ -418,10 +418,12 @@ DELETE FROM {table} WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside'
 -- finish_task: Marks a claimed task as done, and returns how often it was opened again.
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
 
--- wake_tasks: Makes waiting tasks ready. They look again for their inputs. Tasks that become due
--- are locked in this order too.
+-- wake_tasks: Makes waiting tasks ready, once all that is made again for them is done. They look
+-- again for their inputs. Tasks that become due are locked in this order too.
 UPDATE tasks SET state = 'ready'
-WHERE id IN (SELECT id FROM tasks WHERE state = 'waiting' ORDER BY id FOR UPDATE);
+WHERE id IN (SELECT id FROM tasks WHERE state = 'waiting' AND NOT EXISTS (
+  SELECT 1 FROM recoveries r JOIN tasks c ON c.id = r.cause_id
+  WHERE r.task_id = tasks.id AND c.state NOT IN ('done', 'aside')) ORDER BY id FOR UPDATE);
 
 -- is_finished_by: Returns a row if this attempt finished the task. It is asked where a connection
 -- broke during a commit. The row of the task may count a later attempt, of a backup, so it is read

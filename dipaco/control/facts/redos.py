@@ -67,12 +67,12 @@ class Redos:
             found = self._database.one("get_task", **key)
             assert found is not None, cause
             cause_id, state = found
-            # If not, it is being done again already: every task that is wakes all that wait.
-            if state == "done":
-                pair = {"task_id": claim.task_id, "cause_id": cause_id}
-                ((times,),) = self._database.rows("count_recovery", **pair)
-                if times > MOST_REDOS:
-                    raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
+            is_opened = state == "done"  # If not, it is being done again already.
+            pair = {"task_id": claim.task_id, "cause_id": cause_id, "more": int(is_opened)}
+            ((times,),) = self._database.rows("count_recovery", **pair)
+            if is_opened and times > MOST_REDOS:
+                raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
+            if is_opened:
                 self._database.change("redo_task", **key)
             let_wait(self._database, claim)
             if refused is not None:

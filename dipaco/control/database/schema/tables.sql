@@ -64,6 +64,7 @@ CREATE TABLE failures (
 );
 
 -- How often a task (`task_id`) that is not done had an input made again by another (`cause_id`).
+-- Zero: it waits for what is made again for others.
 CREATE TABLE recoveries (
   task_id   BIGINT NOT NULL REFERENCES tasks (id),
   cause_id  BIGINT NOT NULL REFERENCES tasks (id),
