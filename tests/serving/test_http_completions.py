@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.serving.http import app
+from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.protocol import CompletionRequest
 from tests.support.serving_rig import full_logits, route
 
@@ -366,6 +367,82 @@ def official(client):
     return openai.OpenAI(
         api_key="none", base_url="http://testserver/v1", http_client=client, max_retries=0
     )
+
+
+def test_the_official_client_reads_responses_which_are_chats_and_kept_nowhere(official, client):
+    import openai
+    import pydantic
+
+    ask = official.responses.create
+    system, user = {"role": "system", "content": "be brief"}, {"role": "user", "content": "jiji"}
+    chat = {"model": "toy", "temperature": 0, "max_tokens": 6, "messages": [system, user]}
+    wanted = client.post("/v1/chat/completions", json=chat).json()
+    body = {"model": "toy", "temperature": 0, "max_output_tokens": 6, "instructions": "be brief"}
+    answer = ask(**body, input="jiji")
+    (choice,) = wanted["choices"]
+    assert (answer.output_text, answer.path) == (choice["message"]["content"], choice["path"])
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert answer.usage.input_tokens == wanted["usage"]["prompt_tokens"]
+    assert answer.usage.output_tokens == 6
+    with official.responses.stream(**body, input="jiji") as stream:
+        events = list(stream)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    text, part = "output_text", "content_part"
+    begun = ["created", "in_progress", "output_item.added", f"{part}.added"]
+    ended = [f"{text}.done", f"{part}.done", "output_item.done", "incomplete"]
+    deltas = kinds[4:-4]
+    assert kinds == begun + [f"{text}.delta"] * len(deltas) + ended
+    assert "".join(event.delta for event in events[4:-4]) == answer.output_text
+    assert events[-1].response.output_text == events[-4].text == answer.output_text
+
+    # A conversation goes on with the answers that came, as they came.
+    part = {"type": "input_text", "text": "jiji"}
+    so_far = [
+        {"role": "user", "content": [part]},
+        *answer.output,
+        {"role": "user", "content": "ja"},
+    ]
+    later = ask(**body, input=so_far)
+    said = [user, choice["message"], {"role": "user", "content": "ja"}]
+    wanted = client.post("/v1/chat/completions", json=chat | {"messages": [system, *said]}).json()
+    assert later.output_text == wanted["choices"][0]["message"]["content"]
+
+    class Sure(pydantic.BaseModel):
+        sure: bool
+
+    parsed = official.responses.parse(model="toy", input="jiji", text_format=Sure)
+    assert parsed.status == "completed"
+    assert isinstance(parsed.output_parsed, Sure)
+    with official.responses.stream(model="toy", input="jiji", text_format=Sure) as stream:
+        assert isinstance(stream.get_final_response().output_parsed, Sure)
+    tool = {"type": "function", "name": "add", "parameters": {}}
+    kept = {"previous_response_id": "resp_1", "store": True, "background": True, "tools": [tool]}
+    for name, value in {**kept, "conversation": "conv_1", "extra_body": {"n": 2}}.items():
+        with pytest.raises(openai.BadRequestError, match=r"Leave `\w+` out") as refused:
+            ask(**body, input="jiji", **{name: value})
+        assert refused.value.param in (name, "n")
+    assert ask(**body, input="jiji", store=False, tools=[]).status == "incomplete"
+
+
+def test_a_stream_of_a_response_that_fails_ends_with_what_failed(official, service, monkeypatch):
+    monkeypatch.setattr(Answer, "_event_of", failing_after(2, Answer._event_of))
+    with official.responses.stream(model="toy", input="jiji", max_output_tokens=20) as stream:
+        *_, failed = stream
+    assert (failed.type, failed.response.status) == ("response.failed", "failed")
+    assert failed.response.error.message == "Internal error; see the server's log."
+
+
+def failing_after(number, function):
+    """The function, which raises when it is called more often."""
+    left = iter(range(number))
+
+    def failing(*args):
+        if next(left, None) is None:
+            raise RuntimeError("a fault")
+        return function(*args)
+
+    return failing
 
 
 def test_the_official_client_reads_answers_streams_models_and_errors(official, client, prompts):

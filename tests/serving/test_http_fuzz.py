@@ -16,6 +16,7 @@ from schemathesis import GenerationMode  # noqa: E402
 POSTS = (
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/responses",
     "/v1/route",
     "/tokenize",
     "/detokenize",

@@ -499,6 +499,14 @@ def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, pro
                         streamed_text += piece["text"]
             assert streamed_text == choice["text"]
             assert path_of(router, prompt) == choice["path"]
+            asked = {"model": "toy", "input": prompt, "max_output_tokens": 4, "temperature": 0}
+            alone, routed = (
+                each.post("/v1/responses", json=asked).json() for each in (client, router)
+            )
+            assert routed["output"][0]["content"] == alone["output"][0]["content"]
+            assert routed["path"] == alone["path"] == choice["path"]
+        later = {"model": "toy", "input": "ji", "previous_response_id": "resp_1"}
+        error_of(router.post("/v1/responses", json=later), 400, "previous_response_id")
         assert router.get("/readyz").status_code == 200
         assert "dipaco_replicas 2.0" in router.get("/metrics").text
     assert paths & {0, 1}

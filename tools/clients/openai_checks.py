@@ -144,6 +144,24 @@ def errors(server: Server) -> None:
     )
 
 
+def responses(server: Server) -> None:
+    """The newer names of a chat, whole and as events."""
+    body = {"model": server.model, "input": ASKED, "max_output_tokens": 12, "temperature": 0}
+    whole = _client(server).responses.create(**body)
+    need(whole.output_text and whole.usage.output_tokens > 0, whole)
+    with _client(server).responses.create(**body, stream=True) as events:
+        kinds, texts = zip(
+            *((each.type, getattr(each, "delta", "")) for each in events), strict=True
+        )
+    need("".join(texts) == whole.output_text, texts)
+    need(kinds[-1] in ("response.completed", "response.incomplete"), kinds)
+    refused(
+        lambda: _client(server).responses.create(**body, previous_response_id=whole.id),
+        openai.BadRequestError,
+        "No answers are kept",
+    )
+
+
 def tools(server: Server) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
     ask = _client(server).chat.completions.create
@@ -167,6 +185,7 @@ CHECKS = (
     Check("a stream is the whole chat", chat_stream, is_chat=True),
     Check("log-probabilities of a chat", chat_logprobs, is_chat=True),
     Check("a chat parsed into a Pydantic model", structured, is_chat=True),
+    Check("a response, as one and as events", responses, is_chat=True),
     Check("tools are refused with a sentence", tools, is_chat=True),
 )
 

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import hmac
 import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -32,6 +33,7 @@ from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import (
     ChatRequest,
+    CommonRequest,
     CompletionRequest,
     HealthReply,
     ModelEntry,
@@ -59,6 +61,7 @@ from dipaco.serving.http.responses import (
     send_whole,
     while_connected,
 )
+from dipaco.serving.http.responses_api import ResponsesFormat, ResponsesRequest, chat_of
 from dipaco.serving.http.structured import SchemaCompiler
 from dipaco.serving.http.tokenizing import (
     DetokenizeRequest,
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     from dipaco.serving.http.forward import Forwarder
     from dipaco.serving.upstreams import Upstreams
 
+Completable = TypeVar("Completable", bound=CommonRequest)
 JSON = "application/json"
 KEY = "dipaco.key"  # key in a request's scope: the number of its API key
 # Threads that parse and route: prompts routed at once share batches of up to four.
@@ -155,6 +159,7 @@ class _Application:
         routes = [
             ("/v1/completions", "POST", self._completions, True),
             ("/v1/chat/completions", "POST", self._chat_completions, True),
+            ("/v1/responses", "POST", self._responses, True),
             ("/v1/route", "POST", self._route, True),
             ("/tokenize", "POST", self._tokenize, True),
             ("/detokenize", "POST", self._detokenize, True),
@@ -269,34 +274,40 @@ class _Application:
     # --- completions ---------------------------------------------------------------------------
 
     async def _completions(self, request: Request) -> Response:
-        if self._forwarder is not None:
-            return await self._forward(request)
-        body = await self._body(request, CompletionRequest)
-        came_seconds = time.monotonic()
-        parsed = await self._parsed(request, parse_completion, self._service, body)
-        answer_format = CompletionFormat(body.model, parsed.served.digest, body.logprobs)
-        return await self._respond(request, body, parsed, answer_format, came_seconds)
+        parse = functools.partial(parse_completion, self._service)
+        return await self._answered(request, CompletionRequest, parse, CompletionFormat)
 
     async def _chat_completions(self, request: Request) -> Response:
+        parse = functools.partial(parse_chat, self._service, self._chat)
+        return await self._answered(request, ChatRequest, parse, ChatFormat)
+
+    async def _responses(self, request: Request) -> Response:
+        def parse(body: ResponsesRequest) -> ParsedRequest:
+            return parse_chat(self._service, self._chat, chat_of(body))
+
+        return await self._answered(request, ResponsesRequest, parse, ResponsesFormat)
+
+    async def _answered(
+        self,
+        request: Request,
+        kind: type[Completable],
+        parse: Callable[[Completable], ParsedRequest],
+        format_of: Callable[[Completable, str], AnswerFormat],
+    ) -> Response:
+        """Answers a request here, or sends it on."""
+        client = _client_of(request)
         if self._forwarder is not None:
-            return await self._forward(request)
-        body = await self._body(request, ChatRequest)
+            return await self._forwarder.answer(request, client, self._settings.max_body_bytes)
+        body = await self._body(request, kind)
         came_seconds = time.monotonic()
-        parsed = await self._parsed(request, parse_chat, self._service, self._chat, body)
-        answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
+        parsed = await self._parsed(request, functools.partial(parse, body))
+        answer_format = format_of(body, parsed.served.digest)
         return await self._respond(request, body, parsed, answer_format, came_seconds)
 
-    async def _forward(self, request: Request) -> Response:
-        assert self._forwarder is not None
-        max_bytes = self._settings.max_body_bytes
-        return await self._forwarder.answer(request, _client_of(request), max_bytes)
-
-    async def _parsed(
-        self, request: Request, parse: Callable[..., ParsedRequest], *args: object
-    ) -> ParsedRequest:
+    async def _parsed(self, request: Request, parse: Callable[[], ParsedRequest]) -> ParsedRequest:
         client = _client_of(request)
         with self._metrics.parsing.time():
-            parsed = await self._threads.run(client, parse, *args)
+            parsed = await self._threads.run(client, parse)
             grammar = None
             if parsed.schema is not None:
                 compiled = self._schemas.compiled(parsed.schema, client)
@@ -326,7 +337,7 @@ class _Application:
     async def _respond(
         self,
         request: Request,
-        body: CompletionRequest | ChatRequest,
+        body: CommonRequest,
         parsed: ParsedRequest,
         answer_format: AnswerFormat,
         came_seconds: float,

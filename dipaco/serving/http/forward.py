@@ -23,6 +23,7 @@ from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import Index, TokenId
 from dipaco.serving.http.requests import decode, encode, prompt_list, read_body
 from dipaco.serving.http.responses import ClosingStream, while_connected
+from dipaco.serving.http.responses_api import check_stateless
 from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import API_KEY, Service
 from dipaco.serving.upstreams import Target, Upstreams
@@ -43,6 +44,9 @@ class _RoutedFields(msgspec.Struct):
     path: Index | None = None
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     messages: list[dict[str, Any]] | None = None
+    input: str | list[dict[str, Any]] | None = None  # at /v1/responses
+    previous_response_id: Any = None
+    conversation: Any = None
 
 
 class _Relay:
@@ -169,12 +173,18 @@ class Forwarder:
         model, path = self._service.models.find(body.model)
         path = body.path if path is None else path
         served = model.releases.current
-        if body.messages is not None:
-            prompts: list[str | list[int]] = [asked_in(body.messages)]
+        check_stateless("previous_response_id", body.previous_response_id)
+        check_stateless("conversation", body.conversation)
+        messages = body.input if body.messages is None else body.messages
+        if messages is not None:
+            is_text = isinstance(messages, str)
+            prompts: list[str | list[int]] = [messages if is_text else asked_in(messages)]
         elif body.prompt is not None:
             prompts = prompt_list(self._service, body.prompt)
         else:
-            raise ApiError(400, "There is no prompt. Give `prompt` or `messages`.", param="prompt")
+            raise ApiError(
+                400, "There is no prompt. Give `prompt`, `messages` or `input`.", param="prompt"
+            )
         routed: list[tuple[int, bytes]] = []
         for prompt in prompts:
             ids = await self._threads.run(client, encode, self._service, prompt)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 import dipaco
-from dipaco.serving.http import protocol, tokenizing
+from dipaco.serving.http import protocol, responses_api, tokenizing
 
 ERRORS = {
     "400": "The request is invalid; the message says why.",
@@ -28,6 +28,11 @@ POSTS: dict[str, tuple[str, type, type]] = {
         "Answer a conversation.",
         protocol.ChatRequest,
         protocol.ChatCompletion,
+    ),
+    "/v1/responses": (
+        "Answer a conversation, under OpenAI's newer names. Nothing is kept.",
+        responses_api.ResponsesRequest,
+        responses_api.ResponsesReply,
     ),
     "/v1/route": (
         "The path of a prompt, and the router's scores.",
@@ -70,7 +75,7 @@ def document(has_keys: bool) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (summary, request, answer) in POSTS.items():
         answer_content = content(answer)
-        if path.endswith("completions"):
+        if path.endswith(("completions", "responses")):
             answer_content["text/event-stream"] = {"schema": {"type": "string"}}
         paths[path] = {
             "post": {

@@ -20,9 +20,11 @@ from dipaco.serving.http.protocol import (
     ChatChunkChoice,
     ChatCompletion,
     ChatLogprobs,
+    ChatRequest,
     Completion,
     CompletionChoice,
     CompletionLogprobs,
+    CompletionRequest,
     StreamOptions,
     TokenLogprob,
     TopLogprob,
@@ -36,18 +38,64 @@ END = b"data: [DONE]\n\n"
 class AnswerFormat(Protocol):
     """The format of an answer for one endpoint."""
 
+    def whole(self, choices: list[AnswerEvent], usage: Usage) -> msgspec.Struct: ...
+
+    def server_sent(
+        self,
+        answer: Answer,
+        first: list[AnswerEvent],
+        events: AsyncIterator[list[AnswerEvent]],
+        options: StreamOptions | None,
+    ) -> AsyncGenerator[bytes]:
+        """The server-sent events. An error after the first one is sent as the last."""
+        ...
+
+
+class _ChunkFormat(AnswerFormat, Protocol):
+    """A stream is chunks of text, and ends with a mark."""
+
     def opening(self, num_choices: int) -> msgspec.Struct | None: ...
     def chunk(self, events: list[AnswerEvent]) -> Completion | ChatChunk: ...
-    def whole(self, choices: list[AnswerEvent], usage: Usage) -> msgspec.Struct: ...
     def closing(self, usage: Usage) -> msgspec.Struct: ...
 
+    async def server_sent(
+        self,
+        answer: Answer,
+        first: list[AnswerEvent],
+        events: AsyncIterator[list[AnswerEvent]],
+        options: StreamOptions | None,
+    ) -> AsyncGenerator[bytes]:
+        has_usage = bool(options and options.include_usage)
+        has_usage_so_far = bool(has_usage and options and options.continuous_usage_stats)
 
-class CompletionFormat:
+        def event_of(batch: list[AnswerEvent]) -> bytes:
+            chunk = self.chunk(batch)
+            if has_usage_so_far:
+                chunk.usage = usage_of(answer)
+            return event_bytes(chunk)
+
+        if (opening := self.opening(answer.num_choices)) is not None:
+            yield event_bytes(opening)
+        yield event_of(first)
+        try:
+            async for batch in events:
+                yield event_of(batch)
+        except Exception as error:
+            yield b"data: " + api_error_of(error).body() + b"\n\n"
+            return
+        if has_usage:
+            yield event_bytes(self.closing(usage_of(answer)))
+        yield END
+        # A client that has just gone was sent the rest without waiting. The pause notices it.
+        await asyncio.sleep(0)
+
+
+class CompletionFormat(_ChunkFormat):
     """/v1/completions."""
 
-    def __init__(self, model: str, release: str, num_logprobs: int | None):
-        self._head = _head("cmpl", model, release)
-        self._num_logprobs = num_logprobs
+    def __init__(self, body: CompletionRequest, release: str):
+        self._head = _head("cmpl", body.model, release)
+        self._num_logprobs = body.logprobs
 
     def opening(self, num_choices: int) -> None:
         """A completion starts with its first text."""
@@ -93,12 +141,12 @@ def _tops(token: WrittenToken) -> dict[str, float] | None:
     return {shown(token.text): token.logprob, **dict(reversed(tops.items()))}
 
 
-class ChatFormat:
+class ChatFormat(_ChunkFormat):
     """/v1/chat/completions."""
 
-    def __init__(self, model: str, release: str, has_logprobs: bool):
-        self._head = _head("chatcmpl", model, release)
-        self._has_logprobs = has_logprobs
+    def __init__(self, body: ChatRequest, release: str):
+        self._head = _head("chatcmpl", body.model, release)
+        self._has_logprobs = bool(body.logprobs)
 
     def opening(self, num_choices: int) -> ChatChunk:
         """The role, before any text."""
@@ -178,7 +226,7 @@ def usage_of(answer: Answer) -> Usage:
     )
 
 
-def event_bytes(content: msgspec.Struct) -> bytes:
+def event_bytes(content: msgspec.Struct | dict[str, Any]) -> bytes:
     """One server-sent event."""
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
@@ -230,7 +278,7 @@ async def send_stream(
     except BaseException:
         answer.close()
         raise
-    content = _server_sent(answer, first, events, answer_format, options)
+    content = answer_format.server_sent(answer, first, events, options)
     return ClosingStream(
         content, answer.close, on_hang_up, media_type="text/event-stream", headers=STREAM_HEADERS
     )
@@ -261,39 +309,6 @@ class ClosingStream(StreamingResponse):
             self._close()
             if not self._is_sent:
                 self._on_hang_up()
-
-
-async def _server_sent(
-    answer: Answer,
-    first: list[AnswerEvent],
-    events: AsyncIterator[list[AnswerEvent]],
-    answer_format: AnswerFormat,
-    options: StreamOptions | None,
-) -> AsyncGenerator[bytes]:
-    """The server-sent events. An error after the first one is sent as the last."""
-    has_usage = bool(options and options.include_usage)
-    has_usage_so_far = bool(has_usage and options and options.continuous_usage_stats)
-
-    def event_of(batch: list[AnswerEvent]) -> bytes:
-        chunk = answer_format.chunk(batch)
-        if has_usage_so_far:
-            chunk.usage = usage_of(answer)
-        return event_bytes(chunk)
-
-    if (opening := answer_format.opening(answer.num_choices)) is not None:
-        yield event_bytes(opening)
-    yield event_of(first)
-    try:
-        async for batch in events:
-            yield event_of(batch)
-    except Exception as error:
-        yield b"data: " + api_error_of(error).body() + b"\n\n"
-        return
-    if has_usage:
-        yield event_bytes(answer_format.closing(usage_of(answer)))
-    yield END
-    # If the client has just disconnected, the rest was sent without waiting. The pause notices it.
-    await asyncio.sleep(0)
 
 
 async def _collected(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
