@@ -1,4 +1,4 @@
-"""Continue a prompt: shows which path was chosen and why, then streams the text.
+"""Continue a prompt, or answer a file of requests.
 
   dipaco generate --run runs/quickstart --prompt "And God said"
   dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9
@@ -8,23 +8,42 @@ Tokens are drawn at temperature 1, as by `dipaco serve`, or greedily at 0. The t
 output, the seed and everything else to standard error. A terminal sees control characters as
 U+FFFD. The text stops where the model ends it. A prompt shorter than the routing prefix is routed
 by all its tokens. An empty one is the start of a text.
+
+  dipaco generate --run runs/quickstart --batch requests.jsonl --out answers.jsonl
+      a file in OpenAI's batch format, each line a request as `dipaco serve` takes it. A bad line is
+      answered with an error. Interrupted, the same command goes on. Needs the extra `serve`
 """
 
 import argparse
 import secrets
 import sys
 import time
+from pathlib import Path
 
-from dipaco.cli.options import add_release, add_rule, check_path, find_release
+from dipaco.cli.options import (
+    add_release,
+    add_rule,
+    check_path,
+    find_release,
+    option_of,
+    output_path,
+)
 
 HELP = "continue a prompt"
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--batch", type=Path, metavar="FILE", help="answer the requests of a file (JSON lines)"
+    )
     parser.add_argument(
+        "--out", type=output_path, metavar="FILE", help="where the answers to --batch go"
+    )
+    what.add_argument(
         "--prompt",
-        required=True,
         metavar="TEXT",
         help="the text to continue; - reads it from standard input, without a last line end",
     )
@@ -69,15 +88,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    return _continue(options) if options.batch is None else _answer_batch(options)
+
+
+def _answer_batch(options: argparse.Namespace) -> int:
+    from dipaco.errors import BadSetting, needs_extra
+    from dipaco.runs.opening import reading
+
+    with needs_extra("serve", feature="`--batch`"):
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+
+    own = argparse.ArgumentParser()
+    add_arguments(own)
+    for name in ("truncate", "path", "max_tokens", "min_tokens", "ignore_eos", "seed", *SAMPLING):
+        if (value := getattr(options, name)) != own.get_default(name):
+            expected = "left out beside `--batch`: each of its requests says so itself"
+            raise BadSetting(name=option_of(name), value=value, expected=expected)
+    if not options.batch.is_file():
+        raise BadSetting(name="--batch", value=options.batch, expected="a file of JSON lines")
+    if options.out is None or options.out.exists():
+        expected = "a file that is not there yet, for the answers"
+        raise BadSetting(name="--out", value=options.out, expected=expected)
+    with reading(options.run) as opened:
+        release = find_release(opened, options)
+
+    from dipaco.caches import cache_folder
+    from dipaco.observe.progress import CompileProgress
+    from dipaco.runs.programs import use_compilation_cache
+    from dipaco.serving.http.app import HttpSettings, make_app
+    from dipaco.serving.http.batch_file import answer_file
+    from dipaco.serving.http.chat_template import chat_of_run
+    from dipaco.serving.service import Service, ServiceSettings
+    from dipaco.serving.warm_up import WarmUp
+
+    use_compilation_cache(cache_folder() / "compiled")
+    settings = ServiceSettings(arm=options.arm, phase=release.phase, rule=options.rule)
+    with Service(options.run, settings) as service:
+        app = make_app(service, settings=HttpSettings(chat=chat_of_run(service.run)))
+        with CompileProgress() as progress:
+            service.start(WarmUp(progress.show))
+        digest, rows = service.releases.current.digest, settings.limits.rows
+        number, errors = answer_file(app, digest, options.batch, options.out, rows)
+    print(f"{options.out}: {number:,} rows, {errors:,} of them errors", file=sys.stderr)
+    return 0
+
+
+def _continue(options: argparse.Namespace) -> int:
     from dipaco.serving.decoding.sampling import SamplingSettings
 
-    sampling = SamplingSettings(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        repetition_penalty=options.repetition_penalty,
-    )
+    sampling = SamplingSettings(**{name: getattr(options, name) for name in SAMPLING})
 
     from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting

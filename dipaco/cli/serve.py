@@ -133,6 +133,7 @@ def run(options: argparse.Namespace) -> int:
         import uvicorn  # noqa: F401
 
     from dipaco.files import raise_file_limit
+    from dipaco.serving.http.chat_template import chat_of_run
     from dipaco.serving.http.server import max_connections
 
     counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections")
@@ -154,25 +155,22 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:  # a bad option fails before anything slow
         find_release(opened, options)
         paths, upstreams = _paths(opened, options), _upstreams(opened, options)
-        tokenizer_file = opened.corpus.tokenizer_file
-        configured, edge_names = opened.config.data.tokenizer, opened.corpus.edge_names
+        chat = chat_of_run(opened, options.chat_template)
 
     from dipaco.caches import cache_folder
     from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving.http.app import HttpSettings, make_app
-    from dipaco.serving.http.chat_template import ChatTemplate, find_template
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import answering_that_it_starts, listen, serve
     from dipaco.serving.service import Service, ServiceSettings, print_notice
     from dipaco.serving.warm_up import WarmUp, keep_what_there_is
 
-    template = options.chat_template or (find_template(Path(configured)) if configured else None)
     http = HttpSettings(
         api_keys=keys,
         max_body_bytes=max_body_bytes,
-        chat=ChatTemplate(template, tokenizer_file, edge_names),
+        chat=chat,
         cors_origins=tuple(options.cors_origin),
         say=print_notice if options.access_log else None,
         upstreams=upstreams,

@@ -19,6 +19,7 @@ import numpy as np
 from dipaco.data.config import EdgeNames, spelled
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import needs_extra, one_line
+from dipaco.runs.run import Run
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ChatMessage
@@ -42,6 +43,15 @@ def find_template(tokenizer_file: Path) -> Path | None:
         if file.is_file() and (name != FILES[1] or "chat_template" in _settings(file)):
             return file
     return None
+
+
+def chat_of_run(run: Run, file: Path | None = None) -> "ChatTemplate":
+    """The template in a file, else the one that came with the tokenizer of a run, else `PLAIN`.
+    Raises `BadChatTemplate`.
+    """
+    if file is None and (configured := run.config.data.tokenizer):
+        file = find_template(Path(configured))
+    return ChatTemplate(file, run.corpus.tokenizer_file, run.corpus.edge_names)
 
 
 class ChatTemplate:

@@ -1,0 +1,160 @@
+"""A file of requests in OpenAI's batch format, answered by the application that answers HTTP.
+
+Rows are written to a file beside the output as they come, so an interrupted batch goes on. Its name
+is the output's in the end.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+from starlette.types import ASGIApp, Message
+
+from dipaco.files import translate_os_errors, write_atomically
+from dipaco.observe.progress import Progress
+from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.protocol import ErrorDetail
+from dipaco.serving.http.requests import decode
+
+BUSY, BUSY_SECONDS = 429, 0.5
+
+
+class BatchLine(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A line of the input: a request."""
+
+    custom_id: str
+    method: Literal["POST"]
+    url: Literal["/v1/completions", "/v1/chat/completions", "/v1/responses"]
+    body: Raw
+
+
+class BatchAnswer(Struct, kw_only=True):
+    """What a request was answered, also if it was refused."""
+
+    status_code: int
+    request_id: str
+    body: Raw
+
+
+class BatchRow(Struct, kw_only=True):
+    """A line of the output."""
+
+    id: str
+    custom_id: str | None
+    response: BatchAnswer | None
+    error: ErrorDetail | None  # of a line that is no request
+
+
+class _Request(NamedTuple):
+    id: str  # says the release, the place in the file, and what the line says
+    line: bytes
+
+
+def answer_file(
+    app: ASGIApp, release: str, given: Path, out: Path, at_once: int
+) -> tuple[int, int]:
+    """Answers a file of requests, so many at a time. Returns the number of rows, and how many of
+    them are errors.
+
+    Args:
+      release: digest of the release that answers.
+
+    Raises:
+      DiskFull, NotWritable, OSError: what was answered before is kept, and not answered again.
+    """
+    requests = list(_requests(given, release))
+    partial = out.with_name(f"{out.name}.partial")
+    rows = dict(_rows_in(partial, {request.id for request in requests}))
+    write_atomically(partial, b"".join(rows.values()))  # without a row that was cut off
+    left = iter([request for request in requests if request.id not in rows])
+    with translate_os_errors(partial), partial.open("ab") as stream:
+
+        async def work(progress: Progress) -> None:
+            for request in left:
+                row = msgspec.json.encode(await _row(app, request)) + b"\n"
+                stream.write(row)
+                stream.flush()
+                rows[request.id] = row
+                progress.advance()
+
+        async def work_all() -> None:
+            with Progress(
+                given.name, len(requests), done_steps=len(rows), unit="requests"
+            ) as shown:
+                await asyncio.gather(*(work(shown) for _ in range(at_once)))
+
+        asyncio.run(work_all())
+    write_atomically(out, b"".join(rows[request.id] for request in requests))
+    partial.unlink()
+    decoded = (msgspec.json.decode(row, type=BatchRow) for row in rows.values())
+    return len(rows), sum(r.response is None or r.response.status_code != 200 for r in decoded)
+
+
+def _requests(given: Path, release: str) -> Iterator[_Request]:
+    for number, line in enumerate(given.read_bytes().splitlines()):
+        if line.strip():
+            name = hashlib.sha256(f"{release} {number} ".encode() + line).hexdigest()
+            yield _Request(f"batch_req_{name[:32]}", line)
+
+
+def _rows_in(partial: Path, ids: set[str]) -> Iterator[tuple[str, bytes]]:
+    """The rows of an interrupted batch that belong to this one."""
+    for row in partial.read_bytes().splitlines(keepends=True) if partial.exists() else ():
+        if row.endswith(b"\n") and (found := json.loads(row)["id"]) in ids:
+            yield found, row
+
+
+async def _row(app: ASGIApp, request: _Request) -> BatchRow:
+    try:
+        line = decode(request.line, BatchLine)
+        if decode(bytes(line.body), _Streamed).stream:
+            raise ApiError(400, "A batch has no streams. Leave `stream` out.", param="body.stream")
+    except ApiError as error:
+        return BatchRow(
+            id=request.id, custom_id=_custom_id(request.line), response=None, error=error.detail
+        )
+    while (answer := await _asked(app, line)).status_code == BUSY:
+        await asyncio.sleep(BUSY_SECONDS)
+    return BatchRow(id=request.id, custom_id=line.custom_id, response=answer, error=None)
+
+
+class _Streamed(Struct):
+    stream: bool | None = None
+
+
+def _custom_id(line: bytes) -> str | None:
+    """The name of a line that is no request, if it has one."""
+    try:
+        name = json.loads(line)["custom_id"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+async def _asked(app: ASGIApp, line: BatchLine) -> BatchAnswer:
+    """Asks the application as its server would, for a client that stays."""
+    body: list[Message] = [{"type": "http.request", "body": bytes(line.body)}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return body.pop() if body else await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": line.method,
+        "path": line.url,
+        "headers": [(b"content-type", b"application/json")],
+        "query_string": b"",
+    }
+    await app(scope, receive, send)
+    request_id = dict(sent[0]["headers"])[b"x-request-id"].decode()
+    content = Raw(b"".join(message.get("body", b"") for message in sent))
+    return BatchAnswer(status_code=sent[0]["status"], request_id=request_id, body=content)
