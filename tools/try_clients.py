@@ -4,8 +4,8 @@
   python tools/try_clients.py --run runs/quickstart --clients-env ~/clients
   python tools/try_clients.py --url http://127.0.0.1:8000 --only openai open-webui
 
-With `--run` it starts `dipaco serve`, with a plain chat template that writes the messages one after
-another. With `--url` it asks a server that runs. Then come `openai`, `langchain-openai` and LiteLLM
+With `--run` it starts `dipaco serve`, without settings. With `--url` it asks a server that runs.
+Then come `openai`, `langchain-openai` and LiteLLM
 with the Python of `--clients-env` (this one by default), if they are installed, then Open WebUI's
 calls as recorded. With `--run` comes lm-eval, if this Python has it. Its figures must equal
 `transformers`' (see `check_lm_eval.py`).
@@ -21,7 +21,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -31,7 +30,6 @@ from clients.checks import KEY_VARIABLE, Outcome, Server, outcome_of
 from support.command_line import parser_of
 from support.serve_process import serving
 
-TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 # client: the package, and the file of its checks
 PACKAGES = {
     "openai": ("openai", "clients.openai_checks"),
@@ -43,14 +41,14 @@ LIMIT_SECONDS = 900  # for all checks of a client
 Line = tuple[str, str, Outcome]  # client, version
 
 
-def of_package(client: str, python: Path, server: Server, has_chat: bool) -> Iterator[Line]:
+def of_package(client: str, python: Path, server: Server) -> Iterator[Line]:
     """Runs the checks of a client that is a package, in a separate process."""
     package, module = PACKAGES[client]
     looking = f"import importlib.metadata as m; m.version({package!r})"
     if subprocess.run([python, "-c", looking], capture_output=True).returncode:
         yield package, "-", Outcome("all checks", "not tried", f"{python} does not have it")
         return
-    command = [python, "-m", module, server.url, server.model, "yes" if has_chat else "no"]
+    command = [python, "-m", module, server.url, server.model]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), KEY_VARIABLE: server.key}
     try:
         ended = subprocess.run(
@@ -73,14 +71,10 @@ def of_package(client: str, python: Path, server: Server, has_chat: bool) -> Ite
         yield package, version, Outcome("all checks", "failed", problem)
 
 
-def of_open_webui(server: Server, has_chat: bool) -> Iterator[Line]:
+def of_open_webui(server: Server) -> Iterator[Line]:
     """Asks Open WebUI's recorded questions."""
     for check in open_webui_checks.checks():
-        if check.is_chat and not has_chat:
-            outcome = Outcome(check.what, "not tried", "the server has no chat template")
-        else:
-            outcome = outcome_of(check, server)
-        yield "Open WebUI", "recorded", outcome
+        yield "Open WebUI", "recorded", outcome_of(check, server)
 
 
 def of_lm_eval(run: Path | None, num_documents: int, server: Server) -> Iterator[Line]:
@@ -114,29 +108,25 @@ def served(options: argparse.Namespace) -> Generator[str]:
     if options.url:
         yield options.url.rstrip("/")
         return
-    with tempfile.TemporaryDirectory() as folder:
-        template = Path(folder) / "chat_template.jinja"
-        template.write_text(TEMPLATE)
-        with serving(options.run, "--chat-template", str(template)) as (_, host, port):
-            yield f"http://{host}:{port}"
+    with serving(options.run) as (_, host, port):
+        yield f"http://{host}:{port}"
 
 
-def first_model(url: str, key: str) -> tuple[str, bool]:
-    """The name of the run's own model, and whether it has chats."""
+def first_model(url: str, key: str) -> str:
+    """The name of the run's own model."""
     request = urllib.request.Request(url + "/v1/models", headers={"Authorization": f"Bearer {key}"})
     with urllib.request.urlopen(request, timeout=60) as answer:
-        entry = json.load(answer)["data"][0]
-    return entry["id"], entry.get("dipaco", {}).get("has_chat", True)
+        return json.load(answer)["data"][0]["id"]
 
 
-def all_lines(options: argparse.Namespace, server: Server, has_chat: bool) -> Iterator[Line]:
+def all_lines(options: argparse.Namespace, server: Server) -> Iterator[Line]:
     """Every check, in turn."""
     python = options.clients_env / "bin" / "python" if options.clients_env else Path(sys.executable)
     for client in options.only:
         if client in PACKAGES:
-            yield from of_package(client, python, server, has_chat)
+            yield from of_package(client, python, server)
         elif client == "open-webui":
-            yield from of_open_webui(server, has_chat)
+            yield from of_open_webui(server)
         else:
             yield from of_lm_eval(options.run, options.documents, server)
 
@@ -161,11 +151,11 @@ def main() -> None:
         parser.error(f"no key in {options.api_key_file}: {error}")
     with served(options) as url:
         try:
-            model, has_chat = first_model(url, key)
+            model = first_model(url, key)
         except OSError as error:  # urllib's errors are among them.
             parser.error(f"{url} does not list its models: {error}")
         server = Server(url, model, key)
-        for client, version, outcome in all_lines(options, server, has_chat):
+        for client, version, outcome in all_lines(options, server):
             why = f": {outcome.why}" if outcome.why else ""
             print(f"{client} {version}  {outcome.what}  {outcome.state}{why}", flush=True)
             states.append(outcome.state)

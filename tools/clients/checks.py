@@ -1,7 +1,7 @@
 """Code that the checks of a client share: their server, and a line for each check.
 
 A client's file is a separate program, started by `try_clients.py` with the Python that has the
-client: `python -m clients.openai_checks URL MODEL CHAT`, with the key in `KEY_VARIABLE`. It writes
+client: `python -m clients.openai_checks URL MODEL`, with the key in `KEY_VARIABLE`. It writes
 a line of JSON per check.
 """
 
@@ -44,7 +44,6 @@ class Check(NamedTuple):
 
     what: str
     do: Callable[[Server], None]  # raises anything on failure
-    is_chat: bool = False  # so the server must have a chat template
 
 
 class Outcome(NamedTuple):
@@ -86,14 +85,11 @@ def refused(
 
 def run_checks(package: str, checks: Sequence[Check]) -> None:
     """Does all checks of a client with the server that the command line names."""
-    url, model, has_chat = sys.argv[1:]
+    url, model = sys.argv[1:]
     key = os.environ[KEY_VARIABLE]
     print(json.dumps({"version": importlib.metadata.version(package)}), flush=True)
     for check in checks:
-        if check.is_chat and has_chat == "no":
-            outcome = Outcome(check.what, "not tried", "the server has no chat template")
-        else:
-            outcome = outcome_of(check, Server(url, model, key))
+        outcome = outcome_of(check, Server(url, model, key))
         print(json.dumps(outcome._asdict()), flush=True)
 
 

@@ -101,14 +101,14 @@ def completion_stream(server: Server) -> None:
 CHECKS = (
     Check("completions: two prompts, two choices each", completion),
     Check("a stream is the whole completion", completion_stream),
-    Check("a chat", chat, is_chat=True),
-    Check("a stream is the whole chat", chat_stream, is_chat=True),
-    Check("an asynchronous stream", chat_asynchronous, is_chat=True),
-    Check("three chats in a batch", chat_batch, is_chat=True),
-    Check("log-probabilities of a chat", chat_logprobs, is_chat=True),
-    Check("structured output of a Pydantic model, five times", structured, is_chat=True),
-    Check("a chat by a schema", json_mode, is_chat=True),
-    Check("tools are refused with a sentence", tools, is_chat=True),
+    Check("a chat", chat),
+    Check("a stream is the whole chat", chat_stream),
+    Check("an asynchronous stream", chat_asynchronous),
+    Check("three chats in a batch", chat_batch),
+    Check("log-probabilities of a chat", chat_logprobs),
+    Check("structured output of a Pydantic model, five times", structured),
+    Check("a chat by a schema", json_mode),
+    Check("tools are refused with a sentence", tools),
 )
 
 if __name__ == "__main__":

@@ -99,11 +99,11 @@ CHECKS = (
     Check("text-completion-openai/NAME, with its prompt and log-probabilities", completion),
     Check("text-completion-openai/NAME: a stream is the whole completion", completion_stream),
     Check("errors are the package's own", errors),
-    Check("openai/NAME, a chat of two choices with all settings", chat, is_chat=True),
-    Check("openai/NAME: a stream is the whole chat", chat_stream, is_chat=True),
-    Check("openai/NAME: an asynchronous stream", chat_asynchronous, is_chat=True),
-    Check("openai/NAME: log-probabilities of a chat", chat_logprobs, is_chat=True),
-    Check("openai/NAME: a chat by a schema", structured, is_chat=True),
+    Check("openai/NAME, a chat of two choices with all settings", chat),
+    Check("openai/NAME: a stream is the whole chat", chat_stream),
+    Check("openai/NAME: an asynchronous stream", chat_asynchronous),
+    Check("openai/NAME: log-probabilities of a chat", chat_logprobs),
+    Check("openai/NAME: a chat by a schema", structured),
 )
 
 if __name__ == "__main__":

@@ -20,15 +20,13 @@ def checks() -> tuple[Check, ...]:
     calls = [each for each in json.loads(RECORDED.read_text()) if each["client"].startswith(CLIENT)]
     return (
         Check("the list of models", _models),
-        *(
-            Check(_name(call["body"]), functools.partial(_replay, call), is_chat=True)
-            for call in calls
-        ),
+        Check("a title, asked for in more than a small context holds", _long_task),
+        *(Check(_name(call["body"]), functools.partial(_replay, call)) for call in calls),
     )
 
 
 def _name(body: dict[str, Any]) -> str:
-    kind = "a streamed chat" if body["stream"] else "a title"
+    kind = "a streamed chat" if body["stream"] else "a title, tags or questions"
     return f"{kind}: {', '.join(key for key in body if key not in ('model', 'stream'))}"
 
 
@@ -51,6 +49,15 @@ def _replay(call: dict[str, Any], server: Server) -> None:
     need(reasons[-1] in ("stop", "length"), reasons)
     if body.get("stream_options"):
         need(found[-1]["usage"]["completion_tokens"] > 0, found[-1])
+
+
+def _long_task(server: Server) -> None:
+    """Without a title, Open WebUI calls a chat by its first words."""
+    asked = [{"role": "user", "content": f"### Task:\nWrite a title of these.\n{'a word ' * 200}"}]
+    try:
+        _ask(server, "/v1/chat/completions", {"model": server.model, "messages": asked})
+    except WrongAnswer as refusal:
+        need("400" in str(refusal) and "context_length_exceeded" in str(refusal), refusal)
 
 
 def _ask(server: Server, where: str, body: dict[str, Any] | None) -> str:

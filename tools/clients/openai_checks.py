@@ -181,12 +181,12 @@ CHECKS = (
     Check("a completion by a schema", structured_completion),
     Check("eight streams at once, asynchronously", asynchronous),
     Check("errors are the package's own", errors),
-    Check("a chat", chat, is_chat=True),
-    Check("a stream is the whole chat", chat_stream, is_chat=True),
-    Check("log-probabilities of a chat", chat_logprobs, is_chat=True),
-    Check("a chat parsed into a Pydantic model", structured, is_chat=True),
-    Check("a response, as one and as events", responses, is_chat=True),
-    Check("tools are refused with a sentence", tools, is_chat=True),
+    Check("a chat", chat),
+    Check("a stream is the whole chat", chat_stream),
+    Check("log-probabilities of a chat", chat_logprobs),
+    Check("a chat parsed into a Pydantic model", structured),
+    Check("a response, as one and as events", responses),
+    Check("tools are refused with a sentence", tools),
 )
 
 if __name__ == "__main__":
