@@ -24,7 +24,7 @@ from dipaco.serving.http.requests import decode
 BUSY, BUSY_SECONDS = 429, 0.5
 
 
-class BatchLine(Struct, kw_only=True, forbid_unknown_fields=True):
+class InputLine(Struct, kw_only=True, forbid_unknown_fields=True):
     """A line of the input: a request."""
 
     custom_id: str
@@ -33,7 +33,7 @@ class BatchLine(Struct, kw_only=True, forbid_unknown_fields=True):
     body: Raw
 
 
-class BatchAnswer(Struct, kw_only=True):
+class OutputAnswer(Struct, kw_only=True):
     """What a request was answered, also if it was refused."""
 
     status_code: int
@@ -41,12 +41,12 @@ class BatchAnswer(Struct, kw_only=True):
     body: Raw
 
 
-class BatchRow(Struct, kw_only=True):
+class OutputRow(Struct, kw_only=True):
     """A line of the output."""
 
     id: str
     custom_id: str | None
-    response: BatchAnswer | None
+    response: OutputAnswer | None
     error: ErrorDetail | None  # of a line that is no request
 
 
@@ -91,7 +91,7 @@ def answer_file(
         asyncio.run(work_all())
     write_atomically(out, b"".join(rows[request.id] for request in requests))
     partial.unlink()
-    decoded = (msgspec.json.decode(row, type=BatchRow) for row in rows.values())
+    decoded = (msgspec.json.decode(row, type=OutputRow) for row in rows.values())
     return len(rows), sum(r.response is None or r.response.status_code != 200 for r in decoded)
 
 
@@ -109,18 +109,18 @@ def _rows_in(partial: Path, ids: set[str]) -> Iterator[tuple[str, bytes]]:
             yield found, row
 
 
-async def _row(app: ASGIApp, request: _Request) -> BatchRow:
+async def _row(app: ASGIApp, request: _Request) -> OutputRow:
     try:
-        line = decode(request.line, BatchLine)
+        line = decode(request.line, InputLine)
         if decode(bytes(line.body), _Streamed).stream:
             raise ApiError(400, "A batch has no streams. Leave `stream` out.", param="body.stream")
     except ApiError as error:
-        return BatchRow(
+        return OutputRow(
             id=request.id, custom_id=_custom_id(request.line), response=None, error=error.detail
         )
     while (answer := await _asked(app, line)).status_code == BUSY:
         await asyncio.sleep(BUSY_SECONDS)
-    return BatchRow(id=request.id, custom_id=line.custom_id, response=answer, error=None)
+    return OutputRow(id=request.id, custom_id=line.custom_id, response=answer, error=None)
 
 
 class _Streamed(Struct):
@@ -136,7 +136,7 @@ def _custom_id(line: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
-async def _asked(app: ASGIApp, line: BatchLine) -> BatchAnswer:
+async def _asked(app: ASGIApp, line: InputLine) -> OutputAnswer:
     """Asks the application as its server would, for a client that stays."""
     body: list[Message] = [{"type": "http.request", "body": bytes(line.body)}]
     sent: list[Message] = []
@@ -157,4 +157,4 @@ async def _asked(app: ASGIApp, line: BatchLine) -> BatchAnswer:
     await app(scope, receive, send)
     request_id = dict(sent[0]["headers"])[b"x-request-id"].decode()
     content = Raw(b"".join(message.get("body", b"") for message in sent))
-    return BatchAnswer(status_code=sent[0]["status"], request_id=request_id, body=content)
+    return OutputAnswer(status_code=sent[0]["status"], request_id=request_id, body=content)
