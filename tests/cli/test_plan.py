@@ -107,6 +107,7 @@ def test_a_device_that_nobody_knows_and_a_compiler_that_is_absent_are_sentences(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # minutes of compiling, on machines that may be busy
 def test_all_programs_of_a_worker_compile_for_a_slice_of_tpus(here, config_file):
     """With heads in a kernel, and rows divided among the chips."""
     pytest.importorskip("libtpu")

@@ -342,8 +342,15 @@ def test_memory_is_near_what_was_measured_for_a_path_of_the_papers_size():
 
 @pytest.mark.contract
 def test_the_compiler_tells_the_memory_of_a_step_once(monkeypatch, tmp_path):
+    """It neither reads nor keeps a program: JAX reads none again for devices that are not here."""
     monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
+    told = []
+    jax.monitoring.register_event_listener(lambda event, **_: told.append(event))
     found = dict(compiled.needs_of(TOY, jax.devices(), [compiled.TRAINING]))
+    asked = "/jax/compilation_cache/compile_requests_use_cache"
+    assert asked not in told
+    jax.jit(lambda x: x + 17)(1)
+    assert asked in told  # others are kept as before
     needs = found[compiled.TRAINING]
     assert 3 * SIZE < needs.memory < sum(worker_memory(TOY).values())
     assert needs.model_flops == step_flops(TOY) == pytest.approx(needs.flops, rel=0.25)

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import SingleDeviceSharding
@@ -84,12 +85,18 @@ def devices_of(device: Device) -> Sequence[jax.Device]:
 
 
 @contextlib.contextmanager
-def _no_flags() -> Generator[None]:
-    """Takes `XLA_FLAGS` away meanwhile. The compiler of TPUs ends the process at a flag of CPUs."""
-    flags = os.environ.pop("XLA_FLAGS", None)
+def _only_compiling() -> Generator[None]:
+    """Takes `XLA_FLAGS` away meanwhile: the compiler of TPUs ends the process at a flag of CPUs.
+    JAX keeps no program, since it reads none again for devices that are not here.
+    """
+    flags, keeps = os.environ.pop("XLA_FLAGS", None), jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX looks at the setting once.
     try:
         yield
     finally:
+        jax.config.update("jax_enable_compilation_cache", keeps)
+        compilation_cache.reset_cache()
         if flags is not None:
             os.environ["XLA_FLAGS"] = flags
 
@@ -106,7 +113,7 @@ def needs_of(
     for name in names or programs:
         file = cache_folder() / "plans" / f"{_key(config, devices, name)}.json"
         if not file.is_file():
-            with compiling_for(devices), _no_flags():
+            with compiling_for(devices), _only_compiling():
                 is_training = name == TRAINING
                 needs = _compiled(programs[name], step_flops(config) if is_training else None)
             make_folder(file.parent)
@@ -169,10 +176,13 @@ def _key(config: RunConfig, devices: Sequence[jax.Device], name: str) -> str:
     settings = [repr(each) for each in (config.model, config.inner, config.mesh, sizes)]
     versions = [_version(package) for package in ("jax", "jaxlib", "libtpu")]
     where = f"{len(devices)} x {devices[0].device_kind}"
-    sources = [
-        file.read_text() for room in SOURCES for file in sorted(Path(room.__path__[0]).glob("*.py"))
-    ]
-    return digest_of(name, where, *settings, *versions, *sources)
+    return digest_of(name, where, *settings, *versions, *_sources())
+
+
+@functools.cache
+def _sources() -> tuple[str, ...]:
+    files = (file for room in SOURCES for file in sorted(Path(room.__path__[0]).glob("*.py")))
+    return tuple(file.read_text() for file in files)
 
 
 def _version(package: str) -> str:
