@@ -10,6 +10,7 @@ import pytest
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import MeshConfig, num_parameters
+from dipaco.model.splash import attend_on_tpu
 from dipaco.outer.compress import BY_NAME
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
@@ -357,6 +358,21 @@ def test_the_compiler_tells_the_memory_of_a_step_once(monkeypatch, tmp_path):
     assert needs.moved is None  # its text is no TPU's
     monkeypatch.setattr(compiled, "Programs", None)
     assert dict(compiled.needs_of(TOY, jax.devices(), [compiled.TRAINING])) == found
+
+
+def test_a_kernel_does_no_operations_of_blocks_that_its_mask_leaves_out():
+    """Two products over three of the four pairs of 512 tokens; of the gradient, five products, and
+    the second of its kernels makes two of them again.
+    """
+    heads = jax.ShapeDtypeStruct((2, 1024, 4, 64), "bfloat16")
+    attend = functools.partial(attend_on_tpu, segments_BT=None, is_interpreted=True)
+    product = 2 * 2 * 4 * 1024 * 1024 * 64 * 3 / 4
+    backward = jax.grad(lambda q, k, v: attend(q, k, v).sum(), (0, 1, 2))
+    for program, products in ((attend, 2), (backward, 2 + 7)):
+        traced = jax.jit(program).trace(heads, heads, heads).jaxpr
+        known = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
+        found = compiled.flops_of(traced.jaxpr, known)
+        assert found == pytest.approx(products * product, rel=1e-3)
 
 
 PROGRAM = """

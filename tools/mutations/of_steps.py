@@ -2,6 +2,7 @@
 
 from mutations.mutant import Mutant
 
+ATTENTION = "tests/model/test_attention.py::test_the_kernel_of_tpus_gives_values_and"
 EQUALS = "tests/workers/test_equals_algorithm.py::test_every_module_at_every_phase_is_that_of"
 EQUALS += "_algorithm_1"
 TOGETHER = "tests/workers/test_options_together.py::test_a_run_of_many_options_is_that_of"
@@ -12,6 +13,14 @@ ROLLBACK = "tests/control/test_rollback.py"
 SCHEDULER = "tests/control/test_scheduler.py"
 
 MUTANTS = (
+    Mutant(
+        name="segments-dropped-on-tpus",
+        file="dipaco/model/splash.py",
+        old="    if segments_BT is None:\n",
+        new="    if True:\n",
+        breaks="no token sees another document of its row, in the kernel of TPUs either",
+        tests=(f"{ATTENTION}_gradients_of_plain_attention[4-64-256-True]",),
+    ),
     Mutant(
         name="sums-in-another-order",
         file="dipaco/workers/stepping.py",

@@ -12,15 +12,16 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Var, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import SingleDeviceSharding
 
@@ -213,7 +214,8 @@ def _compiled(make: Callable[[], Lowered], model_flops: float | None) -> Needs:
     program, arguments, num_devices = make()
     traced = program.trace(*arguments)
     needed, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.out_avals))
-    flops, moved = _flops(needed), None
+    constants = dict(zip(needed.constvars, traced.jaxpr.consts, strict=True))
+    flops, moved = flops_of(needed, constants), None
     try:
         compiled = traced.lower().compile()
     except jax.errors.JaxRuntimeError as error:
@@ -239,20 +241,37 @@ def _compiled(make: Callable[[], Lowered], model_flops: float | None) -> Needs:
     )
 
 
-def _flops(jaxpr: Any) -> float:
-    """Floating point operations of all products of a program, on all devices."""
+def flops_of(jaxpr: Any, known: Mapping[Any, Any]) -> float:
+    """Floating point operations of all products of a program, on all devices.
+
+    Args:
+      known: values of its variables, as far as they are constants.
+    """
     total = 0.0
     for equation in jaxpr.eqns:
-        params, times = equation.params, 1
+        params, given, times = equation.params, equation.invars, 1.0
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = params["dimension_numbers"]
-            left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+            left, result = given[0].aval.shape, equation.outvars[0].aval.shape
             total += 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
         elif equation.primitive.name == "scan":
             times = params["length"]
         elif equation.primitive.name == "pallas_call":
-            times = math.prod(params["grid_mapping"].grid)
+            times = math.prod(params["grid_mapping"].grid) * _unmasked(equation, known)
         elif equation.primitive.name == "shard_map":
             times = params["mesh"].size
-        total += times * sum(map(_flops, jaxprs_in_params(params)))
+        for inner in jaxprs_in_params(params):
+            pairs = zip(inner.invars, given, strict=True) if len(inner.invars) == len(given) else ()
+            passed = {
+                name: known[each] for name, each in pairs if isinstance(each, Var) and each in known
+            }
+            total += times * flops_of(inner, passed)
     return total
+
+
+def _unmasked(kernel: Any, known: Mapping[Any, Any]) -> float:
+    """The share of a kernel's blocks that it computes. Splash attention's second argument has a 0
+    for each that its mask leaves out.
+    """
+    is_splash = str(kernel.params["name"]).startswith("splash_mha")
+    return float(np.mean(np.asarray(known[kernel.invars[1]]) > 0)) if is_splash else 1.0
