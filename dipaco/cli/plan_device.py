@@ -1,7 +1,7 @@
 """The second half of `dipaco plan --device`: what the compiler says of the programs of a worker."""
 
 import dataclasses
-import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,12 @@ from dipaco.runs.forecast.memory import batch_devices, largest_batch, step_flops
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
+    from dipaco.observe.progress import CompileProgress
+
+MemoryOf = Callable[["RunConfig"], float]
 
 HERE = "here"
+STEPS_OF_SEARCH = 4  # two batches, with and without rematerialisation
 WIDTHS = (30, 10, 10, 10, 9, 10)  # columns of the table
 HEADS = ("program, on each device", "memory", "FLOP", "moved", "use", "seconds")
 
@@ -34,41 +38,66 @@ def print_needs(config: "RunConfig", name: str, device: Device | None) -> dict[s
       NoCompiler, UnknownDevice, BadMesh: nothing can be compiled for it.
     """
     from dipaco.evaluation.tables import num_bytes
-    from dipaco.plural import counted
+    from dipaco.observe.progress import CompileProgress
 
-    found: dict[str, Any] = {"device": name, "programs": {}}
-    if device is not None and not device.kind.least:
-        kind, config = device.kind, on_devices(config, device.number)
-        memory_of: Callable[[RunConfig], float] = _by_arithmetic
-        print(f"\n{name} by arithmetic: {num_bytes(round(kind.memory))} a device")
-    else:
-        from dipaco.runs.forecast import compiled
-
-        kind, devices = _compiled_for(device)
-        config = on_devices(config, len(devices))
-        memory_of = functools.partial(compiled.memory_of_step, devices=devices)
-        at_work = config.mesh.num_devices
-        print(f"\nCompiled for {name}: {at_work} of {len(devices)} devices of ", end="")
-        pieces = counted(config.inner.accumulation_steps, "piece")
-        print(f"{num_bytes(round(kind.memory))}, a step in {pieces}")
-        print(_row(HEADS))
-        for program, needs in compiled.needs_of(config, devices):
-            row = dataclasses.asdict(needs) | _speed(needs, kind)
-            found["programs"][program] = row
-            print(_row(_cells(program, row)), flush=True)
-    found["memory"] = round(kind.memory)
-    needed = found["memory_of_step"] = round(memory_of(config))
-    fitting = found["largest_batch"] = {}
-    for again in (False, True):
-        rows = largest_batch(config, kind.memory, memory_of, rematerialise=again)
-        fitting["rematerialised" if again else "plain"] = rows
-        how = "with `inner.rematerialise`" if again else "in one piece"
-        print(f"  rows of a device that fit {how:<28}{rows:>10,}", flush=True)
+    found: dict[str, Any] = {"device": name}
+    with CompileProgress() as progress:
+        if device is not None and not device.kind.least:
+            kind, config = device.kind, on_devices(config, device.number)
+            memory_of: MemoryOf = _by_arithmetic
+            needed = _by_arithmetic(config)
+            print(f"\n{name} by arithmetic: {num_bytes(round(kind.memory))} a device")
+        else:
+            kind, config, memory_of, rows = _compile(config, name, device, progress)
+            found["programs"], needed = rows, next(iter(rows.values()))["memory"]
+        found |= {"memory": round(kind.memory), "memory_of_step": needed}
+        fitting = found["largest_batch"] = {}
+        for again in (False, True):
+            most = largest_batch(config, kind.memory, memory_of, rematerialise=again)
+            fitting["rematerialised" if again else "plain"] = most
+            how = "with `inner.rematerialise`" if again else "in one piece"
+            print(f"  rows of a device that fit {how:<28}{most:>10,}", flush=True)
     if needed > kind.memory:
         needs, has = num_bytes(needed), num_bytes(round(kind.memory))
         remedy = _remedy(config, fitting)
         raise DoesNotFit(name=name, needed=needs, memory=has, remedy=remedy)
     return found
+
+
+def _compile(
+    config: "RunConfig", name: str, device: Device | None, progress: "CompileProgress"
+) -> tuple[DeviceKind, "RunConfig", MemoryOf, dict[str, Any]]:
+    """Prints a row for every program, the training step first.
+
+    Returns:
+      what is known of the devices, the config on them, what tells the memory of a step of other
+      rows, and the rows.
+    """
+    from dipaco.evaluation.tables import num_bytes
+    from dipaco.plural import counted
+    from dipaco.runs.forecast import compiled
+
+    kind, devices = _compiled_for(device)
+    config = on_devices(config, len(devices))
+    print(f"\nCompiled for {name}: {config.mesh.num_devices} of {len(devices)} devices of ", end="")
+    pieces = counted(config.inner.accumulation_steps, "piece")
+    print(f"{num_bytes(round(kind.memory))}, a step in {pieces}")
+    print(_row(HEADS))
+    names, done, rows = compiled.program_names(config), itertools.count(), {}
+
+    def tell(what: str) -> None:
+        progress.show(f"compiling {what}", next(done), len(names) + STEPS_OF_SEARCH)
+
+    def memory_of(tried: "RunConfig") -> float:
+        tell(f"steps of {tried.inner.batch_size:,} rows")
+        return compiled.memory_of_step(tried, devices)
+
+    for program in names:
+        tell(program)
+        needs = compiled.needs_of(config, devices, program)
+        rows[program] = dataclasses.asdict(needs) | _speed(needs, kind)
+        print(_row(_cells(program, rows[program])), flush=True)
+    return kind, config, memory_of, rows
 
 
 def _by_arithmetic(config: "RunConfig") -> int:

@@ -157,6 +157,7 @@ class _Bar:
             TextColumn("{task.fields[facts]}", style="dim"),
             console=Console(file=stream),
             expand=True,
+            redirect_stdout=sys.stdout.isatty(),  # else it takes what goes to a file
         )
         self._task = self._rich.add_task(title, total=total_steps, completed=done_steps, facts="")
         self._rich.start()

@@ -347,17 +347,16 @@ def test_the_compiler_tells_the_memory_of_a_step_once(monkeypatch, tmp_path):
     monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
     told = []
     jax.monitoring.register_event_listener(lambda event, **_: told.append(event))
-    found = dict(compiled.needs_of(TOY, jax.devices(), [compiled.TRAINING]))
+    needs = compiled.needs_of(TOY, jax.devices(), compiled.TRAINING)
     asked = "/jax/compilation_cache/compile_requests_use_cache"
     assert asked not in told
     jax.jit(lambda x: x + 17)(1)
     assert asked in told  # others are kept as before
-    needs = found[compiled.TRAINING]
     assert 3 * SIZE < needs.memory < sum(worker_memory(TOY).values())
     assert needs.model_flops == step_flops(TOY) == pytest.approx(needs.flops, rel=0.25)
     assert needs.moved is None  # its text is no TPU's
     monkeypatch.setattr(compiled, "Programs", None)
-    assert dict(compiled.needs_of(TOY, jax.devices(), [compiled.TRAINING])) == found
+    assert compiled.needs_of(TOY, jax.devices(), compiled.TRAINING) == needs
 
 
 def test_a_kernel_does_no_operations_of_blocks_that_its_mask_leaves_out():

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from jax.sharding import SingleDeviceSharding
 
 import dipaco.inner
 import dipaco.model
+import dipaco.runs.forecast
 from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.files import digest_of, make_folder, write_atomically
@@ -52,7 +53,7 @@ ONLY_COMPILES = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-SOURCES = (dipaco.model, dipaco.inner)
+SOURCES = (dipaco.model, dipaco.inner, dipaco.runs.forecast)
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -90,7 +91,8 @@ def _only_compiling() -> Generator[None]:
     """Takes `XLA_FLAGS` away meanwhile: the compiler of TPUs ends the process at a flag of CPUs.
     JAX keeps no program, since it reads none again for devices that are not here.
     """
-    flags, keeps = os.environ.pop("XLA_FLAGS", None), jax.config.jax_enable_compilation_cache
+    flags = os.environ.pop("XLA_FLAGS", None)
+    keeps = jax.config.read("jax_enable_compilation_cache")
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # JAX looks at the setting once.
     try:
@@ -102,29 +104,26 @@ def _only_compiling() -> Generator[None]:
             os.environ["XLA_FLAGS"] = flags
 
 
-def needs_of(
-    config: RunConfig, devices: Sequence[jax.Device], names: Sequence[str] = ()
-) -> Iterator[tuple[str, Needs]]:
-    """Each program of a worker by name, and its needs, as they are compiled or come from the cache.
-
-    Args:
-      names: only these programs. Empty: all of them.
-    """
-    programs = _programs(config)
-    for name in names or programs:
-        file = cache_folder() / "plans" / f"{_key(config, devices, name)}.json"
-        if not file.is_file():
-            with compiling_for(devices), _only_compiling():
-                is_training = name == TRAINING
-                needs = _compiled(programs[name], step_flops(config) if is_training else None)
-            make_folder(file.parent)
-            write_atomically(file, json.dumps(dataclasses.asdict(needs)).encode())
-        yield name, Needs(**json.loads(file.read_bytes()))
+def needs_of(config: RunConfig, devices: Sequence[jax.Device], name: str) -> Needs:
+    """The needs of a program of a worker (`program_names`), compiled now or from the cache."""
+    file = cache_folder() / "plans" / f"{_key(config, devices, name)}.json"
+    if not file.is_file():
+        with compiling_for(devices), _only_compiling():
+            is_training = name == TRAINING
+            needs = _compiled(_programs(config)[name], step_flops(config) if is_training else None)
+        make_folder(file.parent)
+        write_atomically(file, json.dumps(dataclasses.asdict(needs)).encode())
+    return Needs(**json.loads(file.read_bytes()))
 
 
 def memory_of_step(config: RunConfig, devices: Sequence[jax.Device]) -> int:
     """Bytes of the training step on each device."""
-    return next(needs.memory for _, needs in needs_of(config, devices, [TRAINING]))
+    return needs_of(config, devices, TRAINING).memory
+
+
+def program_names(config: RunConfig) -> tuple[str, ...]:
+    """The programs that a worker runs, and those that decode."""
+    return tuple(_programs(config))
 
 
 def _programs(config: RunConfig) -> dict[str, Callable[[], Lowered]]:

@@ -20,6 +20,7 @@ from dipaco.runs.forecast.traffic import (
 
 OUTER_SIZES = 3  # An outer step holds three copies of its module (`outer/step.py`).
 ACTIVATIONS = "activations, roughly"
+FEW_ROWS = 8  # of one device, whose step is compiled to tell the memory of a row
 
 
 def worker_memory(config: RunConfig) -> dict[str, int]:
@@ -44,20 +45,23 @@ def largest_batch(
     *,
     rematerialise: bool,
 ) -> int:
-    """The rows of a device that fit its memory in one piece: a line through the memory of two
-    sizes.
+    """The rows of a device that fit its memory in one piece: a line through the memory of the
+    config's own rows and of a few.
 
     Args:
       config: its mesh has no -1.
       memory_of: config -> bytes of its training step on one device.
     """
-    share, tried, needed = batch_devices(config), (8, 16), []
+    share, inner = batch_devices(config), config.inner
+    own = inner.batch_size // (inner.accumulation_steps * share)
+    few, many = tried = (FEW_ROWS, own if own > FEW_ROWS else 2 * FEW_ROWS)
+    needed = []
     for rows in tried:
         changes = {"batch_size": rows * share, "accumulation_steps": 1}
-        inner = dataclasses.replace(config.inner, rematerialise=rematerialise, **changes)
-        needed.append(memory_of(dataclasses.replace(config, inner=inner)))
-    of_row = (needed[1] - needed[0]) / (tried[1] - tried[0])
-    return max(0, int(tried[1] + (memory - needed[1]) // of_row))
+        changed = dataclasses.replace(inner, rematerialise=rematerialise, **changes)
+        needed.append(memory_of(dataclasses.replace(config, inner=changed)))
+    of_row = (needed[1] - needed[0]) / (many - few)
+    return max(0, int(many + (memory - needed[1]) // of_row))
 
 
 def batch_devices(config: RunConfig) -> int:
