@@ -101,7 +101,10 @@ def test_a_difference_to_another_state_is_refused():
         with pytest.raises(BadMessage, match="difference to state 4"):
             updated(known, update)
     with pytest.raises(BadMessage, match="do not fit"):
-        updated(state_of(4), msgspec.structs.replace(update, kept_steps=(3,)))
+        updated(state_of(4), msgspec.structs.replace(update, num_kept=3))
+    for content in (b"", b"no state", update.content[:-9]):
+        with pytest.raises(BadMessage, match="cannot be read"):
+            updated(state_of(4), msgspec.structs.replace(update, content=content))
 
 
 def test_a_step_of_256_peers_takes_the_leader_five_megabytes():
