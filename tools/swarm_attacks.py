@@ -35,8 +35,7 @@ from support.command_line import at_least_one, parser_of
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import ArrivedReply
-from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.roles.peer import Peer
+from dipaco.swarm.roles.peer import Auxiliary, Peer
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.sum_sketch import sketch_of
 
@@ -164,11 +163,11 @@ def colludes(*, is_forged: bool) -> Callable[[], type[Peer]]:
                 async def ask_and_forge(address, method, body, reply, **more):
                     plan = self._sender._plan
                     if is_forged and method == "sketch" and plan and plan.step > HONEST_SUMS:
-                        found = np.frombuffer(body.sketches, "<f8").reshape(len(plan.slices), -1)
+                        found = np.frombuffer(body.content, "<f8").reshape(len(plan.slices), -1)
                         factors = [
                             [factor if self._is_of_friend(one) else 1] for one in plan.slices
                         ]
-                        body = msgspec.structs.replace(body, sketches=(found * factors).tobytes())
+                        body = msgspec.structs.replace(body, content=(found * factors).tobytes())
                     return await ask(address, method, body, reply, **more)
 
                 if wire.name.startswith(friend):
@@ -263,13 +262,13 @@ class HasTheLastWord(Volunteer):
 
         async def ask_and_forge(address, method, body, reply, **more):
             if method == "sketch" and (plan := self._sender._plan) is not None:
-                found = np.frombuffer(body.sketches, "<f8").reshape(len(plan.slices), -1).copy()
+                found = np.frombuffer(body.content, "<f8").reshape(len(plan.slices), -1).copy()
                 for number, part in enumerate(plan.slices):
                     if part.start in self._chosen:
                         content = self._chosen.pop(part.start)
                         values = codec_of(plan.codec).decode(content, part.stop - part.start)
                         found[number] = sketch_of(values, plan.seed, part.start)
-                body = msgspec.structs.replace(body, sketches=found.tobytes())
+                body = msgspec.structs.replace(body, content=found.tobytes())
             return await ask(address, method, body, reply, **more)
 
         holder.reducer._add_up, wire.ask = choose, ask_and_forge
@@ -309,8 +308,8 @@ class ShowsRandomSketches(Volunteer):
 
         async def ask_and_lie(address, method, body, reply, **more):
             if method == "sketch":
-                noise = np.random.default_rng().normal(size=len(body.sketches) // 8)
-                body = msgspec.structs.replace(body, sketches=noise.tobytes())
+                noise = np.random.default_rng().normal(size=len(body.content) // 8)
+                body = msgspec.structs.replace(body, content=noise.tobytes())
             return await ask(address, method, body, reply, **more)
 
         wire.ask = ask_and_lie

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from dipaco.cli.main import main
-from dipaco.swarm.roles.part_sender import PartSender
+from dipaco.swarm.roles.round_parts import PartSender
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute
 

@@ -88,7 +88,7 @@ def verified(opened: "Run", path: int) -> Verified:
 
 
 def _tolerated(opened: "Run", options: dict[str, str]) -> float:
-    from dipaco.swarm.planning.gradient_verdict import TOLERANCES, tolerance_of
+    from dipaco.swarm.planning.checks import TOLERANCES, tolerance_of
 
     dtype, state_codec = opened.config.model.compute_dtype, options.get("--state-codec", "none")
     tolerance = tolerance_of(dtype, state_codec)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dipaco.cli.options import DAY_SECONDS, check_between
 
 if TYPE_CHECKING:
-    from dipaco.swarm.network.run_overview import RunOverview
+    from dipaco.swarm.network.messages import RunOverview
 
 say = functools.partial(print, flush=True)
 

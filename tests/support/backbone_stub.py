@@ -4,8 +4,14 @@ import asyncio
 import contextlib
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
-from dipaco.swarm.network.run_overview import PathNeed, RunOverview, RunRequest
+from dipaco.swarm.network.messages import (
+    GroupInfo,
+    JoinRequest,
+    PathNeed,
+    RunOverview,
+    RunRequest,
+    SettingsRequest,
+)
 from tests.support.swarm_rig import SETTINGS, issue, wire_of
 
 

@@ -19,7 +19,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority
-from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.limits import LinkMeter
 from dipaco.swarm.network.messages import (
     JoinRequest,
     RoundPlan,
@@ -29,8 +29,8 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.streams import STREAM_BYTES, Streams
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
+from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.network.messages import Slice
-from dipaco.swarm.roles.codec_residual import CodecResidual
+from dipaco.swarm.roles.volunteer_sums import CodecResidual
 from dipaco.swarm.training.slices import rounding
 
 SUM = np.array([1.0, 1.0001, 3.00001], np.float32)

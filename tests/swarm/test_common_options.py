@@ -7,7 +7,8 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.swarm.errors import OptionsDiffer
-from dipaco.swarm.roles import common_options
+from dipaco.swarm.roles import backbone_ledger
+from dipaco.swarm.roles.backbone_ledger import BackbonePlace
 from tests.support.backbone_rig import backbone_of, issued, until
 from tests.support.swarm_rig import SETTINGS
 
@@ -24,6 +25,11 @@ def credentials(run, quick_backbones):
     return issued(run, {"first": "backbone", "second": "backbone"})
 
 
+def check(run):
+    place = BackbonePlace(MODULAR, 0, "one")
+    backbone_ledger.BackboneLedger(run.ledger, place, SETTINGS, "").check_options()
+
+
 def test_a_backbone_with_other_options_does_not_start(run, credentials):
     with contextlib.closing(_Closing(backbone_of(run, 0, "first", credentials["first"]))):
         for says, other in OTHERS.items():
@@ -32,22 +38,22 @@ def test_a_backbone_with_other_options_does_not_start(run, credentials):
                 backbone_of(run, 0, "second", credentials["second"], settings=settings)
             assert says in str(refused.value)
         assert list(run.ledger.swarms.backbones(MODULAR, 0)) == ["first"]
-        common_options.agree(run.ledger.swarms, MODULAR, 0, SETTINGS)  # the same
-        common_options.agree(run.ledger.swarms, MODULAR, 1, settings)  # of another path
+        backbone_ledger.agree(run.ledger.swarms, MODULAR, 0, SETTINGS)  # the same
+        backbone_ledger.agree(run.ledger.swarms, MODULAR, 1, settings)  # of another path
 
 
 def test_options_change_when_all_have_left_and_not_after_a_crash(run):
     swarms = run.ledger.swarms
     other = dataclasses.replace(SETTINGS, codec="int8")
-    common_options.agree(swarms, MODULAR, 0, SETTINGS)
+    backbone_ledger.agree(swarms, MODULAR, 0, SETTINGS)
     swarms.put_backbone("dead", MODULAR, 0, "127.0.0.1:1", is_staffed=False)
     with pytest.raises(OptionsDiffer, match="dead"):
-        common_options.agree(swarms, MODULAR, 0, other)
-    common_options.check(swarms, MODULAR, 0, SETTINGS)
+        backbone_ledger.agree(swarms, MODULAR, 0, other)
+    check(run)
     swarms.drop_backbone("dead")
-    common_options.agree(swarms, MODULAR, 0, other)
+    backbone_ledger.agree(swarms, MODULAR, 0, other)
     with pytest.raises(OptionsDiffer, match="is none here and int8 there"):
-        common_options.check(swarms, MODULAR, 0, SETTINGS)
+        check(run)
 
 
 def test_of_two_that_start_at_once_one_says_so_and_is_given_no_path(run, credentials, monkeypatch):
@@ -58,14 +64,16 @@ def test_of_two_that_start_at_once_one_says_so_and_is_given_no_path(run, credent
         until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
         run.ledger.swarms.drop_backbone("first")  # as if it was not registered yet
         other = dataclasses.replace(SETTINGS, block_rows=4)
-        common_options.agree(run.ledger.swarms, MODULAR, 0, other)
+        backbone_ledger.agree(run.ledger.swarms, MODULAR, 0, other)
         until(lambda: not first._staffing.is_staffed)
     (sentence,) = [one for one in said if "`--block-rows` is 2 here and 4 there" in one]
     assert "does not lead" in sentence
 
 
 def test_a_backbone_that_is_refused_says_why_in_its_own_terminal(run, credentials, monkeypatch):
-    monkeypatch.setattr(common_options, "options_of", lambda settings: {})  # not found at the start
+    monkeypatch.setattr(
+        backbone_ledger, "options_of", lambda settings: {}
+    )  # not found at the start
     said = []
     first = backbone_of(run, 0, "first", credentials["first"])
     with contextlib.closing(_Closing(first)):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dipaco.swarm.planning.deadlines import MIN_SPREAD, SPREADS, deadline_seconds
-from dipaco.swarm.planning.progress import Rate
+from dipaco.swarm.planning.timing import MIN_SPREAD, SPREADS, Rate, deadline_seconds
 
 
 def test_a_deadline_is_learned_and_one_stall_does_not_lengthen_it():

@@ -19,7 +19,7 @@ from dipaco.swarm.leading.leasing import lease_rows, should_begin_again
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import JoinRequest
-from dipaco.swarm.planning import assignment, check_draws
+from dipaco.swarm.planning import assignment, checks
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support import backbone_rig
 from tests.support.swarm_clock import until
@@ -275,7 +275,7 @@ class MissesTheLastBoard(Volunteer):
 async def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same_parameters(
     group, monkeypatch
 ):
-    monkeypatch.setattr(check_draws, "MEAN_GAP", 1)
+    monkeypatch.setattr(checks, "MEAN_GAP", 1)
     await group.join("ana", slow=0.3)
     bo = await group.join("bo", kind=MissesTheLastBoard, slow=0.2)
     await until(lambda: bo.holder.step == 0)
@@ -363,7 +363,7 @@ async def test_a_peer_that_fetches_the_state_again_keeps_what_it_has_summed_of_t
 
 
 async def test_no_honest_peer_is_accused_whichever_step_is_checked(group, monkeypatch):
-    monkeypatch.setattr(check_draws, "MEAN_GAP", 1)
+    monkeypatch.setattr(checks, "MEAN_GAP", 1)
     await group.join_all(ana=0.01, bo=0.02)
     await group.steps(5)
     await until(lambda: not group.leader._checks._judging)

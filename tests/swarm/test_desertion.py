@@ -11,7 +11,7 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
-from dipaco.swarm.planning import volunteers_seen
+from dipaco.swarm.planning import track_records
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import first_state, largest_difference, plain_states
@@ -19,7 +19,7 @@ from tests.support.swarm_rig import first_state, largest_difference, plain_state
 
 def leaves(lent, patch):
     """And from then on is missed in a moment."""
-    patch.setattr(volunteers_seen, "DESERTED_SECONDS", 0.3)
+    patch.setattr(track_records, "DESERTED_SECONDS", 0.3)
     patch.setattr(service, "WAITING_SECONDS", 0.3)
     lent.leave()
 
@@ -96,10 +96,10 @@ async def test_a_volunteer_that_never_computes_does_not_keep_a_path_for_ever(gro
     await asyncio.sleep(0.05)
     volunteers = group.leader.num_volunteers
     assert volunteers() == 1
-    monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("dipaco.swarm.planning.track_records.IDLE_SECONDS", 0.1)
     await asyncio.sleep(0.3)
     assert volunteers() == 0
-    monkeypatch.setattr("dipaco.swarm.planning.volunteers_seen.IDLE_SECONDS", 60.0)
+    monkeypatch.setattr("dipaco.swarm.planning.track_records.IDLE_SECONDS", 60.0)
     assert volunteers() == 0, "for so long also where there are no rows"
     group.leader._service._note_waiting(stuck.wire.name, True)
     await group.join("ana")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dipaco.runs.version import program_version
-from dipaco.swarm.network import messages, run_overview, wire
+from dipaco.swarm.network import messages, wire
 from dipaco.swarm.training import state_holder
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
@@ -18,7 +18,7 @@ from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 TIMES = 90  # each
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
-    "run": run_overview.RunRequest(),
+    "run": messages.RunRequest(),
     "settings": messages.SettingsRequest(),
     "join": messages.JoinRequest(
         version=program_version(), address=None, computes=True, holds_state=True
@@ -46,12 +46,12 @@ BODIES = {
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
     "leave": messages.LeaveRequest(step=0, lineage="root", blocks=(0,)),
-    "commit": messages.CommitRequest(round_number=1, digests=bytes(16)),
-    "sketch": messages.SketchRequest(round_number=1, sketches=bytes(512)),
+    "commit": messages.BringRequest(round_number=1, content=bytes(16)),
+    "sketch": messages.BringRequest(round_number=1, content=bytes(512)),
     "forward": messages.ForwardRequest(round_number=1, reducer="bo/1"),
-    "push": messages.PushRequest(step=0, sender="eve/1", **ROUND),
-    "slice_mean": messages.MeanRequest(step=0, **ROUND),
-    "part": messages.PartRequest(sender="eve/1", **ROUND),
+    "push": messages.SliceRequest(sender="eve/1", **ROUND),
+    "slice_mean": messages.SliceRequest(**ROUND),
+    "part": messages.SliceRequest(sender="eve/1", **ROUND),
     "arrived": messages.ArrivedRequest(round_number=1),
     "chunk": messages.ChunkRequest(step=0, lineage="root", codec="none", number=0),
     "dial_back": messages.DialBackRequest(),

@@ -13,9 +13,9 @@ import pytest
 from dipaco.swarm.leading.rounds import RoundFailed
 from dipaco.swarm.network import messages, wire
 from dipaco.swarm.network.addresses import parse
-from dipaco.swarm.roles.held_state import fetch_held_state
-from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.slices import Reducer
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
+from dipaco.swarm.training.state_download import fetch_held_state
 from dipaco.swarm.training.sum_sketch import BUCKETS, sketch_of
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
 from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, wire_of
@@ -156,7 +156,7 @@ async def test_damaged_replies_of_a_reducer_do_not_stop_a_round(damaged, rng):
         total = await reducer.slice_sum(1, 0, count)
         reducer.push(total, eve.name, vector.tobytes())
         it.handlers |= {
-            "slice_mean": lambda body: (messages.MeanReply(digest=b""), total.mean),
+            "slice_mean": lambda body: (messages.Ack(), total.mean),
             "part": lambda body: (messages.Ack(), vector.tobytes()),
             "arrived": lambda body: (messages.ArrivedReply(senders=(eve.name,)), b""),
         }

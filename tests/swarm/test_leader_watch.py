@@ -8,7 +8,7 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace
-from dipaco.swarm.roles.leader_watch import REFUSALS, LeaderWatch
+from dipaco.swarm.roles.backbone_watch import REFUSALS, LeaderWatch
 from dipaco.swarm.roles.session import _needs
 from tests.support.swarm_rig import SETTINGS, issue, wire_of
 from tests.support.tiny_run import TOY

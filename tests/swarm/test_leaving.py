@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 
 

@@ -6,7 +6,7 @@ import swarm_attacks
 from jax.flatten_util import ravel_pytree
 
 from dipaco.swarm.network.messages import BlockResult
-from dipaco.swarm.planning import check_draws
+from dipaco.swarm.planning import checks
 from dipaco.swarm.training.sum_sketch import sketch_of
 from tests.support.swarm_rig import assert_replayed, batch_of, delayed_programs, sending
 
@@ -50,7 +50,7 @@ async def test_of_each_kind_of_liar_few_sums_count_and_nobody_else_is_locked(mon
     """The smallest form of `tools/swarm_attacks.py`: a reducer alone, and two friends."""
     monkeypatch.setattr(swarm_attacks, "HONEST_SUMS", 3)
     monkeypatch.setattr(swarm_attacks, "STEPS_AFTER", 1)
-    monkeypatch.setattr(check_draws, "MEAN_GAP", 2)
+    monkeypatch.setattr(checks, "MEAN_GAP", 2)
     attack = swarm_attacks.ATTACKS[name]
     course = await swarm_attacks.course_of(attack, most=20)
     assert course.is_out or attack.is_bounded

@@ -4,10 +4,10 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.limits import LinkMeter
 from dipaco.swarm.network.messages import Ack, ClosedStep, Slice, digest
 from dipaco.swarm.roles.peer import Peer
-from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.slices import Reducer
 from tests.support.swarm_clock import run
 
 MEAN = b"m" * 4000

@@ -16,7 +16,7 @@ from dipaco.swarm.network.messages import (
     BlockResult,
     GroupInfo,
     JoinRequest,
-    PushRequest,
+    SliceRequest,
     WorkReply,
     WorkRequest,
 )
@@ -188,8 +188,8 @@ async def test_a_peer_that_is_no_sender_cannot_push_into_a_round(group):
     wire, closed = await wire_of(issue("eve")), group.outcomes[-1].closed
     eve = wire.name
     part = closed.slices[0]
-    body = PushRequest(
-        round_number=closed.round_number, step=0, start=part.start, stop=part.stop, sender=eve
+    body = SliceRequest(
+        round_number=closed.round_number, start=part.start, stop=part.stop, sender=eve
     )
     with pytest.raises(SwarmRefuses, match="has nothing to add"):
         await wire.ask(part.address, "push", body, Ack, payload=b"", within_seconds=5.0)

@@ -11,7 +11,7 @@ from dipaco.config import MODULAR
 from dipaco.control.claims.queue import add_tasks
 from dipaco.control.planning.tasks import Task
 from dipaco.swarm.errors import NoSuchSwarm
-from dipaco.swarm.network.run_overview import Helper, RunOverview
+from dipaco.swarm.network.messages import Helper, RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import session

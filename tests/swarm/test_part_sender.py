@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from dipaco.swarm.network.messages import Ack
-from dipaco.swarm.roles.part_sender import PartSender
-from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.roles.round_parts import PartSender
+from dipaco.swarm.training.slices import Reducer
 from tests.support.swarm_rig import round_plan
 
 LEADER, LEADER_AT, BO, BO_AT = "back/1", "back", "bo/1", "bo"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco.swarm.planning.past_rounds import (
+from dipaco.swarm.planning.track_records import (
     MAX_DOUBLINGS,
     MAX_SLOWDOWN,
     SET_ASIDE_ROUNDS,

@@ -7,8 +7,7 @@ import pytest
 
 from dipaco.runs.version import program_version
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest
-from dipaco.swarm.training.reducer import Reducer
-from dipaco.swarm.training.slices import push_part
+from dipaco.swarm.training.slices import Reducer, push_part
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import assert_replayed, issue, round_plan, wire_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.messages import Sender, digest, round_number_of
-from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.slices import Reducer
 from tests.support.swarm_rig import round_plan
 
 

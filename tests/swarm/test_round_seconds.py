@@ -2,8 +2,8 @@
 
 import pytest
 
-from dipaco.swarm.planning.round_seconds import MAX_ROUND_SECONDS, round_seconds_of
 from dipaco.swarm.planning.shares import Link
+from dipaco.swarm.planning.timing import MAX_ROUND_SECONDS, round_seconds_of
 
 LEADER = Link(up=1e8, down=1e8, sends=False)
 FAST, SLOW, LIAR = (Link(up=speed, down=speed) for speed in (1e8, 5e5, 1e4))

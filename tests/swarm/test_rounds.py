@@ -10,9 +10,9 @@ from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.rounds import RoundOutcome, Rounds
 from dipaco.swarm.leading.step_rows import StepRows
-from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.planning.past_rounds import MAX_SLOWDOWN
-from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.network.limits import LinkMeter
+from dipaco.swarm.planning.track_records import MAX_SLOWDOWN
+from dipaco.swarm.training.slices import Reducer
 from tests.support.swarm_clock import run
 from tests.support.swarm_rig import SETTINGS, asks_to_join, issue, round_plan
 

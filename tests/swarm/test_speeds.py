@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco.swarm.planning.speeds import NEW_SECONDS, PathVolunteer, expected_speeds
+from dipaco.swarm.planning.paths import NEW_SECONDS, PathVolunteer, expected_speeds
 
 
 def test_a_newcomer_counts_as_it_says_or_as_a_usual_one():

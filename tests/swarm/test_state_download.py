@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.limits import LinkMeter
 from dipaco.swarm.network.messages import Ack, StateManifest, digest
 from dipaco.swarm.training.state_download import StateDownload
 

@@ -13,9 +13,8 @@ from dipaco.swarm.leading import rounds
 from dipaco.swarm.leading.group import QUIET_SECONDS
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest
-from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
-from dipaco.swarm.roles.peer import STEP_SECONDS
+from dipaco.swarm.roles.peer import STEP_SECONDS, Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.state_download import StateDownload

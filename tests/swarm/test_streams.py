@@ -165,6 +165,31 @@ async def test_half_open_handshakes_end_and_hold_up_no_other(monkeypatch):
             writer.close()
 
 
+async def test_half_open_handshakes_of_one_host_end_no_other_host_s(monkeypatch):
+    monkeypatch.setattr(streams, "MAX_HOST_HANDSHAKES", 2)
+    async with Served() as served:
+        other, of_other = await served.dial(local_addr=("127.0.0.2", 0))
+        silent = [await served.dial() for _ in range(5)]
+        for reader, _ in silent[:3]:
+            assert await is_closed(reader)
+        assert not other.at_eof()
+        for writer in (of_other, *(writer for _, writer in silent)):
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_one"),
+    [
+        (("10.0.0.1", "10.0.0.2"), False),
+        (("10.0.0.1", "::ffff:10.0.0.1"), True),
+        (("2001:db8::1", "2001:db8::2"), True),
+        (("2001:db8::1", "2001:db8:0:1::1"), False),
+    ],
+)
+def test_a_host_of_version_6_is_as_large_as_what_one_person_is_given(hosts, is_one):
+    assert (len(set(map(addresses.network_of, hosts))) == 1) is is_one
+
+
 async def test_a_machine_that_does_not_answer_is_given_up_before_the_request_would_be(monkeypatch):
     monkeypatch.setattr(streams, "CONNECT_SECONDS", 0.2)
     dials = await Streams.start(issue("ana"))

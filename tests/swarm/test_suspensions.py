@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco.swarm.planning.suspensions import (
+from dipaco.swarm.planning.track_records import (
     FAILED_ROUNDS,
     MAX_SUSPENSION_SECONDS,
     SUSPENSION_FACTOR,

@@ -1,6 +1,6 @@
 """When a swarm has its path: on a clock of the test's own."""
 
-from dipaco.swarm.planning.volunteers_seen import (
+from dipaco.swarm.planning.track_records import (
     DESERTED_SECONDS,
     FORGET_SECONDS,
     IDLE_SECONDS,

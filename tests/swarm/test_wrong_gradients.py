@@ -16,9 +16,8 @@ import pytest
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.planning import check_draws
-from dipaco.swarm.planning.check_draws import CheckDraws
-from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
+from dipaco.swarm.planning import checks
+from dipaco.swarm.planning.checks import TOLERANCES, CheckDraws, Compared, judge
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.swarm_rig import (
     COMPUTE,
@@ -148,7 +147,7 @@ async def test_who_leaves_a_sum_that_is_of_none_of_its_blocks_or_of_one_twice_is
 
 async def test_who_has_fetched_a_state_in_fewer_bytes_is_no_liar_and_a_liar_is(monkeypatch):
     """Its gradients are those at a state that is a rounding off; every one is checked."""
-    monkeypatch.setattr(check_draws, "MEAN_GAP", 1)
+    monkeypatch.setattr(checks, "MEAN_GAP", 1)
     async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
         for name in ("ana", "bo"):
             await group.join(name)

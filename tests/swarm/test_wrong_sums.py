@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.training.reducer import mean_of
+from dipaco.swarm.roles.peer import Auxiliary
+from dipaco.swarm.training.slices import mean_of
 from dipaco.swarm.training.sum_sketch import has_sketch, is_mean, size_of, sketches_of
 from tests.support.swarm_rig import SETTINGS, Group, assert_replayed, round_plan
 

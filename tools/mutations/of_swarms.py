@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         name="part-without-connection-not-passed-on",
-        file="dipaco/swarm/roles/part_sender.py",
+        file="dipaco/swarm/roles/round_parts.py",
         old="                await self._forward(plan, part, content)\n\n",
         new="                pass\n\n",
         breaks="a sender that reaches the leader alone keeps its rows in every step",
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         name="part-of-another-digest-added-up",
-        file="dipaco/swarm/training/reducer.py",
+        file="dipaco/swarm/training/slices.py",
         old="    if plan.commitments and digest(content) != plan.commitment(sender, part):\n",
         new="    if False:\n",
         breaks="a part that was changed after its sender had seen others does not count",

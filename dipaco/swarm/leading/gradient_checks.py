@@ -26,9 +26,15 @@ from dipaco.swarm.leading.sum_checks import Lie, SumChecks
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan
 from dipaco.swarm.network.wire import PEER_ERRORS
-from dipaco.swarm.planning.check_draws import CheckDraws
-from dipaco.swarm.planning.evidence import SHOWN, Evidence
-from dipaco.swarm.planning.gradient_verdict import Compared, Verdict, judge, tolerance_of
+from dipaco.swarm.planning.checks import (
+    SHOWN,
+    CheckDraws,
+    Compared,
+    Evidence,
+    Verdict,
+    judge,
+    tolerance_of,
+)
 from dipaco.swarm.training.compute import Compute
 
 WAIT_SECONDS = 10.0  # longest wait for checks before a step is taken
@@ -54,9 +60,6 @@ class GradientChecks:
     """Checks of senders' gradients.
 
     Args:
-      compute: the leader's programs.
-      group: its members are checked, and liars are banned from it.
-      sums: gives the parts of a round.
       on_withheld: called with each reducer that does not show a part.
     """
 
@@ -272,7 +275,6 @@ def oversized_sums(
 
     Args:
       scale: size of each sender's sum, per target.
-      targets: the number of targets of each sender.
       usual: the same measure in earlier rounds. Without it, one sender alone is never too large.
     """
     max_targets, found = max(targets.values(), default=1.0), {}

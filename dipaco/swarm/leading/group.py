@@ -14,14 +14,18 @@ import numpy as np
 
 from dipaco.control.members.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.leading.active_members import ActiveMembers
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
-from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
-from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.members import (
+    ActiveMembers,
+    GroupMember,
+    kind_of,
+    locked_sentence,
+    status_of,
+)
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
-from dipaco.swarm.planning.evidence import Evidence
+from dipaco.swarm.planning.checks import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.training.compute import GroupSettings
 
@@ -40,10 +44,6 @@ class SwarmGroup:
     """The members, and the ledger of the current step.
 
     Args:
-      name: the leader's name.
-      settings: the group's settings.
-      say: called with a sentence about each event.
-      on_refused: called with (peer, reason).
       on_banned: called with (certificate, session, reason, evidence) when a session is refused for
         good. Evidence is given if the leader has found a lie, which locks the credential. Returns
         the reasons of that certificate's refused sessions, this one included, or nothing if they

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.members import SECONDS_AT_STAKE, GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.planning.assignment import assign, block_that_holds_up, seconds_without
 from dipaco.swarm.planning.leases import BlockLedger
 
 MIN_WAIT_SECONDS = 1.0  # longest delay of a process by its operating system
-SECONDS_AT_STAKE = 20.0  # limit of a peer's work that is leased at once
 PATIENCE = 3.0  # A parked member gets leftover blocks after so many times the others' need.
 MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # range of an idle member's delay between two requests
 

@@ -1,15 +1,27 @@
-"""One member of a group, as its leader knows it."""
+"""The members of a group, as its leader knows them: their speeds, their status, and who may have
+rows.
+
+A member computes as long as its blocks arrive. A stalled member goes on polling, and keeps its
+speed. If no block of it has arrived for longer than it needs for one, it does not count until one
+arrives. Otherwise a step would wait for it while the others are suspended.
+"""
 
 import dataclasses
 import math
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from dipaco.control.members.swarms import PROVED
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import JoinRequest, PollRequest, StatePosition
-from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.planning.progress import Rate
+from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.shares import Link
+from dipaco.swarm.planning.timing import Durations, Rate
+from dipaco.swarm.planning.track_records import IdleVolunteers, Suspensions
 
+SECONDS_AT_STAKE = 20.0  # limit of a peer's work that is leased at once
 ASSUMED_BLOCK_SECONDS = 60.0  # for a member that was not timed yet
 ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was declared or measured
 MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # range in which a peer's word is believed
@@ -116,11 +128,7 @@ class GroupMember:
         )
 
     def link(self, *, sends: bool, can_reduce: bool, slowdown: float = 1.0) -> Link:
-        """Its measured link, or else the declared one, which is believed up to a common one.
-
-        Args:
-          slowdown: factor by which its speed is divided, because it was late.
-        """
+        """Its measured link, or else the declared one, which is believed up to a common one."""
         declared = _possible(self.join_request.bytes_per_second) or ASSUMED_BYTES_PER_SECOND
         declared = min(declared, ASSUMED_BYTES_PER_SECOND)
         up = down = 0.0
@@ -141,3 +149,118 @@ def _possible(per_second: float) -> float:
     if not math.isfinite(per_second) or per_second < 0:
         return 0.0
     return min(per_second, MAX_BYTES_PER_SECOND)
+
+
+LOOK_SECONDS = 1.0  # shortest time between two looks
+# Longest time between two looks. In longer gaps there were no rows, or no leader.
+MAX_GAP_SECONDS = 5.0
+
+
+class ActiveMembers:
+    """A leader's record of its members' work."""
+
+    def __init__(self) -> None:
+        self._suspensions = Suspensions()
+        self._stalled = IdleVolunteers()
+        self._looked_at = 0.0
+        self._step_seconds = 0.0  # duration of the last closed step
+
+    def look(self, members: Mapping[str, GroupMember], ledger: BlockLedger) -> None:
+        """Looks once more which members compute, while the step has rows to compute."""
+        now, since = time.monotonic(), self._looked_at
+        if now - since < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        has_rows = now - since < MAX_GAP_SECONDS and not ledger.is_complete
+        timed = {name: one for name, one in members.items() if one.seconds_per_block}
+        useful = {name: one.useful_at for name, one in timed.items()}
+        # A block may be delayed by others of the same lease, and by the mean of the last step.
+        limits = {
+            name: one.block_deadline_seconds + SECONDS_AT_STAKE + self._step_seconds
+            for name, one in timed.items()
+        }
+        self._stalled.look(useful, has_rows, now, limits)
+
+    def among(self, members: Mapping[str, GroupMember]) -> Mapping[str, GroupMember]:
+        """The members that may have rows."""
+        computing = {name for name, one in members.items() if one.seconds_per_block}
+        return self._suspensions.active(
+            members, computing - self._stalled.sessions, time.monotonic()
+        )
+
+    def note_joined(self, session: str, members: Mapping[str, GroupMember]) -> None:
+        """A session joins beside these members."""
+        self._suspensions.note_joined(session, members.keys(), time.monotonic())
+
+    def note_failed(self, session: str, step_seconds: float) -> float:
+        """A round is held again without this session. Returns seconds of suspension; 0 = none.
+
+        `step_seconds` is the time that the step has taken so far.
+        """
+        return self._suspensions.note_failed(session, time.monotonic(), step_seconds)
+
+    def note_closed(self, senders: Mapping[str, object], step_seconds: float) -> None:
+        """A step was closed after so many seconds, with rows from these senders."""
+        self._step_seconds = step_seconds
+        for session in senders:
+            self._suspensions.note_good(session, time.monotonic())
+
+
+WHY = {  # a machine has no rows, by what it does
+    "is parked": "parked: too slow for these steps",
+    "is suspended": "suspended: two averagings in a row did not end with it",
+}
+
+
+def status_of(
+    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows], *, is_suspended: bool
+) -> dict[str, Any]:
+    """The member's status as JSON values."""
+    kind = kind_of(member.join_request).strip(" ()") or "computes"
+    does = _what_it_does(member, open_rows, is_suspended=is_suspended)
+    return {
+        "kind": f"{kind}, {WHY[does]}" if does in WHY else kind,
+        "computes": member.join_request.computes,
+        "does": does,
+        "samples_per_second": member.blocks_per_second.per_second * block_rows,
+        "declared_samples_per_second": member.declared_samples_per_second,
+        "samples": member.counted * block_rows,
+        "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
+        "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,
+        "seconds": time.monotonic() - member.joined_at,
+    }
+
+
+def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, is_suspended: bool) -> str:
+    if not member.join_request.computes:
+        return "adds up"
+    if any(rows.ledger.held_by(member.name) for rows in open_rows):
+        return "computes"
+    if is_suspended:
+        return "is suspended"
+    if member.parked_since is not None:
+        return "is parked"
+    this_step = open_rows[0].ledger
+    has_outer_steps = this_step.is_complete and member.name in this_step.blocks_by_peer
+    return "averages" if has_outer_steps else "waits"
+
+
+def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:
+    """The reason why a credential is not let in, for its holder and for `dipaco status`."""
+    for reason in reasons:
+        if reason.startswith(PROVED):
+            return f"the credential of {name} is locked: {reason}"
+    return (
+        f"the credential of {name} is locked: {len(reasons)} of its sessions were refused, the "
+        f"last since {reasons[-1]}. Ask for a new one"
+    )
+
+
+def kind_of(request: JoinRequest) -> str:
+    """ " (a client, only adds up)", or nothing."""
+    kinds = []
+    if request.address is None:
+        kinds.append("a client")
+    if not request.computes:
+        kinds.append("only adds up" if not request.holds_state else "a backbone")
+    return f" ({', '.join(kinds)})" if kinds else ""

@@ -33,13 +33,16 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.planning.past_rounds import PastRounds
-from dipaco.swarm.planning.round_seconds import round_seconds_of
 from dipaco.swarm.planning.shares import Link, capped, cut, shares_of_links
-from dipaco.swarm.planning.suspensions import holder_of
-from dipaco.swarm.training.reducer import check_part
-from dipaco.swarm.training.slices import coded_parts, commitment_to, fetch_mean, push_part
+from dipaco.swarm.planning.timing import Durations, round_seconds_of
+from dipaco.swarm.planning.track_records import PastRounds, holder_of
+from dipaco.swarm.training.slices import (
+    check_part,
+    coded_parts,
+    commitment_to,
+    fetch_mean,
+    push_part,
+)
 from dipaco.swarm.training.state_holder import StateHolder
 from dipaco.swarm.training.sum_sketch import sketches_of
 
@@ -72,13 +75,7 @@ class RoundFailed(Exception):
 
 
 class Rounds:
-    """Plans rounds and holds them.
-
-    Args:
-      wire, holder: parts of the leading backbone.
-      group: its members, and the ledger of the step.
-      publish: called with the plan of a round whenever there is news in it.
-    """
+    """Plans rounds and holds them."""
 
     def __init__(
         self,

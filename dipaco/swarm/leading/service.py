@@ -12,8 +12,7 @@ from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
-from dipaco.swarm.leading.past_means import PastMeans
-from dipaco.swarm.leading.published_state import PublishedState
+from dipaco.swarm.leading.published_state import PastMeans, PublishedState
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
@@ -22,7 +21,7 @@ from dipaco.swarm.network.messages import (
     NOT_LEADING,
     POLL_SECONDS,
     Ack,
-    CommitRequest,
+    BringRequest,
     ForwardRequest,
     GroupInfo,
     HeldStateRequest,
@@ -31,13 +30,13 @@ from dipaco.swarm.network.messages import (
     ManifestRequest,
     PastMeanRequest,
     PollRequest,
+    RunOverview,
+    RunRequest,
     SettingsRequest,
-    SketchRequest,
     StateManifest,
     WorkReply,
     WorkRequest,
 )
-from dipaco.swarm.network.run_overview import RunOverview, RunRequest
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
@@ -51,14 +50,7 @@ WAITING_SECONDS = 5.0  # A volunteer that waits for a leader asks again within t
 
 
 class LeaderService:
-    """Handles the requests of peers to their leader.
-
-    Args:
-      wire: gets handlers.
-      holder: the holder of this backbone.
-      group, rounds, published, past_means: the leader's.
-      on_refused: called with (peer, reason).
-    """
+    """Handles the requests of peers to their leader."""
 
     def __init__(
         self,
@@ -93,8 +85,8 @@ class LeaderService:
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
         wire.register("leave", LeaveRequest, self._leave, admits=self._admit_leave)
-        wire.register("commit", CommitRequest, self._commit)
-        wire.register("sketch", SketchRequest, self._sketch)
+        wire.register("commit", BringRequest, self._commit)
+        wire.register("sketch", BringRequest, self._sketch)
         wire.register("forward", ForwardRequest, self._forward, admits=self._admit_forward)
 
     # --- joining and leaving -------------------------------------------------------------------
@@ -264,12 +256,12 @@ class LeaderService:
 
     # --- averaging -----------------------------------------------------------------------------
 
-    async def _commit(self, body: CommitRequest, request: PeerRequest) -> PeerReply:
-        self.rounds.commit(body.round_number, self._member(request).name, body.digests)
+    async def _commit(self, body: BringRequest, request: PeerRequest) -> PeerReply:
+        self.rounds.commit(body.round_number, self._member(request).name, body.content)
         return Ack(), b""
 
-    async def _sketch(self, body: SketchRequest, request: PeerRequest) -> PeerReply:
-        self.rounds.take_sketches(body.round_number, self._member(request).name, body.sketches)
+    async def _sketch(self, body: BringRequest, request: PeerRequest) -> PeerReply:
+        self.rounds.take_sketches(body.round_number, self._member(request).name, body.content)
         return Ack(), b""
 
     async def _admit_forward(self, body: ForwardRequest, request: PeerRequest) -> None:

@@ -23,8 +23,6 @@ class StepRows:
       lineage: names the state that the gradients are computed from: before the step, or one step
         earlier.
       learning_rate: the rate of the step between, if it is one step earlier; else None.
-      parts: the parameters of the gradients.
-      batch: the rows themselves.
     """
 
     def __init__(

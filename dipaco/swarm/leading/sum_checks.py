@@ -14,10 +14,10 @@ import numpy as np
 
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.messages import Ack, PartRequest, RoundPlan, Slice, digest
+from dipaco.swarm.network.messages import Ack, RoundPlan, Slice, SliceRequest, digest
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.evidence import SHOWN, Evidence
-from dipaco.swarm.training.reducer import Reducer, mean_of
+from dipaco.swarm.planning.checks import SHOWN, Evidence
+from dipaco.swarm.training.slices import Reducer, mean_of
 from dipaco.swarm.training.sum_sketch import (
     BUCKETS,
     has_sketch,
@@ -30,12 +30,7 @@ NOT_FINITE = "the gradient holds a NaN or an infinity"
 
 
 class Lie(Exception):
-    """A peer has lied.
-
-    Args:
-      who: its session.
-      evidence: what the leader has found.
-    """
+    """A peer has lied."""
 
     def __init__(self, who: str, evidence: Evidence):
         super().__init__(who)
@@ -51,11 +46,7 @@ class SumFindings(NamedTuple):
 
 
 class SumChecks:
-    """The checks of one leader's sums.
-
-    Args:
-      wire, reducer: parts of the backbone.
-    """
+    """The checks of one leader's sums."""
 
     def __init__(self, wire: Wire, reducer: Reducer):
         self._wire, self._reducer = wire, reducer
@@ -78,7 +69,7 @@ class SumChecks:
         """
         if part.reducer == self._wire.name:
             return self._reducer.part_of(plan.number, sender)
-        body = PartRequest(
+        body = SliceRequest(
             round_number=plan.number, start=part.start, stop=part.stop, sender=sender
         )
         _, content = await self._wire.ask(

@@ -81,6 +81,13 @@ def seen_address(seen_host: str, announced: str) -> str | None:
     return None if host is None else str(SocketAddress(str(host), parse(announced).port))
 
 
+def network_of(host: str) -> str:
+    """The network that one person is likely to have: an address, or the half of version 6's."""
+    if isinstance(found := _ip(host), ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return host if found is None else str(found)
+
+
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     with contextlib.suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])

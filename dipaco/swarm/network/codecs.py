@@ -34,9 +34,6 @@ class WireCodec(NamedTuple):
     encode: Callable[[np.ndarray], bytes]
     decode: Callable[[bytes, int], np.ndarray]
     num_bytes: Callable[[int], int]  # size of n coded values
-    # Finds some of n coded values in their bytes: (n, start, stop) -> the byte ranges that together
-    # are a message of these values. `start` is a multiple of `BLOCK`.
-    pieces: Callable[[int, int, int], tuple[tuple[int, int], ...]] = lambda n, start, stop: ()
     # Largest error of each value from coding: (a message, its n values) -> float64 [n].
     rounding: Callable[[bytes, int], np.ndarray] = lambda content, n: np.zeros(n)
 
@@ -56,10 +53,6 @@ def _decode_plain(content: bytes, num_values: int) -> np.ndarray:
     return _array(content, "<f4", num_values).astype(np.float32, copy=False)
 
 
-def _plain_pieces(num_values: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    return ((4 * start, 4 * stop),)
-
-
 def _encode_half(values: np.ndarray) -> bytes:
     scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
     return scale.tobytes() + (values / scale).astype("<f2").tobytes()
@@ -68,10 +61,6 @@ def _encode_half(values: np.ndarray) -> bytes:
 def _decode_half(content: bytes, num_values: int) -> np.ndarray:
     scale = _array(content[:4], "<f4", 1)[0]
     return _array(content[4:], "<f2", num_values).astype(np.float32) * scale
-
-
-def _half_pieces(num_values: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    return (0, 4), (4 + 2 * start, 4 + 2 * stop)
 
 
 def _half_rounding(content: bytes, num_values: int) -> np.ndarray:
@@ -92,11 +81,6 @@ def _decode_bytes(content: bytes, num_values: int) -> np.ndarray:
     steps = _array(content[4 * num_scales :], np.int8, num_values)
     values = in_blocks(steps.astype(np.float32)) * (scale / np.float32(127.0))[:, None]
     return values.reshape(-1)[:num_values].astype(np.float32)
-
-
-def _byte_pieces(num_values: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    steps_at = 4 * num_blocks(num_values)
-    return (4 * (start // BLOCK), 4 * num_blocks(stop)), (steps_at + start, steps_at + stop)
 
 
 def _byte_rounding(content: bytes, num_values: int) -> np.ndarray:
@@ -132,16 +116,15 @@ def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
 
 
 CODECS = {
-    "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n, _plain_pieces),
+    "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n),
     "float16": WireCodec(
-        "float16", _encode_half, _decode_half, lambda n: 4 + 2 * n, _half_pieces, _half_rounding
+        "float16", _encode_half, _decode_half, lambda n: 4 + 2 * n, _half_rounding
     ),
     "int8": WireCodec(
         "int8",
         _encode_bytes,
         _decode_bytes,
         lambda n: 4 * num_blocks(n) + n,
-        _byte_pieces,
         _byte_rounding,
     ),
 }

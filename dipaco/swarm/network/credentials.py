@@ -85,9 +85,7 @@ class Authority:
         """A credential for one name, with a new key.
 
         Args:
-          name, role: the holder's name and role.
           now: seconds, as time.time().
-          days: days of validity.
 
         Raises:
           BadName: the name is not valid.
@@ -239,11 +237,7 @@ def context(credential: Credential, kind: Any) -> ssl.SSLContext:
 
 @functools.lru_cache(maxsize=4096)
 def certificate_of(content: bytes) -> Certificate:
-    """A certificate's facts. Nothing is checked here.
-
-    Args:
-      content: DER.
-    """
+    """A certificate's facts. Nothing is checked here."""
     from cryptography import x509
 
     found = x509.load_der_x509_certificate(content)

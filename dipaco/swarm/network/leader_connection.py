@@ -18,13 +18,7 @@ QUIET_SECONDS = 5.0  # silence before it is reported
 
 
 class LeaderConnection:
-    """The address of the leader.
-
-    Args:
-      wire: has a transport.
-      backbones: addresses to begin with. Replies bring more.
-      say: called with a sentence when there is no answer for some time.
-    """
+    """The address of the leader."""
 
     def __init__(self, wire: Wire, backbones: tuple[str, ...], say: Callable[[str], None]):
         self._wire, self._say = wire, say

@@ -1,4 +1,4 @@
-"""Bounds on what others may hold open here: strangers, and each credential.
+"""Limits of this process: what others may hold open here, and the use of its link.
 
 Beyond so many strangers, who have not proved anything yet, the oldest is given up. A credential has
 so many sessions and connections at a time, whatever its holder starts. So none can use up this
@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Generator
 
 from dipaco.files import file_limit
 from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.planning.timing import Rate
 
 MAX_SESSIONS = 16  # machines that one credential lends at a time
 SESSION_SECONDS = 60.0  # A session that has asked nothing for so long does not count.
@@ -24,34 +25,32 @@ MAX_PAYLOADS = 2  # limit for one session, from a payload's first byte until it 
 
 
 class Unproven:
-    """Strangers, the oldest first.
+    """Strangers, the oldest first: so many at a time, and so many from one place."""
 
-    Args:
-      most: the most at a time.
-    """
-
-    def __init__(self, most: int):
-        self._most = most
-        self._limits: collections.deque[asyncio.Timeout] = collections.deque()
+    def __init__(self, most: int, most_of_place: int):
+        self._most, self._most_of_place = most, most_of_place
+        self._open: list[tuple[str, asyncio.Timeout]] = []
 
     @contextlib.asynccontextmanager
-    async def one(self, seconds: float) -> AsyncGenerator[None]:
+    async def one(self, seconds: float, place: str) -> AsyncGenerator[None]:
         """Admits one more, for so long.
 
         Raises:
           TimeoutError: it took longer, or too many came after it.
         """
         async with asyncio.timeout(seconds) as limit:
-            self._limits.append(limit)
-            if len(self._limits) > self._most:
-                first = self._limits.popleft()
-                if not first.expired():
-                    first.reschedule(0)  # times out now
+            self._open.append((place, limit))
+            from_here = [one for one in self._open if one[0] == place]
+            for known, most in ((from_here, self._most_of_place), (self._open, self._most)):
+                if len(known) > most:
+                    self._open.remove(first := known[0])
+                    if not first[1].expired():
+                        first[1].reschedule(0)  # times out now
             try:
                 yield
             finally:
                 with contextlib.suppress(ValueError):
-                    self._limits.remove(limit)
+                    self._open.remove((place, limit))
 
 
 class OpenRequests:
@@ -105,3 +104,46 @@ class OpenRequests:
     def payload(self, session: str) -> asyncio.Semaphore:
         """A semaphore to hold while a payload of that session is in memory."""
         return self._payloads.setdefault(session, asyncio.Semaphore(MAX_PAYLOADS))
+
+
+MEASURED_BYTES = 64 << 10  # smaller transfers do not measure a link
+
+
+class LinkMeter:
+    """Counts and times the bytes that are moved, and limits their rate."""
+
+    def __init__(self, max_bytes_per_second: float | None = None):
+        self.bytes_up = self.bytes_down = 0
+        self.up = self.down = Rate()
+        self._max = max_bytes_per_second
+        self._free_at = {"up": 0.0, "down": 0.0}
+
+    def charge(self, direction: str, num_bytes: int) -> None:
+        """Counts bytes that go at once, as polls must. Payloads wait until they would have gone."""
+        if direction == "up":
+            self.bytes_up += num_bytes
+        else:
+            self.bytes_down += num_bytes
+        if self._max is not None:
+            free_at = max(time.monotonic(), self._free_at[direction])
+            self._free_at[direction] = free_at + num_bytes / self._max
+
+    async def wait(self, direction: str, num_bytes: int) -> None:
+        """Waits until that many more bytes of a payload may go."""
+        self.charge(direction, num_bytes)
+        if (seconds := self._free_at[direction] - time.monotonic()) > 0:
+            await asyncio.sleep(seconds)
+
+    def seconds(self, direction: str, num_bytes: int) -> float:
+        """Time for so many bytes at the measured speed, or at the limit; 0 if neither is known."""
+        measured = self.up if direction == "up" else self.down
+        speed = measured.per_second or self._max
+        return num_bytes / speed if speed else 0.0
+
+    def sent(self, num_bytes: int, seconds: float) -> None:
+        if num_bytes > MEASURED_BYTES:
+            self.up = self.up.after(num_bytes, seconds)
+
+    def received(self, num_bytes: int, seconds: float) -> None:
+        if num_bytes > MEASURED_BYTES:
+            self.down = self.down.after(num_bytes, seconds)

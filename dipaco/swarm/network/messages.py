@@ -257,23 +257,26 @@ class WorkReply(PeerMessage):
 # --- averaging -------------------------------------------------------------------------------
 
 
-class CommitRequest(PeerMessage):
-    """The digests of my parts, one for each slice. I show none before all senders have done so. To
-    the leader. Reply: `Ack`.
+class BringRequest(PeerMessage):
+    """To the leader, one for each slice: as `commit` the digests of my parts, and I show none
+    before all senders have done so; as `sketch` their sketches (`training.sum_sketch`). Reply:
+    `Ack`.
     """
 
     round_number: int
-    digests: bytes
+    content: bytes
 
 
-class PushRequest(PeerMessage):
-    """A part of a slice comes along. Reply: `Ack`."""
+class SliceRequest(PeerMessage):
+    """About a slice: as `push` a sender's part comes along; as `slice_mean` I want the mean, as
+    soon as it is there; as `part` a part that you have added up. Reply: `Ack`, with the mean or the
+    part.
+    """
 
     round_number: int
-    step: int
     start: int
     stop: int
-    sender: str  # whose part it is
+    sender: str = ""  # whose part it is
 
 
 class ForwardRequest(PeerMessage):
@@ -283,30 +286,6 @@ class ForwardRequest(PeerMessage):
 
     round_number: int
     reducer: str
-
-
-class SketchRequest(PeerMessage):
-    """The sketches of my parts, one for each slice: `training.sum_sketch`. To the leader. Reply:
-    `Ack`.
-    """
-
-    round_number: int
-    sketches: bytes
-
-
-class MeanRequest(PeerMessage):
-    """The mean of a slice, as soon as it is there. Reply: `MeanReply`."""
-
-    round_number: int
-    step: int
-    start: int
-    stop: int
-
-
-class MeanReply(PeerMessage):
-    """The coded mean comes along."""
-
-    digest: bytes = b""
 
 
 class ArrivedRequest(PeerMessage):
@@ -319,15 +298,6 @@ class ArrivedReply(PeerMessage):
     """The senders whose parts have arrived."""
 
     senders: tuple[str, ...]
-
-
-class PartRequest(PeerMessage):
-    """Show a part that you have added up. Reply: `Ack`, with the part."""
-
-    round_number: int
-    start: int
-    stop: int
-    sender: str
 
 
 class PastMeanRequest(PeerMessage):
@@ -384,3 +354,40 @@ def lineage_after(before: str, digests: tuple[bytes, ...], learning_rate: float)
     for one in digests:
         state.update(one)
     return state.hexdigest()
+
+
+class RunRequest(PeerMessage):
+    """Tell me how the run is, and who helps. Reply: `RunOverview`. Any backbone answers."""
+
+
+class PathNeed(PeerMessage):
+    """A path that has a backbone, and the work left in its phase."""
+
+    path: int
+    addresses: tuple[str, ...]  # addresses of its backbones
+    step: int
+    samples_left: int  # samples left in its phase
+    samples_per_second: float  # measured speed of its volunteers
+    volunteers: int
+    expected_samples_per_second: float = 0.0  # the same with newcomers included
+    loss: float | None = None  # loss of its last step
+
+
+class Helper(PeerMessage):
+    """A volunteer's work, over all paths and sessions."""
+
+    place: int
+    name: str
+    samples: int
+    share: float
+    is_here: bool
+    does: str = ""  # present activity of its machines
+    samples_per_second: float = 0.0  # speed of these machines
+
+
+class RunOverview(PeerMessage):
+    """The run by its ledger."""
+
+    steps: int = 0  # steps of every path, over all phases
+    paths: tuple[PathNeed, ...] = ()
+    helpers: tuple[Helper, ...] = ()  # the most samples first

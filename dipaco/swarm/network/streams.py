@@ -10,7 +10,7 @@ import contextlib
 import socket
 import ssl
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from dipaco.files import raise_file_limit
@@ -32,7 +32,8 @@ STREAM_BYTES = 256 << 10  # read-ahead of a stream
 # a new attempt is answered sooner once a link is back.
 CONNECT_SECONDS = 4.0
 HANDSHAKE_SECONDS = 10.0
-MAX_HANDSHAKES = 256  # Limit at a time. Beyond it the oldest is given up.
+# Limits at a time, in all and of one host. Beyond them the oldest is given up.
+MAX_HANDSHAKES, MAX_HOST_HANDSHAKES = 256, 128
 BACKLOG = 128  # connections that wait to be accepted
 # Probes of a silent connection: seconds until the first, seconds between two, and the number
 # without an answer after which it is closed.
@@ -58,7 +59,7 @@ class Streams:
         # This includes closing connections: the ends of TLS say goodbye to each other.
         self._open: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._handshakes = Unproven(MAX_HANDSHAKES)
+        self._handshakes = Unproven(MAX_HANDSHAKES, MAX_HOST_HANDSHAKES)
 
     @classmethod
     async def start(
@@ -72,7 +73,6 @@ class Streams:
         """Listens if there is a handler.
 
         Args:
-          credential: the credential of this machine.
           handler: serves streams; None = a client, which does not listen.
           listen: the address; by default any port of all interfaces.
           announce: the host in `address`. None = the host of `listen`, or this machine's.
@@ -88,7 +88,7 @@ class Streams:
             host = announce or where.host
             host = addresses.own_host() if host in addresses.ANYWHERE else host
             self.address = str(SocketAddress(host, self._listener.getsockname()[1]))
-            self._loop.add_reader(self._listener, self._accept, self._listener, handler)
+            self._spawn(self._accept_forever(self._listener, handler))
         return self
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -128,7 +128,6 @@ class Streams:
 
     async def close(self) -> None:
         if self._listener is not None:
-            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         await asyncio.sleep(0)  # recently cancelled tasks end first, and new ones begin
@@ -148,31 +147,24 @@ class Streams:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _accept(self, listener: socket.socket, handler: StreamHandler) -> None:
-        try:
-            connection, _ = listener.accept()
-            connection.setblocking(False)
+    async def _accept_forever(self, listener: socket.socket, handler: StreamHandler) -> None:
+        while True:
+            try:
+                connection, source = await self._loop.sock_accept(listener)
+            except OSError:  # for example too many open files
+                await asyncio.sleep(0.1)
+                continue
             # asyncio sets this only on sockets that name their protocol. Without it each message
             # waits some 40 ms for an acknowledgement.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except BlockingIOError:
-            return
-        except OSError:  # for example too many open files
-            self._loop.remove_reader(listener)
-            self._loop.call_later(0.1, self._accept_again, listener, handler)
-            return
-        self._spawn(self._answer(connection, handler))
+            self._spawn(self._answer(connection, source[0], handler))
 
-    def _accept_again(self, listener: socket.socket, handler: StreamHandler) -> None:
-        if self._listener is listener:
-            self._loop.add_reader(listener, self._accept, listener, handler)
-
-    async def _answer(self, connection: socket.socket, handler: StreamHandler) -> None:
+    async def _answer(self, connection: socket.socket, source: str, handler: StreamHandler) -> None:
         loop = self._loop
         reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
-            async with self._handshakes.one(HANDSHAKE_SECONDS):
+            async with self._handshakes.one(HANDSHAKE_SECONDS, addresses.network_of(source)):
                 transport, _ = await loop.connect_accepted_socket(
                     lambda: protocol,
                     connection,
@@ -244,3 +236,27 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
         for name, value in KEEPALIVE.items():
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+@contextlib.asynccontextmanager
+async def side_by_side(
+    *turns: Awaitable[Any],
+) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
+    """Runs coroutines as tasks, and cancels the unfinished ones at the end of the block."""
+    tasks = tuple(asyncio.ensure_future(turn) for turn in turns)
+    try:
+        yield tasks
+    finally:
+        await cancelled(*tasks)
+
+
+async def first_of(*tasks: asyncio.Task[Any]) -> None:
+    """Waits until one task has ended."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits until they have ended. Their exceptions are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

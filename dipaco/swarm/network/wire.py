@@ -4,11 +4,10 @@
     reply     the same, without a method: the body of a reply, or the reason of a refusal
 
 Who is at the other end is known by its certificate, before anything is read: name and role. A
-session adds eight digits to the name. A header is small and must arrive soon. If many connections
-have not sent theirs yet, the oldest is closed. Payloads are read only if their method has one and
-admits the request (`Wire.register`), and only as much at a time as `limits` allows. A body is a
-msgspec struct: an unknown, missing or wrongly typed field is refused before any handler sees it.
-Nothing is unpickled.
+session adds eight digits to the name. A header is small and must arrive soon. Payloads are read
+only if their method has one and admits the request (`Wire.register`), and only as much at a time as
+`limits` allows. A body is a msgspec struct: an unknown, missing or wrongly typed field is refused
+before any handler sees it. Nothing is unpickled.
 """
 
 import asyncio
@@ -31,16 +30,20 @@ from dipaco.swarm.network.credentials import (
     Verifier,
     printable,
 )
-from dipaco.swarm.network.limits import OpenRequests, Unproven
-from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.limits import LinkMeter, OpenRequests
 from dipaco.swarm.network.messages import Ack, DialBackRequest
-from dipaco.swarm.network.side_by_side import first_of, side_by_side
-from dipaco.swarm.network.streams import Streams, certificate_at, host_of, reason_of
+from dipaco.swarm.network.streams import (
+    Streams,
+    certificate_at,
+    first_of,
+    host_of,
+    reason_of,
+    side_by_side,
+)
 
 REQUEST_BYTES = 128 << 10  # limit of a request's header
 REPLY_BYTES = 4 << 20  # limit of a reply's header
 HEADER_SECONDS = 30.0  # limit for the header of a request to arrive
-MAX_UNKNOWN = 256  # connections whose header has not arrived
 CHUNK_SECONDS = 60.0  # limit for each chunk of a payload, in both directions
 CHUNK_BYTES = 128 << 10  # payload between two checks of the limits
 LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
@@ -91,9 +94,7 @@ class Wire:
     """Sends requests to peers, and handles theirs.
 
     Args:
-      credential: of this machine.
       max_payload_bytes: a larger payload is refused unread. It may be changed at any time.
-      meter: measures this peer's link.
     """
 
     def __init__(
@@ -109,7 +110,6 @@ class Wire:
         self._open_requests = OpenRequests()
         self.transport: Streams | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
-        self._unknown = Unproven(MAX_UNKNOWN)
         self.register("dial_back", DialBackRequest, _acknowledge)
 
     def register(
@@ -151,10 +151,8 @@ class Wire:
         """Sends a request, and waits for the reply.
 
         Args:
-          reply: the type of the reply.
           within_seconds: limit until the reply begins. Its payload then has as long again, and the
             time that it needs at `LEAST_SPEED`.
-          from_backbone: ask no other peer.
           recipient: the intended session; empty = the one that answers at the address.
 
         Raises:
@@ -211,10 +209,6 @@ class Wire:
 
         A volunteer's is the port that it listens on, at the host from which it is seen to dial: no
         other host is dialled for it. A backbone is believed.
-
-        Args:
-          announced: the address that the newcomer believes to have.
-          request: the newcomer's request to join.
         """
         address: str | None = announced
         try:
@@ -238,7 +232,7 @@ class Wire:
             try:
                 try:
                     held.enter_context(self._open_requests.connection(certificate.serial))
-                    async with self._unknown.one(HEADER_SECONDS):
+                    async with asyncio.timeout(HEADER_SECONDS):
                         content = await _frame(reader, REQUEST_BYTES)
                     header = decoded(content, Request)
                     sender = header.sender

@@ -41,10 +41,7 @@ def assign(
     """Chooses the work that `peer` gets now.
 
     Args:
-      ledger: the blocks of the current step.
-      peer: the peer that asks.
       seconds_per_block: one entry for each peer that computes, this one included; 0 = not known.
-      now_seconds: time on the ledger's clock.
       max_seconds: limit on the work that would be lost with the peer.
     """
     own = seconds_per_block[peer]
@@ -80,9 +77,7 @@ def block_that_holds_up(
     A block counts only if it would hold up the step for longer than there is other work.
 
     Args:
-      ledger: the blocks of the step.
       own: seconds per block of the peer that asks; 0 = not known.
-      now: time on the ledger's clock.
       meanwhile_seconds: all peers have rows of the next step for so long.
     """
     if own <= 0:

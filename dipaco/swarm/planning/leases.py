@@ -42,12 +42,7 @@ class _Block:
 
 
 class BlockLedger:
-    """The blocks of one step.
-
-    Args:
-      step: the step's number, only to show.
-      num_blocks: the number of blocks in the step's batch.
-    """
+    """The blocks of one step."""
 
     def __init__(self, step: int, num_blocks: int):
         self.step = step
@@ -68,7 +63,6 @@ class BlockLedger:
         """Leases the first free blocks, at most `count`. None if no block is free.
 
         Args:
-          peer, count, until_seconds: who gets them, and until when.
           now_seconds, seconds_per_block: the expected end of each block follows from these.
         """
         free = [number for number, block in enumerate(self._blocks) if block.holder is None]
@@ -238,9 +232,7 @@ def blocks_to_lease(
     together (guided self-scheduling), and no more than the peer can compute in `max_seconds`.
 
     Args:
-      num_free: the number of free blocks.
       rate: the peer's blocks per second; 0 = not known, and it gets one.
-      rates: the rates of all peers that compute, this one included.
       seconds_per_block: the peer's seconds per block; 0 = not known, and it gets one.
       max_seconds: limit on the work that would be lost with the peer.
     """

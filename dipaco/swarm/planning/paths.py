@@ -9,8 +9,9 @@ order.
 """
 
 import math
+import statistics
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 GAIN = 0.9  # A move must cut the seconds of the slower of two paths to this share.
@@ -34,7 +35,6 @@ def path_to_join(needs: Iterable[Need], name: str) -> int | None:
     with the most samples left comes first. Among paths with nothing left, the slowest comes first.
 
     Args:
-      needs: all paths that can be joined.
       name: the newcomer's name, so that others choose differently among equal paths.
     """
 
@@ -53,7 +53,6 @@ def path_to_move_to(
 
     Args:
       needs: all paths that can be joined, the present one included.
-      here: the path that it serves.
       samples_per_second: the volunteer's speed, which is part of the speed of `here`.
       name: the volunteer's name.
     """
@@ -81,3 +80,33 @@ def _seconds(need: Need) -> float:
     if need.samples_left <= 0:
         return 0.0
     return need.samples_left / need.samples_per_second if need.samples_per_second else math.inf
+
+
+NEW_SECONDS = 300.0  # A newcomer should have computed its first block in this time.
+
+
+class PathVolunteer(NamedTuple):
+    """A volunteer of a path, as its leader knows it."""
+
+    samples_per_second: float  # measured there; 0 = not yet
+    declared_samples_per_second: float  # its speed at another path by its own word; 0 = unknown
+    seconds: float  # time since it joined
+
+
+def expected_speeds(volunteers: Mapping[int, Sequence[PathVolunteer]]) -> dict[int, float]:
+    """Path -> expected samples per second of all its volunteers.
+
+    A newcomer counts with its declared speed, though no faster than the fastest that was timed in
+    the whole run. A newcomer that declares nothing counts with the mean speed. A volunteer that has
+    computed nothing for `NEW_SECONDS` counts for nothing: the path may need others.
+    """
+    timed = [one.samples_per_second for each in volunteers.values() for one in each]
+    timed = [speed for speed in timed if speed]
+    usual, fastest = (statistics.fmean(timed), max(timed)) if timed else (1.0, 1.0)
+
+    def speed_of(one: PathVolunteer) -> float:
+        if one.samples_per_second or one.seconds > NEW_SECONDS:
+            return one.samples_per_second
+        return min(one.declared_samples_per_second or usual, fastest)
+
+    return {path: sum(map(speed_of, each)) for path, each in volunteers.items()}

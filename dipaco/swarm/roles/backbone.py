@@ -24,19 +24,15 @@ from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.errors import OptionsDiffer, SwarmRefuses
 from dipaco.swarm.network.credentials import Credential
-from dipaco.swarm.network.messages import StatePosition
-from dipaco.swarm.network.run_overview import RunOverview
-from dipaco.swarm.network.side_by_side import first_of, side_by_side
-from dipaco.swarm.network.streams import Streams
+from dipaco.swarm.network.messages import RunOverview, StatePosition
+from dipaco.swarm.network.streams import Streams, first_of, side_by_side
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger
-from dipaco.swarm.roles.common_options import agree
-from dipaco.swarm.roles.held_state import fetch_held_state
+from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger, agree
+from dipaco.swarm.roles.backbone_watch import LeaderWatch, Staffing
 from dipaco.swarm.roles.leader import Leader, StepOutcome
-from dipaco.swarm.roles.leader_watch import LeaderWatch
 from dipaco.swarm.roles.peer import Peer
-from dipaco.swarm.roles.staffing import Staffing
 from dipaco.swarm.training.compute import Compute, GroupSettings
+from dipaco.swarm.training.state_download import fetch_held_state
 from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # time between two saves of an unfinished phase
@@ -61,13 +57,7 @@ class Backbone:
     """One backbone of one path.
 
     Args:
-      open_ledger: opens a connection for the group's thread.
-      place: the path that it is a backbone of.
-      settings: the group's settings.
-      listen: the address to listen on.
       announce: the host that peers are told; None = the host of `listen`, or this machine's.
-      say: called with a sentence about each event, in the group's thread.
-      save_seconds: time between two saves of an unfinished phase.
       num_steps: steps of a path, over all phases. Volunteers are told.
     """
 

@@ -1,4 +1,8 @@
-"""A backbone's view of the run's ledger: all that it reads and writes there."""
+"""A backbone's view of the run's ledger: all that it reads and writes there.
+
+Volunteers compute with the settings of the leading backbone. A next leader with other settings
+would refuse them all, so all backbones of a path share the options of `dipaco swarm start`.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -6,17 +10,49 @@ from typing import Any, NamedTuple
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.leaderboard import leaderboard
-from dipaco.control.members.swarms import GroupStep
+from dipaco.control.members.swarms import GroupStep, Swarms
 from dipaco.errors import DipacoError
 from dipaco.inner.config import InnerSettings
-from dipaco.swarm.leading.member_status import locked_sentence
+from dipaco.swarm.errors import OptionsDiffer
+from dipaco.swarm.leading.members import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
-from dipaco.swarm.network.run_overview import Helper, PathNeed, RunOverview
-from dipaco.swarm.planning.evidence import Evidence
-from dipaco.swarm.planning.speeds import PathVolunteer, expected_speeds
-from dipaco.swarm.roles import common_options
+from dipaco.swarm.network.messages import Helper, PathNeed, RunOverview
+from dipaco.swarm.planning.checks import Evidence
+from dipaco.swarm.planning.paths import PathVolunteer, expected_speeds
 from dipaco.swarm.roles.leader import StepOutcome
 from dipaco.swarm.training.compute import GroupSettings
+
+
+def options_of(settings: GroupSettings) -> dict[str, str]:
+    """Option -> value, as a person reads it."""
+    return {
+        "--block-rows": str(settings.block_rows),
+        "--codec": settings.codec,
+        "--state-codec": settings.state_codec,
+        "--delayed-updates": "on" if settings.delayed_updates else "off",
+    }
+
+
+def agree(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
+    """Records the options of a backbone that starts.
+
+    Raises:
+      OptionsDiffer: other backbones of the path have other options.
+    """
+    own = options_of(settings)
+    recorded, workers = swarms.agree_on_options(arm, path, own)
+    if differing := _differing(own, recorded):
+        raise OptionsDiffer(differing=differing, path=path, workers=", ".join(workers))
+
+
+def _differing(own: dict[str, str], recorded: dict[str, str]) -> str:
+    """The options that differ, with both values; empty if none does."""
+    return ", ".join(
+        f"`{option}` is {value} here and {recorded[option]} there"
+        for option, value in own.items()
+        if recorded.get(option, value) != value
+    )
+
 
 MOST_HELPERS = 1000  # limit of an overview
 
@@ -34,9 +70,6 @@ class BackboneLedger:
 
     Args:
       ledger: a connection for this object alone.
-      place: the backbone's place.
-      settings: the group's settings.
-      address: the address at which peers reach the backbone.
     """
 
     def __init__(self, ledger: Ledger, place: BackbonePlace, settings: GroupSettings, address: str):
@@ -51,7 +84,10 @@ class BackboneLedger:
 
     def check_options(self) -> None:
         """Raises `OptionsDiffer` if other backbones of the path have other options."""
-        common_options.check(self._swarms, self._place.arm, self._place.path, self._settings)
+        arm, path, _ = self._place
+        if differing := _differing(options_of(self._settings), self._swarms.options(arm, path)):
+            workers = ", ".join(self._swarms.backbones(arm, path))
+            raise OptionsDiffer(differing=differing, path=path, workers=workers)
 
     def put_backbone(self, *, is_staffed: bool) -> None:
         """`is_staffed`: it has volunteers. Otherwise other workers may take the path."""
@@ -126,7 +162,6 @@ class BackboneLedger:
 
         Args:
           steps: steps of a path, over all phases.
-          inner: the run's settings.
         """
         arm, batch_size = self._place.arm, inner.batch_size
         places = self._swarms.places(arm)

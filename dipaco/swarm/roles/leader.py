@@ -25,8 +25,7 @@ from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
 from dipaco.swarm.leading.members import GroupMember
-from dipaco.swarm.leading.past_means import PastMeans
-from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
+from dipaco.swarm.leading.published_state import PastMeans, PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.leading.step_rows import StepRows
@@ -36,12 +35,12 @@ from dipaco.swarm.network.messages import (
     ClosedStep,
     GroupState,
     RoundPlan,
+    RunOverview,
     digest,
     lineage_after,
 )
-from dipaco.swarm.network.run_overview import RunOverview
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.planning.volunteers_seen import IdleVolunteers, idle_limit_seconds
+from dipaco.swarm.planning.track_records import IdleVolunteers, idle_limit_seconds
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
 from dipaco.swarm.training.sum_sketch import sketch_of
@@ -58,14 +57,7 @@ class StepOutcome(NamedTuple):
 
 
 class Leader:
-    """Leads a group, phase by phase.
-
-    Args:
-      wire, holder: parts of this backbone.
-      say: called with a sentence about each event.
-      on_refused: called with (peer, reason).
-      on_banned: the same as for `SwarmGroup`.
-    """
+    """Leads a group, phase by phase."""
 
     def __init__(
         self,
@@ -148,7 +140,6 @@ class Leader:
         """Begins or continues a phase with the holder's state.
 
         Args:
-          backbones: the addresses of all backbones.
           last_senders: another backbone has led until now, and its peers may bring rows of the next
             step. These peers sent in its last round; empty if they are not known.
         """
@@ -194,7 +185,6 @@ class Leader:
         """Takes one step of the group. None if `should_stop` before it was closed.
 
         Args:
-          batch: the rows of the step.
           next_batch: the rows of the following step, if they may be computed as well. None in the
             last step of a phase, and without delayed updates.
 

@@ -2,11 +2,10 @@
 
 from dipaco.model.config import num_parameters
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.messages import WorkReply
-from dipaco.swarm.network.run_overview import RunOverview
+from dipaco.swarm.network.messages import RunOverview, WorkReply
 from dipaco.swarm.training.compute import GroupSettings
 
-NO_ROWS = {  # reasons for having no rows, keyed as in `member_status`
+NO_ROWS = {  # reasons for having no rows, keyed as in `members.WHY`
     "is parked": "waits: the others need less for what is left of a step than this machine for one "
     "block. It is asked again at every step",
     "is suspended": "suspended: two averagings in a row did not end with this machine, mostly "
@@ -17,15 +16,7 @@ NO_ROWS = {  # reasons for having no rows, keyed as in `member_status`
 def own_progress(
     overview: RunOverview, name: str, address: str, samples_per_second: float, does: str
 ) -> str:
-    """One line.
-
-    Args:
-      overview: the overview of the run.
-      name: the name on this machine's credential.
-      address: the address of the backbone that leads its path.
-      samples_per_second: this machine's speed while it computes.
-      does: its present activity.
-    """
+    """One line."""
     said = []
     for path in overview.paths:
         if address in path.addresses:

@@ -32,10 +32,10 @@ from dipaco.swarm.network.messages import (
     RoundPlan,
     StateManifest,
 )
+from dipaco.swarm.network.streams import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.roles.part_sender import PartSender
-from dipaco.swarm.roles.round_means import PATIENCE, RoundMeans
+from dipaco.swarm.planning.timing import Durations
+from dipaco.swarm.roles.round_parts import PATIENCE, PartSender, RoundMeans
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
@@ -49,13 +49,9 @@ class Peer:
     """One session with a group.
 
     Args:
-      wire: has a transport.
-      backbones: addresses to begin with. The group's state brings more.
-      holder: its state and its slices.
       state_codec: the codec of the state that it fetches. A peer that may come to lead needs
         "none".
       bytes_per_second: the speed of its link that the leader is told; 0 = unknown.
-      say: called with a sentence about each event.
     """
 
     computes = False  # true if it computes gradients
@@ -132,7 +128,6 @@ class Peer:
         """Leaves the group. The sum over `blocks` goes to the leader, so that it is not lost.
 
         Args:
-          blocks, content: the sum.
           at: its step, and the lineage of the state of its gradients; None = the present ones.
           is_last: False: the peer stays until the sum of another step is sent as well.
         """
@@ -335,3 +330,27 @@ class Peer:
             self._notify()
         else:
             await self.wait_for_change(0.5)
+
+
+class Auxiliary(Peer):
+    """A peer that only adds up."""
+
+    samples = 0
+    does, is_untimed = "adds up", True
+
+    async def run(self) -> None:
+        """Takes part until the run is over, or `leave` is called.
+
+        Raises:
+          SwarmRefuses, SwarmUnreachable.
+        """
+        async with side_by_side(self.poll_forever(), self._is_leaving.wait()) as (polling, leaving):
+            await first_of(polling, leaving)
+            if leaving.done():
+                while (state := self.group_state) and state.plan:
+                    if self.is_without_leader([polling]):
+                        break
+                    await self.wait_for_change(1.0)  # senders wait for its slice
+                await self.send_leave()
+            if polling.done():
+                polling.result()

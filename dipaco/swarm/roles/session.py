@@ -22,16 +22,21 @@ from dipaco.swarm.errors import (
 from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
-from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import RUN_OVER, GroupInfo, SettingsRequest
-from dipaco.swarm.network.run_overview import RunOverview, RunRequest
+from dipaco.swarm.network.limits import LinkMeter
+from dipaco.swarm.network.messages import (
+    RUN_OVER,
+    GroupInfo,
+    RunOverview,
+    RunRequest,
+    SettingsRequest,
+)
 from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
-from dipaco.swarm.planning.progress import Rate
-from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.planning.timing import Rate
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
+from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
@@ -64,9 +69,6 @@ class SessionConfig(NamedTuple):
 class AvoidedAddresses:
     """Addresses that are not moved to for `AVOIDED_SECONDS`, twice as long each time, because of an
     error there.
-
-    Args:
-      clock: seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -139,14 +141,7 @@ async def wire_to(
     listens: bool = False,
     meter: LinkMeter | None = None,
 ) -> Wire:
-    """A wire with a name of its own. Closing its transport closes it.
-
-    Args:
-      address: the address of a backbone.
-      credential: the machine's credential.
-      listens: true if others may dial in.
-      meter: measures the traffic.
-    """
+    """A wire with a name of its own. Closing its transport closes it."""
     check_to_join(address)
     wire = Wire(credential, 0, meter)  # no payload is taken yet
     wire.transport = await Streams.start(credential, wire.serve if listens else None)
@@ -170,13 +165,9 @@ class _Visit:
     """One path, served until the run is over, `stop` is set, or another path needs it more.
 
     Args:
-      config: has the address of a backbone.
       compute: programs from another path of the run; None = they are made from the group's
         settings.
       speed: samples per second at other paths.
-      avoided: addresses that are not moved to.
-      until: the day on which its credential ends.
-      say: called with sentences.
     """
 
     def __init__(
@@ -207,11 +198,6 @@ class _Visit:
     async def run(self, wire: Wire, stop: asyncio.Event, *, may_choose: bool) -> None:
         """Serves the path. Sets `moves_to` to the address of another path if that is to be served
         next.
-
-        Args:
-          wire: has a transport.
-          stop: the machine leaves when it is set.
-          may_choose: true if another path may be served from the beginning.
         """
         self._wire = wire
         stopping = asyncio.ensure_future(stop.wait())

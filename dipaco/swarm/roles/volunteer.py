@@ -23,13 +23,12 @@ from dipaco.swarm.network.messages import (
     WorkReply,
     WorkRequest,
 )
-from dipaco.swarm.network.side_by_side import first_of, side_by_side
+from dipaco.swarm.network.streams import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.progress import Rate
-from dipaco.swarm.roles.codec_residual import CodecResidual
+from dipaco.swarm.planning.timing import Rate
 from dipaco.swarm.roles.own_progress import NO_ROWS, why_no_rows
 from dipaco.swarm.roles.peer import Peer
-from dipaco.swarm.roles.step_sum import StepSum
+from dipaco.swarm.roles.volunteer_sums import CodecResidual, StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
 from dipaco.swarm.training.state_holder import StateHolder
 
@@ -85,7 +84,7 @@ class Volunteer(Peer):
 
     @property
     def does(self) -> str:
-        """This machine's present activity, in the words of `leading.member_status`."""
+        """This machine's present activity, in the words of `leading.members`."""
         if self._is_computing:
             return "computes"
         if self._without_rows:

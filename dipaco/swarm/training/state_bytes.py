@@ -27,7 +27,6 @@ class StateBytes:
     """A state as one sequence of bytes.
 
     Args:
-      state: the state of a path.
       codec: a name in `CODECS`. Moments take the codec beside it in `OF_MOMENTS`.
 
     Raises:

@@ -5,8 +5,9 @@ are not fetched again. Chunks that only an older state needs are dropped.
 """
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 
@@ -14,6 +15,7 @@ from dipaco.swarm.errors import BadAddress
 from dipaco.swarm.network.messages import (
     Ack,
     ChunkRequest,
+    HeldStateRequest,
     StateManifest,
     StatePosition,
     digest,
@@ -28,14 +30,7 @@ MISSED_STATES = 2  # so many are missed before the link is said to be too slow
 
 
 class StateDownload:
-    """Fills a holder with the group's state.
-
-    Args:
-      wire: has a transport.
-      holder: gets the state.
-      codec: the codec of the state on the wire.
-      say: called with a sentence when the state has arrived, or has not arrived whole.
-    """
+    """Fills a holder with the group's state."""
 
     def __init__(self, wire: Wire, holder: StateHolder, codec: str, say: Callable[[str], None]):
         self._wire, self._holder, self._codec, self._say = wire, holder, codec, say
@@ -118,3 +113,40 @@ class StateDownload:
             missing.append((number, known))
             if donor in donors:
                 donors.remove(donor)
+
+
+HELD_SECONDS = 3.0  # time for another backbone to reply with its state
+
+
+async def fetch_held_state(
+    wire: Wire,
+    holder: StateHolder,
+    others: Collection[str],
+    origin: str,
+    steps: tuple[int, int],
+    say: Callable[[str], None],
+) -> None:
+    """Takes the newest state that a backbone holds. This one starts from the saved state. Another
+    backbone that followed the group may be further.
+
+    Args:
+      steps: the first and the last step that the state may precede.
+    """
+    found: list[StateManifest] = []
+    for address in others:
+        with contextlib.suppress(*PEER_ERRORS):
+            manifest, _ = await wire.ask(
+                address,
+                "held",
+                HeldStateRequest(origin=origin),
+                StateManifest,
+                within_seconds=HELD_SECONDS,
+                from_backbone=True,
+            )
+            found.append(manifest)
+    for manifest in sorted(found, key=lambda one: one.step, reverse=True):
+        if manifest.origin == origin and steps[0] <= manifest.step <= steps[1]:
+            download = StateDownload(wire, holder, "none", say)
+            with contextlib.suppress(*PEER_ERRORS):
+                if await download.fetch(manifest):
+                    return

@@ -17,16 +17,12 @@ from dipaco.swarm.network.messages import (
     ArrivedRequest,
     ChunkRequest,
     ClosedStep,
-    MeanReply,
-    MeanRequest,
-    PartRequest,
-    PushRequest,
+    SliceRequest,
     StatePosition,
-    digest,
 )
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import Compute
-from dipaco.swarm.training.reducer import Reducer, SliceSum
+from dipaco.swarm.training.slices import Reducer, SliceSum
 from dipaco.swarm.training.state_bytes import StateBytes
 
 # time for a round's plan to arrive before the asking peer must ask again
@@ -47,7 +43,6 @@ class StateHolder:
     """The state of one peer, and its replies to other peers.
 
     Args:
-      wire: gets handlers.
       compute: the peer's programs; None for an auxiliary, which holds no state.
     """
 
@@ -66,9 +61,9 @@ class StateHolder:
         self._pinned: tuple[StatePosition, PathState] | None = None
         self._pinned_bytes: dict[str, StateBytes] = {}  # keyed by codec
         self._packing = asyncio.Lock()
-        wire.register("push", PushRequest, self._push, admits=self._admit_push)
-        wire.register("slice_mean", MeanRequest, self._slice_mean)
-        wire.register("part", PartRequest, self._part)
+        wire.register("push", SliceRequest, self._push, admits=self._admit_push)
+        wire.register("slice_mean", SliceRequest, self._slice_mean)
+        wire.register("part", SliceRequest, self._part)
         wire.register("arrived", ArrivedRequest, self._arrived)
         wire.register("chunk", ChunkRequest, self._chunk)
 
@@ -170,7 +165,7 @@ class StateHolder:
 
     async def _slice_sum(
         self,
-        body: PushRequest | MeanRequest | PartRequest,
+        body: SliceRequest,
         within_seconds: float = UNKNOWN_ROUND_SECONDS,
     ) -> SliceSum:
         """Raises `SwarmRefuses`: that round is over, or not known here yet; `BadMessage`."""
@@ -180,24 +175,24 @@ class StateHolder:
         except TimeoutError:
             raise SwarmRefuses(reason=NOT_YET) from None
 
-    async def _admit_push(self, body: PushRequest, request: PeerRequest) -> None:
+    async def _admit_push(self, body: SliceRequest, request: PeerRequest) -> None:
         # The payload is not read meanwhile, and would have to be sent a second time.
         total = await self._slice_sum(body, UNSENT_ROUND_SECONDS)
         is_own = request.sender == body.sender or request.certificate.role == "backbone"
         if not is_own or body.sender not in {one.name for one in total.plan.senders}:
             raise BadMessage(problem=f"{request.sender} has nothing to add in that round")
 
-    async def _push(self, body: PushRequest, request: PeerRequest) -> PeerReply:
+    async def _push(self, body: SliceRequest, request: PeerRequest) -> PeerReply:
         total = await self._slice_sum(body)
         self.reducer.push(total, body.sender, request.payload)
         return Ack(), b""
 
-    async def _slice_mean(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
+    async def _slice_mean(self, body: SliceRequest, _: PeerRequest) -> PeerReply:
         total = await self._slice_sum(body)
         mean = await self.reducer.mean(total)
-        return MeanReply(digest=digest(mean)), mean
+        return Ack(), mean
 
-    async def _part(self, body: PartRequest, request: PeerRequest) -> PeerReply:
+    async def _part(self, body: SliceRequest, request: PeerRequest) -> PeerReply:
         if request.certificate.role != "backbone":
             raise SwarmRefuses(reason="only a backbone may ask for it")
         await self._slice_sum(body)

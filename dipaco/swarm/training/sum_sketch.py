@@ -24,13 +24,7 @@ HALF = 2.0**-24  # largest error of a float32 value, relative
 
 
 def sketch_of(values: np.ndarray, seed: bytes, start: int) -> np.ndarray:
-    """The sketch of a part, float64 [BUCKETS]. All machines draw the same numbers, in [-1, 1).
-
-    Args:
-      values: float32 [n].
-      seed: the round's seed.
-      start: the slice's first value.
-    """
+    """The sketch of a part, float64 [BUCKETS]. All machines draw the same numbers, in [-1, 1)."""
     key = int.from_bytes(digest(seed + start.to_bytes(8, "little")), "little")
     drawing = np.random.Philox(key=key)
     found = np.zeros(BUCKETS)

@@ -1,5 +1,8 @@
-"""A sender's side of a round: it commits itself to its parts, sends them to their reducers, and
-shows their sketches. A part whose reducer it does not reach goes through the leader.
+"""A peer's side of a round: it commits itself to its parts, sends them to their reducers, shows
+their sketches, and fetches the means.
+
+A part whose reducer it does not reach goes through the leader. Means come slice by slice from their
+reducers while the round goes on, or from the leader once the step is closed.
 """
 
 import asyncio
@@ -10,19 +13,21 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.messages import (
     Ack,
-    CommitRequest,
+    BringRequest,
+    ClosedStep,
     ForwardRequest,
+    PastMeanRequest,
     RoundPlan,
-    SketchRequest,
     Slice,
+    digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.training.reducer import Reducer
-from dipaco.swarm.training.slices import coded_parts, commitment_to, push_part
+from dipaco.swarm.planning.timing import Durations
+from dipaco.swarm.training.slices import Reducer, coded_parts, commitment_to, fetch_mean, push_part
 from dipaco.swarm.training.sum_sketch import sketches_of
 
 # Waits before an unreached reducer is tried again: the first, doubled each time, and the longest.
@@ -31,12 +36,7 @@ ATTEMPTS = 3  # of a short request to the leader
 
 
 class PartSender:
-    """The sender of one peer in one session.
-
-    Args:
-      wire, reducer, leader: parts of the peer.
-      say: called with a sentence if a part does not count.
-    """
+    """The sender of one peer in one session."""
 
     def __init__(
         self, wire: Wire, reducer: Reducer, leader: LeaderConnection, say: Callable[[str], None]
@@ -56,7 +56,6 @@ class PartSender:
         """Takes part in a round, beside what the caller does.
 
         Args:
-          vector: float32 [values], the whole sum.
           leader: its session.
         """
         self.end()
@@ -80,7 +79,7 @@ class PartSender:
         own, number = self._wire.name, plan.number
         if plan.commitments is None:
             digests = await asyncio.to_thread(commitment_to, contents)
-            await self._tell("commit", CommitRequest(round_number=number, digests=digests))
+            await self._tell("commit", BringRequest(round_number=number, content=digests))
             plan = await self._until(lambda new: new.commitments is not None)
         await asyncio.gather(
             *(
@@ -100,7 +99,7 @@ class PartSender:
             known = plan
             plan = await self._until(lambda new, known=known: new is not known)
         sketches = await asyncio.to_thread(sketches_of, plan, contents)
-        await self._tell("sketch", SketchRequest(round_number=number, sketches=sketches))
+        await self._tell("sketch", BringRequest(round_number=number, content=sketches))
 
     async def _until(self, holds: Callable[[RoundPlan], bool]) -> RoundPlan:
         while self._plan is None or not holds(self._plan):
@@ -164,3 +163,95 @@ class PartSender:
         seconds = min(FIRST_UNREACHED_SECONDS * 2**times, UNREACHED_SECONDS)
         self._times[address] = times + 1
         self._unreached[address] = time.monotonic() + seconds
+
+
+PATIENCE = 3.0  # a transfer is given up after so many times its expected duration
+
+
+class RoundMeans:
+    """The means of one peer in one session."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        reducer: Reducer,
+        leader: LeaderConnection,
+        sender: PartSender,
+        reply_seconds: Durations,
+    ):
+        self._wire, self._reducer, self._leader = wire, reducer, leader
+        self._sender, self._reply_seconds = sender, reply_seconds
+        # Round -> start of a slice -> its coded mean.
+        self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}
+
+    def begin(self, plan: RoundPlan) -> None:
+        """Fetches the means of a round as they arrive."""
+        for task in (task for means in self._fetching.values() for task in means.values()):
+            task.cancel()  # its round is over, or held again
+        self._fetching = {
+            plan.number: {
+                part.start: asyncio.ensure_future(self._fetch(plan, part)) for part in plan.slices
+            }
+        }
+
+    async def _fetch(self, plan: RoundPlan, part: Slice) -> bytes:
+        """The coded mean of a slice; empty if its reducer does not give it."""
+        if self._sender.is_unreached(part.address):
+            return b""  # the leader gives it
+        try:
+            return await fetch_mean(
+                self._wire,
+                self._reducer,
+                plan,
+                part,
+                within_seconds=4 * plan.within_seconds,
+            )
+        except PEER_ERRORS:
+            return b""
+
+    async def of_step(self, closed: ClosedStep) -> list[bytes] | None:
+        """The coded mean of every slice, or None if one is gone."""
+        contents = await asyncio.gather(
+            *(
+                self.of_slice(closed, part, known)
+                for part, known in zip(closed.slices, closed.digests, strict=True)
+            )
+        )
+        known = [content for content in contents if content is not None]
+        return known if len(known) == len(contents) else None
+
+    async def of_slice(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
+        """A slice of the mean, from its reducer or else from the leader. None if it is gone."""
+        task = self._fetching.get(closed.round_number, {}).get(part.start)
+        if task is not None:
+            # The leader has this slice already, so a reducer that still has not is passed over.
+            # Slices arrive side by side, so each may take as long as the whole mean.
+            num_bytes = 4 * sum(one.stop - one.start for one in closed.slices)
+            within = self._reply_seconds.deadline_seconds(2.0) + 1.0
+            within += PATIENCE * self._wire.meter.seconds("down", num_bytes)
+            try:
+                content = await asyncio.wait_for(task, within)
+                if digest(content) == known:
+                    return content
+            except (TimeoutError, BadMessage):
+                # If the step is tried again, the leader is asked at once.
+                del self._fetching[closed.round_number][part.start]
+        return await self._from_leader(closed, part, known)
+
+    async def _from_leader(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
+        body = PastMeanRequest(
+            step=closed.step, before=closed.before, start=part.start, stop=part.stop
+        )
+        for _ in range(3):
+            try:
+                _, content = await self._wire.ask(
+                    self._leader.address, "past_mean", body, Ack, within_seconds=60.0
+                )
+            except SwarmRefuses:
+                return None
+            except PEER_ERRORS:
+                await asyncio.sleep(0.1)
+                continue
+            if digest(content) == known:
+                return content
+        return None

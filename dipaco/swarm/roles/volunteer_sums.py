@@ -1,13 +1,41 @@
-"""Error feedback of a volunteer's sums: each is sent together with the codec's loss from the last
-one that went into a step.
+"""A volunteer's sums: its work on a step, and the error feedback of what it sends.
+
+Blocks that count are in the sum of their step. Blocks are *pending* until the leader has accepted
+them. Each sum is sent together with the codec's loss from the last one that went into a step.
 """
 
 import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from dipaco.swarm.network.messages import ClosedStep, RoundPlan
+from dipaco.swarm.network.messages import BlockResult, ClosedStep, RoundPlan
 from dipaco.swarm.training.slices import rounding
+
+
+@dataclasses.dataclass
+class StepSum:
+    """The sum of one step."""
+
+    step: int
+    lineage: str  # lineage of the state from which the gradients are computed
+    parts: Any  # the parameters of the gradients
+    total: Any | None = None
+    summed: dict[int, BlockResult] = dataclasses.field(default_factory=dict)  # blocks in `total`
+    pending: dict[int, tuple[Any, BlockResult]] = dataclasses.field(default_factory=dict)
+    done: list[BlockResult] = dataclasses.field(default_factory=list)  # not reported yet
+
+    def note(self, gradient: Any, done: BlockResult) -> None:
+        """Notes a computed block."""
+        self.pending[done.block] = gradient, done
+        self.done.append(done)
+
+    def add(self, block: int, add: Callable[[Any, Any], Any]) -> None:
+        """Adds a pending block that counts."""
+        gradient, self.summed[block] = self.pending.pop(block)
+        self.total = gradient if self.total is None else add(self.total, gradient)
 
 
 class CodecResidual:
