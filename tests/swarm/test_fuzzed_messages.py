@@ -45,7 +45,7 @@ BODIES = {
     "manifest": messages.ManifestRequest(codec="none"),
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
-    "leave": messages.LeaveRequest(step=0, lineage="root", blocks=(0,)),
+    "leave": messages.LeaveRequest(),
     "commit": messages.BringRequest(round_number=1, content=bytes(16)),
     "sketch": messages.BringRequest(round_number=1, content=bytes(512)),
     "forward": messages.ForwardRequest(round_number=1, reducer="bo/1"),

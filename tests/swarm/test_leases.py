@@ -13,7 +13,6 @@ EVENTS = st.one_of(
     st.tuples(st.just("adopt"), PEERS, st.integers(-1, 9)),
     st.tuples(st.just("drop"), PEERS, st.just(0)),
     st.tuples(st.just("give_back"), PEERS, st.just(0)),
-    st.tuples(st.just("transfer"), PEERS, st.just(0)),
     st.tuples(st.just("expire"), PEERS, st.integers(0, 50)),
 )
 
@@ -33,10 +32,6 @@ def test_every_block_is_in_exactly_one_place_whatever_happens(events):
         elif event == "drop":
             ledger.drop(peer)
             sums[peer].clear()  # its sum is gone
-        elif event == "transfer" and peer != "ana":
-            ledger.transfer(peer, sums[peer], "ana")
-            sums["ana"] |= sums[peer]
-            sums[peer].clear()
         elif event == "give_back":
             ledger.give_back(peer)
         elif event == "expire":
@@ -81,17 +76,6 @@ def test_the_blocks_of_a_peer_that_dies_are_free_again():
     ledger.finish("ana", 0)
     assert ledger.drop("ana") == (0, 1)
     assert ledger.num_free == 3
-
-
-def test_a_peer_has_a_sum_over_blocks_that_it_has_done_and_over_each_once():
-    ledger = BlockLedger(0, 4)
-    ledger.lease("ana", 3, 9.0)
-    assert ledger.finish("ana", 0)
-    assert ledger.finish("ana", 1)
-    assert ledger.has_done("ana", (0, 1))
-    assert ledger.has_done("ana", (1,))
-    for blocks in ((), (0, 0), (0, 1, 2), (0, 3), (-1,)):
-        assert not ledger.has_done("ana", blocks)
 
 
 def test_leases_shrink_towards_the_end_and_fast_peers_get_more():

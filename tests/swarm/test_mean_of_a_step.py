@@ -77,17 +77,3 @@ def test_a_step_that_is_tried_again_after_that_asks_the_leader_at_once():
     wire = Wire(bytes_per_second=1e6)
     assert mean_over(wire, reducer_seconds=50.0, tries=2) == MEAN
     assert wire.asked == [("past_mean", True)] * 2
-
-
-def test_what_is_left_behind_may_take_as_long_as_a_slow_link_needs_to_send_it():
-    wire, allowed = Wire(bytes_per_second=1000.0), []
-    wire.meter.sent(100_000, 100.0)
-
-    async def ask(address, method, body, reply, *, within_seconds, **more):
-        allowed.append(within_seconds)
-        return Ack(), b""
-
-    wire.ask = ask
-    holder = SimpleNamespace(reducer=Reducer("ana/1"), step=3, lineage="before")
-    asyncio.run(Peer(wire, ("back",), holder).send_leave((0,), bytes(40_000)))
-    assert allowed[0] > 2 * 40

@@ -170,17 +170,28 @@ async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(
     assert largest_difference(bo.holder.state, group.holder.state) == 0.0
 
 
-async def test_a_volunteer_that_leaves_gives_its_sum_to_the_leader(group):
+async def test_a_volunteer_that_leaves_stays_for_the_step_that_it_computes(group):
     await group.join_all(ana=0.1, bo=0.1)
     await group.step()
     step = asyncio.ensure_future(group.step())
     bo, task = group.volunteers["bo"]
     await until(lambda: bo.holder.position == group.holder.position and bo._summed)
     bo.leave()
-    await task
     await step
-    assert group.wire.name in group.outcomes[-1].blocks_by_peer, "the leader sends what bo had"
+    await task
     await group.step()
+    assert [bo.wire.name in one.blocks_by_peer for one in group.outcomes[1:]] == [True, False]
+    assert group.leader.group.departed[bo.wire.name] == "it has left"
+    assert_replayed(group)
+
+
+async def test_the_only_volunteer_that_leaves_takes_its_step_to_the_end(group):
+    ana = await group.join("ana", slow=0.05)
+    step = asyncio.ensure_future(group.step())
+    await until(lambda: ana._summed)
+    ana.leave()
+    await step
+    await group.volunteers["ana"][1]
     assert_replayed(group)
 
 

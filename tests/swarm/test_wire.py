@@ -17,7 +17,7 @@ from dipaco.swarm.network.messages import (
     Ack,
     ArrivedReply,
     ArrivedRequest,
-    LeaveRequest,
+    ForwardRequest,
     SliceRequest,
     round_number_of,
 )
@@ -124,9 +124,9 @@ async def test_a_members_payload_is_no_larger_than_the_limit():
 
 async def test_a_payload_of_no_sender_no_member_and_of_no_such_method_is_not_kept():
     async with Group() as group, wires("eve") as (eve,):
-        leave = LeaveRequest(step=0, lineage="root", blocks=(0,))
+        forward = ForwardRequest(round_number=1, reducer="bo/1")
         with pytest.raises(SwarmRefuses, match="not known here"):
-            await pushed(eve, group.wire, MANY, "leave", leave)
+            await pushed(eve, group.wire, MANY, "forward", forward)
         group.holder.reducer.begin(plan_of("ana/1", group.wire, stop=1))
         mean = SliceRequest(round_number=1, start=0, stop=1)
         for method, body, why in (

@@ -18,7 +18,6 @@ from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.planning import checks
 from dipaco.swarm.planning.checks import TOLERANCES, CheckDraws, Compared, judge
-from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.swarm_rig import (
     COMPUTE,
     SETTINGS,
@@ -86,63 +85,6 @@ async def test_a_liar_that_is_faster_than_all_others_keeps_no_step_from_its_end(
         await asyncio.wait_for(group.step(), 15)
     assert list(group.leader.group.banned) == [eve.wire.name]
     assert_replayed(group)
-
-
-async def test_a_sum_that_is_left_behind_is_checked_as_well(group):
-    _, eve = await group.join_all(ana=0.05, eve=0.0)
-    step = asyncio.ensure_future(group.step())
-    while not group.leader.group.ledger.done_by(eve.wire.name):
-        await asyncio.sleep(0.005)
-    blocks = group.leader.group.ledger.done_by(eve.wire.name)
-    await eve.send_leave(blocks, np.ones(group.compute.num_values, "<f4").tobytes())
-    await step
-    assert eve.wire.name in group.leader.group.banned
-    assert_replayed(group)
-
-
-class LeavesTooMuch(Volunteer):
-    """Leaves its true sum, and then one that belongs to none of its blocks."""
-
-    async def _leave_in_order(self, tasks):
-        one = self._sums[self.holder.step]
-        own, at = tuple(sorted(one.summed)), (one.step, one.lineage)
-        total = np.asarray(one.total, "<f4")
-        await self.send_leave(own, total.tobytes(), at=at, is_last=False)
-        await self.send_leave((), (-6 * total).tobytes(), at=at)
-
-
-class LeavesManyTimes(Volunteer):
-    """Leaves its true sum many times, with its blocks named as often."""
-
-    async def _leave_in_order(self, tasks):
-        one, times = self._sums[self.holder.step], 8
-        content = (times * np.asarray(one.total, "<f4")).tobytes()
-        blocks = tuple(sorted(one.summed)) * times
-        await self.send_leave(blocks, content, at=(one.step, one.lineage))
-
-
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [(LeavesTooMuch, "a sum of no block"), (LeavesManyTimes, "a sum that has a block twice")],
-)
-async def test_who_leaves_a_sum_that_is_of_none_of_its_blocks_or_of_one_twice_is_out(
-    group, kind, why
-):
-    """Its own blocks count once, whether they were left in order before or are computed again."""
-    await group.join("ana", slow=0.05)
-    await group.step()
-    eve = await group.join("eve", kind=kind, slow=0.02)
-    while not group.volunteers["eve"][1].done():
-        step = asyncio.ensure_future(group.step())
-        while not step.done():
-            own = eve._sums.get(eve.holder.step)
-            if own is not None and own.total is not None:
-                eve.leave()
-            await asyncio.sleep(0.005)
-        await step
-    await group.step()
-    assert_replayed(group)
-    assert group.leader.group.banned[eve.wire.name] == f"it leaves {why}"
 
 
 async def test_who_has_fetched_a_state_in_fewer_bytes_is_no_liar_and_a_liar_is(monkeypatch):

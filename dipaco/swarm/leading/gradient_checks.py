@@ -154,15 +154,6 @@ class GradientChecks:
             self._usual.append(statistics.median(scale.values()))
         return found
 
-    async def accepts(
-        self, member: GroupMember, blocks: tuple[int, ...], summed: np.ndarray, rows: StepRows
-    ) -> bool:
-        """True if the sum that a member leaves behind may count."""
-        computing = asyncio.ensure_future(self._sum(blocks, rows))
-        check = _Check(next(self._numbers), blocks, computing, is_waited_for=True)
-        parts = [(0, summed, np.zeros(len(summed)))]
-        return not await self._verdict(member, check, rows.step, 0, parts)
-
     async def is_finite(self, blocks: Sequence[int], rows: StepRows) -> bool:
         """True if the leader computes a finite gradient for these blocks."""
         return bool(np.isfinite(await self._sum(blocks, rows)).all())

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NoReturn
 
-import numpy as np
-
 from dipaco.control.members.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
@@ -159,9 +157,6 @@ class SwarmGroup:
         """Removes a member. Its blocks are free again."""
         member = self.members.pop(name, None)
         freed, self._has_woken = self._drop(name), False
-        if name == self._name:
-            for rows in self.open_rows:
-                rows.departed_sum = None
         if member is not None:
             self.departed[name] = reason
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
@@ -333,24 +328,6 @@ class SwarmGroup:
             if rows.step == step:
                 rows.drop(name)
         self.changed.set()
-
-    def check_left_behind(self, member: GroupMember, blocks: Sequence[int]) -> None:
-        """Raises `SwarmRefuses` if no sum can be over these blocks. The member is banned."""
-        if not blocks:
-            self._ban(member, "it leaves a sum of no block")
-        if len(set(blocks)) < len(blocks):
-            self._ban(member, "it leaves a sum that has a block twice")
-
-    def transfer(
-        self, name: str, blocks: Sequence[int], summed: np.ndarray, rows: StepRows
-    ) -> None:
-        """A member leaves and gives its sum over `blocks`. Blocks that it has reported since are
-        free again. The sum is not taken if it is not over the member's blocks.
-        """
-        if np.isfinite(summed).all() and rows.ledger.has_done(name, blocks):
-            rows.ledger.transfer(name, blocks, self._name)
-            before = rows.departed_sum
-            rows.departed_sum = summed if before is None else before + summed
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed with these blocks of each peer."""

@@ -38,13 +38,10 @@ from dipaco.swarm.planning.timing import Durations, round_seconds_of
 from dipaco.swarm.planning.track_records import PastRounds, holder_of
 from dipaco.swarm.training.slices import (
     check_part,
-    coded_parts,
-    commitment_to,
     fetch_mean,
     push_part,
 )
 from dipaco.swarm.training.state_holder import StateHolder
-from dipaco.swarm.training.sum_sketch import sketches_of
 
 # Shares of a step's time so far: a part that is not waited for is computed again.
 PATIENCE, MAX_PATIENCE_SECONDS = 0.1, 15.0
@@ -258,14 +255,13 @@ class Rounds:
         """Gathers the means of all slices, or finds the members without which there are none."""
         started = time.monotonic()
         gathering: dict[str, asyncio.Task[bytes]] = {}
-        own = await self._own_parts(plan)
         try:
-            plan = await self._all_committed(plan, own)
+            plan = await self._all_committed(plan)
             for part in plan.slices:
                 gathering[part.reducer] = asyncio.ensure_future(self._gather(plan, part))
-            contents = await self._all_means(plan, own, gathering)
+            contents = await self._all_means(plan, gathering)
             if plan.commitments:
-                plan = await self._all_sketches(plan, own)
+                plan = await self._all_sketches(plan)
             await self._look_at(plan, contents)
         except RoundFailed as error:
             return RoundOutcome([], error.failed, error.not_finite)
@@ -279,30 +275,19 @@ class Rounds:
         self.past.note_good([part.reducer for part in plan.slices], senders)
         return RoundOutcome(contents, {})
 
-    async def _own_parts(self, plan: RoundPlan) -> list[bytes]:
-        """The sums of members that left, as the leader sends them."""
-        departed_sum = self._group.rows.departed_sum
-        if departed_sum is None or self._wire.name not in {one.name for one in plan.senders}:
-            return []
-        return await asyncio.to_thread(coded_parts, plan, departed_sum)
-
-    async def _all_committed(self, plan: RoundPlan, own: list[bytes]) -> RoundPlan:
+    async def _all_committed(self, plan: RoundPlan) -> RoundPlan:
         """Waits until all senders have committed themselves, and tells everyone to what."""
         if plan.commitments is not None:
             return plan
-        if own:
-            self._commitments[self._wire.name] = commitment_to(own)
         names = [one.name for one in plan.senders]
         await self._all_bring(plan, self._commitments, "it did not commit itself to its part")
         commitments = tuple(self._commitments[name] for name in names)
         return self.publish(msgspec.structs.replace(plan, commitments=commitments))
 
-    async def _all_sketches(self, plan: RoundPlan, own: list[bytes]) -> RoundPlan:
+    async def _all_sketches(self, plan: RoundPlan) -> RoundPlan:
         """Draws the seed, now that no mean can be changed, and waits for all senders' sketches."""
         seed = secrets.token_bytes(SEED_BYTES)
         plan = self.publish(msgspec.structs.replace(plan, seed=seed, missing=()))
-        if own:
-            self.sums.take(plan, self._wire.name, await asyncio.to_thread(sketches_of, plan, own))
         await self._all_bring(plan, self.sums.sketches, "it did not show the sketch of its part")
         return plan
 
@@ -327,15 +312,13 @@ class Rounds:
                     await self._news.wait()
 
     async def _all_means(
-        self, plan: RoundPlan, own: list[bytes], gathering: dict[str, asyncio.Task[bytes]]
+        self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]
     ) -> list[bytes]:
         """The coded mean of every slice.
 
         Raises:
           RoundFailed: there is none of one, and why.
         """
-        if own:
-            await self._push_own(plan, own)
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
         for is_last in (False, True):
             await self._watch(plan, gathering, everything, time.monotonic() + plan.within_seconds)
@@ -463,12 +446,6 @@ class Rounds:
             recipient=part.reducer,
         )
         return set(reply.senders)
-
-    async def _push_own(self, plan: RoundPlan, own: list[bytes]) -> None:
-        """Sends the leader's parts. If a reducer refuses one, it is missing from the round."""
-        for part, content in zip(plan.slices, own, strict=True):
-            with contextlib.suppress(*PEER_ERRORS):
-                await self._push(plan, part, content, self._wire.name)
 
     async def _push(self, plan: RoundPlan, part: Slice, content: bytes, sender: str) -> None:
         """Sends a part to its reducer once. Raises as `push_part`."""

@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from dipaco.runs.version import is_this_program, program_version
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
@@ -14,7 +13,6 @@ from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.published_state import PastMeans, PublishedState
 from dipaco.swarm.leading.rounds import Rounds
-from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import (
@@ -42,8 +40,6 @@ from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.state_holder import StateHolder
 
-# (member, its blocks, its sum, the rows of the step) -> whether the sum may count
-AcceptsDeparted = Callable[[GroupMember, tuple[int, ...], np.ndarray, StepRows], Awaitable[bool]]
 # A newcomer fetches at most so many means, if a newer state could be offered as well.
 MOST_MEANS = 3
 WAITING_SECONDS = 5.0  # A volunteer that waits for a leader asks again within this time.
@@ -66,7 +62,6 @@ class LeaderService:
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         self._group, self._published, self._past_means = group, published, past_means
         self.rounds, self._on_refused = rounds, on_refused
-        self.accepts_departed: AcceptsDeparted | None = None  # None: no check
         self.is_leading, self.end = False, ""
         self._told: set[str] = set()  # peers that know that the run is over
         self.backbones: tuple[str, ...] = ()  # addresses
@@ -84,7 +79,7 @@ class LeaderService:
         wire.register("manifest", ManifestRequest, self._manifest)
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
-        wire.register("leave", LeaveRequest, self._leave, admits=self._admit_leave)
+        wire.register("leave", LeaveRequest, self._leave)
         wire.register("commit", BringRequest, self._commit)
         wire.register("sketch", BringRequest, self._sketch)
         wire.register("forward", ForwardRequest, self._forward, admits=self._admit_forward)
@@ -154,40 +149,9 @@ class LeaderService:
             backbones=self.backbones,
         )
 
-    async def _admit_leave(self, body: LeaveRequest, request: PeerRequest) -> None:
-        self._group.check_left_behind(self._member(request), body.blocks)
-
     async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
-        member = self._member(request)
-        if request.payload and (rows := self._rows_not_averaged(body)) is not None:
-            summed = codec_of("none").decode(request.payload, self._compute.num_values)
-            is_accepted = await self._accepts(member, body, summed, rows)
-            # A round may have begun meanwhile, or the step may be over.
-            if is_accepted and self._rows_not_averaged(body) is rows:
-                self._group.transfer(member.name, body.blocks, summed, rows)
-        if body.is_last:
-            self._group.remove(member.name, "it has left")
-        else:
-            self._group.changed.set()
+        self._group.remove(self._member(request).name, "it has left")
         return Ack(), b""
-
-    def _rows_not_averaged(self, body: LeaveRequest) -> StepRows | None:
-        """The rows of a sum that is left behind, if it may still go into a round."""
-        rows = self._group.rows_at(body.step, body.lineage)
-        if rows is None or rows.step < self._holder.step:
-            return None
-        has_outer_steps = rows is self._group.rows and self._published.value.plan is not None
-        return None if has_outer_steps else rows
-
-    async def _accepts(
-        self, member: GroupMember, body: LeaveRequest, summed: np.ndarray, rows: StepRows
-    ) -> bool:
-        """True if a sum that is left behind may count."""
-        is_own = rows.ledger.has_done(member.name, body.blocks)
-        if not (is_own and np.isfinite(summed).all()):
-            return False
-        accepts = self.accepts_departed
-        return accepts is None or await accepts(member, body.blocks, summed, rows)
 
     def _member(self, request: PeerRequest) -> GroupMember:
         """Raises `SwarmRefuses` if it is no member, or if this backbone does not lead."""

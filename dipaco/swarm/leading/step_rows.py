@@ -40,7 +40,6 @@ class StepRows:
         self.parts, self.batch = parts, batch or {}
         self.ledger = BlockLedger(step, len(self.targets))
         self.losses: dict[int, float] = {}  # block -> loss by its peer's word
-        self.departed_sum: np.ndarray | None = None  # sum from members that left in order
         self.leased: set[tuple[str, int]] = set()  # (member, block)
         self.failed: set[str] = set()  # members that failed in a round of this step
         self.began_at = time.monotonic()

@@ -82,12 +82,7 @@ class DialBackRequest(PeerMessage):
 
 
 class LeaveRequest(PeerMessage):
-    """I am leaving. The sum of these blocks comes along. Reply: `Ack`."""
-
-    step: int
-    lineage: str
-    blocks: tuple[int, ...]
-    is_last: bool = True  # False: I bring the sum of another step as well
+    """I am leaving. Reply: `Ack`."""
 
 
 # --- the group's state -----------------------------------------------------------------------

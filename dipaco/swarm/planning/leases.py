@@ -147,13 +147,6 @@ class BlockLedger:
                 each.backup = None
         return open_blocks
 
-    def transfer(self, peer: str, blocks: Iterable[int], to: str) -> None:
-        """The peer leaves. `to` gets its sum over some blocks, and its other blocks are free."""
-        given = set(blocks) & set(self._of(peer, done=True))
-        for block in given:
-            self._blocks[block].holder = to
-        self.drop(peer)
-
     def expire(self, now_seconds: float) -> dict[str, tuple[int, ...]]:
         """Frees the blocks of leases that ran out. Returns peer -> blocks."""
         late = {
@@ -181,13 +174,6 @@ class BlockLedger:
 
     def done_by(self, peer: str) -> tuple[int, ...]:
         return self._of(peer, done=True)
-
-    def has_done(self, peer: str, blocks: Sequence[int]) -> bool:
-        """True if the peer may have a sum over these blocks: it has done each, and none is listed
-        twice.
-        """
-        wanted = set(blocks)
-        return 0 < len(wanted) == len(blocks) and wanted <= set(self.done_by(peer))
 
     def held_by(self, peer: str) -> tuple[int, ...]:
         """Blocks that are leased to the peer and not done."""

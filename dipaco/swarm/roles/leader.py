@@ -83,7 +83,6 @@ class Leader:
         self._service = LeaderService(
             wire, holder, self.group, self._rounds, self._published, self._past_means, on_refused
         )
-        self._service.accepts_departed = self._checks.accepts
         self._last_senders: Set[str] | None = None  # senders in the last leader's rounds
         self._has_gone_on = False
         self._idle = IdleVolunteers()

@@ -35,7 +35,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.streams import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Durations
-from dipaco.swarm.roles.round_parts import PATIENCE, PartSender, RoundMeans
+from dipaco.swarm.roles.round_parts import PartSender, RoundMeans
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
@@ -117,26 +117,10 @@ class Peer:
         """True if no leader answers, or if one of these tasks has ended. One of the tasks polls."""
         return self.lost is not None or any(task.done() for task in tasks)
 
-    async def send_leave(
-        self,
-        blocks: tuple[int, ...] = (),
-        content: bytes = b"",
-        *,
-        at: tuple[int, str] | None = None,
-        is_last: bool = True,
-    ) -> None:
-        """Leaves the group. The sum over `blocks` goes to the leader, so that it is not lost.
-
-        Args:
-          at: its step, and the lineage of the state of its gradients; None = the present ones.
-          is_last: False: the peer stays until the sum of another step is sent as well.
-        """
-        step, lineage = at or (self.holder.step, self.holder.lineage)
-        body = LeaveRequest(step=step, lineage=lineage, blocks=blocks, is_last=is_last)
-        within = 20.0 + PATIENCE * self.wire.meter.seconds("up", len(content))
+    async def send_leave(self) -> None:
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
             await self.wire.ask(
-                self.leader.address, "leave", body, Ack, payload=content, within_seconds=within
+                self.leader.address, "leave", LeaveRequest(), Ack, within_seconds=20.0
             )
 
     # --- the group's state ---------------------------------------------------------------------

@@ -223,7 +223,7 @@ class _Visit:
             if not is_over:
                 has_a_sum = isinstance(self._peer, Volunteer) and self._peer.lost is None
                 if stop.is_set() and has_a_sum:
-                    self._say("what was computed goes to the leader")
+                    self._say("leaves when the step is taken whose rows it computes")
                 self._peer.leave()
             await running
             if is_over:

@@ -108,25 +108,21 @@ class Volunteer(Peer):
                 ended.result()
 
     async def _leave_in_order(self, tasks: list[asyncio.Task]) -> None:
-        """Gives the leader the sums so far, if a leader knows this peer."""
-        while self._is_averaged and not self.is_without_leader(tasks):
-            await self.wait_for_change(1.0)  # the round takes the sum
-        if self.is_without_leader(tasks):
-            return
-        left = [one for _, one in sorted(self._sums.items()) if one.total is not None]
-        for one in left:
-            content = np.asarray(one.total, "<f4").tobytes()
-            at, is_last = (one.step, one.lineage), one is left[-1]
-            await self.send_leave(tuple(sorted(one.summed)), content, at=at, is_last=is_last)
-        if not left:
+        """Stays for the steps whose rows it computes, so that what it has computed counts."""
+        while self._sums and (state := self.group_state) and state.is_open:
+            if self.is_without_leader(tasks):
+                break
+            await self.wait_for_change(1.0)
+        if not self.is_without_leader(tasks):
             await self.send_leave()
 
     @property
-    def _is_averaged(self) -> bool:
-        """True if a round takes a sum of this peer."""
-        if (state := self.group_state) is None or state.plan is None:
-            return False
-        return state.plan.step in self._sums if self._is_late else self.is_current
+    def _bases(self) -> tuple[str, ...]:
+        """Lineages of the states from which it computes rows. One that leaves begins no step."""
+        if not self._is_leaving.is_set():
+            return self.holder.lineages
+        begun = {one.lineage for one in self._sums.values()}
+        return tuple(one for one in self.holder.lineages if one in begun)
 
     # --- the sum -------------------------------------------------------------------------------
 
@@ -175,7 +171,7 @@ class Volunteer(Peer):
             done=(),
             wants_more=False,
             sum_is_lost=True,
-            bases=self.holder.lineages,
+            bases=self._bases,
         )
         await self._request_work(work)
 
@@ -238,11 +234,12 @@ class Volunteer(Peer):
 
     def _may_ask(self, state: GroupState) -> bool:
         """True if there may be rows to compute."""
+        if self._is_leaving.is_set() and not self._bases:
+            return False
         if not self._is_late:
             return self.is_current and state.plan is None
         holder = self.holder
-        is_here = state.is_open and state.origin == holder.origin and bool(holder.lineages)
-        return is_here and not self._is_leaving.is_set()
+        return state.is_open and state.origin == holder.origin and bool(holder.lineages)
 
     def _note_rows(self, reply: WorkReply | None) -> None:
         """Says why there are none, once until there are some again."""
@@ -265,7 +262,7 @@ class Volunteer(Peer):
             done=tuple(kept.summed.values()),
             wants_more=False,
             for_last_leader=True,
-            bases=self.holder.lineages,
+            bases=self._bases,
         )
         reply, _ = await self._send(work)
         if reply is None:
@@ -316,7 +313,7 @@ class Volunteer(Peer):
             done=done,
             wants_more=wants_more and len(unreported) < 2,
             was_late=was_late,
-            bases=self.holder.lineages,
+            bases=self._bases,
         )
 
     async def _request_work(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
