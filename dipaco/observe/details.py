@@ -148,7 +148,8 @@ def _swarm(swarm: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"\nswarm of {swarm['arm']} path {swarm['path']}{state}: step {swarm['step']:,}, "
         f"{swarm['samples']} of {swarm['target']} samples, "
-        f"{swarm['samples_per_second']:.1f} samples/s{loss}; {len(swarm['peers'])} peers"
+        f"{swarm['samples_per_second']:.1f} samples/s{loss}; {len(swarm['peers'])} peers; "
+        f"gradients checked: {swarm['checks']['done']} of {swarm['checks']['due']} due"
     )
     for name, peer in swarm["peers"].items():
         yield (

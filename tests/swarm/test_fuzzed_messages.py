@@ -46,6 +46,8 @@ BODIES = {
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
     "leave": messages.LeaveRequest(),
+    "check": messages.CheckRequest(),
+    "checked": messages.CheckRequest(),
     "commit": messages.BringRequest(round_number=1, content=bytes(16)),
     "sketch": messages.BringRequest(round_number=1, content=bytes(512)),
     "forward": messages.ForwardRequest(round_number=1, reducer="bo/1"),

@@ -13,11 +13,13 @@ import jax
 import numpy as np
 import pytest
 
+from dipaco.swarm.leading import gradient_checks
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.planning import checks
 from dipaco.swarm.planning.checks import TOLERANCES, CheckDraws, Compared, judge
+from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.swarm_rig import (
     COMPUTE,
     SETTINGS,
@@ -102,6 +104,86 @@ async def test_who_has_fetched_a_state_in_fewer_bytes_is_no_liar_and_a_liar_is(m
         while not group.evidence:
             await group.step()
         assert list(group.leader.group.banned) == [eve.wire.name], group.said
+
+
+# --- checks by other volunteers ------------------------------------------------------------
+
+
+class ChecksWrongly(Volunteer):
+    """Computes its own rows, and says another sum of those that it checks."""
+
+    async def _check(self, mine):
+        self.compute, compute = Doubled(self.compute), self.compute
+        try:
+            await super()._check(mine)
+        finally:
+            self.compute = compute
+
+
+class Doubled:
+    def __init__(self, compute):
+        self._compute = compute
+
+    def gradient(self, parts, rows):
+        vector, *counts = self._compute.gradient(parts, rows)
+        return 2 * vector, *counts
+
+    def __getattr__(self, name):
+        return getattr(self._compute, name)
+
+
+@pytest.fixture
+def leader_without_time(group, monkeypatch):
+    """It computes again what it must, and lends all other checks."""
+    monkeypatch.setattr(gradient_checks, "MAX_OPEN", 0)
+    monkeypatch.setattr(checks, "MEAN_GAP", 1)
+    return group
+
+
+@pytest.mark.parametrize("codec", ["none", "int8"])
+async def test_volunteers_check_each_other_where_the_leader_has_no_time(monkeypatch, codec):
+    monkeypatch.setattr(gradient_checks, "MAX_OPEN", 0)
+    monkeypatch.setattr(checks, "MEAN_GAP", 1)
+    async with Group(dataclasses.replace(SETTINGS, codec=codec)) as group:
+        found, computed = group.leader._checks, []
+        own = found._sum
+        found._sum = lambda blocks, rows: computed.append(rows.step) or own(blocks, rows)
+        await group.join_all(ana=0.01, bo=0.01, cy=0.01)
+        eve = await group.join("eve", kind=sending(CHANGES["scaled"], 6), slow=0.01)
+        while not group.evidence:
+            await group.step()
+            assert len(group.outcomes) < 40, group.said
+        ((who, evidence),) = group.evidence
+        assert (who, evidence.kind) == (eve.wire.name, "gradient")
+        assert list(group.leader.group.banned) == [who]
+        status = group.leader.status()["checks"]
+        assert len(computed) < status["done"] <= status["due"], "most by volunteers"
+        assert not set(computed) & set(range(1, 6)), "the leader computes where two differ"
+
+
+async def test_a_checker_that_lies_locks_no_honest_one_and_is_out(leader_without_time):
+    group = leader_without_time
+    await group.join_all(ana=0.01, bo=0.01)
+    eve = await group.join("eve", kind=ChecksWrongly, slow=0.01)
+    while not group.evidence:
+        await group.step()
+        await asyncio.sleep(0.02)
+        assert len(group.outcomes) < 60, group.said
+    assert [who for who, _ in group.evidence] == [eve.wire.name]
+    assert list(group.leader.group.banned) == [eve.wire.name]
+    assert_replayed(group)
+
+
+async def test_a_checker_that_does_not_come_holds_up_nothing(leader_without_time, monkeypatch):
+    group, found = leader_without_time, leader_without_time.leader._checks
+    monkeypatch.setattr(gradient_checks, "TAKEN_SECONDS", 0.1)
+    monkeypatch.setattr(Volunteer, "on_check", lambda self, plan: None)
+    await group.join_all(ana=0.01, bo=0.01)
+    while found.num_due < found.num_checked + 4:
+        await group.step()
+    assert not group.leader.group.banned
+    await asyncio.sleep(0)
+    assert not found.lent
 
 
 # --- the verdict -----------------------------------------------------------------------------

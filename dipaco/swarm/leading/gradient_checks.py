@@ -4,7 +4,10 @@ The leader gets a drawn sender's parts from the reducers that have them, as the 
 itself to them, and compares every value. Credentials that have not passed a check since their last
 doubt, and sums that are far larger than others, are checked before the step is taken. Other checks
 run beside the following steps. A sum that is clearly different is a lie, and so are two that differ
-a little. If the leader cannot keep up, fewer are checked (`num_due`, `num_checked`).
+a little. If the leader cannot keep up, it *lends* a check: a drawn sender of another holder
+computes the rows as well, and learns of it when all means are there. If the two differ, the leader
+computes the sum itself, and judges both. Checks beyond those are left out (`num_due`,
+`num_checked`).
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.leading.sum_checks import Lie, SumChecks
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan
+from dipaco.swarm.network.streams import side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS
 from dipaco.swarm.planning.checks import (
     SHOWN,
@@ -35,10 +39,13 @@ from dipaco.swarm.planning.checks import (
     judge,
     tolerance_of,
 )
+from dipaco.swarm.planning.track_records import holder_of
 from dipaco.swarm.training.compute import Compute
 
 WAIT_SECONDS = 10.0  # longest wait for checks before a step is taken
-MAX_OPEN = 4  # limit of checks at a time
+MAX_OPEN, MAX_LENT = 4, 8  # limits of checks at a time: the leader's own, and lent ones
+TAKEN_SECONDS = 2.0  # Longest wait for a checker to come for its rows. Most need one round trip.
+LENT_SECONDS = 600.0  # longest wait for a lent sum
 DOUBTS = 2  # so many slightly different sums of a credential are a lie
 AGAIN = "its gradient differed from the leader's; the next is checked again"
 # A sum that is so many times as large as the group's per target is checked before it counts.
@@ -47,13 +54,24 @@ REMEMBERED = 32  # rounds kept for comparison
 SPOT_VALUES = 1024  # values that are compared by themselves
 
 
+class LentCheck(NamedTuple):
+    """Blocks that a member computes because another has."""
+
+    checker: str
+    blocks: tuple[int, ...]
+    rows: StepRows
+    taken: asyncio.Event  # the checker has the rows
+    given: asyncio.Future[np.ndarray | None]  # its sum; None: it did not come
+
+
 class _Check(NamedTuple):
     """A sum that is computed again."""
 
     number: int  # the check's number
     blocks: tuple[int, ...]
-    computing: asyncio.Task[np.ndarray]
+    computing: asyncio.Task[np.ndarray | None]  # None: its checker gave none
     is_waited_for: bool
+    lent: LentCheck | None = None
 
 
 class GradientChecks:
@@ -74,10 +92,14 @@ class GradientChecks:
         self._on_withheld = on_withheld
         settings = compute.settings
         self._tolerance = tolerance_of(settings.model.compute_dtype, settings.state_codec)
-        self._draws = CheckDraws(random.SystemRandom())
+        self._rng = random.SystemRandom()
+        self._draws = CheckDraws(self._rng)
+        self.lent: dict[str, LentCheck] = {}  # keyed by the checker
         self._checks: dict[str, _Check] = {}  # session -> its check in this step
         self._step = -1
-        self._judging: set[asyncio.Task[Any]] = set()  # checks of earlier steps
+        self._judging: dict[
+            asyncio.Task[Any], bool
+        ] = {}  # open checks, and whether it computes them
         self._doubted: dict[str, set[int]] = {}  # serial -> numbers of the checks that differed
         self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._numbers = itertools.count()
@@ -97,8 +119,50 @@ class GradientChecks:
                 continue  # the round is held again
             is_waited_for = not self._draws.is_proven(member.certificate.serial)
             self.num_due += 1
-            if len(self._judging) < MAX_OPEN or is_waited_for:
+            if sum(self._judging.values()) < MAX_OPEN or is_waited_for:
                 self._start(one.name, one.blocks, rows, is_waited_for=is_waited_for)
+            else:
+                self._lend(one.name, one.blocks, rows, plan)
+
+    def _lend(self, name: str, blocks: tuple[int, ...], rows: StepRows, plan: RoundPlan) -> None:
+        """Draws who computes a sender's rows as well, among those that have the parameters."""
+        able = [
+            one.name
+            for one in plan.senders
+            if holder_of(one.name) != holder_of(name)
+            and one.name not in self.lent
+            and (member := self._checked_member(one.name)) is not None
+            and self._draws.is_proven(member.certificate.serial)
+        ]
+        if able and len(self.lent) < MAX_LENT:
+            given = asyncio.get_running_loop().create_future()
+            lent = LentCheck(self._rng.choice(able), blocks, rows, asyncio.Event(), given)
+            self.lent[lent.checker] = lent
+            computing = asyncio.ensure_future(self._given(lent))
+            self._checks[name] = _Check(next(self._numbers), blocks, computing, False, lent)
+
+    async def _given(self, lent: LentCheck) -> np.ndarray | None:
+        try:
+            async with asyncio.timeout(LENT_SECONDS):
+                return await lent.given
+        except TimeoutError:
+            return None
+        finally:
+            del self.lent[lent.checker]
+
+    @property
+    def to_take(self) -> tuple[str, ...]:
+        """Checkers that have not come for their rows."""
+        return tuple(name for name, one in self.lent.items() if not one.taken.is_set())
+
+    async def wait_until_taken(self) -> None:
+        """Waits a little for them: when the step is taken, its parameters are gone."""
+        taking = [asyncio.ensure_future(self.lent[name].taken.wait()) for name in self.to_take]
+        async with side_by_side(*taking):
+            await asyncio.wait(taking, timeout=TAKEN_SECONDS)
+        for name in self.to_take:
+            if not self.lent[name].given.done():
+                self.lent[name].given.set_result(None)
 
     def _checked_member(self, name: str) -> GroupMember | None:
         member = self._group.members.get(name)
@@ -107,7 +171,8 @@ class GradientChecks:
     def _start(
         self, name: str, blocks: tuple[int, ...], rows: StepRows, *, is_waited_for: bool
     ) -> None:
-        if (known := self._checks.get(name)) is not None and known.blocks == blocks:
+        known = self._checks.get(name)
+        if known is not None and known.blocks == blocks and known.lent is None:
             self._checks[name] = known._replace(is_waited_for=is_waited_for)
             return
         computing = asyncio.ensure_future(self._sum(blocks, rows))
@@ -131,8 +196,8 @@ class GradientChecks:
             if member is None or blocks_of.get(name) != check.blocks:
                 continue
             judging = asyncio.ensure_future(self._judge(member, check, plan))
-            self._judging.add(judging)
-            judging.add_done_callback(self._judging.discard)
+            self._judging[judging] = check.lent is None
+            judging.add_done_callback(self._judging.pop)
             if check.is_waited_for:
                 await asyncio.wait([judging], timeout=max(deadline - time.monotonic(), 0.01))
                 if judging.done():
@@ -231,10 +296,24 @@ class GradientChecks:
 
         A sum may be judged in several rounds, but is doubted only once.
         """
-        expected, serial = await check.computing, member.certificate.serial
-        if not np.isfinite(expected).all():
-            return ""  # that is the model's, and no verdict on anybody
+        expected = await check.computing
+        if expected is None or not np.isfinite(expected).all():
+            return ""  # nobody has computed it, or that is the model's: no verdict on anybody
+        found = await self._compared(parts, expected)
+        if check.lent is not None and found[0].problem:
+            claimed, expected = expected, await self._sum(check.blocks, check.lent.rows)
+            if (checker := self._group.members.get(check.lent.checker)) is not None:
+                of_checker = [(0, claimed, np.zeros(len(claimed)))]
+                about = check.number, step, round_number
+                self._conclude(checker, *about, await self._compared(of_checker, expected))
+            found = await self._compared(parts, expected)
         self.num_checked += 1
+        return self._conclude(member, check.number, step, round_number, found, passes=passes)
+
+    async def _compared(
+        self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]], expected: np.ndarray
+    ) -> tuple[Verdict, int, Compared]:
+        """The verdict, and the spot that shows it."""
         spots = [
             (start + first, Compared(*(one[first : first + SPOT_VALUES] for one in compared)))
             for start, values, rounding in parts
@@ -242,17 +321,31 @@ class GradientChecks:
             for first in range(0, len(values), SPOT_VALUES)
         ]
         verdict = await asyncio.to_thread(judge, [one for _, one in spots], self._tolerance)
+        return verdict, *spots[verdict.spot]
+
+    def _conclude(
+        self,
+        member: GroupMember,
+        number: int,
+        step: int,
+        round_number: int,
+        found: tuple[Verdict, int, Compared],
+        *,
+        passes: bool = True,
+    ) -> str:
+        """Acts on the verdict of a check. Returns why the member's sum does not count, if so."""
+        verdict, serial = found[0], member.certificate.serial
         if not verdict.problem:
             if passes:
                 self._draws.passed(serial)
             return ""
         self._draws.doubt(serial)
-        self._doubted.setdefault(serial, set()).add(check.number)
+        self._doubted.setdefault(serial, set()).add(number)
         if not verdict.is_clear and len(self._doubted[serial]) < DOUBTS:
             self._checks.pop(member.name, None)  # the next check may have the same rows
             return AGAIN
         del self._doubted[serial]  # it is locked from now on
-        evidence = _evidence(step, round_number, verdict, *spots[verdict.spot])
+        evidence = _evidence(step, round_number, *found)
         self._group.ban(member.name, evidence.reason, evidence)
         return f"refused: {evidence.reason}"
 

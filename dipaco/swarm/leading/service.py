@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from dipaco.runs.version import is_this_program, program_version
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
+from dipaco.swarm.leading.gradient_checks import LentCheck
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
@@ -20,6 +21,7 @@ from dipaco.swarm.network.messages import (
     POLL_SECONDS,
     Ack,
     BringRequest,
+    CheckRequest,
     ForwardRequest,
     GroupInfo,
     HeldStateRequest,
@@ -62,6 +64,7 @@ class LeaderService:
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         self._group, self._published, self._past_means = group, published, past_means
         self.rounds, self._on_refused = rounds, on_refused
+        self.lent: Mapping[str, LentCheck] = {}  # keyed by the checker
         self.is_leading, self.end = False, ""
         self._told: set[str] = set()  # peers that know that the run is over
         self.backbones: tuple[str, ...] = ()  # addresses
@@ -80,6 +83,8 @@ class LeaderService:
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
         wire.register("leave", LeaveRequest, self._leave)
+        wire.register("check", CheckRequest, self._check)
+        wire.register("checked", CheckRequest, self._checked, admits=self._admit_checked)
         wire.register("commit", BringRequest, self._commit)
         wire.register("sketch", BringRequest, self._sketch)
         wire.register("forward", ForwardRequest, self._forward, admits=self._admit_forward)
@@ -217,6 +222,27 @@ class LeaderService:
             is_parked=member.parked_since is not None,
             **lease._asdict(),
         ), pack_rows(payload)
+
+    async def _check(self, body: CheckRequest, request: PeerRequest) -> PeerReply:
+        lent = self._lent_to(request)
+        lent.taken.set()
+        rows = [self._compute.rows_of(lent.rows.batch, block) for block in lent.blocks]
+        lease = WorkLease(lent.blocks).of(lent.rows)
+        return WorkReply(accepted=(), **lease._asdict()), pack_rows(rows)
+
+    async def _admit_checked(self, body: CheckRequest, request: PeerRequest) -> None:
+        self._lent_to(request)
+
+    async def _checked(self, body: CheckRequest, request: PeerRequest) -> PeerReply:
+        given = self._lent_to(request).given
+        if not given.done():
+            given.set_result(codec_of("none").decode(request.payload, self._compute.num_values))
+        return Ack(), b""
+
+    def _lent_to(self, request: PeerRequest) -> LentCheck:
+        if (lent := self.lent.get(self._member(request).name)) is None:
+            raise SwarmRefuses(reason=f"{request.sender} has nothing to check")
+        return lent
 
     # --- averaging -----------------------------------------------------------------------------
 

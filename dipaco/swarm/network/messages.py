@@ -119,6 +119,7 @@ class RoundPlan(PeerMessage):
     commitments: tuple[bytes, ...] | None = None
     seed: bytes = b""  # for sketches; given once the leader has all means
     missing: tuple[tuple[str, str], ...] = ()  # (sender, reducer): send that part through me
+    checkers: tuple[str, ...] = ()  # senders that compute another's rows too: `CheckRequest`
 
     @property
     def targets(self) -> float:
@@ -272,6 +273,13 @@ class SliceRequest(PeerMessage):
     start: int
     stop: int
     sender: str = ""  # whose part it is
+
+
+class CheckRequest(PeerMessage):
+    """The plan names me as a checker. As `check`: what do I compute? Reply: `WorkReply`, with the
+    rows. As `checked`: the sum of their gradients comes along, float32. Reply: `Ack`. To the
+    leader.
+    """
 
 
 class ForwardRequest(PeerMessage):

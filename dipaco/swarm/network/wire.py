@@ -49,7 +49,7 @@ CHUNK_BYTES = 128 << 10  # payload between two checks of the limits
 LEAST_SPEED = 12_500.0  # bytes a second of a reply's payload; a slower peer is given up
 DIAL_BACK_SECONDS = 3.0  # time for a newcomer to answer
 # Methods whose replies have a payload.
-WITH_CONTENT = {"chunk", "part", "past_mean", "slice_mean", "work"}
+WITH_CONTENT = {"check", "chunk", "part", "past_mean", "slice_mean", "work"}
 OTHER_RECIPIENT = "the message was for another recipient"
 # Errors that `Wire.ask` raises if a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)

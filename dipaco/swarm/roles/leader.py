@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from dipaco.errors import Diverged
@@ -83,6 +84,7 @@ class Leader:
         self._service = LeaderService(
             wire, holder, self.group, self._rounds, self._published, self._past_means, on_refused
         )
+        self._service.lent = self._checks.lent
         self._last_senders: Set[str] | None = None  # senders in the last leader's rounds
         self._has_gone_on = False
         self._idle = IdleVolunteers()
@@ -211,6 +213,9 @@ class Leader:
                 # Suspension is no penalty without rows: it adds up nothing for a while.
                 self.group.remove_failed(name, reason, counts=name in senders)
             self._published.publish(plan=None)
+        if checkers := self._checks.to_take:
+            self._rounds.publish(msgspec.structs.replace(self._rounds.plan_held, checkers=checkers))
+            await self._checks.wait_until_taken()
         self._averaging_seconds = time.monotonic() - averaged_at
         if not math.isfinite(loss) and not math.isfinite(loss := await self._checks.loss_of(rows)):
             raise Diverged(step=len(self._holder.losses) + 1, loss=loss)

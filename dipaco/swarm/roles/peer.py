@@ -218,6 +218,9 @@ class Peer:
         """The sum that the plan expects from this peer, or None."""
         return None
 
+    def on_check(self, plan: RoundPlan) -> None:
+        """The plan names this peer as a checker."""
+
     def on_leader_lost(self) -> None:
         """Another backbone leads, or the same one does not know this peer. Its leases are void."""
 
@@ -267,6 +270,8 @@ class Peer:
 
     def _begin_round(self, leader: str, plan: RoundPlan) -> None:
         self._sender.update(plan)
+        if self.wire.name in plan.checkers:
+            self.on_check(plan)
         key = leader, plan.number
         if key in self._begun_rounds:
             return

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from dipaco.swarm.network.messages import (
+    Ack,
     BlockResult,
+    CheckRequest,
     ClosedStep,
     GroupState,
     RoundPlan,
@@ -65,7 +67,7 @@ class Volunteer(Peer):
         self._is_late = holder.compute.settings.delayed_updates
         self._sums: dict[int, StepSum] = {}  # keyed by step
         self._kept: dict[int, StepSum] = {}  # sums for a lost leader
-        self._leaders_lost = 0
+        self._leaders_lost, self._checked = 0, -1  # `_checked`: its last round as a checker
         self._was_late = False  # the last block's step was over before it was done
         self._is_computing, self._without_rows, self._said_why = False, "", ""
         self._residual = CodecResidual(is_late=self._is_late)
@@ -201,6 +203,38 @@ class Volunteer(Peer):
             for step in [step for step in sums if step <= closed.step]:
                 del sums[step]
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
+
+    def on_check(self, plan: RoundPlan) -> None:
+        mine = self._sums.get(plan.step)
+        if mine is not None and plan.number != self._checked:
+            self._checked = plan.number
+            self._spawn(self._check(mine))
+
+    async def _check(self, mine: StepSum) -> None:
+        """Computes what another has computed, and gives the leader the sum."""
+        asked, settings = CheckRequest(), self.compute.settings
+        try:
+            lease, content = await self.wire.ask(
+                self.leader.address,
+                "check",
+                asked,
+                WorkReply,
+                within_seconds=30.0,
+                from_backbone=True,
+            )
+            if lease.lineage != mine.lineage:
+                return
+            total = None
+            for rows in unpack_rows(content, settings.rows_in(lease.blocks), settings.length):
+                found = await asyncio.to_thread(self.compute.gradient, mine.parts, rows)
+                total = found[0] if total is None else self.compute.add(total, found[0])
+            payload = np.asarray(total, "<f4").tobytes()
+            within = 20.0 + 3.0 * self.wire.meter.seconds("up", len(payload))
+            await self.wire.ask(
+                self.leader.address, "checked", asked, Ack, payload=payload, within_seconds=within
+            )
+        except PEER_ERRORS:
+            return  # then it is not checked, or the leader does it
 
     # --- computing -----------------------------------------------------------------------------
 
@@ -341,11 +375,7 @@ class Volunteer(Peer):
             self._discard_sum(mine.step)  # a block would be in it twice
             return None, []
         settings = self.compute.settings
-        sizes = [
-            min(settings.block_rows, settings.inner.batch_size - block * settings.block_rows)
-            for block in reply.blocks
-        ]
-        return reply, unpack_rows(content, sizes, settings.length)
+        return reply, unpack_rows(content, settings.rows_in(reply.blocks), settings.length)
 
     async def _sum_of(self, lease: WorkReply) -> StepSum | None:
         """The sum for leased blocks, or None if their step is over."""

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,6 +68,11 @@ class GroupSettings:
     def num_blocks(self) -> int:
         """Blocks of a step. The last may be shorter."""
         return -(-self.inner.batch_size // self.block_rows)
+
+    def rows_in(self, blocks: Sequence[int]) -> list[int]:
+        """Rows in each of these blocks of a step."""
+        size = self.block_rows
+        return [min(size, self.inner.batch_size - block * size) for block in blocks]
 
 
 class Compute:
