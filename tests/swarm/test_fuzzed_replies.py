@@ -161,7 +161,7 @@ async def test_damaged_replies_of_a_reducer_do_not_stop_a_round(damaged, rng):
             "arrived": lambda body: (messages.ArrivedReply(senders=(eve.name,)), b""),
         }
 
-        async def shows_sketches(plan, own):
+        async def shows_sketches(plan):
             rounds.sums.sketches[eve.name] = np.reshape(sketch_of(vector, b"", 0), (1, BUCKETS))
             return plan
 
