@@ -225,7 +225,8 @@ class Keeping(RuleBasedStateMachine):
         (member,) = self.ledger.members.list()
         if is_suspended:
             self.ledger._database.change("mark_silent", name="w", heartbeats=member.heartbeats)
-        under_way = set() if is_suspended else {*self.batch[-1:]}
+        may_delete = not is_suspended and self.ledger.retention.may_delete()
+        under_way = {*self.batch[-1:]} if may_delete else set()
         with contextlib.suppress(WorkersActive):
             token = self.ledger.rollbacks.begin()
             phases = [phase for phase in range(MODULAR.phases) if self.can_begin(phase)]
