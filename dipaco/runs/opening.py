@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import re
 import uuid
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, NoReturn
@@ -209,7 +210,7 @@ def _find(address: Address) -> FoundRun | None:
 def _parse_marker(address: Address, content: bytes) -> FoundRun:
     try:
         found = FoundRun(**json.loads(content))
-        if not isinstance(found.database, str | None) or not isinstance(found.schema, str):
+        if not isinstance(found.database, str) or not re.fullmatch(r"[a-z0-9_]+", found.schema):
             raise TypeError(found)
         return found
     except (ValueError, TypeError) as error:

@@ -1,8 +1,10 @@
 """Runs in a folder with their facts on a server: the folder says which, wherever it is."""
 
 import dataclasses
+import json
 import threading
 
+import psycopg
 import pytest
 
 from dipaco.errors import LedgerDamaged
@@ -69,6 +71,39 @@ def test_a_run_whose_folder_is_gone_does_not_come_back_with_its_old_config(begin
     with reading(tmp_path / "lost") as old, reading(tmp_path / "one") as new:
         assert old.identity != new.identity
         assert old.requested_config == CONFIG
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "CREATE TABLE {}.tasks (x int)",
+        "CREATE TABLE {}.schema_version (x int); INSERT INTO {}.schema_version VALUES (7)",
+        "CREATE VIEW {}.schema_version AS SELECT 7 AS version",
+        "CREATE TABLE {}.schema_version (version int); INSERT INTO {}.schema_version VALUES (7)",
+    ],
+)
+def test_tables_of_another_program_in_its_schema_are_a_sentence_and_stay(
+    begin, tmp_path, postgresql_server, tables
+):
+    begin(tmp_path)
+    marker = Layout(tmp_path).database
+    schema = f"foreign_{abs(hash(tables))}"
+    marker.write_text(json.dumps({"database": postgresql_server.url, "schema": schema}))
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}; {tables.replace('{}', schema)}")
+        for _ in range(2):
+            with pytest.raises(LedgerDamaged, match=r"postgresql://.* cannot be read"):
+                mark_of(tmp_path)
+        query = "SELECT count(*) FROM pg_class WHERE relnamespace = %s::regnamespace"
+        assert connection.execute(query, (schema,)).fetchone() == (1,)
+
+
+def test_a_schema_that_is_no_name_is_a_damaged_marker(tmp_path):
+    for schema in ("", 'x"; DROP SCHEMA public; --', None, "\n"):
+        marker = json.dumps({"database": "postgresql://nobody/runs", "schema": schema})
+        Layout(tmp_path).database.write_text(marker)
+        with pytest.raises(LedgerDamaged, match="does not say where the facts"):
+            mark_of(tmp_path)
 
 
 def test_of_two_that_begin_a_run_at_once_one_does_and_the_other_joins_it(

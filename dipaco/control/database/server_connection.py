@@ -183,7 +183,11 @@ class ServerConnection:
             errors.InvalidCatalogName,
         ) as error:
             raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
-        except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction) as error:
+        except (
+            *(errors.UndefinedTable, errors.UndefinedColumn, errors.UndefinedFunction),
+            *(errors.DuplicateTable, errors.DuplicateFunction, errors.WrongObjectType),
+            errors.InvalidSchemaName,
+        ) as error:  # Its tables were changed, or are another program's.
             raise LedgerDamaged(file=self.place, problem=_line(error)) from error
         except errors.ReadOnlySqlTransaction as error:  # A standby. The next may be the primary.
             if self._held is not None:
