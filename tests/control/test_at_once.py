@@ -263,9 +263,9 @@ def test_a_path_that_looks_for_its_modules_as_the_last_one_comes_goes_on(
     assert claim.task == ahead[0].task
 
 
-def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second):
-    """`first` stops in its transaction, before call `after` of `owner.name`, until `second` has
-    ended or waits for it.
+def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second, query=None):
+    """`first` stops in its transaction, before call `after` of `owner.name` (with this query, if
+    one is given), until `second` has ended or waits for it.
     """
     act, calls, later = getattr(owner, name), [], []
 
@@ -274,6 +274,8 @@ def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second):
             second(other)
 
     def stopping(*arguments, **values):
+        if query not in (None, *arguments[1:]):
+            return act(*arguments, **values)
         calls.append(threading.get_ident())
         if calls.count(here) == after + 1 and calls[-1] == here and not later:
             later.append(thread.submit(beside))
@@ -390,6 +392,40 @@ def test_tasks_that_waited_for_one_are_woken_in_the_order_in_which_others_make_t
     crossing(
         place, monkeypatch, ledger, PostgreSQL, "change", after=1,
         first=make_due,
+        second=lambda at: at.commit.finish(plan, redone, facts_of(plan, redone.task)),
+    )  # fmt: skip
+    assert not caplog.messages
+    ready = {each.task for each in ledger.queue.unfinished() if each.state == "ready"}
+    assert ready.issuperset(paths)
+
+
+def test_tasks_that_waited_become_due_in_one_order_whatever_makes_them_due(
+    ledger, plan, place, monkeypatch, caplog
+):
+    """A step makes its paths due by number. They began to wait in the other order."""
+    steps = {}
+    while len(steps) < 4:
+        claim = ledger.queue.claim("w")
+        if claim.task.kind == "outer" and claim.task.arm == "modular":
+            steps[claim.task.subject] = claim
+        else:
+            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    last = steps.pop("early/0000")
+    for step in steps.values():
+        ledger.commit.finish(plan, step, facts_of(plan, step.task))
+    redone = do_until(ledger, plan, "train")
+    paths = [Task("train", "modular", path, 1) for path in "10"]
+    with ledger._database.transaction():
+        add_tasks(ledger._database, paths)
+        execute = ledger._database._connection.execute
+        execute(
+            "UPDATE tasks SET state = 'waiting' "
+            "WHERE arm = 'modular' AND kind = 'train' AND phase = 1 AND subject IN ('0', '1')"
+        )
+        execute(f"UPDATE tasks SET redo = 1 WHERE id = {redone.task_id}")
+    crossing(
+        place, monkeypatch, ledger, PostgreSQL, "change", query="add_task", after=1,
+        first=lambda at: at.commit.finish(plan, last, facts_of(plan, last.task)),
         second=lambda at: at.commit.finish(plan, redone, facts_of(plan, redone.task)),
     )  # fmt: skip
     assert not caplog.messages

@@ -418,12 +418,15 @@ DELETE FROM {table} WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside'
 -- finish_task: Marks a claimed task as done, and returns how often it was opened again.
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
 
--- wake_tasks: Makes waiting tasks ready, once all that is made again for them is done. They look
--- again for their inputs. Tasks that become due are locked in this order too.
-UPDATE tasks SET state = 'ready'
-WHERE id IN (SELECT id FROM tasks WHERE state = 'waiting' AND NOT EXISTS (
+-- lock_waiting: Locks all waiting tasks. A transaction that changes several of them locks them in
+-- this one order first: two that make them due in other orders would wait for each other.
+SELECT 1 FROM tasks WHERE state = 'waiting' ORDER BY id FOR UPDATE;
+
+-- wake_tasks: Makes waiting tasks ready, once all that is made again for them is done, after
+-- `lock_waiting`. They look again for their inputs.
+UPDATE tasks SET state = 'ready' WHERE state = 'waiting' AND NOT EXISTS (
   SELECT 1 FROM recoveries r JOIN tasks c ON c.id = r.cause_id
-  WHERE r.task_id = tasks.id AND c.state NOT IN ('done', 'aside')) ORDER BY id FOR UPDATE);
+  WHERE r.task_id = tasks.id AND c.state NOT IN ('done', 'aside'));
 
 -- is_finished_by: Returns a row if this attempt finished the task. It is asked where a connection
 -- broke during a commit. The row of the task may count a later attempt, of a backup, so it is read

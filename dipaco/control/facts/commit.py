@@ -174,6 +174,7 @@ class Commit:
                 for fact in facts:
                     if not (redone and stands(database, claim.task, fact)):
                         record(database, fact)
+                database.rows("lock_waiting")
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
                 for task, awaited in awaited_steps(plan, facts):

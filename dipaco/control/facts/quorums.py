@@ -83,6 +83,7 @@ class Quorums:
             for of in arms:
                 database.change("restart_grace", **of)
             tasks = [Task("outer", *row) for row in database.rows("end_grace", epoch=epoch)]
+            database.rows("lock_waiting")
             add_tasks(database, sorted(tasks))
         return tasks
 

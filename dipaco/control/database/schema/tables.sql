@@ -24,6 +24,7 @@ CREATE TABLE tasks (
 );
 -- Finished tasks are many and never claimed. They stay out of the index that claims read.
 CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
+CREATE INDEX tasks_waiting ON tasks (id) WHERE state = 'waiting';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
 CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
 CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
