@@ -247,11 +247,7 @@ def described(text: str) -> list[str]:
 
 
 FAULTS = {
-    *(
-        f"killed while it writes {what}, {where}"
-        for what in ("an object", "a snapshot", "a row")
-        for where in ("SQLite", "PostgreSQL")
-    ),
+    "killed while it writes an object, a snapshot or a row",
     *("database server killed", "reducer killed while it adds up"),
     "donor killed in the middle of a download",
     *(f"network {how}" for how in ("half-open", "one-way", "partitioned", "flapping")),

@@ -67,6 +67,18 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
     assert not silent["here"]
 
 
+def test_the_claims_of_a_process_that_was_seen_to_end_are_ended_and_not_those_of_its_successor(
+    ledger,
+):
+    at = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
+    ledger.members.join("w", process_id="second", **at)
+    claim = ledger.queue.claim("w")
+    assert ledger.reaper.end_claims_of("w", "first") == 0
+    assert ledger.queue.is_held(claim)
+    assert ledger.reaper.end_claims_of("w", "second") == 1
+    assert ledger.queue.claim("other").task == claim.task
+
+
 def test_a_lost_claim_cannot_be_renewed(ledger):
     stale = ledger.queue.claim("w")
     ledger.queue.give_back_all()
