@@ -3,7 +3,7 @@ processes (`dipaco launch configs/tiny_16x16.py --run RUN --workers 2`) take und
 two cores.
 
 The smallest run in which the router of features is far from the best path: it shows what routing
-by likelihood among a shortlist brings with many paths (`python tools/routing_gap.py RUN`)."""
+by likelihood among a shortlist brings with many paths."""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig

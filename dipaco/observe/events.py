@@ -65,7 +65,6 @@ SENTENCES = {
     "row_finished": "{row} finished: perplexity {perplexity:.2f}; {finished} of {total} runs",
     "row_failed": "{row} could not be finished: {problem}",
     "row_ended": "{row}: its process ended ({how}) and is restarted",
-    "base_left": "{base} is no longer wanted, as every row that begins with it has failed: {how}",
     "row_adopted": "{row}: another process works on it already; waiting for that one",
     "resumed": "resumed: {done:,} of {total:,} steps were done",
 }

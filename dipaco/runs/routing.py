@@ -21,7 +21,6 @@ from dipaco.routing.features import document_features
 from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.routing.router import Router, fit_router
 from dipaco.runs.errors import NotAllPaths, ReleaseOfOtherRouter
-from dipaco.runs.feature_cache import cached_features
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config, small_scores
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -178,13 +177,8 @@ def base_features(
 
 
 def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
-    """Features float32 [N, D] of documents of a corpus, from the cache of the sweep if the run is
-    part of one.
-    """
-    prefix = first_tokens(corpus, documents, run.config.data.prefix_tokens)
-    if run.config.routing.kind == SMALL_MODELS:
-        return features(run, *prefix)  # the cache is of the base model's
-    return cached_features(run, *prefix, lambda: features(run, *prefix))
+    """Features float32 [N, D] of documents of a corpus."""
+    return features(run, *first_tokens(corpus, documents, run.config.data.prefix_tokens))
 
 
 FeaturesOf = Callable[[Run, Corpus, np.ndarray], np.ndarray]

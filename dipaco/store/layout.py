@@ -16,7 +16,6 @@ reads ever changes. The bucket also has `tokens/DIGEST/`, the tokens of one shar
 
 SWEEP/rows/NAME/SEED/                a run, as above
 SWEEP/shared/DIGEST/                 a run up to its base model, which rows start from
-SWEEP/shared/DIGEST/features/KEY-DIGEST.npy  features from that model; rows have a link to them
 SWEEP/replaced/NAME-SEED-N/          a run that `--redo` has moved away
 SWEEP/sweep.json  SWEEP/table.{md,json}  SWEEP/plot.png
 """
@@ -52,7 +51,6 @@ class Layout:
     preparing = _At("preparing")  # The corpus of a run in a bucket is here before its upload.
     slices = _At("slices")  # Slices of the text become tokens here before they are stored.
     events = _At("events.jsonl")
-    features = _At("features")  # A link to a folder that the rows of a sweep share.
     inspection = _At("inspect.png")
     tensorboard = _At("tensorboard")
 
@@ -67,7 +65,7 @@ class Layout:
     @property
     def folders(self) -> frozenset[str]:
         """The names of all folders that a run, or its file system, may make here."""
-        own = {"logs", "preparing", "slices", "partial", "turns", "features", "tensorboard"}
+        own = {"logs", "preparing", "slices", "partial", "turns", "tensorboard"}
         own |= {"wandb", "swarm", *(each.name for each in self.fetched)}
         return frozenset(own | {"lost+found"})
 

@@ -9,7 +9,7 @@
     progress.py     one progress bar for all runs
     table.py, text.py, plot.py    the table, as text, as a picture
     measured.py, kinds.py         rows of the table: kinds, and which may be compared
-    pairing.py, bootstrap.py      intervals: over seeds, over test texts
+    pairing.py                    intervals over seeds
     notes.py                      sentences below the table
 
 Nouns: *row* (a named config), *trial* (a row under one seed: one run), *job* (a trial, or a base

@@ -21,7 +21,6 @@ from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
 from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
-from dipaco.workers.scoring import DocumentScores, document_scores
 
 
 def is_finished(folder: Path) -> bool:
@@ -36,15 +35,6 @@ def rows_of(folder: Path, settings: ReportSettings | None = None) -> list[Report
     """The table of a finished run, by its own settings of reports if none are given."""
     with reading(folder) as opened:
         return make_report(opened, settings).rows
-
-
-def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
-    """Arm -> scores of the test documents, of a finished run. Empty if they cannot be read:
-    intervals over texts are then left out.
-    """
-    with contextlib.suppress(DipacoError), reading(folder) as run:
-        return {arm.name: document_scores(run, arm.name, arm.phases) for arm in run.plan.arms}
-    return {}
 
 
 def origin_of(folder: Path) -> Origin:

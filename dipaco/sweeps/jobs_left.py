@@ -2,19 +2,14 @@
 
 If several base models are of one text, the first reads it and the others take it from that run.
 They wait for it, and if it fails they train all the same, with its text if that is prepared.
-Once a text is there, in whichever folder, a run whose paths are more than its router documents is
-refused.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from dipaco.data.corpus import read_manifest
 from dipaco.data.errors import CorpusDamaged
-from dipaco.errors import DipacoError
 from dipaco.observe.events import Event
-from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import reading
 from dipaco.runs.reading.progress import progress_of
 from dipaco.store.layout import Layout, SweepLayout
@@ -53,28 +48,19 @@ def jobs_left(
             tell(Event("text_left", {"folder": str(text), "problem": str(damage)}, "warning"))
         return damage
 
-    @cache  # a job is asked for its refusal again and again
-    def num_router_documents(folder: Path) -> int:
-        return read_manifest(Layout(folder).corpus).documents["router"]
-
     def text_for(run: SweepRun) -> Path | None:
         return folder_with_text(layout, run.config, first_row, remembered_damage)
 
     jobs: dict[str, Job] = {}
-    readers: dict[str, tuple[str, Path]] = {}  # text that is not there -> who reads it, and where
-    taken_from: dict[Path, Path] = {}  # base model without its text -> the folder that has it first
+    readers: dict[str, str] = {}  # text that is not there -> who reads it
     for run in filter(is_left, runs):
         digest = base_digest(run.config)
         shared, title = layout.shared(digest), f"base model {digest}"
         is_begun = Layout(run.folder).ledger.exists()
         if not is_begun and title not in jobs and not has_base_model(shared):
             reader = None
-            if not has_text(shared):
-                source = text_for(run)
-                if source is None:
-                    text = corpus_digest(run.config)
-                    reader, source = readers.setdefault(text, (title, shared))
-                taken_from[shared] = source
+            if not has_text(shared) and text_for(run) is None:
+                reader = readers.setdefault(corpus_digest(run.config), title)
             jobs[title] = Job(
                 title,
                 shared,
@@ -92,30 +78,8 @@ def jobs_left(
             follows=None,
             begin=partial(_begin_row, run, shared),
             is_done=partial(is_finished, run.folder),
-            refusal=partial(
-                _refusal, run, (shared, taken_from.get(shared, shared)), num_router_documents
-            ),
         )
     return list(jobs.values())
-
-
-def _refusal(
-    run: SweepRun, folders: Sequence[Path], num_router_documents: Callable[[Path], int]
-) -> TooFewRouterDocuments | None:
-    """Why a run fails at its router: None for one that has begun, which says so itself, and as long
-    as its text is in none of the folders. The first that has one counts.
-    """
-    if Layout(run.folder).ledger.exists():
-        return None
-    folder = next(filter(has_text, folders), None)
-    if folder is None:
-        return None
-    try:
-        documents = num_router_documents(folder)
-    except DipacoError:  # a damaged text is said by the process that reads it
-        return None
-    paths = run.config.num_paths
-    return TooFewRouterDocuments(documents=documents, paths=paths) if documents < paths else None
 
 
 def _begin_shared(run: SweepRun, shared: Path, find_text: Callable[[], Path | None]) -> Event:

@@ -1,21 +1,10 @@
-"""The kind of model that a row trains, and the settings in which two rows differ."""
+"""The kind of model that a row trains, and its config without what only decides speed."""
 
 import dataclasses
 
 from dipaco.config import DATA_PARALLEL, DENSE, MODULAR, RunConfig
 from dipaco.data.config import OF_SPEED, DataConfig
 from dipaco.evaluation.style import DILOCO
-
-ROW_SETTINGS = (
-    "name",
-    "seed",
-    "topology",
-    "phases",
-    "baselines",
-    "evaluation",
-    "reroute",
-    "report",
-)
 
 
 def kind_of(name: str, config: RunConfig) -> str:
@@ -39,23 +28,3 @@ def but_for_speed(config: RunConfig) -> RunConfig:
     default = DataConfig()
     of_speed = {name: getattr(default, name) for name in OF_SPEED}
     return dataclasses.replace(config, data=dataclasses.replace(config.data, **of_speed))
-
-
-def differing_groups(one: RunConfig, other: RunConfig) -> list[str]:
-    """Groups of settings in which two rows differ, the topology apart."""
-    one, other = but_for_speed(one), but_for_speed(other)
-    return [
-        field.name
-        for field in dataclasses.fields(RunConfig)
-        if field.name not in ROW_SETTINGS and getattr(one, field.name) != getattr(other, field.name)
-    ]
-
-
-def num_differing(one: RunConfig, other: RunConfig) -> int:
-    """Number of settings in which two rows differ, the topology apart."""
-    one, other = but_for_speed(one), but_for_speed(other)
-    return sum(
-        getattr(getattr(one, group), field.name) != getattr(getattr(other, group), field.name)
-        for group in differing_groups(one, other)
-        for field in dataclasses.fields(getattr(one, group))
-    )

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import ReportRow
-from dipaco.sweeps.bootstrap import Drawn
 from dipaco.sweeps.shared_base import corpus_digest, digest_of
 from dipaco.sweeps.trials import Trial
 
@@ -24,25 +23,12 @@ class Origin(NamedTuple):
     num_test: int | None = None  # documents of its test split. None = not known
 
 
-class ScoredOn(NamedTuple):
-    """The documents that a perplexity was measured on."""
-
-    text: str  # digest of what it is made of, of the length of a document, and of what was read
-    num_documents: int | None  # scored documents. None = all, however many
-
-    @property
-    def digest(self) -> str:
-        """Equal for equal ones."""
-        return digest_of(self._asdict())
-
-
 class Measured(NamedTuple):
     """A result under one seed."""
 
     result: ReportRow
-    on: ScoredOn
+    on: str  # digest of the documents that it was measured on
     program: str
-    drawn: Drawn | None  # None: no interval over texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,21 +55,10 @@ class NamedRow:
         """Seed -> perplexity."""
         return {seed: measured.result.perplexity for seed, measured in self.by_seed.items()}
 
-    @property
-    def drawn(self) -> dict[int, Drawn]:
-        """Seed -> drawings, for the seeds that have them."""
-        return {seed: each.drawn for seed, each in self.by_seed.items() if each.drawn is not None}
-
-    def of_seeds(self, seeds: Sequence[int]) -> "NamedRow":
-        """The same row with these seeds only."""
-        by_seed = {seed: each for seed, each in self.by_seed.items() if seed in seeds}
-        return dataclasses.replace(self, by_seed=by_seed)
-
 
 def named_rows(
     trials: Sequence[Trial],
     results: Mapping[Trial, Sequence[ReportRow]],
-    drawn: Mapping[Trial, Mapping[str, Drawn]],
     origins: Mapping[Trial, Mapping[str, Origin]],
 ) -> dict[str, NamedRow]:
     """Name in the table -> row, in the order of the table. Arguments as of `make_table`."""
@@ -97,19 +72,12 @@ def named_rows(
                 if result.variant and result.arm == MODULAR and trial.config.is_one_model:
                     continue  # however a document is routed, the same parameters predict it
                 origin = origins.get(trial, {}).get(result.arm, Origin())
-                on = ScoredOn(
-                    digest_of(text | {"read": origin.corpus}),
-                    _num_scored(trial.config.evaluation.max_documents, origin.num_test),
-                )
-                of_arm = drawn.get(trial, {}).get(result.name)
+                most, there = trial.config.evaluation.max_documents, origin.num_test
+                scored = min((n for n in (most, there) if n is not None), default=None)
+                on = digest_of(text | {"read": origin.corpus, "scored": scored})
                 named = found.setdefault(name, NamedRow(name, row, trial.config, {}))
-                named.by_seed[trial.seed] = Measured(result, on, origin.program, of_arm)
+                named.by_seed[trial.seed] = Measured(result, on, origin.program)
     return found
-
-
-def _num_scored(most: int | None, there: int | None) -> int | None:
-    known = [number for number in (most, there) if number is not None]
-    return min(known, default=None)
 
 
 def name_of(row: str, result: str) -> str:
@@ -128,11 +96,6 @@ def seeds_alike(one: NamedRow, other: NamedRow) -> list[int]:
         for seed in sorted(one.by_seed.keys() & other.by_seed.keys())
         if one.by_seed[seed].on == other.by_seed[seed].on
     ]
-
-
-def seeds_unlike(one: NamedRow, other: NamedRow) -> list[int]:
-    """The seeds that both have, but on other text or other documents."""
-    return sorted((one.by_seed.keys() & other.by_seed.keys()) - set(seeds_alike(one, other)))
 
 
 def are_apart(one: NamedRow, other: NamedRow) -> bool:

@@ -9,7 +9,7 @@ deviations of the difference. Two would give 9, of one deviation: they have none
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 CONFIDENCE = 0.95
 LEAST_SEEDS = 3  # for an interval
@@ -32,37 +32,6 @@ def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -
     """`after - before`, over the seeds that both have. None if they share no seed."""
     seeds = tuple(sorted(before.keys() & after.keys()))
     return mean_interval({seed: after[seed] - before[seed] for seed in seeds}) if seeds else None
-
-
-def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
-    """True if the values are the same under every seed that both have."""
-    seeds = before.keys() & after.keys()
-    return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
-
-
-def ranked_by_differences(values: Mapping[str, Mapping[Any, float]]) -> list[str]:
-    """Rows, the best first, by the number of compared rows that each one beats. Two rows are
-    compared by their mean difference under the seeds that both have, so a seed that is hard for all
-    puts none back. If all rows have the same seeds this is the order of their means.
-
-    Args:
-      values: row -> key -> value, lower is better, one or more for each row. Values are compared if
-        their keys are equal, which are seeds or have a seed in them.
-    """
-    mean_of = {name: statistics.fmean(of_row.values()) for name, of_row in values.items()}
-
-    def place(row: str) -> tuple[float, float]:
-        others = [other for other in values if other != row]
-        to_others = [
-            each.mean
-            for other in others
-            if (each := paired_difference(values[other], values[row])) is not None
-        ]
-        if not to_others:  # it has no seed in common with any
-            to_others = [mean_of[row] - mean_of[other] for other in others] or [0.0]
-        return sum(it > 0 for it in to_others) / len(to_others), statistics.median(to_others)
-
-    return sorted(values, key=place)
 
 
 def in_words(seeds: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dipaco.config import MODULAR
 from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
 from dipaco.evaluation.tables import BEST_PATH, num_bytes, quantity
-from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, ranked_by_differences
+from dipaco.sweeps.pairing import LEAST_SEEDS, Interval
 from dipaco.sweeps.table import SweepRow, SweepTable
 
 if TYPE_CHECKING:
@@ -40,30 +40,14 @@ def draw_sweep(table: SweepTable, file: Path | str) -> None:
 def ranked(table: SweepTable) -> list[SweepRow]:
     """The rows in the picture: the best first, then rows that are not compared, and rows without a
     number.
-
-    Rows with other seeds are ranked by their differences under the seeds that they have in common,
-    if both are of the same text and documents.
     """
     drawn = [row for row in table.rows if row.variant != BEST_PATH]
-    order = ranked_by_differences(
-        {
-            row.name: _by_seed_and_text(row)
-            for row in drawn
-            if math.isfinite(row.perplexity) and row.name not in table.apart
-        }
-    )
 
-    def place(row: SweepRow) -> tuple[int, float]:
-        if row.name in order:
-            return 0, order.index(row.name)
-        return (1, row.perplexity) if math.isfinite(row.perplexity) else (2, 0.0)
+    def place(row: SweepRow) -> tuple[bool, bool, float]:
+        is_number = math.isfinite(row.perplexity)
+        return not is_number, row.name in table.apart, row.perplexity if is_number else 0.0
 
     return sorted(drawn, key=place)
-
-
-def _by_seed_and_text(row: SweepRow) -> dict[tuple[int, str], float]:
-    texts = row.scored_on or [""] * len(row.seeds)
-    return dict(zip(zip(row.seeds, texts, strict=True), row.perplexities, strict=True))
 
 
 def _have_other_seeds(rows: Sequence[SweepRow]) -> bool:
@@ -84,7 +68,7 @@ def sweep_figure(table: SweepTable) -> "Figure":
         panels = figure.subplots(1, 2 + len(COSTS), sharey=True, width_ratios=(3.4, 2.6, 1.1, 1.1))
         value, difference, *costs = panels
         _draw_perplexities(value, rows)
-        _draw_differences(difference, rows, table)
+        _draw_differences(difference, rows, table.reference)
         for axes, (cost, label) in zip(costs, COSTS, strict=True):
             _draw_cost(axes, rows, cost)
             axes.set_xlabel(label)
@@ -156,18 +140,18 @@ def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow]) -> None:
         axes.set_xlabel("test perplexity")
     mark = "mark: mean; dots: seeds, linked from row to row"
     if _have_other_seeds(rows):
-        mark = "dots: seeds, not the same of all rows; ranked by differences"
+        mark = "mark: mean; dots: seeds, not the same of all rows"
     tidy(axes, "Perplexity", mark)
 
 
-def _draw_differences(axes: "Axes", rows: Sequence[SweepRow], table: SweepTable) -> None:
+def _draw_differences(axes: "Axes", rows: Sequence[SweepRow], reference: str) -> None:
     """Each row's difference to the reference, paired by seed, with its 95 % interval."""
     from matplotlib.ticker import MaxNLocator
 
     compared = [
-        (row, place, interval)
+        (row, place, Interval(row.difference, row.spread, tuple(row.seeds)))
         for place, row in enumerate(rows)
-        if (interval := _to_reference(row, table)) is not None
+        if row.difference is not None
     ]
     for row, place, interval in compared:
         look, half = _look(row), interval.half_width
@@ -185,7 +169,7 @@ def _draw_differences(axes: "Axes", rows: Sequence[SweepRow], table: SweepTable)
             markersize=6,
             label=row.name,
         )
-    name = table.reference if len(table.reference) <= LONGEST_TITLE else "the row in bold"
+    name = reference if len(reference) <= LONGEST_TITLE else "the row in bold"
     tidy(axes, f"To {name or 'the first row'}", _explained([each for _, _, each in compared]))
     if not compared:
         axes.text(0.5, 0.5, "nothing to compare", ha="center", va="center", color=SOFT)
@@ -196,16 +180,6 @@ def _draw_differences(axes: "Axes", rows: Sequence[SweepRow], table: SweepTable)
     axes.set_xlabel("difference of perplexity")
     if (edge := _edge([each for _, _, each in compared])) is not None:
         axes.set_xlim(-edge, edge)
-
-
-def _to_reference(row: SweepRow, table: SweepTable) -> Interval | None:
-    """The difference of a row to the reference. None if the two cannot be compared."""
-    reference = next((each for each in table.rows if each.name == table.reference), None)
-    if reference is None:
-        return None
-    if not all(map(math.isfinite, (*row.perplexities, *reference.perplexities))):
-        return None
-    return table.to_reference(row)
 
 
 def _edge(intervals: Sequence[Interval]) -> float | None:

@@ -2,8 +2,7 @@
 
 The title counts the runs that are over, and the bar floating point operations of training: a model
 of four times the size counts four times. They are read from the ledgers at first, then from the
-event files of the runs. Of a run that has failed, or that no row waits for any more, what it has
-trained counts, and the rest does not.
+event files of the runs. Of a run that has failed, what it has trained counts, and no more.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Text, tokens, base model and features, made once for all rows of a sweep that agree on them.
+"""Text, tokens and base model, made once for all rows of a sweep that agree on them.
 
 A *shared* run ends with its base model. Rows that agree with it on everything that the model
 depends on begin with a copy of its ledger and with links to its objects. All work is deterministic,
@@ -157,9 +157,6 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
         make_folder(folder)
         for name in ("corpus", "objects", "snapshots"):
             link_folder(source.root / name, target.root / name)
-        source.features.mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            target.features.symlink_to(source.features.absolute())
         # The ledger last: the run exists when its ledger does.
         partial = target.ledger.with_name(f"{target.ledger.name}.partial")
         partial.unlink(missing_ok=True)

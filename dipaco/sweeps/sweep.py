@@ -19,11 +19,9 @@ from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.reading.report import place_in_table
 from dipaco.stopping import on_sigterm
 from dipaco.store.layout import SweepLayout
-from dipaco.sweeps.bootstrap import Drawn, drawn
 from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs
 from dipaco.sweeps.folder import (
     beside,
-    document_scores_of,
     is_finished,
     lock_folder,
     move_changed,
@@ -110,7 +108,6 @@ class _Sweep:
         self._report_settings = self._trials[0].config.report
         self._reports: dict[Path, list[ReportRow]] = {}  # folder of a finished run -> its report
         self._origins: dict[Path, Origin] = {}  # folder of a finished run -> its origin
-        self._drawn: dict[Path, dict[str, Drawn]] = {}  # folder -> arm -> drawings
         self._told: set[Trial] = set()  # finished, and in the table
         for sources in self._sources.values():
             for run in sources.values():
@@ -166,16 +163,6 @@ class _Sweep:
         ]
         return sorted(found, key=place_in_table)
 
-    def _drawn_of(self, trial: Trial) -> dict[str, Drawn]:
-        found = {}
-        for arm, run in self._sources[trial].items():
-            if run.folder in self._reports and run.folder not in self._drawn:
-                scores = document_scores_of(run.folder)
-                self._drawn[run.folder] = {each: drawn(of_arm) for each, of_arm in scores.items()}
-            if arm in self._drawn.get(run.folder, {}):
-                found[arm] = self._drawn[run.folder][arm]
-        return found
-
     def _origins_of(self, trial: Trial) -> dict[str, Origin]:
         return {
             arm: self._origins[run.folder]
@@ -189,7 +176,6 @@ class _Sweep:
             self._name,
             self._in_table,
             {trial: self._results_of(trial) for trial in finished},
-            {trial: self._drawn_of(trial) for trial in finished},
             {trial: self._origins_of(trial) for trial in finished},
             self._reference,
         )

@@ -1,7 +1,6 @@
 """The table of a sweep, from the reports of its finished runs.
 
-Each row is compared with the first row, with every other row, and with the DiLoCo row of as many
-paths and tokens, from which it differs only in the topology. Differences are paired by seed
+Each row is compared with the first row and with every other row. Differences are paired by seed
 (`pairing.py`) if both rows were scored on the same documents (`measured.py`).
 """
 
@@ -17,8 +16,7 @@ import msgspec
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
-from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_texts
-from dipaco.sweeps.kinds import is_diloco, kind_of, num_differing
+from dipaco.sweeps.kinds import kind_of
 from dipaco.sweeps.measured import (
     NamedRow,
     Origin,
@@ -26,10 +24,9 @@ from dipaco.sweeps.measured import (
     name_of,
     named_rows,
     seeds_alike,
-    seeds_unlike,
 )
 from dipaco.sweeps.notes import table_notes
-from dipaco.sweeps.pairing import Interval, are_equal, paired_difference
+from dipaco.sweeps.pairing import Interval, paired_difference
 from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
 
@@ -52,17 +49,12 @@ class SweepRow(ReportRow):
     sweep: str
     levels: list[LevelSummary]
     seeds: list[int]  # the finished ones
-    spread: float | None  # half-width of the difference to the first row (95 %, paired)
+    difference: float | None = None  # to the first row, paired by seed. None = not compared
+    spread: float | None  # half-width of its 95 % interval
     held_equal: list[str]  # the COSTS that are equal in the first row
     perplexities: list[float]  # one a seed
     tune_perplexities: list[float] = dataclasses.field(default_factory=list)  # likewise
-    # Ends of another 95 % interval of the difference to the first row, over test texts.
-    over_texts: Spread | None = None
     kind: str = MODULAR  # kind of model: an arm of a run, or `DiLoCo`
-    # Under which it is on other text than the first row, and not in the difference.
-    unlike_seeds: list[int] = dataclasses.field(default_factory=list)
-    # Identity of the documents of each perplexity. Perplexities with equal ones are compared.
-    scored_on: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +70,6 @@ class Ordering:
     # The same perplexity under every seed that both have: one run, or two of equal settings.
     is_equal: bool
     held_equal: list[str]
-    over_texts: Spread | None = None  # ends of another 95 % interval: over texts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,9 +77,8 @@ class SweepTable:
     """The table that `dipaco ablate` writes."""
 
     sweep: str
-    reference: str  # the first row. `spread` and `held_equal` of the others refer to it
+    reference: str  # the first row. `difference` and `held_equal` of the others refer to it
     rows: list[SweepRow]
-    to_diloco: dict[str, Ordering]  # modular row -> against DiLoCo of as many paths and tokens
     orderings: list[Ordering]  # one for every pair of rows
     runs: list[ReportRow]  # the rows of every run's report
     missing: list[str]  # unfinished runs, and baselines of finished ones
@@ -98,16 +88,6 @@ class SweepTable:
     def to_json(self) -> bytes:
         """UTF-8 JSON, indented."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
-
-    def to_reference(self, row: SweepRow) -> Interval | None:
-        """The difference of a row to the reference. None if the two are not compared."""
-        if row.name == self.reference or row.name in self.apart:
-            return None
-        first = next(each for each in self.rows if each.name == self.reference)
-        return paired_difference(
-            by_seed(first),
-            {seed: it for seed, it in by_seed(row).items() if seed not in row.unlike_seeds},
-        )
 
 
 def by_seed(row: SweepRow) -> dict[int, float]:
@@ -124,7 +104,6 @@ def make_table(
     sweep: str,
     trials: Sequence[Trial],
     results: Mapping[Trial, Sequence[ReportRow]],
-    drawn: Mapping[Trial, Mapping[str, Drawn]] | None = None,
     origins: Mapping[Trial, Mapping[str, Origin]] | None = None,
     reference: str = "",
 ) -> SweepTable:
@@ -132,30 +111,21 @@ def make_table(
 
     Args:
       results: trial -> the rows of its report. Unfinished trials are absent.
-      drawn: trial -> arm -> its perplexities on drawings of texts, for the intervals over
-        texts. Absent trials have none.
       origins: trial -> arm -> origin of the run that trained it. If absent, settings alone tell
         the text of a perplexity.
       reference: the row that the others are compared with, which becomes the first. Empty, or not
         finished: the first row.
     """
-    rows = named_rows(trials, results, drawn or {}, origins or {})
+    rows = named_rows(trials, results, origins or {})
     if reference in rows:
         rows = {reference: rows[reference], **rows}
     reference = next(iter(rows), "")
     main = [row for row in rows.values() if row.is_main]
-    to_diloco, diloco_of = {}, {}
-    for row in main:
-        other = _diloco_of(row, main)
-        compared = None if other is None else _compare(other, row)
-        if other is not None and compared is not None:
-            to_diloco[row.name], diloco_of[row.name] = compared, other.name
     pairs = (_compare(one, other) for one, other in itertools.combinations(main, 2))
     return SweepTable(
         sweep=sweep,
         reference=reference,
         rows=[_sweep_row(sweep, row, rows[reference]) for row in rows.values()],
-        to_diloco=to_diloco,
         orderings=[pair for pair in pairs if pair is not None],
         runs=[
             dataclasses.replace(result, name=name_of(trial.row, result.name))
@@ -165,7 +135,7 @@ def make_table(
         ],
         missing=[each for trial in trials for each in _missing(trial, results.get(trial))],
         apart=[name for name, row in rows.items() if are_apart(rows[reference], row)],
-        notes=table_notes(rows, diloco_of),
+        notes=table_notes(rows),
     )
 
 
@@ -177,28 +147,9 @@ def _missing(trial: Trial, results: Sequence[ReportRow] | None) -> list[str]:
     return [f"`{arm}` of {trial}" for arm in trial.config.baselines if arm not in there]
 
 
-def _diloco_of(row: NamedRow, main: Sequence[NamedRow]) -> NamedRow | None:
-    """The DiLoCo row of as many paths and tokens on the same text, under a seed that both have. The
-    row with most settings in common wins.
-    """
-    if row.name != row.row or row.config.num_paths == 1:
-        return None
-    fitting = [
-        other
-        for other in main
-        if other.name == other.row != row.name
-        and is_diloco(other.config)
-        and other.config.num_paths == row.config.num_paths
-        and other.first.tokens == row.first.tokens
-        and seeds_alike(row, other)
-    ]
-    return min(fitting, key=lambda other: num_differing(row.config, other.config), default=None)
-
-
 def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
     results = [row.by_seed[seed].result for seed in sorted(row.by_seed)]
-    to_first = None if row.name == reference.name else _compare(reference, row)
-    seeds = [] if to_first is None else to_first.seeds
+    to_first = None if row is reference else _difference(reference, row)
     common: dict[str, Any] = dataclasses.asdict(results[0]) | {
         "name": row.name,
         "perplexity": statistics.fmean(result.perplexity for result in results),
@@ -218,15 +169,13 @@ def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:
         levels=_levels(row.name, row.config),
         kind=kind_of(row.name, row.config),
         seeds=sorted(row.by_seed),
-        spread=None if to_first is None else to_first.spread,
+        difference=None if to_first is None else to_first.mean,
+        spread=None if to_first is None else to_first.half_width,
         held_equal=_held_equal(reference.first, results[0]),
         perplexities=[result.perplexity for result in results],
         tune_perplexities=[
             result.tune_perplexity for result in results if result.tune_perplexity is not None
         ],
-        over_texts=interval_over_texts(reference.drawn, row.drawn, seeds),
-        unlike_seeds=seeds_unlike(reference, row),
-        scored_on=[row.by_seed[seed].on.digest for seed in sorted(row.by_seed)],
     )
 
 
@@ -252,10 +201,8 @@ def _compare(one: NamedRow, other: NamedRow) -> Ordering | None:
     """The ordering of two rows. None if they have no common seed under which both are of the same
     text, or if a result is not finite.
     """
-    seeds = seeds_alike(one, other)
-    ones, others = one.of_seeds(seeds).perplexities, other.of_seeds(seeds).perplexities
-    interval = paired_difference(ones, others)
-    if interval is None or not math.isfinite(interval.mean):
+    interval = _difference(one, other)
+    if interval is None:
         return None
     better, worse = (one, other) if interval.mean > 0 else (other, one)
     return Ordering(
@@ -265,7 +212,16 @@ def _compare(one: NamedRow, other: NamedRow) -> Ordering | None:
         spread=interval.half_width,
         seeds=list(interval.seeds),
         resolved=interval.is_resolved,
-        is_equal=are_equal(ones, others),
-        over_texts=interval_over_texts(better.drawn, worse.drawn, interval.seeds),
+        is_equal=all(one.perplexities[n] == other.perplexities[n] for n in interval.seeds),
         held_equal=_held_equal(one.first, other.first),
     )
+
+
+def _difference(before: NamedRow, after: NamedRow) -> Interval | None:
+    """The difference of two rows under the seeds for which both are of the same text. None without
+    such a seed, or if a result is not finite.
+    """
+    seeds = seeds_alike(before, after)
+    ones, others = ({n: row.perplexities[n] for n in seeds} for row in (before, after))
+    interval = paired_difference(ones, others)
+    return interval if interval is not None and math.isfinite(interval.mean) else None

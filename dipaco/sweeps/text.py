@@ -5,7 +5,6 @@ import dataclasses
 import io
 import itertools
 import textwrap
-from collections.abc import Mapping
 
 from dipaco.evaluation.tables import (
     BEST_PATH,
@@ -19,19 +18,11 @@ from dipaco.evaluation.tables import (
     perplexity_cell,
     quantity,
 )
-from dipaco.sweeps.bootstrap import Spread
-from dipaco.sweeps.pairing import (
-    LEAST_SEEDS,
-    Interval,
-    are_equal,
-    in_words,
-    mean_interval,
-)
-from dipaco.sweeps.table import LevelSummary, Ordering, SweepRow, SweepTable, by_seed
+from dipaco.sweeps.pairing import LEAST_SEEDS, in_words
+from dipaco.sweeps.table import LevelSummary, Ordering, SweepRow, SweepTable
 
 LONGEST_REFERENCE = 20  # characters of its name in a heading
 NOT_ON_TERMINAL = (
-    "over texts",
     "wrong path",
     "path size",
     "steps",
@@ -62,7 +53,6 @@ def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
         "bytes per machine",
         "time",
         "bits per byte",
-        "to DiLoCo",
         "total size",
         "seeds",
     ]
@@ -127,11 +117,7 @@ def ordering_lines(table: SweepTable) -> list[str]:
 
     def line(ordering: Ordering, sign: str) -> str:
         spread = "" if ordering.spread is None else f" ± {ordering.spread:.2f}"
-        documents = ""
-        if ordering.over_texts is not None:
-            documents = f", over texts {_ends(ordering.over_texts)}"
-        difference = f"{ordering.difference:.2f}{spread}{documents}"
-        return f"{ordering.better} {sign} {ordering.worse} by {difference}"
+        return f"{ordering.better} {sign} {ordering.worse} by {ordering.difference:.2f}{spread}"
 
     equal_rows = _equal_rows(table)
     repeated = {name for names in equal_rows for name in names[1:]}
@@ -180,8 +166,6 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         "seeds",
         "perplexity",
         f"to {table.reference if 0 < len(table.reference) <= LONGEST_REFERENCE else 'first row'}",
-        "over texts",
-        "to DiLoCo",
         "bits per byte",
         "tune",
         "wrong path",
@@ -195,8 +179,7 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         *(link_heading(link) for link in _links(table)),
         "held equal",
     ]
-    by_name = {row.name: row for row in table.rows}
-    return headings, [_cells(table, row, by_name) for row in table.rows]
+    return headings, [_cells(table, row) for row in table.rows]
 
 
 def _links(table: SweepTable) -> list[str]:
@@ -204,25 +187,16 @@ def _links(table: SweepTable) -> list[str]:
     return list(dict.fromkeys(link for row in table.rows for link in row.link_seconds))
 
 
-def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) -> list[str]:
-    first = by_name[table.reference]
-    own = mean_interval(by_seed(row))
-    if row is first or row.name in table.apart:
-        to_first, held = "", ""
-    else:
-        difference = table.to_reference(row)
-        to_first = "" if difference is None else _difference(difference)
-        if difference is not None and are_equal(by_seed(first), by_seed(row)):
-            to_first = "equal"
+def _cells(table: SweepTable, row: SweepRow) -> list[str]:
+    to_first = held = ""
+    if row.name != table.reference and row.name not in table.apart:
         held = ", ".join(row.held_equal).replace("parameters_per_path", "path size")
-    against = table.to_diloco.get(row.name)
+        to_first = _difference(row)
     return [
         row.name,
         str(len(row.seeds)),
-        f"{own.mean:.2f}",
+        f"{row.perplexity:.2f}",
         to_first,
-        "" if row.over_texts is None else _ends(row.over_texts, "+"),
-        "" if against is None else _signed(against, row.name),
         f"{row.bits_per_byte:.3f}",
         perplexity_cell(row.tune_perplexity),
         perplexity_cell(row.wrong_path_perplexity),
@@ -241,21 +215,15 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
     ]
 
 
-def _ends(spread: Spread, sign: str = "") -> str:
-    low, high = spread
-    return f"{low:{sign}.2f} to {high:{sign}.2f}"
-
-
-def _signed(ordering: Ordering, row: str) -> str:
-    sign = -1 if ordering.better == row else 1
-    return _difference(Interval(sign * ordering.difference, ordering.spread, tuple(ordering.seeds)))
-
-
-def _difference(interval: Interval) -> str:
-    if interval.half_width is None:
-        return f"{interval.mean:+.2f}"
-    mark = "" if interval.is_resolved else UNRESOLVED
-    return f"{interval.mean:+.2f} ± {interval.half_width:.2f}{mark}"
+def _difference(row: SweepRow) -> str:
+    if row.difference is None:
+        return ""
+    if row.difference == 0 and not row.spread:
+        return "equal"
+    if row.spread is None:
+        return f"{row.difference:+.2f}"
+    mark = "" if abs(row.difference) > row.spread else UNRESOLVED
+    return f"{row.difference:+.2f} ± {row.spread:.2f}{mark}"
 
 
 def _levels(row: SweepRow) -> str:

@@ -42,7 +42,6 @@ class DocumentScores(NamedTuple):
     """Log-likelihoods of test documents, each under the path that it is routed to, in nats."""
 
     documents: np.ndarray  # int64 [N], ascending
-    texts: np.ndarray  # int64 [N], a number for the text that each is a piece of
     sums: np.ndarray  # float64 [N]
     counts: np.ndarray  # int64 [N], tokens summed
 
@@ -118,9 +117,7 @@ def document_scores(run: Run, arm: str, phase: int) -> DocumentScores:
             for name in ("documents", "sums", "counts")
         )
     order_N = np.argsort(documents_N)[held.is_test]
-    documents_N = documents_N[order_N]
-    texts_N = run.corpus.texts[documents_N]
-    return DocumentScores(documents_N, texts_N, sum_N[order_N], count_N[order_N])
+    return DocumentScores(documents_N[order_N], sum_N[order_N], count_N[order_N])
 
 
 def by_likelihood(run: Run, held: Held, prefix_PN: np.ndarray) -> np.ndarray:

@@ -116,8 +116,6 @@ def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, litt
 @pytest.mark.slow
 def test_finished_rows_are_not_run_again_and_a_new_row_runs_alone(dipaco, little):
     before = content_of(little.row)
-    features = set((little.folder / "shared").glob("*/features/*"))
-    assert len(features) == 4  # of the documents for the router, for training, tune and test
     command = ("ablate", little.file, "--run", little.folder)
     ended = dipaco(*command, forks=True)
     assert ended.code == 0
@@ -129,11 +127,9 @@ def test_finished_rows_are_not_run_again_and_a_new_row_runs_alone(dipaco, little
     assert "diloco, seed 0 finished" in ended.err
     assert "2x2, seed 0 " not in ended.err
     assert len(list((little.folder / "shared").iterdir())) == 1
-    assert set((little.folder / "shared").glob("*/features/*")) == features  # used again
     table = json.loads((little.folder / "table.json").read_bytes())
-    assert list(table["to_diloco"]) == ["2x2"]
-    costs = ["steps", "tokens", "parameters_per_path", "flops"]
-    assert table["to_diloco"]["2x2"]["held_equal"] == costs
+    (pair,) = [o for o in table["orderings"] if {o["better"], o["worse"]} == {"2x2", "diloco"}]
+    assert pair["held_equal"] == ["steps", "tokens", "parameters_per_path", "flops"]
     assert content_of(little.row) == before
 
     ended = dipaco(*command, "--only", "2x2", "--redo", "2x2")
@@ -229,7 +225,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(here, tiny, tmp_path):
 
 @pytest.mark.slow
 def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path):
-    """48 router documents for 256 paths: the base model is trained for the other row alone."""
+    """48 router documents for 256 paths."""
     many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'
     many_row = f"dataclasses.replace(diloco(), topology={many})"
     rows = f'"many": {many_row}, "diloco": diloco()'
@@ -241,13 +237,6 @@ def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path)
     table = json.loads((tmp_path / "sweep" / "table.json").read_bytes())
     assert [row["name"] for row in table["rows"]] == ["diloco"]
     assert table["missing"] == ["many, seed 0"]
-    assert not (tmp_path / "sweep" / "rows" / "many").exists(), "it was refused before it began"
-
-    ended = dipaco("ablate", sweep_file(tmp_path, f'"many": {many_row}'), "--run", tmp_path / "two")
-    assert ended.code == 2
-    assert "TooFewRouterDocuments" in ended.err
-    assert "many, seed 0 could not be finished" in ended.err
-    assert not (tmp_path / "two" / "rows").exists()
 
 
 @pytest.mark.slow

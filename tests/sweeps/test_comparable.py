@@ -6,10 +6,10 @@ import pytest
 
 from dipaco.overrides import override
 from dipaco.sweeps.measured import Origin
-from dipaco.sweeps.plot import ranked
 from dipaco.sweeps.text import ordering_lines, render_sweep_markdown, render_sweep_text
 from tests.sweeps.test_table import PATHS, PERPLEXITY, ROWS, table_of
 
+APART = "On other text than the first row, or scored on other documents of it"
 OLD, NEW = "0.3.0+aaaa (commit 1)", "0.3.0+bbbb (commit 2)"
 
 
@@ -33,12 +33,8 @@ def test_rows_scored_on_other_documents_are_not_compared():
     rows = ROWS | {"flat": override(ROWS["flat"], ["evaluation.max_documents=2"])}
     table = table_of(rows=rows)
     assert table.apart == ["flat", "flat_every_16", "flat_best_path"]
-    assert not table.to_diloco
     assert not any("flat" in pair for pair in pairs_of(table))
-    assert beside(table, "Scored on other documents than the first row") == [
-        " (`evaluation.max_documents`), and not compared with it: flat."
-    ]
-    assert not beside(table, "On other text")
+    assert beside(table, APART)[0].endswith("not compared with it: flat.")
 
 
 @pytest.mark.parametrize(("most", "apart"), [(99, True), (100, False), (101, False)])
@@ -57,10 +53,7 @@ def test_a_row_that_shares_no_comparable_seed_is_apart_and_said_to_be():
     rows = {name: ROWS[name] for name in ("dense", "diloco")}
     table = table_of(seeds=(0, 1), rows=rows, leave_out=("diloco, seed 1",), origin=origin)
     assert "diloco" in table.apart
-    assert beside(table, "On other text") == [
-        " than the first row, and not compared with it: diloco."
-    ]
-    assert not beside(table, "Scored on other documents")
+    assert beside(table, APART)[0].endswith("not compared with it: diloco.")
 
 
 def test_a_row_without_a_seed_of_the_first_row_is_not_said_to_be_on_other_text():
@@ -68,7 +61,7 @@ def test_a_row_without_a_seed_of_the_first_row_is_not_said_to_be_on_other_text()
     left_out = ("diloco, seed 0", "dense, seed 1")
     table = table_of(seeds=(0, 1), rows=rows, leave_out=left_out)
     assert not table.apart
-    assert not beside(table, "On other text")
+    assert not beside(table, APART)
 
 
 def test_rows_whose_text_was_read_in_another_way_are_compared():
@@ -76,21 +69,11 @@ def test_rows_whose_text_was_read_in_another_way_are_compared():
     table = table_of(rows=rows)
     assert not table.apart
     assert pairs_of(table) == pairs_of(table_of())
-    assert table.to_diloco.keys() == {"flat"}
-    assert not any("other settings" in note for note in table.notes)
 
 
 def test_rows_of_another_length_are_not_compared():
     rows = ROWS | {"flat": override(ROWS["flat"], ["data.length=48"])}
     assert "flat" in table_of(rows=rows).apart
-
-
-def test_a_row_whose_text_was_read_again_and_had_changed_is_not_compared():
-    table = table_of(origin=lambda row, seed: Origin("new" if row == "flat" else "old"))
-    assert table.apart == ["flat", "flat_every_16", "flat_best_path"]
-    assert beside(table, "On other text than the first row, and not compared") == [
-        " with it: flat."
-    ]
 
 
 def test_seeds_whose_text_was_read_again_are_left_out_of_differences():
@@ -102,13 +85,11 @@ def test_seeds_whose_text_was_read_again_are_left_out_of_differences():
     (ordering,) = [
         each for each in table.orderings if {each.better, each.worse} == {"diloco", "flat"}
     ]
-    assert ordering.seeds == table.to_diloco["flat"].seeds == [0, 2]
+    assert ordering.seeds == [0, 2]
     flat = next(row for row in table.rows if row.name == "flat")
-    assert (flat.seeds, flat.unlike_seeds, flat.spread) == ([0, 1, 2], [1], None)
-    assert table.to_reference(flat).mean == pytest.approx((79 - 100 + 69.2 - 90) / 2)
+    assert (flat.seeds, flat.spread) == ([0, 1, 2], None)
+    assert flat.difference == pytest.approx((79 - 100 + 69.2 - 90) / 2)
     assert "| flat | 3 | 79.07 | -20.90 |" in render_sweep_markdown(table)
-    (some,) = beside(table, "On other text than the first row under some seeds, as where it was")
-    assert some.endswith("compared with it under the others only: flat (seed 1).")
 
 
 def test_seeds_that_all_rows_have_on_other_text_are_compared():
@@ -164,64 +145,3 @@ def test_rows_that_are_equal_to_a_third_one_under_one_seed_are_not_equal(monkeyp
 def test_a_baseline_that_is_not_there_is_missing():
     rows = {"flat": dataclasses.replace(ROWS["flat"], baselines=("dense",))}
     assert table_of(rows=rows, seeds=(0,)).missing == ["`dense` of flat, seed 0"]
-
-
-def trials_left_out(**seeds):
-    """Every trial of seeds 0, 1, 2 but those of `row=seeds`."""
-    return {f"{row}, seed {n}" for row, own in seeds.items() for n in range(3) if n not in own}
-
-
-def test_a_row_is_set_against_the_diloco_row_that_it_has_a_seed_in_common_with():
-    """Though `again` has fewer settings that differ, and other seeds."""
-    far = override(ROWS["diloco"], ["outer.momentum=0.5"])
-    rows = {"flat": ROWS["flat"], "again": ROWS["diloco"], "more": far}
-    table = table_of(rows=rows, leave_out=trials_left_out(flat=(0, 1), again=(2,), more=(0, 1)))
-    against = table.to_diloco["flat"]
-    assert {against.better, against.worse} == {"flat", "more"}
-    assert not beside(table, "Without a DiLoCo row")
-
-
-def test_rows_of_one_text_without_a_seed_in_common_are_not_said_to_be_of_another():
-    rows = {
-        "dense": override(ROWS["dense"], ["evaluation.max_documents=100"]),
-        "flat": override(ROWS["flat"], ["evaluation.max_documents=50"]),
-    }
-    left_out = trials_left_out(dense=(0,), flat=(1,))
-    table = table_of(rows=rows, leave_out=left_out, origin=lambda row, seed: Origin("text", "", 99))
-    assert "flat" in table.apart
-    assert beside(table, "Scored on other documents than the first row")
-    assert not beside(table, "On other text than the first row")
-
-
-def test_the_picture_ranks_no_two_rows_by_a_seed_under_which_they_are_of_other_text(monkeypatch):
-    """Under seed 2 `again` was scored on easier text than `more`."""
-    monkeypatch.setitem(PERPLEXITY, "again", (0.0, 80.0, 50.0))
-    monkeypatch.setitem(PERPLEXITY, "more", (0.0, 79.0, 90.0))
-    read = {("again", 2): "easy", ("more", 2): "hard"}
-    rows = {"flat": ROWS["flat"], "again": ROWS["flat"], "more": ROWS["flat"]}
-    table = table_of(
-        rows=rows,
-        leave_out=trials_left_out(flat=(0,), again=(1, 2), more=(1, 2)),
-        origin=lambda row, seed: Origin(read.get((row, seed), "text")),
-    )
-    (ordering,) = table.orderings
-    assert (ordering.better, ordering.seeds) == ("more", [1])
-    names = [row.name for row in ranked(table)]
-    assert names.index("more") < names.index("again")
-
-
-def test_the_picture_ranks_two_rows_by_the_seeds_that_the_table_compares_them_under(monkeypatch):
-    """Under seed 1 both were read again, from the same other text than the first row's."""
-    monkeypatch.setitem(PERPLEXITY, "again", (80.0, 70.0, 0.0))
-    monkeypatch.setitem(PERPLEXITY, "more", (79.0, 75.0, 0.0))
-    rows = {"flat": ROWS["flat"], "again": ROWS["flat"], "more": ROWS["flat"]}
-    table = table_of(
-        seeds=(0, 1),
-        rows=rows,
-        origin=lambda row, seed: Origin("new" if seed and row != "flat" else "text"),
-    )
-    assert [o.better for o in table.orderings if {o.better, o.worse} == {"again", "more"}] == [
-        "again"
-    ]
-    names = [row.name for row in ranked(table)]
-    assert names.index("again") < names.index("more")

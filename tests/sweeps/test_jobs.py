@@ -7,7 +7,6 @@ import pytest
 
 from dipaco.launch.engine import EndedWorker
 from dipaco.observe.events import Event
-from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.sweeps.errors import OtherBaseModel
 from dipaco.sweeps.jobs import MAX_RESTARTS, Job, JobPool
 
@@ -17,7 +16,7 @@ class Processes:
 
     def __init__(self, ends):
         self.running, self.started, self.most = [], [], 0
-        self._ends, self.is_stopped, self.ended, self.killed = ends, False, [], []
+        self._ends, self.is_stopped = ends, False
 
     def start(self, spec, name):
         folder = spec.run.rpartition("/")[2]
@@ -31,12 +30,6 @@ class Processes:
             return []
         name, folder = self.running.pop(0)
         return [EndedWorker(name, self._ends(folder))]
-
-    def end(self, name):
-        self.ended.append(dict(self.running)[name])
-
-    def kill(self, name):
-        self.killed.append(dict(self.running)[name])
 
     def stop(self, grace_seconds):
         self.is_stopped = True
@@ -54,8 +47,6 @@ def pool(tmp_path):
         is_worked_on=lambda folder: False,
         follows=None,
         refused=(),
-        refusal=lambda title: None,
-        grace_seconds=60.0,
     ):
         done, events = set(), []
 
@@ -74,8 +65,7 @@ def pool(tmp_path):
                     raise OtherBaseModel(folder="base", row=title)
                 return Event("row_goes_on", {"row": title, "done": 0.0})
 
-            is_done, refuses = lambda: title in done, lambda: refusal(title)
-            return Job(title, folder, "worker", after, before, begin, is_done, refuses)
+            return Job(title, folder, "worker", after, before, begin, lambda: title in done)
 
         processes = Processes(ended)
         made = JobPool(
@@ -86,7 +76,6 @@ def pool(tmp_path):
             lambda job: job.folder / "log",
             make_engine=lambda log: processes,
             poll_seconds=0.0,
-            grace_seconds=grace_seconds,
         )
         return made, processes, events
 
@@ -133,122 +122,11 @@ def test_a_job_that_cannot_begin_fails_alone_with_what_waits_for_it(pool):
     assert [event.level for event in events if event.name == "row_failed"] == ["error"] * 2
 
 
-TOO_MANY = TooFewRouterDocuments(documents=48, paths=256)
-
-
-def test_a_job_that_is_known_to_fail_fails_while_it_waits(pool):
-    """Here as soon as the text is there, long before the base model is."""
-    looks, failed_at = [], []
-
-    def look():
-        looks.append(1)
-        failed_at.append(dict(made.failed))
-
-    made, processes, _ = pool(
-        [("base", None), ("bad", "base"), ("good", "base")],
-        lambda title: -9 if len(looks) < 3 else 0,  # it is killed and goes on, as one that is long
-        refusal=lambda title: TOO_MANY if title == "bad" and len(looks) > 1 else None,
-    )
-    assert made.work(look)
-    assert processes.started == ["base"] * 4 + ["good"]
-    assert [len(each) for each in failed_at[:3]] == [0, 0, 1]
-    assert "48 router documents cannot be divided among 256 paths" in made.failed["bad"]
-    assert not processes.ended
-
-
-def test_nothing_is_trained_that_only_jobs_begin_with_that_are_known_to_fail(pool):
-    """Where that is known before; else what is at work on it is ended, and does not go on."""
-    jobs = [("base", None), ("bad", "base"), ("worse", "base"), ("other", None)]
-    made, processes, _ = pool(
-        jobs, lambda _: 0, refusal=lambda title: TOO_MANY if title in ("bad", "worse") else None
-    )
-    assert made.work(lambda: None)
-    assert processes.started == ["other"]
-    assert list(made.failed) == ["bad", "worse"]
-
-    looks = []
-    made, processes, _ = pool(
-        jobs,
-        lambda _: -15,
-        1,
-        refusal=lambda title: TOO_MANY if title in ("bad", "worse") and looks else None,
-    )
-    poll, processes.poll = processes.poll, lambda: poll() if processes.ended else []
-    assert not made.work(lambda: looks.append(1) or ("other" in processes.started and made.end()))
-    assert (processes.started, processes.ended) == (["base", "other"], ["base"])
-    assert not processes.killed
-    assert list(made.failed) == ["bad", "worse"]
-
-
-BASE_AND_OTHER = [("base", None), ("bad", "base"), ("other", None)]
-LEFT = "base is no longer wanted, as every row that begins with it has failed: "
-
-
-def left(events):
-    return [str(event).removeprefix(LEFT) for event in events if event.name == "base_left"]
-
-
-@pytest.mark.parametrize("is_worked_on", [False, True])
-def test_a_waiting_base_model_that_no_row_waits_for_any_more_is_named(pool, is_worked_on):
-    made, processes, events = pool(
-        BASE_AND_OTHER,
-        lambda _: 0,
-        is_worked_on=lambda folder: is_worked_on and folder.name == "base",
-        refusal=lambda title: TOO_MANY if title == "bad" else None,
-    )
-    assert made.work(lambda: None)
-    assert processes.started == ["other"]
-    how = "another process goes on with it" if is_worked_on else "it is left as it is"
-    assert left(events) == [how]
-    assert not made.still_to_do
-
-
-def test_a_base_model_that_no_row_waits_for_any_more_is_killed_where_it_does_not_end(
-    pool, tmp_path
-):
-    """One run at once: the other row would wait for it."""
-    looks = []
-    made, processes, events = pool(
-        BASE_AND_OTHER,
-        lambda title: -9 if title == "base" else 0,
-        1,
-        refusal=lambda title: TOO_MANY if title == "bad" and looks else None,
-        grace_seconds=0.0,
-    )
-    poll, processes.poll = processes.poll, lambda: poll() if processes.killed else []
-    assert made.work(lambda: looks.append(made.still_to_do) or (len(looks) > 20 and made.end()))
-    assert (processes.ended, processes.killed) == (["base"], ["base"])
-    assert processes.started == ["base", "other"]
-    assert left(events) == [
-        "its process is asked to end",
-        "its process did not end in 0 s and is killed",
-    ]
-    assert looks[:2] == [
-        [tmp_path / name for name in ("bad", "other", "base")],
-        [tmp_path / "other"],
-    ]
-
-
-def test_a_base_model_of_another_process_is_not_waited_for_when_no_row_waits_for_it(pool):
-    looks = []
-    made, processes, events = pool(
-        BASE_AND_OTHER,
-        lambda _: 0,
-        1,
-        is_worked_on=lambda folder: folder.name == "base",
-        refusal=lambda title: TOO_MANY if title == "bad" and looks else None,
-    )
-    assert made.work(lambda: looks.append(1) or (len(looks) > 20 and made.end()))
-    assert processes.started == ["other"]
-    assert left(events) == ["another process goes on with it"]
-
-
 def test_what_has_failed_or_is_done_is_not_still_to_do(pool, tmp_path):
     jobs, looks = [("base", None), ("a", "base"), ("b", None)], []
-    made, _, events = pool(jobs, lambda title: 2 if title == "base" else 0, 1)
+    made, *_ = pool(jobs, lambda title: 2 if title == "base" else 0, 1)
     assert made.work(lambda: looks.append({folder.name for folder in made.still_to_do}))
     assert looks == [{"a", "b"}, set()]
-    assert not left(events)
 
 
 def test_a_killed_job_is_restarted_a_few_times(pool):

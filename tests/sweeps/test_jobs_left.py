@@ -1,24 +1,20 @@
 """What is left to do of a sweep: which job waits for which, and whose text a base model takes."""
 
 import dataclasses
-import json
 
 import pytest
 
 from dipaco.data.corpus import Corpus, read_manifest
 from dipaco.data.prepare import prepare
 from dipaco.overrides import override
-from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.jobs_left import jobs_left
 from dipaco.sweeps.shared_base import base_digest, begin_shared, folder_with_text
-from dipaco.topology import Level, Topology
 from tests.workers.conftest import CONFIG
 
 FASTER = override(CONFIG, ["inner.learning_rate=0.1"])
-MANY = Topology(levels=(*CONFIG.topology.levels, Level(name="more", experts=999)))
 
 
 @pytest.fixture
@@ -70,51 +66,6 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
         assert read_manifest(Layout(job.folder).corpus) == read_manifest(Layout(row).corpus)
         with reading(job.folder) as run:
             assert not run.ledger.facts.stages()
-
-
-def test_a_row_of_more_paths_than_router_documents_is_refused_once_its_text_is_there(layout):
-    jobs = jobs_of(layout, CONFIG, dataclasses.replace(CONFIG, topology=MANY))
-    few, more = jobs["row 0"], jobs["row 1"]
-    base = jobs[more.after]
-    assert [job.refusal() for job in jobs.values()] == [None] * 3
-    begin_shared(base.folder, CONFIG, lambda: None)
-    assert more.refusal() is None, "the text is not there yet"
-    num = prepare(CONFIG.corpus, Layout(base.folder).corpus).manifest.documents["router"]
-    refused = more.refusal()
-    assert isinstance(refused, TooFewRouterDocuments)
-    assert str(refused).startswith(f"{num} router documents cannot be divided among ")
-    assert few.refusal() is base.refusal() is None
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_row_of_another_base_model_is_refused_once_the_text_is_there_that_it_takes(
-    layout, is_there
-):
-    """As one under another seed, whose base model has not begun: here two rows have each."""
-    shared = layout.shared(base_digest(CONFIG))
-    if is_there:  # read by another command
-        read_text(shared, CONFIG)
-    many = dataclasses.replace(CONFIG, topology=MANY)
-    seeds = [dataclasses.replace(each, seed=seed) for seed in (0, 1) for each in (CONFIG, many)]
-    jobs = jobs_of(layout, *seeds)
-    assert jobs[jobs["row 3"].after].folder != shared
-    if not is_there:
-        assert not any(job.refusal() for job in jobs.values())
-        read_text(shared, CONFIG)
-    assert [bool(jobs[f"row {number}"].refusal()) for number in range(4)] == [False, True] * 2
-
-
-def test_a_row_is_refused_for_the_text_that_it_takes_and_for_no_other(layout):
-    """Each seed takes that of the first row under it: a text that was read again may have grown."""
-    for seed, documents in ((0, 1), (1, 1000)):
-        row = layout.row("first", seed)
-        read_text(row, dataclasses.replace(CONFIG, seed=seed))
-        file = Layout(row).corpus / "manifest.json"
-        manifest = json.loads(file.read_text())
-        manifest["documents"]["router"] = documents
-        file.write_text(json.dumps(manifest))
-    jobs = jobs_of(layout, *(dataclasses.replace(FASTER, seed=seed) for seed in (0, 1)))
-    assert [bool(jobs[f"row {number}"].refusal()) for number in range(2)] == [True, False]
 
 
 def damage(file):

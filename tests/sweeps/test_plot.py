@@ -8,9 +8,9 @@ import pytest
 
 from dipaco.evaluation.style import look_of
 from dipaco.evaluation.tables import num_bytes, quantity
-from dipaco.sweeps.pairing import paired_difference, ranked_by_differences
+from dipaco.sweeps.pairing import paired_difference
 from dipaco.sweeps.plot import NO_BREAK, draw_sweep, sweep_figure
-from dipaco.sweeps.table import SweepRow, SweepTable
+from dipaco.sweeps.table import SweepRow, SweepTable, by_seed
 from tests.support.pictures import boxes_of, cut_off, overlapping
 from tests.support.report_costs import COSTS
 
@@ -50,11 +50,10 @@ def table_of(names=NAMES, seeds=SEEDS, sweep="toy", noise=1.0):
         )
         for name in names
     ]
-    return SweepTable(
+    return compared(
         sweep=sweep,
         reference=names[0] if names else "",
         rows=rows,
-        to_diloco={},
         orderings=[],
         runs=[],
         missing=[],
@@ -63,9 +62,21 @@ def table_of(names=NAMES, seeds=SEEDS, sweep="toy", noise=1.0):
     )
 
 
+def compared(*, rows, **fields):
+    """A table whose rows are compared with the first."""
+    to_first = [paired_difference(by_seed(rows[0]), by_seed(row)) for row in rows]
+    rows = [
+        dataclasses.replace(row, difference=to.mean, spread=to.half_width)
+        if row is not rows[0] and math.isfinite(to.mean)
+        else dataclasses.replace(row, difference=None)
+        for row, to in zip(rows, to_first, strict=True)
+    ]
+    return SweepTable(rows=rows, **fields)
+
+
 def with_row(table, name, **changes):
     rows = [dataclasses.replace(row, **changes) if row.name == name else row for row in table.rows]
-    return dataclasses.replace(table, rows=rows)
+    return compared(**vars(table) | {"rows": rows})
 
 
 def row_names(figure):
@@ -183,51 +194,27 @@ def test_rows_that_diverged_come_last_and_are_not_compared():
     assert f"2x2{NO_BREAK * 2}nan" in [text.get_text() for text in boxes_of(figure)]
 
 
-def test_a_row_with_fewer_seeds_is_ranked_by_what_it_differs_under_these():
-    """`flat 4` is the better one under seed 0, which is hard; its mean is that of seed 0 alone."""
-    table = with_row(table_of(["dense", "2x2", "flat 4"]), "dense", perplexities=[60.0, 55.0, 53.0])
+def test_rows_of_other_seeds_say_how_many_they_have():
+    table = table_of(["dense", "2x2", "flat 4"])
+    table = with_row(table, "dense", perplexities=[60.0, 55.0, 53.0], perplexity=56.0)
     table = with_row(table, "2x2", perplexities=[53.2, 51.0, 50.3], perplexity=51.5)
     table = with_row(table, "flat 4", perplexities=[52.9], perplexity=52.9, seeds=[0])
     figure = sweep_figure(table)
-    assert row_names(figure) == ["flat 4", "2x2", "dense"]
+    assert row_names(figure) == ["2x2", "flat 4", "dense"]
     texts = [text.get_text() for text in boxes_of(figure)]
     assert f"flat 4{NO_BREAK * 2}52.90{NO_BREAK}(1{NO_BREAK}seed)" in texts
     assert f"2x2{NO_BREAK * 2}51.50{NO_BREAK}(3{NO_BREAK}seeds)" in texts
-    assert any("ranked by differences" in text for text in texts)
+    assert any("not the same of all rows" in text for text in texts)
     assert overlapping(figure) == cut_off(figure) == []
-    apart = dataclasses.replace(table, apart=["flat 4"])
-    assert row_names(sweep_figure(apart))[0] == "2x2"
-
-
-@pytest.mark.parametrize("missing", [{}, {"c": (2,)}, {"a": (1, 2), "b": (0,), "c": (1,)}])
-def test_rows_are_ranked_as_if_all_had_every_seed(missing):
-    """Each perplexity here is a row's plus what its seed does to every row."""
-    of_row, of_seed = {"a": 50.0, "b": 51.0, "c": 49.5}, (9.0, -3.0, 0.0)
-    values = {
-        row: {
-            seed: of_row[row] + of_seed[seed] for seed in SEEDS if seed not in missing.get(row, ())
-        }
-        for row in of_row
-    }
-    assert ranked_by_differences(values) == ["c", "a", "b"]
-
-
-def test_rows_without_a_seed_in_common_are_ranked_by_their_means():
-    assert ranked_by_differences({"b": {1: 6.0}, "a": {0: 5.0}}) == ["a", "b"]
-    assert ranked_by_differences({"b": {1: 6.0}}) == ["b"]
-    assert ranked_by_differences({}) == []
-
-
-@pytest.mark.parametrize("of_other", [{0: 50.0, 1: 8000.0}, {0: 9000.0, 1: 12000.0}])
-def test_a_row_that_diverged_or_is_far_worse_does_not_turn_two_others_round(of_other):
-    values = {"a": {0: 30.0, 1: 31.0}, "b": {0: 29.0}}
-    for rows in (values, values | {"other": of_other}):
-        assert ranked_by_differences(rows)[:2] == ["b", "a"]
 
 
 def test_rows_on_other_text_are_ranked_and_not_compared():
-    table = dataclasses.replace(table_of(), apart=["flat 4"])
-    figure = sweep_figure(table)
+    table = dataclasses.replace(with_row(table_of(), "flat 4"), apart=["flat 4"])
+    rows = [
+        dataclasses.replace(row, difference=None) if row.name in table.apart else row
+        for row in table.rows
+    ]
+    figure = sweep_figure(dataclasses.replace(table, rows=rows))
     assert row_names(figure)[-1] == "flat 4  (not compared)"
     assert by_label(figure.axes[1], "flat 4") == []
 

@@ -96,7 +96,6 @@ def little(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "jobs_left", begin_all)
     monkeypatch.setattr(sweep, "rows_of", rows_of)
     monkeypatch.setattr(sweep, "origin_of", lambda folder: Origin(folder.parent.name))
-    monkeypatch.setattr(sweep, "document_scores_of", lambda folder: {})
     monkeypatch.setattr(sweep, "draw_sweep", lambda table, file: None)
     return Little(tmp_path / "sweep")
 

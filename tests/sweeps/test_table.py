@@ -110,7 +110,7 @@ def test_a_row_with_a_result_that_is_not_finite_is_not_compared(monkeypatch, div
     assert of_both == []
     assert not [line for line in ordering_lines(table) if "pair" in line or "flat" in line]
     assert any("not finite" in note and note.endswith("flat, pair.") for note in table.notes)
-    assert "| pair | 3 | nan |" in render_sweep_markdown(table)
+    assert f"| pair | 3 | {diverged} |" in render_sweep_markdown(table)
     assert render_sweep_text(table)
 
 
@@ -121,14 +121,6 @@ def test_resolved_orderings_are_listed_first():
     assert "resolved: diloco < dense by 19.83 ± 0.72" in lines
     assert any(line.startswith("not resolved: pair below dense") for line in lines)
     assert len(lines) == 6
-
-
-def test_a_modular_row_is_compared_with_diloco_of_as_many_paths_and_tokens():
-    table = table_of()
-    assert set(table.to_diloco) == {"flat"}
-    against = table.to_diloco["flat"]
-    assert against.held_equal == ["steps", "tokens", "parameters_per_path", "flops"]
-    assert any("Without a DiLoCo row" in note and "pair" in note for note in table.notes)
 
 
 def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
@@ -142,10 +134,8 @@ def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
         "held_equal",
         "perplexities",
         "tune_perplexities",
-        "over_texts",
+        "difference",
         "kind",
-        "unlike_seeds",
-        "scored_on",
     }
     rows = {row["name"]: row for row in content["rows"]}
     assert all(set(row) == keys for row in rows.values())
@@ -162,44 +152,11 @@ def test_rows_on_other_text_are_not_compared():
     other = dataclasses.replace(ROWS["flat"], data=data)
     table = table_of(rows=ROWS | {"flat": other})
     assert table.apart == ["flat", "flat_every_16", "flat_best_path"]
-    assert not table.to_diloco
     assert not [o for o in table.orderings if "flat" in (o.better, o.worse)]
     assert {row.name: row.spread for row in table.rows}["flat"] is None
     text = render_sweep_markdown(table)
-    assert "On other text than the first row, and not compared with it: flat.\n" in text
-    assert "| flat | 3 | 79.07 |  |  |" in text
-
-
-def test_of_diloco_rows_the_one_with_fewest_other_settings_is_taken(monkeypatch):
-    """2x2 by holders is set against DiLoCo by holders, though both have another outer step."""
-
-    def outer(name, **changes):
-        settings = dataclasses.replace(ROWS[name].outer, **changes)
-        return dataclasses.replace(ROWS[name], outer=settings)
-
-    rows = {
-        "dense": ROWS["dense"],
-        "diloco": outer("diloco", rescale_by_fan_in=False),
-        "faster": outer("diloco", rescale_by_fan_in=False, vocabulary_rows="holders"),
-        "flat": outer("flat", vocabulary_rows="holders"),
-    }
-    monkeypatch.setitem(PERPLEXITY, "faster", (85.0, 95.0, 75.0))
-    against = table_of(rows=rows).to_diloco["flat"]
-    assert "faster" in (against.better, against.worse)
-
-
-def test_of_two_diloco_rows_the_one_with_the_same_settings_is_taken_and_differences_are_noted():
-    inner = dataclasses.replace(ROWS["flat"].inner, learning_rate=1e-2)
-    fast = dataclasses.replace(ROWS["flat"], inner=inner)
-    table = table_of(rows=ROWS | {"flat": fast})
-    assert "That DiLoCo row has other settings also under inner: flat." in table.notes
-    rows = {"faster": dataclasses.replace(ROWS["diloco"], inner=inner)} | ROWS | {"flat": fast}
-    known = PERPLEXITY | {"faster": (85.0, 95.0, 75.0)}
-    trials = trials_of("toy", rows, [0])
-    results = {t: [result(t.row, t.seed, perplexity=known[t.row][t.seed])] for t in trials}
-    table = make_table("toy", trials, results)
-    assert table.to_diloco["flat"].worse == "faster"
-    assert not any("has other settings" in note for note in table.notes if "flat" in note)
+    assert "and not compared with it: flat.\n" in text
+    assert "| flat | 3 | 79.07 |  | 1.500 |" in text
 
 
 def test_dense_baselines_of_a_row_have_one_level():
@@ -269,7 +226,8 @@ def test_one_model_has_no_row_for_its_best_path(monkeypatch):
 def test_unfinished_runs_are_named_and_rows_compared_over_the_finished_seeds():
     table = table_of(leave_out={"flat, seed 2"})
     assert table.missing == ["flat, seed 2"]
-    assert table.to_diloco["flat"].seeds == [0, 1]
+    (ordering,) = [o for o in table.orderings if {o.better, o.worse} == {"diloco", "flat"}]
+    assert ordering.seeds == [0, 1]
     assert "Not finished: flat, seed 2." in render_sweep_markdown(table)
 
 

@@ -42,7 +42,6 @@ TABLE = SweepTable(
     sweep="s",
     reference=ROWS[0].name,
     rows=ROWS,
-    to_diloco={},
     orderings=[],
     runs=[],
     missing=[],
